@@ -1,0 +1,35 @@
+# Everything a contributor or CI runs. `make help` lists it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help demo test lint format clean
+help:            ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 12); sys.exit(None if ok else "tritune needs Python 3.11 or 3.12, and $(PYTHON) is " + sys.version.split()[0] + ".\nRun: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	@touch $@
+
+demo: $(STAMP)   ## install, write a small CNN, and find its cheapest configuration under p99 50 ms
+	$(BIN)/python examples/small_cnn.py .demo/small_cnn.onnx
+	$(BIN)/optimize --model .demo/small_cnn.onnx --p99 50ms
+
+test: $(STAMP)   ## run all tests (GPU tests are skipped where there is no GPU)
+	$(BIN)/pytest
+
+lint: $(STAMP)   ## ruff, mypy --strict, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## reformat and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:           ## remove the environment and all caches, not the runs
+	rm -rf $(VENV) .demo build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,1 @@
+"""A recommendation as files that go to production."""

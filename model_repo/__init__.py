@@ -1,0 +1,1 @@
+"""Engines in a Triton model repository, served by a running Triton."""

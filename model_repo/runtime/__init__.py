@@ -1,0 +1,1 @@
+"""Code that runs inside Triton's Python backend; it imports nothing of ours."""

@@ -1,0 +1,117 @@
+"""What is served and how: tensors, an engine, and one serving configuration of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Backend = Literal["onnxruntime", "tensorrt", "tensorrt_rtx"]
+"""What executes the engine; the folder `model_repo/runtime` has the code that does it inside Triton."""
+
+DATATYPES = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
+    "FP16", "BF16", "FP32", "FP64", "BYTES",
+)  # fmt: skip
+"""Datatype names of the KServe v2 protocol, which Triton speaks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One input or output of a model, as a request carries it.
+
+    `shape` leaves the batch dimension out and holds -1 where a dimension may vary between requests.
+    """
+
+    name: str
+    datatype: str  # one of DATATYPES
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.datatype not in DATATYPES:
+            raise ValueError(f"{self.name}: {self.datatype} is not a datatype of the KServe v2 protocol")
+        if any(size < -1 or size == 0 for size in self.shape):
+            raise ValueError(f"{self.name}: {self.shape} holds a size that is neither positive nor -1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """Something that executes a model: a file, what runs it, and the tensors it takes and gives.
+
+    `files` maps each file's name in the model's version folder to where it lies now; `model_file` is
+    the one to open. `batched` says whether inputs and outputs have a leading batch dimension that may
+    vary; an engine that has none is served with `max_batch_size` 0.
+    """
+
+    model_name: str
+    backend: Backend
+    precision: str  # "fp32", "fp16", ...
+    model_file: str
+    files: tuple[tuple[str, Path], ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batched: bool
+    device: Literal["cpu", "gpu"] = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.model_file not in dict(self.files):
+            raise ValueError(f"model_file {self.model_file} is not among the files {[n for n, _ in self.files]}")
+        if not self.inputs or not self.outputs:
+            raise ValueError(f"{self.model_name}: an engine needs at least one input and one output")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingConfig:
+    """One way to serve one engine: a point of the search space, and all that `config.pbtxt` needs.
+
+    `max_batch_size` 0 means no batching: each request carries the whole tensors. `intra_op_threads` 0
+    leaves the number to ONNX Runtime (one per core). `preferred_batch_sizes` empty means that Triton
+    prefers the maximum batch size alone.
+    """
+
+    engine: Engine
+    max_batch_size: int
+    instance_count: int = 1
+    dynamic_batching: bool = True
+    max_queue_delay_us: int = 0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    intra_op_threads: int = 0
+    cuda_graph_batch_sizes: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_batch_size < 0 or self.instance_count < 1:
+            raise ValueError(
+                f"max_batch_size {self.max_batch_size} must be >= 0, instance_count {self.instance_count} >= 1"
+            )
+        if self.max_batch_size > 0 and not self.engine.batched:
+            raise ValueError(
+                f"{self.engine.model_name} has no batch dimension, so max_batch_size "
+                f"{self.max_batch_size} must be 0"
+            )
+        if self.dynamic_batching and self.max_batch_size == 0:
+            raise ValueError("dynamic_batching needs max_batch_size >= 1")
+        if self.max_queue_delay_us < 0 or self.intra_op_threads < 0:
+            raise ValueError(
+                f"max_queue_delay_us {self.max_queue_delay_us} and intra_op_threads "
+                f"{self.intra_op_threads} must be >= 0"
+            )
+        for size in (*self.preferred_batch_sizes, *self.cuda_graph_batch_sizes):
+            if not 1 <= size <= self.max_batch_size:
+                raise ValueError(f"batch size {size} is outside 1..max_batch_size {self.max_batch_size}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a running Triton answers. Ports are TCP; `metrics_port` is None where metrics are off."""
+
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int | None
+
+    @property
+    def http_url(self) -> str:
+        """`http://host:port`, without a trailing slash."""
+        return f"http://{self.host}:{self.http_port}"

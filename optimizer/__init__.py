@@ -1,0 +1,1 @@
+"""From a model to the cheapest way of serving it."""

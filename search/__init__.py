@@ -1,0 +1,1 @@
+"""Which serving configuration is cheapest within the limit."""
