@@ -1,0 +1,171 @@
+"""The search space: which serving configurations are worth trying on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from model_repo.spec import ServingConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from model_repo.spec import Engine
+
+Knobs = dict[str, int | str]
+"""A point of the space by the names that Optuna and the trial records use."""
+
+DELAY_SHARES = (0.0, 0.02, 0.05, 0.1)
+"""Queue delays as shares of the latency limit. Under load a delay buys little (waiting batches grow while all
+instances are busy), so few values are enough."""
+
+LARGEST_BATCH = 64
+MEMORY_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineLimits:
+    """What the space adapts to: cores and memory that the server may use."""
+
+    cores: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSpace:
+    """All legal combinations of the knobs for the given engines; `axes` lists each knob's values in order."""
+
+    engines: tuple[Engine, ...]
+    max_batch_sizes: tuple[int, ...]
+    instance_counts: tuple[int, ...]
+    intra_op_threads: tuple[int, ...]
+    max_queue_delays_us: tuple[int, ...]
+    limits: MachineLimits
+
+    def axes(self) -> dict[str, tuple[int | str, ...]]:
+        """Each knob's name and its values, in increasing order."""
+        return {
+            "engine": tuple(engine_label(engine) for engine in self.engines),
+            "max_batch_size": self.max_batch_sizes,
+            "instance_count": self.instance_counts,
+            "intra_op_threads": self.intra_op_threads,
+            "max_queue_delay_us": self.max_queue_delays_us,
+        }
+
+    def is_legal(self, knobs: Mapping[str, int | str]) -> bool:
+        """Whether the combination makes sense: no more threads than cores, no delay where nothing is batched."""
+        instances, threads = int(knobs["instance_count"]), int(knobs["intra_op_threads"])
+        if threads > 1 and instances * threads > self.limits.cores:
+            return False
+        return int(knobs["max_batch_size"]) > 1 or int(knobs["max_queue_delay_us"]) == 0
+
+    def points(self) -> Iterator[Knobs]:
+        """Every legal combination."""
+        axes = self.axes()
+        for values in product(*axes.values()):
+            knobs = dict(zip(axes, values, strict=True))
+            if self.is_legal(knobs):
+                yield knobs
+
+    def neighbours(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
+        """The legal points one step away along one axis, and those that trade instances for threads.
+
+        A value that is not on its axis (the baseline's, say) counts as lying between its neighbours.
+        """
+        seen: set[tuple[int | str, ...]] = set()
+        for candidate in (*self._steps(knobs), *self._trades(knobs)):
+            key = tuple(candidate.values())
+            if key not in seen and candidate != dict(knobs) and self.is_legal(candidate):
+                seen.add(key)
+                yield candidate
+
+    def _steps(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
+        for name, values in self.axes().items():
+            value = knobs[name]
+            if isinstance(value, str):
+                around: list[int | str] = [other for other in values if other != value]
+            else:
+                numbers = [int(other) for other in values]
+                above = [number for number in numbers if number > value]
+                below = [number for number in numbers if number < value]
+                around = [*above[:1], *below[-1:]]
+            for other in around:
+                yield {**knobs, name: other}
+
+    def _trades(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
+        threads = max(int(knobs["intra_op_threads"]), 1)
+        for instances, other in product(self.instance_counts, self.intra_op_threads):
+            if instances * other == int(knobs["instance_count"]) * threads:
+                yield {**knobs, "instance_count": instances, "intra_op_threads": other}
+
+    def config(self, knobs: Mapping[str, int | str]) -> ServingConfig:
+        """The serving configuration at a point, legal or not."""
+        engine = next(engine for engine in self.engines if engine_label(engine) == knobs["engine"])
+        max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0
+        batching = max_batch_size > 1
+        return ServingConfig(
+            engine=engine,
+            max_batch_size=max_batch_size,
+            instance_count=int(knobs["instance_count"]),
+            dynamic_batching=batching,
+            max_queue_delay_us=int(knobs["max_queue_delay_us"]) if batching else 0,
+            intra_op_threads=int(knobs["intra_op_threads"]),
+        )
+
+
+def engine_label(engine: Engine) -> str:
+    """The engine's name in the space, such as `onnxruntime-fp32`."""
+    return f"{engine.backend}-{engine.precision}"
+
+
+def knobs_of(config: ServingConfig) -> Knobs:
+    """The point of the space that a configuration stands at."""
+    return {
+        "engine": engine_label(config.engine),
+        "max_batch_size": max(config.max_batch_size, 1),
+        "instance_count": config.instance_count,
+        "intra_op_threads": config.intra_op_threads,
+        "max_queue_delay_us": config.max_queue_delay_us,
+    }
+
+
+def default_config(engine: Engine) -> ServingConfig:
+    """What Triton itself would do with the model and an empty `config.pbtxt`: the baseline of every search.
+
+    From Triton's model-configuration auto-complete and its ONNX Runtime backend: maximum batch size 4 with
+    dynamic batching and no delay, one instance on a GPU and two on a CPU, as many threads as there are cores.
+    """
+    max_batch_size = 4 if engine.batched else 0
+    return ServingConfig(
+        engine=engine,
+        max_batch_size=max_batch_size,
+        dynamic_batching=max_batch_size > 1,
+        instance_count=1 if engine.device == "gpu" else 2,
+    )
+
+
+def search_space(engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms: float) -> SearchSpace:
+    """The space for these engines on this machine: powers of two up to its cores, memory and the limit."""
+    batched = all(engine.batched for engine in engines)
+    on_gpu = any(engine.device == "gpu" for engine in engines)
+    model_bytes = max(sum(path.stat().st_size for _, path in engine.files) for engine in engines)
+    # Each instance of the Python backend is a process with its own copy of the weights; twice for its arena.
+    affordable = max(1, int(limits.memory_bytes * MEMORY_SHARE // max(2 * model_bytes, 1)))
+    instances = _powers_of_two(min(max(limits.cores, 1), affordable, 8 if on_gpu else 64))
+    threads = (1,) if on_gpu else _powers_of_two(max(limits.cores, 1))
+    delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
+    return SearchSpace(
+        engines=engines,
+        max_batch_sizes=_powers_of_two(LARGEST_BATCH) if batched else (1,),
+        instance_counts=instances,
+        intra_op_threads=threads,
+        max_queue_delays_us=delays_us if batched else (0,),
+        limits=limits,
+    )
+
+
+def _powers_of_two(largest: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to `largest`, and `largest` itself: (1, 2, 4, 6) for 6."""
+    powers = {2**exponent for exponent in range(largest.bit_length()) if 2**exponent <= largest}
+    return tuple(sorted(powers | {largest}))
