@@ -1,0 +1,67 @@
+"""Everything that decides a run, checked once and written to the run directory for `--resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from optimizer.errors import BadInput
+from search.files import write_atomically
+
+ServerKind = Literal["embedded", "local", "docker", "remote"]
+
+
+class OptimizeConfig(BaseModel):
+    """The arguments of one run. Durations are in seconds or ms as named, rates in requests per second."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: Path
+    limit_ms: float = Field(gt=0)
+    quantile: float = Field(default=0.99, ge=0.5, lt=1)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    shapes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
+    output: Path
+    server: ServerKind = "embedded"
+    server_url: str | None = None
+    server_repository: Path | None = None
+    server_port: int | None = Field(default=None, ge=1, le=65535)
+    docker_image: str | None = None
+    input_data: Path | None = None
+    price_per_hour_usd: float | None = Field(default=None, gt=0)
+    price_file: Path | None = None
+    rate_to_serve_per_s: float | None = Field(default=None, gt=0)
+    time_budget_s: float = Field(default=600.0, gt=0)
+    storage: str | None = None
+    seed: int = 0
+
+
+RUN_FILE = "run.json"
+
+
+def save_config(config: OptimizeConfig, directory: Path) -> None:
+    """Write `run.json`, from which `--resume` continues. A storage URL may hold a password: it stays out."""
+    public = config.model_copy(update={"storage": None})
+    write_atomically(directory / RUN_FILE, public.model_dump_json(indent=2) + "\n")
+
+
+def saved_config(directory: Path) -> OptimizeConfig:
+    """The arguments of the run in `directory`. Raises BadInput where there is none or it cannot be read."""
+    path = directory / RUN_FILE
+    if not path.is_file():
+        raise BadInput(
+            f"{directory} holds no run: there is no {RUN_FILE} in it.",
+            "Give --resume the directory that an earlier run named as its output.",
+        )
+    try:
+        config = OptimizeConfig.model_validate_json(path.read_text())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadInput(
+            f"{path} is not a run's configuration: {where}: {first['msg']}.",
+            "It was changed or written by another version; start a new run.",
+        ) from error
+    return config.model_copy(update={"output": directory})

@@ -1,0 +1,170 @@
+"""The files of a run, as pydantic models: what is written, and what is accepted when it is read back."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION: Literal[1] = 1
+
+
+class Record(BaseModel):
+    """Base of everything in a run's files: frozen, and unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ConfigRecord(Record):
+    """A serving configuration; see Triton's model configuration for the terms."""
+
+    engine: str = Field(description="Backend and precision, such as `onnxruntime-fp32`.")
+    max_batch_size: int = Field(ge=0, description="0: the model is served without batching.")
+    instance_count: int = Field(ge=1)
+    dynamic_batching: bool
+    max_queue_delay_us: int = Field(ge=0)
+    preferred_batch_sizes: tuple[int, ...] = ()
+    intra_op_threads: int = Field(ge=0, description="ONNX Runtime threads per instance; 0: one per core.")
+    cuda_graph_batch_sizes: tuple[int, ...] = ()
+
+
+class ServerTimingsRecord(Record):
+    """Mean time of a request in each stage inside Triton, in ms, and how large batches were."""
+
+    queue_ms: float
+    compute_input_ms: float
+    compute_infer_ms: float
+    compute_output_ms: float
+    mean_batch_size: float | None
+
+
+class MeasurementRecord(Record):
+    """One load run. Latency counts from the scheduled send time; null is unknown, never zero."""
+
+    rate_per_s: float = Field(description="The planned request rate.")
+    achieved_rate_per_s: float
+    requests: int
+    failures: int
+    latency_p50_ms: float | None
+    latency_p90_ms: float | None
+    latency_p95_ms: float | None
+    latency_p99_ms: float | None
+    latency_p999_ms: float | None
+    latency_mean_ms: float | None
+    latency_max_ms: float | None
+    send_lag_p99_ms: float | None
+    server: ServerTimingsRecord | None
+    network_and_client_ms: float | None = Field(
+        description="Mean client latency minus Triton's own time for the request."
+    )
+    problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
+
+
+class CertificateRecord(Record):
+    """A rate that kept the limit under a sequential test with fresh arrivals."""
+
+    rate_per_s: float
+    p99_ms: float
+    p99_low_ms: float
+    p99_high_ms: float
+    confidence: float
+    requests: int
+    violations: int
+    seconds: float
+    runs: int
+
+
+class TrialRecord(Record):
+    """One line of `trials.jsonl`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    number: int
+    config: ConfigRecord
+    state: Literal["complete", "infeasible", "pruned", "failed"]
+    reason: str
+    rate_at_limit_per_s: float | None
+    rate_low_per_s: float | None
+    rate_high_per_s: float | None
+    lone_p99_ms: float | None
+    measurement: MeasurementRecord | None
+    probes: int
+    loading_s: float
+    load_s: float
+    certificate: CertificateRecord | None
+
+
+class SloRecord(Record):
+    """The promise: `quantile` of all requests within `limit_ms`."""
+
+    limit_ms: float
+    quantile: float
+    confidence: float
+
+
+class PriceRecord(Record):
+    """What the machine costs, and who says so."""
+
+    usd_per_hour: float
+    source: str
+    as_of: str
+    describes: str
+
+
+class CostRecord(Record):
+    """Money at the certified rate. Replicas and totals only where a rate to serve was given."""
+
+    price: PriceRecord
+    cost_per_million_inferences_usd: float
+    baseline_cost_per_million_inferences_usd: float | None
+    rate_to_serve_per_s: float | None
+    replicas: int | None
+    total_usd_per_hour: float | None
+
+
+class ModelRecord(Record):
+    """The model that was optimized."""
+
+    name: str
+    file: str
+    sha256: str
+    opset: int
+    batching: str = Field(description="What was done about the batch dimension, and why.")
+
+
+class MachineRecord(Record):
+    """Where it was measured. The answer holds for this machine and these versions."""
+
+    cpu: str
+    cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...]
+    versions: dict[str, str]
+
+
+class SecondsRecord(Record):
+    """Where the run's wall time went."""
+
+    total: float
+    load: float
+    loading_models: float
+    other: float
+
+
+class RecommendationRecord(Record):
+    """`recommendation.json`."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    tritune_version: str
+    created_at: str = Field(description="ISO 8601, UTC.")
+    model: ModelRecord
+    slo: SloRecord
+    winner: TrialRecord
+    baseline: TrialRecord | None
+    gain: float | None = Field(description="The winner's certified rate over the baseline's.")
+    cost: CostRecord
+    alternatives: tuple[TrialRecord, ...]
+    reason: str = Field(description="Why this configuration, in a sentence.")
+    seconds: SecondsRecord
+    machine: MachineRecord
+    seed: int
+    repository: str = Field(description="The Triton model repository, relative to this file.")
