@@ -16,3 +16,19 @@ class UserError(Exception):
 
 class BadInput(UserError):
     """An argument, a file or a combination of them cannot be used."""
+
+
+class ModelError(BadInput):
+    """The model file cannot be read: absent, damaged, or not ONNX."""
+
+
+class UnsafeModel(ModelError):
+    """The model file refers to files that it has no business with."""
+
+
+class UnsupportedModel(ModelError):
+    """A sound model that cannot be served or loaded here: an operator, an input's type, an opset."""
+
+
+class ShapeError(BadInput):
+    """An input's shape is missing, or the given one does not fit the model."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from search.trial import Certificate, Trial
+    from search.records import CertificateRecord
+    from search.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Certified:
 
     trial: Trial
     rate_per_s: float
-    certificate: Certificate | None
+    certificate: CertificateRecord | None
 
 
 Event = PhaseStarted | Note | TrialStarted | Probed | TrialEnded | Certified

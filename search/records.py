@@ -61,7 +61,12 @@ class MeasurementRecord(Record):
 
 
 class CertificateRecord(Record):
-    """A rate that kept the limit under a sequential test with fresh arrivals."""
+    """A rate that kept the limit under a sequential test with fresh arrivals.
+
+    `p99_low_ms` and `p99_high_ms` bound the latency quantile with the test's confidence, corrected for the
+    dependence between neighbouring requests. `runs` counts the confirmations that were passed, each with a seed
+    of its own, the last one on a restarted server where there was time for it.
+    """
 
     rate_per_s: float
     p99_ms: float
@@ -93,12 +98,16 @@ class TrialRecord(Record):
     certificate: CertificateRecord | None
 
 
-class SloRecord(Record):
-    """The promise: `quantile` of all requests within `limit_ms`."""
+class Slo(Record):
+    """The promise to keep: at least `quantile` of all requests are answered within `limit_ms`.
 
-    limit_ms: float
-    quantile: float
-    confidence: float
+    Latency counts from the moment a request was due to leave, and a failed request is over the limit.
+    `confidence` is the least probability with which a kept promise was not luck.
+    """
+
+    limit_ms: float = Field(gt=0)
+    quantile: float = Field(default=0.99, ge=0.5, lt=1)
+    confidence: float = Field(default=0.95, gt=0.5, lt=1)
 
 
 class PriceRecord(Record):
@@ -157,7 +166,7 @@ class RecommendationRecord(Record):
     tritune_version: str
     created_at: str = Field(description="ISO 8601, UTC.")
     model: ModelRecord
-    slo: SloRecord
+    slo: Slo
     winner: TrialRecord
     baseline: TrialRecord | None
     gain: float | None = Field(description="The winner's certified rate over the baseline's.")

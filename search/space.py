@@ -58,6 +58,9 @@ class SearchSpace:
         instances, threads = int(knobs["instance_count"]), int(knobs["intra_op_threads"])
         if threads > 1 and instances * threads > self.limits.cores:
             return False
+        # 0 gives every instance all the cores: two may overlap well, one is on the axis already, more only fight.
+        if threads == 0 and len(self.intra_op_threads) > 1 and instances != 2:
+            return False
         return int(knobs["max_batch_size"]) > 1 or int(knobs["max_queue_delay_us"]) == 0
 
     def points(self) -> Iterator[Knobs]:
@@ -153,7 +156,7 @@ def search_space(engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms
     # Each instance of the Python backend is a process with its own copy of the weights; twice for its arena.
     affordable = max(1, int(limits.memory_bytes * MEMORY_SHARE // max(2 * model_bytes, 1)))
     instances = _powers_of_two(min(max(limits.cores, 1), affordable, 8 if on_gpu else 64))
-    threads = (1,) if on_gpu else _powers_of_two(max(limits.cores, 1))
+    threads = (0,) if on_gpu else (0, *_powers_of_two(max(limits.cores, 1)))
     delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
     return SearchSpace(
         engines=engines,

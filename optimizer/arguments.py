@@ -1,0 +1,123 @@
+"""Command-line arguments into a run's configuration; every problem is an error that names its option."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from optimizer.config import OptimizeConfig, ServerKind, saved_config
+from optimizer.errors import BadInput
+from optimizer.units import duration_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def config_from_arguments(
+    *,
+    model: Path | None,
+    p99: str | None,
+    shapes: list[str],
+    input_data: Path | None,
+    confidence: float,
+    server: str,
+    server_url: str | None,
+    server_repository: Path | None,
+    server_port: int | None,
+    docker_image: str | None,
+    price_per_hour: float | None,
+    price_file: Path | None,
+    rate: float | None,
+    output: Path | None,
+    time_budget: str,
+    storage: str | None,
+    seed: int,
+) -> tuple[OptimizeConfig, list[str]]:
+    """The configuration, and notes on what was assumed. Raises BadInput."""
+    if model is None:
+        raise BadInput("No model was given.", "Add --model FILE.onnx")
+    if p99 is None:
+        raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")
+    limit_ms, assumed = duration_ms(p99, option="--p99", default_unit="ms")
+    notes = [f"--p99 {p99} has no unit: taken as {limit_ms:g} ms."] if assumed else []
+    budget_ms, assumed = duration_ms(time_budget, option="--time-budget", default_unit="s")
+    if assumed:
+        notes.append(f"--time-budget {time_budget} has no unit: taken as {budget_ms / 1000:g} s.")
+    _check_choices(server, server_url, server_repository, price_per_hour, rate)
+    for option, path in (("--input-data", input_data), ("--price-file", price_file)):
+        if path is not None and not path.is_file():
+            raise BadInput(f"{option} {path} is not a file.", "Check the path.")
+    config = OptimizeConfig.model_validate(
+        {
+            "model": model.absolute(),
+            "limit_ms": limit_ms,
+            "confidence": confidence,
+            "shapes": dict(_shape(text) for text in shapes),
+            "output": (output or _default_output(model)).absolute(),
+            "server": server,
+            "server_url": server_url,
+            "server_repository": server_repository and server_repository.absolute(),
+            "server_port": server_port,
+            "docker_image": docker_image,
+            "input_data": input_data and input_data.absolute(),
+            "price_per_hour_usd": price_per_hour,
+            "price_file": price_file and price_file.absolute(),
+            "rate_to_serve_per_s": rate,
+            "time_budget_s": budget_ms / 1000,
+            "storage": storage,
+            "seed": seed,
+        }
+    )
+    return config, notes
+
+
+def resumed_config(
+    directory: Path, *, given: Mapping[str, object], storage: str | None
+) -> tuple[OptimizeConfig, list[str]]:
+    """The configuration of the run to go on with. What decides a run cannot be given again."""
+    for option, value in given.items():
+        if value is not None:
+            raise BadInput(
+                f"--resume {directory} already has its {option}.",
+                f"Leave {option} out, or start a new run without --resume.",
+            )
+    config = saved_config(directory.absolute())
+    return config.model_copy(update={"storage": storage}), [f"Going on with the run in {directory}."]
+
+
+def _check_choices(
+    server: str,
+    server_url: str | None,
+    server_repository: Path | None,
+    price_per_hour: float | None,
+    rate: float | None,
+) -> None:
+    kinds = get_args(ServerKind)
+    if server not in kinds:
+        raise BadInput(f"--server {server} is not a kind of server.", f"Choose one of {', '.join(kinds)}.")
+    if server == "remote" and (server_url is None or server_repository is None):
+        raise BadInput(
+            "--server remote needs to know the server and its model repository.",
+            "Add --server-url http://HOST:PORT and --server-repository DIR (the same folder, as seen from here).",
+        )
+    for option, value in (("--price-per-hour", price_per_hour), ("--rate", rate)):
+        if value is not None and not value > 0:
+            raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """`NAME:d1,d2` (or `NAME:d1xd2`) as the name and its sizes; names may hold colons themselves."""
+    name, _, sizes = text.rpartition(":")
+    numbers = re.split(r"[,x]", sizes)
+    if not name or not all(number.strip().isdigit() and int(number) > 0 for number in numbers):
+        raise BadInput(
+            f"--shape {text} does not name an input and its sizes.",
+            "Write NAME:D1,D2 with positive sizes, without the batch: --shape input_ids:128",
+        )
+    return name, tuple(int(number) for number in numbers)
+
+
+def _default_output(model: Path) -> Path:
+    return Path("runs") / f"{model.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

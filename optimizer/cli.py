@@ -1,0 +1,238 @@
+"""The `optimize` command: arguments in, exit code out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optimizer.errors import BadInput, UserError
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+MODEL, LIMIT, SERVER, MONEY, RUN = "Model", "Limit", "Server", "Money", "Run"
+
+
+@app.callback(invoke_without_command=True)
+def optimize(
+    context: typer.Context,
+    model: Annotated[
+        Path | None, typer.Option(help="The ONNX file.", rich_help_panel=MODEL, metavar="FILE")
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Sizes of an input's dimensions without the batch, such as `input_ids:128`. Repeatable.",
+            rich_help_panel=MODEL,
+            metavar="NAME:D1,D2",
+        ),
+    ] = None,
+    input_data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Real inputs for the load, an .npz or .json file with several samples.",
+            rich_help_panel=MODEL,
+            metavar="FILE",
+        ),
+    ] = None,
+    p99: Annotated[
+        str | None,
+        typer.Option(
+            help="Latency that 99 % of all requests must keep, such as `50ms` or `0.2s`.",
+            rich_help_panel=LIMIT,
+            metavar="DURATION",
+        ),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the promise.", rich_help_panel=LIMIT, min=0.8, max=0.999)
+    ] = 0.95,
+    server: Annotated[
+        str,
+        typer.Option(
+            help="`embedded` (the server of the `embedded` extra), `local` (tritonserver on PATH), `docker` "
+            "(NVIDIA's image) or `remote` (a running server).",
+            rich_help_panel=SERVER,
+            metavar="KIND",
+        ),
+    ] = "embedded",
+    server_url: Annotated[
+        str | None,
+        typer.Option(help="Address of the remote server.", rich_help_panel=SERVER, metavar="URL"),
+    ] = None,
+    server_repository: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder that the remote server has as its model repository, as seen from here.",
+            rich_help_panel=SERVER,
+            metavar="DIR",
+        ),
+    ] = None,
+    server_port: Annotated[
+        int | None,
+        typer.Option(
+            help="HTTP port of the server that is started. Default: a free one.",
+            rich_help_panel=SERVER,
+            min=1,
+            max=65535,
+        ),
+    ] = None,
+    docker_image: Annotated[
+        str | None,
+        typer.Option(help="Image for `--server docker`.", rich_help_panel=SERVER, metavar="IMAGE"),
+    ] = None,
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(help="What this machine costs, in USD.", rich_help_panel=MONEY, metavar="USD"),
+    ] = None,
+    price_file: Annotated[
+        Path | None,
+        typer.Option(help="Prices to use instead of the packaged ones.", rich_help_panel=MONEY, metavar="FILE"),
+    ] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Traffic to serve, in requests per second: the answer then counts replicas.",
+            rich_help_panel=MONEY,
+            metavar="PER_S",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for the run's files. Default: runs/MODEL-TIME.", rich_help_panel=RUN, metavar="DIR"
+        ),
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on with an earlier run's directory.", rich_help_panel=RUN, metavar="DIR"),
+    ] = None,
+    time_budget: Annotated[
+        str,
+        typer.Option(help="Wall time for the whole run.", rich_help_panel=RUN, metavar="DURATION"),
+    ] = "10m",
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Optuna storage URL. Default: an SQLite file in the run's directory.",
+            rich_help_panel=RUN,
+            metavar="URL",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.", rich_help_panel=RUN, min=0)] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=RUN)
+    ] = False,
+    json: Annotated[
+        bool,
+        typer.Option("--json", help="Print recommendation.json alone on stdout.", rich_help_panel=RUN),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.", rich_help_panel=RUN)] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Find the cheapest Triton configuration that keeps a p99 latency limit.
+
+    `optimize --model m.onnx --p99 50ms`
+
+    Exit codes: 0 found, 99 no configuration keeps the limit, 2 bad input, 130 interrupted, 1 a bug.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    if version:
+        from importlib.metadata import version as installed_version
+
+        typer.echo(f"tritune {installed_version('tritune')}")
+        return
+    from optimizer.arguments import config_from_arguments, resumed_config
+
+    if resume is not None:
+        config, notes = resumed_config(
+            resume, given={"--model": model, "--p99": p99, "--output": output}, storage=storage
+        )
+    else:
+        config, notes = config_from_arguments(
+            model=model,
+            p99=p99,
+            shapes=shape or [],
+            input_data=input_data,
+            confidence=confidence,
+            server=server,
+            server_url=server_url,
+            server_repository=server_repository,
+            server_port=server_port,
+            docker_image=docker_image,
+            price_per_hour=price_per_hour,
+            price_file=price_file,
+            rate=rate,
+            output=output,
+            time_budget=time_budget,
+            storage=storage,
+            seed=seed,
+        )
+    from optimizer import session
+
+    del debug  # read from the arguments by `main`, which also covers errors before this point
+    if dry_run:
+        session.show_plan(config, notes)
+    else:
+        raise typer.Exit(session.run(config, notes, as_json=json, resume=resume is not None))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can do, and the command that adds what is missing."""
+    from optimizer.doctor import show_diagnosis
+
+    show_diagnosis()
+
+
+def main() -> None:
+    """Entry point of the console command."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Run the command line and return its exit code; no exception leaves."""
+    debug = "--debug" in arguments
+    try:
+        code = app(arguments, standalone_mode=False, prog_name="optimize")
+    except UserError as error:
+        if debug:
+            raise
+        return _complain(error.what, error.fix, error.exit_code)
+    except typer.Abort:
+        return 130
+    except KeyboardInterrupt:
+        return _complain("Stopped.", "Go on later with --resume and the run's directory.", 130)
+    except Exception as error:
+        if debug:
+            raise
+        bad_input = _usage_error(error)
+        if bad_input is not None:
+            return _complain(bad_input.what, bad_input.fix, bad_input.exit_code)
+        return _complain(
+            f"This is a bug in tritune: {type(error).__name__}: {error}",
+            "Please report it with the output of the same command with --debug.",
+            1,
+        )
+    return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: Exception) -> BadInput | None:
+    """What the command-line parser complains about, as one of our errors; None for anything else."""
+    message = getattr(error, "format_message", None)
+    if message is None:
+        return None
+    return BadInput(" ".join(message().split()), "See optimize --help.")
+
+
+def _complain(what: str, fix: str, code: int) -> int:
+    print(f"error: {what}", file=sys.stderr)  # noqa: T201
+    print(f"       {fix}", file=sys.stderr)  # noqa: T201
+    return code

@@ -1,0 +1,177 @@
+"""Model files from strangers: nothing is unpickled, and no file outside the model's folder is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from optimizer.errors import ModelError, UnsafeModel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from onnx import GraphProto, ModelProto, TensorProto
+
+PROTOBUF_LIMIT_BYTES = 2**31 - 1
+_EXPORT_AGAIN = "Export the model again, or copy the whole file."
+
+
+def load_proto(path: Path) -> ModelProto:
+    """The model's graph, without the weights that lie in other files. Raises ModelError.
+
+    Nothing but the file itself is opened.
+    """
+    _check_file(path)
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    try:
+        proto = onnx.load_model(path, format="protobuf", load_external_data=False)
+    except DecodeError as error:
+        raise ModelError(*_why_not_onnx(path)) from error
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise ModelError(*_why_not_onnx(path))
+    return proto
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise ModelError(f"The model {path} is a directory.", "Name the .onnx file in it.")
+    if not path.exists():
+        raise ModelError(f"The model {path} does not exist.", "Check the path.")
+    if not path.is_file() or not os.access(path, os.R_OK):
+        raise ModelError(f"The model {path} cannot be read.", "Give a regular file that you may read.")
+    size_bytes = path.stat().st_size
+    if size_bytes == 0:
+        raise ModelError(f"The model {path} is empty.", _EXPORT_AGAIN)
+    if size_bytes > PROTOBUF_LIMIT_BYTES:
+        raise ModelError(
+            f"The model {path} has {size_bytes} bytes, and a single ONNX file cannot hold more than 2 GiB.",
+            "Keep its weights beside it: onnx.save(model, path, save_as_external_data=True)",
+        )
+
+
+def _why_not_onnx(path: Path) -> tuple[str, str]:
+    """What a file that does not parse seems to be, and what to do."""
+    with path.open("rb") as file:
+        start = file.read(256)
+    if start.startswith(b"version https://git-lfs.github.com/"):
+        return f"The model {path} is a Git LFS pointer, not the model.", "Run: git lfs pull"
+    if all(byte in b"\t\n\r\f" or 32 <= byte < 127 for byte in start):
+        return f"The model {path} is a text file, not ONNX: {start[:40]!r}.", "Give a model exported to ONNX."
+    size_bytes = path.stat().st_size
+    return f"The model {path} is damaged, cut short or not ONNX ({size_bytes} bytes).", _EXPORT_AGAIN
+
+
+def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """Every stored tensor: initializers and attributes, in subgraphs and functions too."""
+    yield from _graph_tensors(proto.graph)
+    for function in proto.functions:
+        for node in function.node:
+            yield from _attribute_tensors(node)
+
+
+def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+    for node in graph.node:
+        yield from _attribute_tensors(node)
+
+
+def _attribute_tensors(node: object) -> Iterator[TensorProto]:
+    for attribute in node.attribute:  # type: ignore[attr-defined]
+        yield attribute.t
+        yield from attribute.tensors
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+        for graph in (attribute.g, *attribute.graphs):
+            yield from _graph_tensors(graph)
+
+
+def external_files(proto: ModelProto, folder: Path) -> dict[str, Path]:
+    """The files that hold weights outside the model file, by their location as the model names it.
+
+    Every one is checked by name before anything opens it. Raises UnsafeModel for a location that leaves
+    `folder` (absolute, `..`, or through a link), ModelError for a file that is missing or too short.
+    """
+    from onnx import TensorProto
+
+    files: dict[str, Path] = {}
+    for tensor in all_tensors(proto):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        location = entries.get("location", "")
+        path = files[location] if location in files else _inside(folder, location, tensor.name)
+        files[location] = path
+        _check_extent(path, entries, tensor.name)
+    return dict(sorted(files.items()))
+
+
+def _inside(folder: Path, location: str, tensor: str) -> Path:
+    """The path of an external file, when it is a regular file below `folder` without any link on the way."""
+    relative = PurePosixPath(location)
+    if not location or "\0" in location or "\\" in location or relative.is_absolute() or ".." in relative.parts:
+        raise UnsafeModel(
+            f"The model keeps tensor {tensor!r} in {location!r}, which is outside its folder {folder}.",
+            "Do not use this file unless you trust it; move the weights beside the model and export it again.",
+        )
+    path = folder
+    for part in relative.parts:
+        path = path / part
+        if path.is_symlink():
+            raise UnsafeModel(
+                f"The model keeps tensor {tensor!r} in {location!r}, and {path} is a symbolic link.",
+                "Copy the files themselves into one folder: cp -rL OLD_FOLDER NEW_FOLDER",
+            )
+    if not path.is_file():
+        raise ModelError(
+            f"The model keeps tensor {tensor!r} in {location!r}, and {path} is not there.",
+            "Copy that file beside the model.",
+        )
+    return path
+
+
+def _check_extent(path: Path, entries: Mapping[str, str], tensor: str) -> None:
+    size_bytes = path.stat().st_size
+    try:
+        offset, length = int(entries.get("offset") or 0), int(entries.get("length") or 0)
+    except ValueError:
+        offset, length = -1, 0
+    if offset < 0 or length < 0 or offset + length > size_bytes:
+        raise ModelError(
+            f"Tensor {tensor!r} lies at {entries.get('offset', 0)} + {entries.get('length', 0)} bytes in {path}, "
+            f"which has {size_bytes} bytes.",
+            "Copy the whole file again.",
+        )
+
+
+def sha256_of(path: Path, external: Mapping[str, Path]) -> str:
+    """Hexadecimal SHA-256 of the model file followed by each external file's name and contents."""
+    digest = hashlib.sha256()
+    for name, part in (("", path), *sorted(external.items())):
+        digest.update(name.encode())
+        with part.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def write_model(proto: ModelProto, target: Path, external: Mapping[str, Path]) -> dict[str, Path]:
+    """Write the model to `target`, whole or not at all, with copies of its external files beside it.
+
+    Copies, because ONNX refuses weights that are linked. Returns the copies by location.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copies = {location: target.parent / location for location in external}
+    for location, source in external.items():
+        copies[location].parent.mkdir(parents=True, exist_ok=True)
+        with source.open("rb") as file:
+            _write_atomically(copies[location], lambda out, file=file: shutil.copyfileobj(file, out, 1 << 20))
+    _write_atomically(target, lambda out: out.write(proto.SerializeToString()))
+    return copies

@@ -1,0 +1,132 @@
+"""A run as a person at the terminal sees it: a live display on a TTY, one line an event elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from search import events
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from search.trial import Trial
+
+PHASES = {
+    "prepare": "Preparing",
+    "search": "Searching",
+    "certify": "Certifying",
+    "finish": "Writing files",
+}
+
+
+class Progress:
+    """Shows events on stderr. On a TTY the line at the bottom moves; what is final scrolls above it."""
+
+    def __init__(self, console: Console, *, budget_s: float) -> None:
+        self.console = console
+        self._budget_s = budget_s
+        self._started = time.monotonic()
+        self._phase = PHASES["prepare"]
+        self._now = ""
+        self._best: Trial | None = None
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(
+                get_renderable=self._status, console=self.console, refresh_per_second=4, transient=True
+            )
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    def __call__(self, event: events.Event) -> None:
+        """Show one event."""
+        match event:
+            case events.PhaseStarted():
+                self._phase = PHASES.get(event.name, event.name)
+                self._now = event.detail
+                if self._live is None or event.detail:
+                    self._say(f"[bold]{self._phase}[/bold] {event.detail}".rstrip())
+            case events.Note():
+                self._say(f"[yellow]note:[/yellow] {event.text}" if event.warning else f"note: {event.text}")
+            case events.TrialStarted():
+                self._now = f"trial {event.number}: {event.knobs}"
+            case events.Probed():
+                seen = "nothing came back" if event.p99_ms is None else f"p99 {event.p99_ms:.1f} ms"
+                self._now = f"trial {event.number}: {event.rate_per_s:,.0f}/s, {seen}, {event.verdict}"
+            case events.TrialEnded():
+                self._best = event.best
+                self._say(trial_line(event.trial, is_best=event.best is event.trial))
+            case events.Certified():
+                self._say(certified_line(event))
+
+    def _say(self, markup: str) -> None:
+        self.console.print(f"[dim]{self._clock()}[/dim] {markup}", highlight=False, soft_wrap=True)
+
+    def _clock(self) -> str:
+        seconds = int(time.monotonic() - self._started)
+        return f"{seconds // 60:02d}:{seconds % 60:02d}"
+
+    def _status(self) -> Group:
+        left = max(0.0, self._budget_s - (time.monotonic() - self._started))
+        best = ""
+        if self._best is not None and self._best.rate_at_limit_per_s is not None:
+            best = f"best {self._best.rate_at_limit_per_s:,.0f}/s (trial {self._best.number})"
+        line = Table.grid(padding=(0, 2))
+        line.add_row(
+            Spinner("dots"),
+            Text(self._phase, style="bold"),
+            Text(self._now, overflow="ellipsis", no_wrap=True),
+            Text(best, style="green", no_wrap=True),
+            Text(f"at most {left // 60:.0f}:{left % 60:02.0f} left", style="dim", no_wrap=True),
+        )
+        return Group(line)
+
+
+def trial_line(trial: Trial, *, is_best: bool) -> str:
+    """A finished trial in one line of rich markup."""
+    from rich.markup import escape
+
+    from search.words import knobs_text
+
+    match trial.state:
+        case "complete":
+            outcome = f"{trial.rate_at_limit_per_s:,.0f}/s at the limit"
+        case "pruned":
+            outcome = "pruned"
+        case "infeasible":
+            outcome = "[yellow]keeps the limit at no rate[/yellow]"
+        case "failed":
+            outcome = "[red]failed[/red]"
+    text = f"trial {trial.number:<3} {escape(knobs_text(trial.config)):<44} {outcome}"
+    if is_best:
+        text = f"[green]{text}  best so far[/green]"
+    elif trial.state != "complete":
+        text += f" [dim]({escape(trial.reason.splitlines()[0])})[/dim]"
+    return text
+
+
+def certified_line(event: events.Certified) -> str:
+    """A confirmation run in one line of rich markup."""
+    if event.certificate is None:
+        return f"[yellow]{event.rate_per_s:,.0f}/s was not kept by trial {event.trial.number}[/yellow]"
+    return (
+        f"[green]certified[/green] {event.certificate.rate_per_s:,.0f}/s for trial {event.trial.number}: "
+        f"p99 {event.certificate.p99_ms:.1f} ms "
+        f"({event.certificate.p99_low_ms:.1f} to {event.certificate.p99_high_ms:.1f}), "
+        f"{event.certificate.requests:,} requests"
+    )

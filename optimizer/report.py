@@ -1,0 +1,177 @@
+"""A recommendation on the terminal: the answer first, then why, at what price, and where the time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from search.records import (
+        MeasurementRecord,
+        RecommendationRecord,
+        TrialRecord,
+    )
+
+UNKNOWN = "-"
+
+
+def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:
+    """The whole answer; `directory` is where its files lie."""
+    parts: list[RenderableType] = [_headline(found), _comparison(found), _time_table(found)]
+    parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
+    parts.append(Text.from_markup(_spent(found)))
+    repository = directory / found.repository
+    parts.append(Text.from_markup(f"[bold]Serve[/bold]  {escape(str(repository))}", overflow="fold"))
+    parts.append(
+        Text.from_markup(f"[bold]Files[/bold]  {escape(str(directory))}/recommendation.json, trials.jsonl")
+    )
+    return Group(*parts)
+
+
+def _headline(found: RecommendationRecord) -> Panel:
+    certificate = found.winner.certificate
+    assert certificate is not None
+    promise = f"p{100 * found.slo.quantile:g} {found.slo.limit_ms:g} ms"
+    cost = dollars(found.cost.cost_per_million_inferences_usd)
+    lines = [
+        f"[bold green]{certificate.rate_per_s:,.0f} requests/s[/bold green] within {promise}, {cost} per million"
+    ]
+    if found.gain is not None and found.baseline is not None:
+        lines.append(f"{_gain_text(found.gain)} (Triton's default configuration)")
+    if found.cost.replicas is not None and found.cost.total_usd_per_hour is not None:
+        lines.append(
+            f"{found.cost.rate_to_serve_per_s:,.0f} requests/s need {found.cost.replicas} "
+            f"replica{'s' if found.cost.replicas > 1 else ''}: "
+            f"{dollars(found.cost.total_usd_per_hour)} an hour"
+        )
+    price = found.cost.price
+    lines.append(
+        f"[dim]{dollars(price.usd_per_hour)} an hour: {escape(price.describes)} "
+        f"({escape(price.source)}, {escape(price.as_of)})[/dim]"
+    )
+    return Panel(Text.from_markup("\n".join(lines)), title=escape(found.model.name), title_align="left")
+
+
+def _comparison(found: RecommendationRecord) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("")
+    table.add_column("recommended", style="bold")
+    shown = [found.winner]
+    if found.baseline is not None and found.baseline.number != found.winner.number:
+        table.add_column("Triton default")
+        shown.append(found.baseline)
+    for name, value in _ROWS:
+        table.add_row(name, *(value(trial) for trial in shown))
+    costs = [dollars(found.cost.cost_per_million_inferences_usd)]
+    if len(shown) > 1:
+        other = found.cost.baseline_cost_per_million_inferences_usd
+        costs.append(UNKNOWN if other is None else dollars(other))
+    table.add_row("cost per million", *costs)
+    return table
+
+
+def _rate_text(trial: TrialRecord) -> str:
+    if trial.certificate is not None:
+        return f"{trial.certificate.rate_per_s:,.0f}/s certified"
+    if trial.rate_at_limit_per_s is None:
+        return UNKNOWN
+    return f"about {trial.rate_at_limit_per_s:,.0f}/s, not certified"
+
+
+def _p99_text(trial: TrialRecord) -> str:
+    certificate = trial.certificate
+    if certificate is None:
+        return UNKNOWN
+    return (
+        f"{certificate.p99_ms:.1f} ms ({certificate.p99_low_ms:.1f} to {certificate.p99_high_ms:.1f} "
+        f"at {100 * certificate.confidence:g} %)"
+    )
+
+
+def _tested_text(trial: TrialRecord) -> str:
+    certificate = trial.certificate
+    if certificate is None:
+        return UNKNOWN
+    return (
+        f"{certificate.requests:,} requests, {certificate.violations:,} over the limit, "
+        f"{certificate.runs} run{'s' if certificate.runs > 1 else ''}"
+    )
+
+
+_ROWS = (
+    ("engine", lambda trial: trial.config.engine),
+    ("max batch size", lambda trial: str(trial.config.max_batch_size or "no batching")),
+    ("instances", lambda trial: str(trial.config.instance_count)),
+    ("threads each", lambda trial: str(trial.config.intra_op_threads or "all cores")),
+    (
+        "queue delay",
+        lambda trial: f"{trial.config.max_queue_delay_us / 1000:g} ms" if trial.config.dynamic_batching else "-",
+    ),
+    ("sustained rate", _rate_text),
+    ("p99 at that rate", _p99_text),
+    ("tested with", _tested_text),
+)
+
+
+def _time_table(found: RecommendationRecord) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("where the time goes (mean, ms)")
+    shown = [("recommended", found.winner.measurement)]
+    if found.baseline is not None and found.baseline.number != found.winner.number:
+        shown.append(("Triton default", found.baseline.measurement))
+    for title, _ in shown:
+        table.add_column(title, justify="right")
+    for name, value in _STAGES:
+        table.add_row(name, *(_milliseconds(value, measured) for _, measured in shown))
+    return table
+
+
+_STAGES = (
+    ("client and network", lambda m: m.network_and_client_ms),
+    ("queue", lambda m: m.server and m.server.queue_ms),
+    ("input", lambda m: m.server and m.server.compute_input_ms),
+    ("inference", lambda m: m.server and m.server.compute_infer_ms),
+    ("output", lambda m: m.server and m.server.compute_output_ms),
+    ("(mean batch size)", lambda m: m.server and m.server.mean_batch_size),
+)
+
+
+def _milliseconds(value: object, measured: MeasurementRecord | None) -> str:
+    assert callable(value)
+    figure = None if measured is None else value(measured)
+    return UNKNOWN if figure is None else f"{figure:.2f}"
+
+
+def _spent(found: RecommendationRecord) -> str:
+    seconds = found.seconds
+    return (
+        f"[bold]Spent[/bold]  {seconds.total:.0f} s: {seconds.load:.0f} s of load, "
+        f"{seconds.loading_models:.0f} s loading models, {seconds.other:.0f} s else "
+        f"({100 * (seconds.load + seconds.loading_models) / max(seconds.total, 1e-9):.0f} % load or loading)"
+    )
+
+
+def _gain_text(gain: float) -> str:
+    if gain >= 1.005:
+        return f"{gain:.2f} times the rate of the baseline"
+    return "no better than the baseline"
+
+
+def dollars(amount: float) -> str:
+    """An amount with three significant digits at least: $0.0123, $4.50, $1,234.00."""
+    if 0 < amount < 1:
+        digits = 2
+        while amount * 10**digits < 100 and digits < 9:
+            digits += 1
+        return f"${amount:.{digits}f}"
+    return f"${amount:,.2f}"

@@ -1,0 +1,55 @@
+"""What the search needs of the world: something that serves a configuration and measures it under load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from loadgen.capacity import Probe, Watch
+    from model_repo.spec import ServingConfig
+    from search.records import MeasurementRecord
+
+
+class BenchFailed(Exception):
+    """A configuration could not be served or measured: the trial failed, and the search goes on.
+
+    `reason` is for people and ends with the server's last log lines where there are any.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(slots=True)
+class Spent:
+    """Seconds of wall time so far, by what they were spent on."""
+
+    loading_s: float = 0.0  # starting servers, loading models
+    load_s: float = 0.0  # sending load and waiting for its answers
+
+
+class Bench(Protocol):
+    """Serves one configuration at a time and measures it. Every method may raise BenchFailed.
+
+    After a failure the bench is usable again: it replaces a dead server by itself on the next `load`.
+    """
+
+    spent: Spent
+
+    def load(self, config: ServingConfig) -> None:
+        """Serve this configuration in place of the one before, warmed up and ready."""
+        ...
+
+    def restart(self) -> None:
+        """Replace the server by a fresh one and serve the same configuration again."""
+        ...
+
+    def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        """Send Poisson load (see `loadgen.capacity.Measure`)."""
+        ...
+
+    def last_measurement(self) -> MeasurementRecord | None:
+        """The figures of the latest `measure`; None before the first."""
+        ...

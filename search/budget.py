@@ -1,0 +1,38 @@
+"""How much wall time a run may take, and how it is divided."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+CERTIFY_SHARE = 0.4
+CERTIFY_AT_MOST_S = 200.0
+TRIAL_SHARE = 0.25
+TRIAL_AT_MOST_S = 45.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Wall time from now on. What certification needs is kept back from the search.
+
+    `started` is on the clock of `time.monotonic`. A run that is resumed starts a budget of its own.
+    """
+
+    total_s: float
+    started: float = field(default_factory=time.monotonic)
+
+    def elapsed_s(self) -> float:
+        """Seconds since the run started."""
+        return time.monotonic() - self.started
+
+    def left_s(self) -> float:
+        """Seconds until the run has to end; never negative."""
+        return max(0.0, self.total_s - self.elapsed_s())
+
+    def search_left_s(self) -> float:
+        """Seconds that the search may still take; never negative."""
+        return max(0.0, self.left_s() - min(CERTIFY_SHARE * self.total_s, CERTIFY_AT_MOST_S))
+
+    def trial_s(self) -> float:
+        """Seconds of load that one more trial may take."""
+        return min(TRIAL_AT_MOST_S, TRIAL_SHARE * self.total_s, self.search_left_s())

@@ -1,0 +1,79 @@
+"""Trials and configurations to the records that are written, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from model_repo.spec import ServingConfig
+from search.records import ConfigRecord, TrialRecord
+from search.space import engine_label
+from search.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from model_repo.spec import Engine
+
+
+class UnknownEngine(LookupError):
+    """A record names an engine that this run does not have."""
+
+
+def config_to_record(config: ServingConfig) -> ConfigRecord:
+    """The configuration as it is written: the engine by its label."""
+    return ConfigRecord(
+        engine=engine_label(config.engine),
+        max_batch_size=config.max_batch_size,
+        instance_count=config.instance_count,
+        dynamic_batching=config.dynamic_batching,
+        max_queue_delay_us=config.max_queue_delay_us,
+        preferred_batch_sizes=config.preferred_batch_sizes,
+        intra_op_threads=config.intra_op_threads,
+        cuda_graph_batch_sizes=config.cuda_graph_batch_sizes,
+    )
+
+
+def config_from_record(record: ConfigRecord, engines: Sequence[Engine]) -> ServingConfig:
+    """The configuration that was written. Raises UnknownEngine where its engine is not among `engines`."""
+    engine = next((engine for engine in engines if engine_label(engine) == record.engine), None)
+    if engine is None:
+        raise UnknownEngine(f"engine {record.engine} is not one of {[engine_label(e) for e in engines]}")
+    return ServingConfig(engine=engine, **record.model_dump(exclude={"engine"}))
+
+
+def trial_to_record(trial: Trial) -> TrialRecord:
+    """The line of `trials.jsonl`."""
+    return TrialRecord(
+        number=trial.number,
+        config=config_to_record(trial.config),
+        state=trial.state,
+        reason=trial.reason,
+        rate_at_limit_per_s=trial.rate_at_limit_per_s,
+        rate_low_per_s=trial.rate_low_per_s,
+        rate_high_per_s=trial.rate_high_per_s,
+        lone_p99_ms=trial.lone_p99_ms,
+        measurement=trial.measurement,
+        probes=trial.probes,
+        loading_s=trial.loading_s,
+        load_s=trial.load_s,
+        certificate=trial.certificate,
+    )
+
+
+def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
+    """The trial that was written. Raises UnknownEngine."""
+    return Trial(
+        number=record.number,
+        config=config_from_record(record.config, engines),
+        state=record.state,
+        reason=record.reason,
+        rate_at_limit_per_s=record.rate_at_limit_per_s,
+        rate_low_per_s=record.rate_low_per_s,
+        rate_high_per_s=record.rate_high_per_s,
+        lone_p99_ms=record.lone_p99_ms,
+        measurement=record.measurement,
+        probes=record.probes,
+        loading_s=record.loading_s,
+        load_s=record.load_s,
+        certificate=record.certificate,
+    )
