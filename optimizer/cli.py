@@ -12,7 +12,6 @@ from optimizer.errors import BadInput, UserError
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -229,7 +228,10 @@ def _usage_error(error: Exception) -> BadInput | None:
     message = getattr(error, "format_message", None)
     if message is None:
         return None
-    return BadInput(" ".join(message().split()), "See optimize --help.")
+    text = " ".join(message().split())
+    if text.startswith("No such command"):
+        return BadInput(text, "A value is one word, such as --p99 50ms. See optimize --help.")
+    return BadInput(text, "See optimize --help.")
 
 
 def _complain(what: str, fix: str, code: int) -> int:

@@ -1,0 +1,59 @@
+"""The wheel holds what the commands need, and the commands start without the heavy libraries."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("onnx", "onnxruntime", "optuna", "locust", "gevent", "grpc", "tritonclient", "numpy", "torch", "sqlalchemy")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True, timeout=250)
+    return next(folder.glob("tritune-*.whl"))
+
+
+def test_wheel_holds_every_module_and_data_file_of_the_packages(wheel: Path) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "deploy", "loadgen", "model_repo", "optimizer", "search"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    assert tracked
+    missing = set(tracked) - set(zipfile.ZipFile(wheel).namelist())
+    assert not missing
+
+
+def test_wheel_holds_nothing_else(wheel: Path) -> None:
+    roots = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {root for root in roots if not root.startswith("tritune-")} == {
+        "deploy",
+        "loadgen",
+        "model_repo",
+        "optimizer",
+        "search",
+    }
+
+
+@pytest.mark.parametrize(("module", "command"), [("optimizer.cli", "optimize"), ("loadgen.cli", "loadtest")])
+def test_help_imports_no_heavy_library(module: str, command: str) -> None:
+    script = (
+        "import sys\n"
+        f"sys.argv = ['{command}', '--help']\n"
+        f"from {module} import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        f"print('HEAVY', [name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
+    )
+    assert "Exit codes" in done.stdout
+    assert done.stdout.splitlines()[-1] == "HEAVY []"
