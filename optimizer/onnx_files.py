@@ -6,15 +6,16 @@ import hashlib
 import os
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from optimizer.errors import ModelError, UnsafeModel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from onnx import GraphProto, ModelProto, TensorProto
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 _EXPORT_AGAIN = "Export the model again, or copy the whole file."
@@ -27,7 +28,7 @@ def load_proto(path: Path) -> ModelProto:
     """
     _check_file(path)
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     try:
         proto = onnx.load_model(path, format="protobuf", load_external_data=False)
@@ -83,8 +84,8 @@ def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
         yield from _attribute_tensors(node)
 
 
-def _attribute_tensors(node: object) -> Iterator[TensorProto]:
-    for attribute in node.attribute:  # type: ignore[attr-defined]
+def _attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
+    for attribute in node.attribute:
         yield attribute.t
         yield from attribute.tensors
         for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
@@ -167,11 +168,26 @@ def write_model(proto: ModelProto, target: Path, external: Mapping[str, Path]) -
 
     Copies, because ONNX refuses weights that are linked. Returns the copies by location.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     copies = {location: target.parent / location for location in external}
     for location, source in external.items():
-        copies[location].parent.mkdir(parents=True, exist_ok=True)
-        with source.open("rb") as file:
-            _write_atomically(copies[location], lambda out, file=file: shutil.copyfileobj(file, out, 1 << 20))
-    _write_atomically(target, lambda out: out.write(proto.SerializeToString()))
+        with source.open("rb") as file, _whole_file(copies[location]) as copy:
+            shutil.copyfileobj(file, copy, 1 << 20)
+    with _whole_file(target) as file:
+        file.write(proto.SerializeToString())
     return copies
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that appears under its name when the block ends, and leaves nothing behind when it fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            Path(file.name).chmod(0o644)
+            Path(file.name).replace(path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise

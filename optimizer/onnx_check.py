@@ -1,0 +1,92 @@
+"""What ONNX and ONNX Runtime object to in a model, in words a user can act on."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from optimizer.errors import ModelError, UnsupportedModel
+from optimizer.onnx_run import RunFailed, check_loads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from onnx import GraphProto, ModelProto, NodeProto
+
+
+def check_valid(path: Path, proto: ModelProto) -> None:
+    """ONNX's own checks, by path so that models beyond 2 GiB pass too. Raises ModelError or UnsupportedModel."""
+    import onnx
+
+    try:
+        onnx.checker.check_model(str(path))
+    except onnx.checker.ValidationError as error:
+        message = " ".join(str(error).split())
+        unknown = re.search(r"No Op registered for (\S+)", message)
+        if unknown:
+            raise _operator_error(path, proto, unknown.group(1), message) from error
+        raise ModelError(
+            f"{path} is not a valid ONNX model: {_shortened(message)}",
+            "Export it again, with a current version of the exporter.",
+        ) from error
+
+
+def check_runs(path: Path, proto: ModelProto) -> None:
+    """Whether ONNX Runtime can build a session. Raises UnsupportedModel, naming the operator and its node."""
+    try:
+        check_loads(path)
+    except RunFailed as error:
+        reason = " ".join(error.reason.split())
+        operator = re.search(
+            r"implementation for (\S+?)\(-?\d+\)|error: (\S+?)\(-?\d+\) is not a registered", reason
+        )
+        if operator:
+            raise _operator_error(path, proto, operator.group(1) or operator.group(2), reason) from error
+        raise UnsupportedModel(
+            f"ONNX Runtime cannot load {path}: {_shortened(_plain(reason))}",
+            "Export it with another opset (13 to 20 are safe), or without custom operators.",
+        ) from error
+
+
+def _operator_error(path: Path, proto: ModelProto, operator: str, message: str) -> UnsupportedModel:
+    """`operator` as ONNX Runtime writes it: `Erf`, or `domain:Name`."""
+    named = re.search(r"node with name '([^']*)'", message)
+    kind = operator.rpartition(":")[2]
+    nodes = [node for node in _all_nodes(proto.graph) if node.op_type == kind]
+    node = named.group(1) if named else next((node.name or f"->{node.output[0]}" for node in nodes), "?")
+    types = _input_types(proto.graph, nodes, node)
+    return UnsupportedModel(
+        f"ONNX Runtime has no implementation of operator {operator}{types} (node {node!r} of {path}).",
+        "Export the model with standard operators and types, for example in opset 17 and fp32.",
+    )
+
+
+def _input_types(graph: GraphProto, nodes: list[NodeProto], name: str) -> str:
+    """` for bfloat16` where the types of the node's inputs are known: they are often what is unsupported."""
+    from onnx import TensorProto
+
+    known = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
+    node = next((node for node in nodes if node.name == name), None)
+    kinds = {known[source] for source in node.input if known.get(source)} if node is not None else set()
+    names = sorted(TensorProto.DataType.Name(kind).lower() for kind in kinds if kind != TensorProto.FLOAT)
+    return f" for {', '.join(names)}" if names else ""
+
+
+def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for subgraph in (attribute.g, *attribute.graphs):
+                yield from _all_nodes(subgraph)
+
+
+def _plain(reason: str) -> str:
+    """ONNX Runtime's message without its error numbers, source lines and C++ signatures."""
+    reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", reason)
+    reason = re.sub(r"^Load model from .*? failed: ?", "", reason)
+    return re.sub(r"/\S+\.(?:cc|h):\d+ .*?\)(?: const)? ", "", reason)
+
+
+def _shortened(message: str, longest: int = 300) -> str:
+    return message if len(message) <= longest else f"{message[:longest]}..."

@@ -1,0 +1,209 @@
+"""An ONNX model as the rest of the tool sees it: its tensors, its batch dimension, its identity."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from model_repo.spec import TensorSpec
+from optimizer.errors import UnsupportedModel
+from optimizer.onnx_check import check_runs, check_valid
+from optimizer.onnx_files import external_files, load_proto, sha256_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from onnx import ModelProto, ValueInfoProto
+
+Batch = Literal["dynamic", "fixed", "none"]
+"""The leading dimension: `dynamic` seems to be a batch of any size, `fixed` a batch of 1, `none` no batch at all.
+
+What a file claims is only a claim until `optimizer.batching.dynamic_batch` has proven it.
+"""
+
+Dim = int | str
+"""A size, or the name of an axis whose size may vary; axes without a name in the file are called NAME_AXIS."""
+
+OLDEST_RUNNABLE_OPSET = 7
+"""ONNX Runtime has no implementations for older operators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTensor:
+    """An input or output with all its dimensions, the batch included; `dims` None where the rank is unknown."""
+
+    name: str
+    datatype: str  # one of model_repo.spec.DATATYPES
+    dims: tuple[Dim, ...] | None
+
+    def spec(self, *, without_batch: bool) -> TensorSpec:
+        """The tensor as a request carries it, -1 for axes that may vary."""
+        dims = self.dims if self.dims is not None else ("?", "?")
+        sizes = tuple(dim if isinstance(dim, int) else -1 for dim in dims)
+        return TensorSpec(name=self.name, datatype=self.datatype, shape=sizes[1:] if without_batch else sizes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """A checked model file. `name` is a valid Triton model name; `sha256` covers external data too.
+
+    The file itself stays as it is: `with_shapes` narrows only what is said about it here.
+    """
+
+    name: str
+    path: Path
+    external: tuple[tuple[str, Path], ...]  # location relative to the model -> file
+    all_inputs: tuple[ModelTensor, ...]
+    all_outputs: tuple[ModelTensor, ...]
+    batch: Batch
+    opset: int
+    size_bytes: int
+    sha256: str
+
+    @property
+    def batched(self) -> bool:
+        """Whether requests can be batched along a leading dimension that may vary."""
+        return self.batch == "dynamic"
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs as a request carries them: without the batch dimension, where there is one."""
+        return tuple(tensor.spec(without_batch=self.batch != "none") for tensor in self.all_inputs)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs as a request gets them: without the batch dimension, where there is one."""
+        return tuple(tensor.spec(without_batch=self.batch != "none") for tensor in self.all_outputs)
+
+    @property
+    def open_axes(self) -> tuple[tuple[str, int, str], ...]:
+        """(input, axis, name of the axis) for every dimension besides the batch that needs a size."""
+        first = 0 if self.batch == "none" else 1
+        return tuple(
+            (tensor.name, axis, dim)
+            for tensor in self.all_inputs
+            for axis, dim in enumerate(tensor.dims or ())
+            if axis >= first and isinstance(dim, str)
+        )
+
+    @property
+    def files(self) -> tuple[tuple[str, Path], ...]:
+        """What `model_repo.spec.Engine.files` needs: each file's name in a version folder and where it lies."""
+        return (("model.onnx", self.path), *self.external)
+
+
+def read_model(path: Path) -> Model:
+    """The model in an ONNX file, checked by ONNX and loadable by ONNX Runtime.
+
+    Raises ModelError, UnsafeModel or UnsupportedModel, in two lines that name the culprit. Models older than
+    opset 7 are not tried out: `dynamic_batch` converts them first.
+    """
+    proto = load_proto(path)
+    external = external_files(proto, path.parent)
+    opset = max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
+    check_valid(path, proto)
+    inputs, outputs = _interface(path, proto)
+    if opset == 0 or opset >= OLDEST_RUNNABLE_OPSET:
+        check_runs(path, proto)
+    return Model(
+        name=triton_name(path.stem),
+        path=path.absolute(),
+        external=tuple((location, file.absolute()) for location, file in external.items()),
+        all_inputs=inputs,
+        all_outputs=outputs,
+        batch=claimed_batch(inputs, outputs),
+        opset=opset,
+        size_bytes=path.stat().st_size + sum(file.stat().st_size for file in external.values()),
+        sha256=sha256_of(path, external),
+    )
+
+
+def triton_name(stem: str) -> str:
+    """A name that Triton, a URL and a file system all accept, close to `stem`."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).strip("._-") or "model"
+
+
+def claimed_batch(inputs: Iterable[ModelTensor], outputs: Iterable[ModelTensor]) -> Batch:
+    """What the leading dimensions look like: all may vary, all are 1, or anything else.
+
+    An output may keep a 1 that its file no longer means, and one of unknown shape does not object: the proof will.
+    """
+    leading = [tensor.dims[0] if tensor.dims else None for tensor in inputs if tensor.dims is not None]
+    results = [tensor.dims[0] if tensor.dims else None for tensor in outputs if tensor.dims is not None]
+    if all(isinstance(dim, str) for dim in leading):
+        claim: Batch = "dynamic"
+    elif all(dim == 1 for dim in leading):
+        claim = "fixed"
+    else:
+        return "none"
+    return claim if all(dim == 1 or isinstance(dim, str) for dim in results) else "none"
+
+
+def _interface(path: Path, proto: ModelProto) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:
+    """Inputs and outputs; initializers that old files list among their inputs are left out."""
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    constants |= {tensor.values.name for tensor in proto.graph.sparse_initializer}
+    inputs = [value for value in proto.graph.input if value.name not in constants]
+    if not inputs or not proto.graph.output:
+        kind = "inputs" if not inputs else "outputs"
+        raise UnsupportedModel(f"{path} has no {kind}, so no request can be made.", "Export it with its inputs.")
+    read = tuple(_tensor(path, value, "input") for value in inputs)
+    for tensor in read:
+        _check_loadable(path, tensor)
+    return read, tuple(_tensor(path, value, "output") for value in inferred_outputs(proto))
+
+
+def _check_loadable(path: Path, tensor: ModelTensor) -> None:
+    if tensor.datatype == "BYTES":
+        raise UnsupportedModel(
+            f"Input {tensor.name!r} of {path} takes strings, and random strings make no meaningful load.",
+            "Export the model from behind its text processing (token ids in, not strings).",
+        )
+    if tensor.dims is None:
+        raise UnsupportedModel(
+            f"Input {tensor.name!r} of {path} has no shape in the file, not even a rank.",
+            "Export the model with the shapes of its inputs; sizes that vary may be names.",
+        )
+
+
+def inferred_outputs(proto: ModelProto) -> list[ValueInfoProto]:
+    """The graph's outputs, with shapes filled in by ONNX's own inference where it can."""
+    import onnx
+
+    try:
+        return list(onnx.shape_inference.infer_shapes(proto, data_prop=True).graph.output)
+    except (onnx.shape_inference.InferenceError, ValueError):  # ValueError: beyond 2 GiB
+        return list(proto.graph.output)
+
+
+def _tensor(path: Path, value: ValueInfoProto, kind: str) -> ModelTensor:
+    from onnx import TensorProto
+
+    form = value.type.WhichOneof("value")
+    element = value.type.tensor_type.elem_type
+    name = TensorProto.DataType.Name(element) if form == "tensor_type" else str(form).removesuffix("_type")
+    if name not in _DATATYPES:
+        raise UnsupportedModel(
+            f"The {kind} {value.name!r} of {path} is a {name.lower()}, which Triton's protocol cannot carry.",
+            "Export the model with plain tensors (scikit-learn: zipmap=False).",
+        )
+    return ModelTensor(name=value.name, datatype=_DATATYPES[name], dims=tensor_dims(value))
+
+
+def tensor_dims(value: ValueInfoProto) -> tuple[Dim, ...] | None:
+    """The dimensions of a graph's tensor; None where the file does not even say how many there are."""
+    if not value.type.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_value if dim.dim_value > 0 else dim.dim_param or f"{value.name}_{axis}"
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+    )
+
+
+_DATATYPES = {
+    "FLOAT": "FP32", "DOUBLE": "FP64", "FLOAT16": "FP16", "BFLOAT16": "BF16", "BOOL": "BOOL", "STRING": "BYTES",
+    "INT8": "INT8", "INT16": "INT16", "INT32": "INT32", "INT64": "INT64",
+    "UINT8": "UINT8", "UINT16": "UINT16", "UINT32": "UINT32", "UINT64": "UINT64",
+}  # fmt: skip

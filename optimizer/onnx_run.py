@@ -1,0 +1,121 @@
+"""Models run by ONNX Runtime in a child process, so that a crash, a leak or a flood of warnings stays there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+Tensors = dict[str, "NDArray[np.generic]"]
+"""Arrays by the name of an input or output."""
+
+TIMEOUT_S = 300.0
+
+
+class RunFailed(Exception):
+    """The model could not be loaded or run; `stage` says which, `reason` is ONNX Runtime's message."""
+
+    def __init__(self, stage: Literal["load", "run"], reason: str) -> None:
+        super().__init__(f"{stage}: {reason}")
+        self.stage = stage
+        self.reason = reason
+
+
+def check_loads(path: Path, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Build a CPU session for the model and drop it. Raises RunFailed."""
+    run_model(path, [], timeout_s=timeout_s)
+
+
+def run_model(
+    path: Path, feeds: Sequence[Mapping[str, NDArray[Any]]], *, timeout_s: float = TIMEOUT_S
+) -> list[Tensors]:
+    """All outputs of the model for each of `feeds`, in order, computed on the CPU. Raises RunFailed.
+
+    Outputs that are not tensors are left out. Arrays travel as .npz files without pickles.
+    """
+    import numpy as np
+
+    with tempfile.TemporaryDirectory(prefix="tritune-run-") as folder:
+        for index, feed in enumerate(feeds):
+            _save(Path(folder, f"feed{index}.npz"), feed)
+        Path(folder, "request.json").write_text(json.dumps({"model": str(path.absolute()), "runs": len(feeds)}))
+        _run_child(folder, timeout_s)
+        answer = json.loads(Path(folder, "answer.json").read_text())
+        if answer["reason"] is not None:
+            raise RunFailed(answer["stage"], answer["reason"])
+        results: list[Tensors] = []
+        for index in range(len(feeds)):
+            with np.load(Path(folder, f"result{index}.npz"), allow_pickle=False) as arrays:
+                results.append(_named(arrays))
+        return results
+
+
+def _run_child(folder: str, timeout_s: float) -> None:
+    # -P: a folder named like one of our packages in the current directory must not come first.
+    command = [sys.executable, "-P", "-m", "optimizer.onnx_run", folder]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunFailed("run", f"no result within {timeout_s:g} s") from error
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        raise RunFailed("load", f"ONNX Runtime crashed with {name}{hint}")
+    if child.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}:\n{child.stderr[-2000:]}")
+
+
+def _save(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Names go into an array of their own: those of ONNX may hold characters that no file name may."""
+    import numpy as np
+
+    arrays = {f"t{index}": array for index, array in enumerate(tensors.values())}
+    np.savez(path, allow_pickle=False, names=np.array(list(tensors), dtype=str), **arrays)
+
+
+def _named(arrays: Mapping[str, NDArray[Any]]) -> Tensors:
+    return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
+
+
+def _child(folder: Path) -> None:
+    """Answer the request in `folder`."""
+    import onnxruntime
+
+    request = json.loads((folder / "request.json").read_text())
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    stage, reason = "load", None
+    try:
+        session = onnxruntime.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])
+        stage = "run"
+        for index in range(request["runs"]):
+            _answer_one(session, folder, index)
+    except Exception as error:  # ONNX Runtime has no common base for its errors
+        reason = str(error) or type(error).__name__
+    (folder / "answer.json").write_text(json.dumps({"stage": stage, "reason": reason}))
+
+
+def _answer_one(session: Any, folder: Path, index: int) -> None:
+    import numpy as np
+
+    with np.load(folder / f"feed{index}.npz", allow_pickle=False) as arrays:
+        feed = _named(arrays)
+    names = [output.name for output in session.get_outputs()]
+    outputs = zip(names, session.run(names, feed), strict=True)
+    tensors = {name: array for name, array in outputs if isinstance(array, np.ndarray)}
+    text = {name: array.astype(str) for name, array in tensors.items() if array.dtype == object}
+    _save(folder / f"result{index}.npz", {**tensors, **text})
+
+
+if __name__ == "__main__":
+    _child(Path(sys.argv[1]))

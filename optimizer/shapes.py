@@ -1,0 +1,148 @@
+"""Sizes for the axes that a model leaves open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from optimizer.errors import ShapeError
+from optimizer.onnx_files import load_proto
+from optimizer.onnx_model import inferred_outputs, tensor_dims
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from onnx import ValueInfoProto
+
+    from optimizer.onnx_model import Dim, Model, ModelTensor
+
+SEQUENCE_LENGTH = 128
+IMAGE_SIDE = 224
+COLOURS = 3
+
+
+def with_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
+    """The model with sizes for its open axes, and with what follows for its outputs.
+
+    A shape has all dimensions of the input or all but the batch; a size for the batch only counts if the
+    leading dimension turns out not to be a batch. Axes that share a name share the size given for one of them.
+    Raises ShapeError for an unknown input, a shape that does not fit, and for axes left open: then the
+    message has the flags to add.
+    """
+    _check_names(model, shapes)
+    sizes: dict[str, int] = {}
+    for tensor in model.all_inputs:
+        if tensor.name in shapes:
+            _assign(sizes, tensor, shapes[tensor.name], batched=model.batch != "none")
+    inputs = tuple(_resolved(tensor, sizes) for tensor in model.all_inputs)
+    outputs = _outputs_for(model, inputs) if sizes else model.all_outputs
+    resolved = replace(model, all_inputs=inputs, all_outputs=outputs)
+    require_shapes(resolved)
+    return resolved
+
+
+def require_shapes(model: Model) -> None:
+    """Raises ShapeError with the flags to add where an input has an axis, besides the batch, without a size."""
+    if not model.open_axes:
+        return
+    axes = ", ".join(f"{name} axis {axis} ({dim})" for name, axis, dim in model.open_axes)
+    several = len(model.open_axes) > 1
+    raise ShapeError(
+        f"The size of {axes} varies, and load needs {'sizes' if several else 'a size'}.",
+        f"Add {' '.join(_flags(model))} (or the sizes that your requests have).",
+    )
+
+
+def _flags(model: Model) -> list[str]:
+    """One `--shape` for each input that is still open once the ones before it are given."""
+    first = 0 if model.batch == "none" else 1
+    known: set[str] = set()
+    flags = []
+    for tensor in model.all_inputs:
+        dims = tensor.dims or ()
+        if any(isinstance(dim, str) and dim not in known for dim in dims[first:]):
+            proposed = [_proposal(tensor, axis) for axis in range(first, len(dims))]
+            flags.append(f"--shape {tensor.name}:{','.join(map(str, proposed))}")
+            known |= {dim for dim in dims if isinstance(dim, str)}
+    return flags
+
+
+def _proposal(tensor: ModelTensor, axis: int) -> int:
+    """A sensible size: images have sides of 224 and three colours, anything else is a sequence of 128."""
+    dims = tensor.dims or ()
+    if isinstance(size := dims[axis], int):
+        return size
+    if len(dims) != 4 or tensor.datatype in {"INT32", "INT64"}:
+        return SEQUENCE_LENGTH
+    channels_last = dims[3] in {1, 3, 4}
+    return COLOURS if axis == (3 if channels_last else 1) else IMAGE_SIDE
+
+
+def _check_names(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    names = [tensor.name for tensor in model.all_inputs]
+    unknown = [name for name in shapes if name not in names]
+    if unknown:
+        raise ShapeError(
+            f"--shape {unknown[0]}: the model has no such input.", f"Its inputs are {', '.join(names)}."
+        )
+
+
+def _assign(sizes: dict[str, int], tensor: ModelTensor, shape: tuple[int, ...], *, batched: bool) -> None:
+    """Note the size of each named axis of `tensor` in `sizes`, checking rank, fixed sizes and earlier ones."""
+    dims = tensor.dims or ()
+    without_batch = batched and len(shape) == len(dims) - 1
+    if len(shape) != len(dims) and not without_batch:
+        wanted = dims[1:] if batched else dims
+        raise ShapeError(
+            f"--shape {tensor.name}:{_commas(shape)} has {len(shape)} sizes, and {tensor.name} has the dimensions "
+            f"({', '.join(map(str, dims))}).",
+            f"Give {len(wanted)} ({', '.join(map(str, wanted))})"
+            + (", leaving the batch out." if batched else "."),
+        )
+    for axis, size in enumerate(shape, start=1 if without_batch else 0):
+        dim = dims[axis]
+        if batched and axis == 0:
+            if isinstance(dim, str):
+                sizes.setdefault(dim, size)
+            continue
+        expected = sizes.setdefault(dim, size) if isinstance(dim, str) else dim
+        if size != expected or size < 1:
+            why = f"{dim} is {expected} already" if isinstance(dim, str) else f"the model fixes it at {dim}"
+            raise ShapeError(
+                f"--shape {tensor.name}:{_commas(shape)}: axis {axis} cannot be {size}; {why}.",
+                f"Give {tensor.name} a size of {expected} there, or leave it out.",
+            )
+
+
+def _commas(shape: tuple[int, ...]) -> str:
+    return ",".join(map(str, shape))
+
+
+def _resolved(tensor: ModelTensor, sizes: Mapping[str, int]) -> ModelTensor:
+    dims = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in tensor.dims or ())
+    return replace(tensor, dims=dims)
+
+
+def _outputs_for(model: Model, inputs: tuple[ModelTensor, ...]) -> tuple[ModelTensor, ...]:
+    """The outputs as ONNX infers them from these inputs; a batch keeps its own size throughout."""
+    proto = load_proto(model.path)
+    dims_of = {tensor.name: tensor.dims or () for tensor in inputs}
+    for value in proto.graph.input:
+        _write_sizes(value, dims_of.get(value.name, ()), first=0 if model.batch == "none" else 1)
+    for value in proto.graph.output:
+        _forget_names(value)
+    inferred = {value.name: tensor_dims(value) for value in inferred_outputs(proto)}
+    return tuple(replace(tensor, dims=inferred.get(tensor.name, tensor.dims)) for tensor in model.all_outputs)
+
+
+def _write_sizes(value: ValueInfoProto, dims: tuple[Dim, ...], *, first: int) -> None:
+    for axis, dim in enumerate(dims):
+        if axis >= first and isinstance(dim, int):
+            value.type.tensor_type.shape.dim[axis].dim_value = dim
+
+
+def _forget_names(value: ValueInfoProto) -> None:
+    """Inference fills in what is not there, but does not overrule the names that are."""
+    for dim in value.type.tensor_type.shape.dim:
+        if dim.HasField("dim_param"):
+            dim.Clear()
