@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
+from loadgen.units import duration_ms
 from optimizer.config import OptimizeConfig, ServerKind, saved_config
 from optimizer.errors import BadInput
-from optimizer.units import duration_ms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from optimizer.errors import BadInput, UserError
+from loadgen.command import run_app
 
 app = typer.Typer(
     add_completion=False,
@@ -176,7 +176,7 @@ def optimize(
         )
     from optimizer import session
 
-    del debug  # read from the arguments by `main`, which also covers errors before this point
+    del debug  # read from the arguments by `run_app`, which also covers errors before this point
     if dry_run:
         session.show_plan(config, notes)
     else:
@@ -198,43 +198,6 @@ def main() -> None:
 
 def run_command(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no exception leaves."""
-    debug = "--debug" in arguments
-    try:
-        code = app(arguments, standalone_mode=False, prog_name="optimize")
-    except UserError as error:
-        if debug:
-            raise
-        return _complain(error.what, error.fix, error.exit_code)
-    except typer.Abort:
-        return 130
-    except KeyboardInterrupt:
-        return _complain("Stopped.", "Go on later with --resume and the run's directory.", 130)
-    except Exception as error:
-        if debug:
-            raise
-        bad_input = _usage_error(error)
-        if bad_input is not None:
-            return _complain(bad_input.what, bad_input.fix, bad_input.exit_code)
-        return _complain(
-            f"This is a bug in tritune: {type(error).__name__}: {error}",
-            "Please report it with the output of the same command with --debug.",
-            1,
-        )
-    return code if isinstance(code, int) else 0
-
-
-def _usage_error(error: Exception) -> BadInput | None:
-    """What the command-line parser complains about, as one of our errors; None for anything else."""
-    message = getattr(error, "format_message", None)
-    if message is None:
-        return None
-    text = " ".join(message().split())
-    if text.startswith("No such command"):
-        return BadInput(text, "A value is one word, such as --p99 50ms. See optimize --help.")
-    return BadInput(text, "See optimize --help.")
-
-
-def _complain(what: str, fix: str, code: int) -> int:
-    print(f"error: {what}", file=sys.stderr)  # noqa: T201
-    print(f"       {fix}", file=sys.stderr)  # noqa: T201
-    return code
+    return run_app(
+        app, arguments, name="optimize", when_stopped="Go on later with --resume and the run's directory."
+    )

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from loadgen.files import write_atomically
 from optimizer.errors import BadInput
-from search.files import write_atomically
 
 ServerKind = Literal["embedded", "local", "docker", "remote"]
 

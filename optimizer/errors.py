@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
+from loadgen.user_errors import BadInput, UserError
 
-class UserError(Exception):
-    """Base of all errors shown as two lines without a traceback. `exit_code` is the process's answer."""
-
-    exit_code = 2
-
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(f"{what}\n{fix}")
-        self.what = what
-        self.fix = fix
-
-
-class BadInput(UserError):
-    """An argument, a file or a combination of them cannot be used."""
+__all__ = ["BadInput", "ModelError", "ShapeError", "UnsafeModel", "UnsupportedModel", "UserError"]
 
 
 class ModelError(BadInput):

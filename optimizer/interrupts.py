@@ -1,45 +1,7 @@
-"""Ctrl-C at a terminal: the first asks the run to finish with what it has, the second stops it now."""
+"""Ctrl-C at a terminal; `loadgen.interrupts` has it, for both commands."""
 
 from __future__ import annotations
 
-import signal
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from loadgen.interrupts import Stop, finish_on_first_interrupt
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import FrameType
-
-
-class Stop:
-    """Whether the user has asked to finish; a callable, as the search wants it."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self) -> bool:
-        """Whether to finish."""
-        return self.asked
-
-
-@contextmanager
-def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
-    """Until the block ends, the first SIGINT or SIGTERM sets `Stop` and calls `announce`; the second raises.
-
-    SIGTERM is treated alike, so that a scheduler that ends the job gets the best answer so far.
-    """
-    stop = Stop()
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        del frame
-        if stop.asked:
-            raise KeyboardInterrupt(signal.Signals(number).name)
-        stop.asked = True
-        announce()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+__all__ = ["Stop", "finish_on_first_interrupt"]

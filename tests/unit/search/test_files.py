@@ -1,8 +1,6 @@
 from pathlib import Path
 
-import pytest
-
-from search.files import append_line, whole_lines, write_atomically
+from search.files import append_line, whole_lines
 
 
 def test_a_line_cut_short_by_a_crash_is_left_out_and_then_replaced(tmp_path: Path) -> None:
@@ -20,12 +18,3 @@ def test_a_file_that_is_nothing_but_a_cut_line_starts_again(tmp_path: Path) -> N
     path.write_text("x" * 200_000)
     append_line(path, "one")
     assert path.read_text() == "one\n"
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomically(path, "\ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from optimizer.errors import BadInput
+from loadgen.user_errors import BadInput
 
 _DURATION = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
 _MS_PER_UNIT = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "min": 60e3, "h": 3600e3}

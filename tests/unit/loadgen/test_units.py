@@ -1,7 +1,7 @@
 import pytest
 
-from optimizer.errors import BadInput
-from optimizer.units import duration_ms
+from loadgen.units import duration_ms
+from loadgen.user_errors import BadInput
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,18 @@
+"""Errors that a user can act on: what happened, and what to do about it."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Base of all errors shown as two lines without a traceback. `exit_code` is the process's answer."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}\n{fix}")
+        self.what = what
+        self.fix = fix
+
+
+class BadInput(UserError):
+    """An argument, a file or a combination of them cannot be used."""
