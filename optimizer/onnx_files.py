@@ -170,6 +170,8 @@ def write_model(proto: ModelProto, target: Path, external: Mapping[str, Path]) -
     """
     copies = {location: target.parent / location for location in external}
     for location, source in external.items():
+        if copies[location] == source:
+            continue
         with source.open("rb") as file, _whole_file(copies[location]) as copy:
             shutil.copyfileobj(file, copy, 1 << 20)
     with _whole_file(target) as file:

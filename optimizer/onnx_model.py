@@ -32,24 +32,39 @@ OLDEST_RUNNABLE_OPSET = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTensor:
-    """An input or output with all its dimensions, the batch included; `dims` None where the rank is unknown."""
+    """An input or output with all its dimensions, the batch included; `dims` None where the rank is unknown.
+
+    `sample_dims` are the same with a size for each axis that may vary, once `with_shapes` has chosen them.
+    """
 
     name: str
     datatype: str  # one of model_repo.spec.DATATYPES
     dims: tuple[Dim, ...] | None
+    sample_dims: tuple[Dim, ...] | None = None
+
+    @property
+    def sized(self) -> tuple[Dim, ...]:
+        """The dimensions with the sizes that are known; () where not even the rank is."""
+        return self.sample_dims or self.dims or ()
 
     def spec(self, *, without_batch: bool) -> TensorSpec:
         """The tensor as a request carries it, -1 for axes that may vary."""
+        first = 1 if without_batch else 0
         dims = self.dims if self.dims is not None else ("?", "?")
-        sizes = tuple(dim if isinstance(dim, int) else -1 for dim in dims)
-        return TensorSpec(name=self.name, datatype=self.datatype, shape=sizes[1:] if without_batch else sizes)
+        chosen = tuple(dim for dim in self.sized[first:] if isinstance(dim, int))
+        return TensorSpec(
+            name=self.name,
+            datatype=self.datatype,
+            shape=tuple(dim if isinstance(dim, int) else -1 for dim in dims[first:]),
+            sample_shape=chosen if len(chosen) == len(dims[first:]) else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """A checked model file. `name` is a valid Triton model name; `sha256` covers external data too.
 
-    The file itself stays as it is: `with_shapes` narrows only what is said about it here.
+    The file leaves axes open; `with_shapes` chooses sizes for the requests that are sent, not for those served.
     """
 
     name: str
@@ -84,7 +99,7 @@ class Model:
         return tuple(
             (tensor.name, axis, dim)
             for tensor in self.all_inputs
-            for axis, dim in enumerate(tensor.dims or ())
+            for axis, dim in enumerate(tensor.sized)
             if axis >= first and isinstance(dim, str)
         )
 

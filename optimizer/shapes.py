@@ -34,7 +34,7 @@ def with_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     for tensor in model.all_inputs:
         if tensor.name in shapes:
             _assign(sizes, tensor, shapes[tensor.name], batched=model.batch != "none")
-    inputs = tuple(_resolved(tensor, sizes) for tensor in model.all_inputs)
+    inputs = tuple(_sized(tensor, sizes) for tensor in model.all_inputs)
     outputs = _outputs_for(model, inputs) if sizes else model.all_outputs
     resolved = replace(model, all_inputs=inputs, all_outputs=outputs)
     require_shapes(resolved)
@@ -59,7 +59,7 @@ def _flags(model: Model) -> list[str]:
     known: set[str] = set()
     flags = []
     for tensor in model.all_inputs:
-        dims = tensor.dims or ()
+        dims = tensor.sized
         if any(isinstance(dim, str) and dim not in known for dim in dims[first:]):
             proposed = [_proposal(tensor, axis) for axis in range(first, len(dims))]
             flags.append(f"--shape {tensor.name}:{','.join(map(str, proposed))}")
@@ -69,7 +69,7 @@ def _flags(model: Model) -> list[str]:
 
 def _proposal(tensor: ModelTensor, axis: int) -> int:
     """A sensible size: images have sides of 224 and three colours, anything else is a sequence of 128."""
-    dims = tensor.dims or ()
+    dims = tensor.sized
     if isinstance(size := dims[axis], int):
         return size
     if len(dims) != 4 or tensor.datatype in {"INT32", "INT64"}:
@@ -118,21 +118,21 @@ def _commas(shape: tuple[int, ...]) -> str:
     return ",".join(map(str, shape))
 
 
-def _resolved(tensor: ModelTensor, sizes: Mapping[str, int]) -> ModelTensor:
+def _sized(tensor: ModelTensor, sizes: Mapping[str, int]) -> ModelTensor:
     dims = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in tensor.dims or ())
-    return replace(tensor, dims=dims)
+    return replace(tensor, sample_dims=dims)
 
 
 def _outputs_for(model: Model, inputs: tuple[ModelTensor, ...]) -> tuple[ModelTensor, ...]:
     """The outputs as ONNX infers them from these inputs; a batch keeps its own size throughout."""
     proto = load_proto(model.path)
-    dims_of = {tensor.name: tensor.dims or () for tensor in inputs}
+    dims_of = {tensor.name: tensor.sized for tensor in inputs}
     for value in proto.graph.input:
         _write_sizes(value, dims_of.get(value.name, ()), first=0 if model.batch == "none" else 1)
     for value in proto.graph.output:
         _forget_names(value)
     inferred = {value.name: tensor_dims(value) for value in inferred_outputs(proto)}
-    return tuple(replace(tensor, dims=inferred.get(tensor.name, tensor.dims)) for tensor in model.all_outputs)
+    return tuple(replace(tensor, sample_dims=inferred.get(tensor.name)) for tensor in model.all_outputs)
 
 
 def _write_sizes(value: ValueInfoProto, dims: tuple[Dim, ...], *, first: int) -> None:
