@@ -22,18 +22,33 @@ DATATYPES = (
 class TensorSpec:
     """One input or output of a model, as a request carries it.
 
-    `shape` leaves the batch dimension out and holds -1 where a dimension may vary between requests.
+    `shape` leaves the batch dimension out and holds -1 where a dimension may vary between requests;
+    `sample_shape` is then a shape that requests do have, used where one must be chosen (warm-up, load). An empty
+    shape, one number a request, travels as (1,), because Triton knows no tensor without dimensions.
     """
 
     name: str
     datatype: str  # one of DATATYPES
     shape: tuple[int, ...]
+    sample_shape: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.datatype not in DATATYPES:
             raise ValueError(f"{self.name}: {self.datatype} is not a datatype of the KServe v2 protocol")
         if any(size < -1 or size == 0 for size in self.shape):
             raise ValueError(f"{self.name}: {self.shape} holds a size that is neither positive nor -1")
+        if self.sample_shape is not None and not self._allows(self.sample_shape):
+            raise ValueError(f"{self.name}: sample_shape {self.sample_shape} is not a case of shape {self.shape}")
+
+    def _allows(self, shape: tuple[int, ...]) -> bool:
+        return len(shape) == len(self.shape) and all(
+            size >= 1 and allowed in (-1, size) for size, allowed in zip(shape, self.shape, strict=True)
+        )
+
+    @property
+    def concrete_shape(self) -> tuple[int, ...] | None:
+        """A shape without -1: `shape` itself, else `sample_shape`; None where neither says one."""
+        return self.sample_shape if -1 in self.shape else self.shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +71,11 @@ class Engine:
     device: Literal["cpu", "gpu"] = "cpu"
 
     def __post_init__(self) -> None:
+        if not self.model_name or "/" in self.model_name or self.model_name.startswith("."):
+            raise ValueError(f"model_name {self.model_name!r} cannot be the name of a visible folder")
+        for name, _ in self.files:
+            if not name or name.startswith("/") or ".." in name.split("/"):
+                raise ValueError(f"{self.model_name}: file name {name!r} leaves the model's version folder")
         if self.model_file not in dict(self.files):
             raise ValueError(f"model_file {self.model_file} is not among the files {[n for n, _ in self.files]}")
         if not self.inputs or not self.outputs:

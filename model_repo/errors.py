@@ -1,0 +1,71 @@
+"""The errors of serving: what went wrong with the server or its repository, and what to do about it."""
+
+from __future__ import annotations
+
+
+class ServerError(Exception):
+    """Base of all serving errors. The message has two lines at most: what happened, then what to do.
+
+    `log_tail` holds the server's last log lines where the server said something about it, else "".
+    """
+
+    def __init__(self, message: str, *, log_tail: str = "") -> None:
+        super().__init__(message)
+        self.log_tail = log_tail
+
+
+class LauncherMissing(ServerError):
+    """The chosen kind of server is not installed here; the message says the command that adds it."""
+
+
+class PortInUse(ServerError):
+    """A port that the user gave is taken by another process."""
+
+
+class ServerStartFailed(ServerError):
+    """The server ended, or did not become ready in time, before it served anything."""
+
+
+class ServerDied(ServerError):
+    """A server that was running no longer answers. `Server.restart` gives a fresh one."""
+
+
+class ServerTimeout(ServerError):
+    """The server took a request and gave no answer in time."""
+
+
+class RequestRefused(ServerError):
+    """The server is alive and refused a control request; `status` is its HTTP status."""
+
+    def __init__(self, message: str, *, status: int, log_tail: str = "") -> None:
+        super().__init__(message, log_tail=log_tail)
+        self.status = status
+
+
+class ModelLoadFailed(ServerError):
+    """A model could not be loaded. `reason` is what the server or the runtime said, on one line."""
+
+    def __init__(self, model_name: str, reason: str, *, log_tail: str = "") -> None:
+        super().__init__(
+            f"{model_name} does not load: {reason}\nThe server's log has the details; a model that runs in "
+            "ONNX Runtime alone should load here.",
+            log_tail=log_tail,
+        )
+        self.model_name = model_name
+        self.reason = reason
+
+
+class ModelCrashed(ServerError):
+    """The process that executes a model died in mid-service; the server itself is alive."""
+
+    def __init__(self, model_name: str, *, log_tail: str = "") -> None:
+        super().__init__(
+            f"The process that executes {model_name} died while it was being served.\n"
+            "Out of memory is the usual cause: try fewer instances or a smaller maximum batch size.",
+            log_tail=log_tail,
+        )
+        self.model_name = model_name
+
+
+class RepositoryWriteFailed(ServerError):
+    """A model repository could not be written: a full or read-only disk, or a missing engine file."""

@@ -1,0 +1,250 @@
+"""Who keeps a server running: we ourselves, as a process, or somebody else, out of our reach."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import http.client
+import json
+import secrets
+import shutil
+import socket
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from model_repo.control import is_live, model_state
+from model_repo.errors import PortInUse, ServerDied, ServerError, ServerStartFailed
+from model_repo.process import ServerProcess
+from model_repo.spec import Endpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from model_repo.launchers import Launcher
+    from model_repo.options import ServerOptions
+
+_HOST = "127.0.0.1"
+_START_ATTEMPTS = 5
+_LOG_READ_BYTES = 64 * 1024
+
+
+class Host(Protocol):
+    """A server somewhere. `repository` is its model repository, as we see it."""
+
+    endpoint: Endpoint
+    repository: Path
+
+    def alive(self) -> bool:
+        """Whether the server still runs."""
+        ...
+
+    def restart(self) -> None:
+        """Afterwards a server runs that has loaded nothing of ours; `endpoint` may have changed."""
+        ...
+
+    def stop(self) -> None:
+        """End the server, if it is ours. May be repeated."""
+        ...
+
+    def free(self, model_name: str) -> None:
+        """Return when the model, whose unloading has been asked for, is out of memory."""
+        ...
+
+    def count_instances(self, model_name: str) -> int | None:
+        """How many processes execute the model; None where that cannot be seen from here."""
+        ...
+
+    def log_tail(self, lines: int) -> str:
+        """The last lines of the server's output; "" where we do not have it."""
+        ...
+
+
+class ProcessHost:
+    """A server that we start, and that ends with us."""
+
+    def __init__(self, options: ServerOptions, launcher: Launcher) -> None:
+        self._options = options
+        self._launcher = launcher
+        self._process: ServerProcess | None = None
+        self.repository = options.scratch_dir / "repository"
+        self.repository.mkdir(parents=True, exist_ok=True)
+        self.endpoint = self._start(previous=None)
+
+    def alive(self) -> bool:
+        """Whether our process runs."""
+        return self._process is not None and self._process.returncode is None
+
+    def restart(self) -> None:
+        """A new process, with an empty repository, on the same ports where they are still free."""
+        self.stop()
+        shutil.rmtree(self.repository, ignore_errors=True)
+        self.repository.mkdir(parents=True)
+        self.endpoint = self._start(previous=self.endpoint)
+
+    def stop(self) -> None:
+        """End the process and all that it started."""
+        if self._process is not None:
+            self._process.stop()
+
+    def close(self) -> None:
+        """End the server and remove its files, all but the log."""
+        self.stop()
+        shutil.rmtree(self._options.scratch_dir, ignore_errors=True)
+
+    def free(self, model_name: str) -> None:
+        """Kills the model's processes: Triton takes over a second for each to see its end, one after the other."""
+        if self._process is None or not self.alive():
+            return
+        instances = self._model_part(model_name)
+        if self._process.count_children(instances):
+            self._process.kill_children(instances)
+        else:
+            wait_until_unloaded(self.endpoint, model_name, self._options.load_timeout_s)
+
+    def count_instances(self, model_name: str) -> int | None:
+        """The processes of Triton's Python backend; None in a container, where we cannot see them."""
+        if self._process is None or self._options.kind == "docker":
+            return None
+        return self._process.count_children(self._model_part(model_name))
+
+    def log_tail(self, lines: int) -> str:
+        """The end of the log file."""
+        try:
+            with self._options.log_file.open("rb") as log:
+                log.seek(max(0, log.seek(0, 2) - _LOG_READ_BYTES))
+                text = log.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _model_part(self, model_name: str) -> str:
+        return f"{self.repository / model_name}/"
+
+    def _start(self, previous: Endpoint | None) -> Endpoint:
+        """Start on the previous ports where they are still free, else on others: a free port may be lost again."""
+        for attempt in range(_START_ATTEMPTS):
+            endpoint = _choose_endpoint(self._options, previous if attempt == 0 else None)
+            token = f"tritune-{secrets.token_hex(6)}"
+            launch = self._launcher(self._options, endpoint, self.repository, token)
+            self._process = ServerProcess(launch, self._options.log_file, grace_s=self._options.exit_grace_s)
+            try:
+                self._wait_until_live(endpoint, token)
+            except BaseException as error:
+                self._process.stop()
+                lost_port = isinstance(error, ServerStartFailed) and _ports_in_use(endpoint)
+                if not lost_port or attempt == _START_ATTEMPTS - 1:
+                    raise
+            else:
+                return endpoint
+        raise AssertionError("unreachable")
+
+    def _wait_until_live(self, endpoint: Endpoint, token: str) -> None:
+        deadline = time.monotonic() + self._options.start_timeout_s
+        while self.alive():
+            # Somebody else's server may have taken the port: only ours knows the token.
+            if is_live(endpoint, timeout_s=1.0) and _server_name(endpoint) == token:
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        code = self._process.returncode if self._process is not None else None
+        what = "is not ready in time" if code is None else f"ended with status {code} at its start"
+        raise ServerStartFailed(
+            f"The {self._options.kind} Triton server {what}.\nIts last words are in {self._options.log_file}.",
+            log_tail=self.log_tail(20),
+        )
+
+
+class RemoteHost:
+    """A server that somebody else runs, with explicit model control, over a repository that we can write to."""
+
+    def __init__(self, endpoint: Endpoint, repository: Path, *, unload_timeout_s: float) -> None:
+        self.endpoint = endpoint
+        self.repository = repository
+        self._unload_timeout_s = unload_timeout_s
+        self.restart()
+
+    def alive(self) -> bool:
+        """Whether it answers."""
+        return is_live(self.endpoint)
+
+    def restart(self) -> None:
+        """Not ours to start: this only makes sure that it answers. Raises ServerDied."""
+        if not self.alive():
+            raise ServerDied(
+                f"No Triton server answers at {self.endpoint.http_url}.\n"
+                "Start it, or check the address, then run again."
+            )
+
+    def stop(self) -> None:
+        """Does nothing: not ours to end."""
+
+    def free(self, model_name: str) -> None:
+        """Waits for the server: its processes are out of our reach."""
+        wait_until_unloaded(self.endpoint, model_name, self._unload_timeout_s)
+
+    def count_instances(self, model_name: str) -> int | None:  # noqa: ARG002
+        """None: not to be seen from here."""
+        return None
+
+    def log_tail(self, lines: int) -> str:  # noqa: ARG002
+        """Empty: its log is with whoever runs it."""
+        return ""
+
+
+def wait_until_unloaded(endpoint: Endpoint, model_name: str, timeout_s: float) -> None:
+    """Return when the server has let go of the model. Raises ServerError when that takes over `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while model_state(endpoint, model_name) not in (None, "UNAVAILABLE"):
+        if time.monotonic() > deadline:
+            raise ServerError(f"{model_name} is not unloaded after {timeout_s:g} s.\nThe server needs a restart.")
+        time.sleep(0.05)
+
+
+def _choose_endpoint(options: ServerOptions, previous: Endpoint | None) -> Endpoint:
+    given = (options.http_port, options.grpc_port, options.metrics_port)
+    for port in given:
+        if port is not None and not _is_free(port):
+            raise PortInUse(
+                f"Port {port} is in use by another process.\nChoose another, or leave it out to get a free one."
+            )
+    if previous is not None and not _ports_in_use(previous):
+        return previous
+    # Held open together, so that the three differ.
+    with contextlib.ExitStack() as stack:
+        free = []
+        for _ in given:
+            probe = stack.enter_context(socket.socket())
+            probe.bind((_HOST, 0))
+            free.append(int(probe.getsockname()[1]))
+    http_port, grpc_port, metrics_port = (port or other for port, other in zip(given, free, strict=True))
+    return Endpoint(host=_HOST, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
+
+
+def _ports_in_use(endpoint: Endpoint) -> bool:
+    ports = (endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port)
+    return any(port is not None and not _is_free(port) for port in ports)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections that only wait for their time-out do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True
+
+
+def _server_name(endpoint: Endpoint) -> str | None:
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=1.0)
+    try:
+        connection.request("GET", "/v2")
+        return str(json.loads(connection.getresponse().read())["name"])
+    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return None
+    finally:
+        connection.close()

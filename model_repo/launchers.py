@@ -1,0 +1,163 @@
+"""The command that starts each kind of server: embedded, local, docker."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from model_repo.errors import LauncherMissing
+from model_repo.process import Launch
+
+if TYPE_CHECKING:
+    from model_repo.options import ServerKind, ServerOptions
+    from model_repo.spec import Endpoint
+
+
+class Launcher(Protocol):
+    """Says how to start a server that answers at `endpoint` with the models of `repository`.
+
+    `token` is unique to this start: the server gives it as its name, and its shared memory carries it.
+    Raises LauncherMissing where this kind of server is not installed.
+    """
+
+    def __call__(self, options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
+        """The launch; files it needs are made under `options.scratch_dir`."""
+        ...
+
+
+def embedded_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
+    """The real tritonserver out of the nvidia-pytriton wheel, with the stub for the Python we run in."""
+    server = _embedded_folder()
+    backends = _link_backends(server, options.scratch_dir / "backends")
+    command = (
+        str(server / "bin" / "tritonserver"),
+        f"--backend-directory={backends}",
+        *_arguments(options, endpoint, repository, token),
+    )
+    return Launch(command=command, environment=_environment(), shm_prefix=token)
+
+
+def local_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
+    """A tritonserver on PATH, as in NVIDIA's container."""
+    program = shutil.which("tritonserver")
+    if program is None:
+        raise LauncherMissing(
+            "There is no tritonserver on PATH.\n"
+            "Run inside NVIDIA's Triton container, or use the embedded server: pip install 'tritune[embedded]'."
+        )
+    command = (program, *_arguments(options, endpoint, repository, token))
+    return Launch(command=command, environment=_environment(), shm_prefix=token)
+
+
+def docker_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
+    """NVIDIA's image on the host's network, so that it binds to the loopback interface like the others."""
+    program = shutil.which("docker")
+    if program is None:
+        raise LauncherMissing(
+            "There is no docker on PATH.\n"
+            "Install Docker (and NVIDIA's container toolkit), or use the embedded server: "
+            "pip install 'tritune[embedded]'."
+        )
+    inside = Path("/models")
+    command = (
+        program, "run", "--rm", "--init", "--name", token, "--network", "host", "--shm-size", "1g",
+        *(("--gpus", "all") if options.gpu else ()),
+        "--volume", f"{repository}:{inside}:ro",
+        options.image, "tritonserver",
+        *_arguments(options, endpoint, inside, token),
+    )  # fmt: skip
+    return Launch(command=command, environment=dict(os.environ), cleanup_command=(program, "rm", "--force", token))
+
+
+LAUNCHERS: dict[ServerKind, Launcher] = {
+    "embedded": embedded_launch,
+    "local": local_launch,
+    "docker": docker_launch,
+}
+"""The kinds that we start ourselves. `remote` is not among them: somebody else started it."""
+
+
+def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> tuple[str, ...]:
+    return (
+        f"--id={token}",
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        # The config is complete; guessing costs one more process and a second for each load.
+        "--disable-auto-complete-config",
+        f"--http-address={endpoint.host}",
+        f"--http-port={endpoint.http_port}",
+        f"--grpc-address={endpoint.host}",
+        f"--grpc-port={endpoint.grpc_port}",
+        f"--metrics-address={endpoint.host}",
+        f"--metrics-port={endpoint.metrics_port}",
+        f"--allow-gpu-metrics={str(options.gpu).lower()}",
+        "--log-verbose=0",
+        f"--exit-timeout-secs={max(1, round(options.exit_grace_s))}",
+        f"--backend-config=python,shm-region-prefix-name={token}-",
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, changed so that the processes of the Python backend find the Python and the packages we run with."""
+    library_path = [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH")]
+    return {
+        **os.environ,
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", os.defpath)]),
+        "LD_LIBRARY_PATH": os.pathsep.join(path for path in library_path if path),
+        # numpy only copies there; its own threads would be idle weight in every instance.
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _embedded_folder() -> Path:
+    """The folder `tritonserver` of the wheel. The package is located, never imported: importing it has effects."""
+    package = importlib.util.find_spec("pytriton")
+    if package is None or package.origin is None:
+        raise LauncherMissing("The embedded Triton server is not installed.\nRun: pip install 'tritune[embedded]'")
+    return Path(package.origin).parent / "tritonserver"
+
+
+def _link_backends(server: Path, target: Path) -> Path:
+    """A backend folder of links into the wheel, with the stub of our Python version beside the Python backend.
+
+    Links, not copies: the stub looks for its libraries relative to where it really lies.
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = server / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.exists():
+        offered = ", ".join(sorted(folder.name for folder in stub.parent.parent.iterdir()))
+        raise LauncherMissing(
+            f"The embedded Triton server runs models in Python {offered}, not in {version}.\n"
+            "Install tritune in an environment of one of these versions."
+        )
+    _require_libpython(version)
+    folder = target / "python"
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in (*sorted((server / "backends" / "python").iterdir()), stub):
+        if source.name == "__pycache__":
+            continue
+        link = folder / source.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(source)
+    return target
+
+
+def _require_libpython(version: str) -> None:
+    """The stub needs Python as a shared library, which some builds of Python lack."""
+    name = f"libpython{version}.so.1.0"
+    if Path(sysconfig.get_config_var("LIBDIR") or "/", name).exists():
+        return
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        raise LauncherMissing(
+            f"The embedded Triton server needs {name}, and this Python was built without it.\n"
+            f"Run: apt-get install libpython{version} (or use a Python built with --enable-shared)"
+        ) from None

@@ -1,0 +1,101 @@
+"""The model.py of an ONNX model in Triton's Python backend: ONNX Runtime, one session per instance.
+
+Copied as it is into `<model>/1/model.py`, so it imports nothing of ours. It reads these `parameters` of the
+model's configuration: `model_file`, `intra_op_threads` (0: ONNX Runtime decides), `allow_spinning` ("1": idle
+threads of ONNX Runtime busy-wait for work).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import triton_python_backend_utils as pb_utils
+
+Array = np.ndarray[Any, Any]
+
+
+class BatchBuffer:
+    """Joins the same input of several requests in memory that is kept, so that large batches cost no page faults.
+
+    The array that `join` returns is overwritten by the next call.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, dtype=np.uint8)
+
+    def join(self, parts: list[Array]) -> Array:
+        """The parts one after the other along their first axis. All have equal dtype and further axes."""
+        if len(parts) == 1:
+            return parts[0]
+        if parts[0].dtype == np.object_:
+            return np.concatenate(parts)
+        shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
+        size_bytes = math.prod(shape) * parts[0].itemsize
+        if size_bytes > len(self._memory):
+            self._memory = np.empty(size_bytes, dtype=np.uint8)
+        joined = self._memory[:size_bytes].view(parts[0].dtype).reshape(shape)
+        return np.concatenate(parts, out=joined)
+
+
+def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) -> ort.InferenceSession:
+    """A session on the GPU of that number, or on the CPU for None. Never falls back from GPU to CPU silently."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = int(parameters.get("intra_op_threads", "0"))
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.add_session_config_entry("session.intra_op.allow_spinning", parameters.get("allow_spinning", "0"))
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if gpu is not None:
+        ort.preload_dlls()
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": gpu}))
+    session = ort.InferenceSession(model_path, options, providers=providers)
+    if gpu is not None and session.get_providers()[0] != "CUDAExecutionProvider":
+        raise RuntimeError(f"ONNX Runtime has no working CUDA provider, it offers {session.get_providers()}")
+    return session
+
+
+class TritonPythonModel:
+    """What Triton's Python backend calls: `initialize` once per instance, then `execute` per batch."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Open the session. What is raised here fails the load, with its text as the reason."""
+        config = json.loads(args["model_config"])
+        parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
+        gpu = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
+        version_dir = Path(args["model_repository"], args["model_version"])
+        self._session = open_session(version_dir / parameters["model_file"], parameters, gpu)
+        self._inputs = {tensor["name"]: BatchBuffer() for tensor in config["input"]}
+        self._outputs = [tensor["name"] for tensor in config["output"]]
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """One response per request, in order. Requests of one call always have equal shapes past the batch."""
+        try:
+            return self._run(requests)
+        except Exception as error:
+            # Whatever the model raises is the answer to the requests it was given.
+            if len(requests) == 1:
+                return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))]
+            # One bad request must not fail its neighbours: find it by running each alone.
+            return [response for request in requests for response in self.execute([request])]
+
+    def _run(self, requests: list[Any]) -> list[Any]:
+        feed, sizes = {}, [0]
+        for name, buffer in self._inputs.items():
+            parts = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for request in requests]
+            sizes = [len(part) if part.ndim else 1 for part in parts]
+            feed[name] = buffer.join(parts)
+        outputs = list(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
+        if len(requests) == 1:
+            tensors = [pb_utils.Tensor(name, array) for name, array in outputs]
+            return [pb_utils.InferenceResponse(output_tensors=tensors)]
+        responses, start = [], 0
+        for size in sizes:
+            tensors = [pb_utils.Tensor(name, array[start : start + size]) for name, array in outputs]
+            responses.append(pb_utils.InferenceResponse(output_tensors=tensors))
+            start += size
+        return responses

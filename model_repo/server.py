@@ -1,0 +1,170 @@
+"""A running Triton that serves one model at a time, whoever keeps it running."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from model_repo import control
+from model_repo.errors import (
+    ModelCrashed,
+    ModelLoadFailed,
+    RequestRefused,
+    ServerDied,
+    ServerTimeout,
+)
+from model_repo.hosts import Host, ProcessHost, RemoteHost
+from model_repo.launchers import LAUNCHERS
+from model_repo.layout import remove_model, rewrite_config, write_repository
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from model_repo.options import ServerOptions
+    from model_repo.spec import Endpoint, ServingConfig
+
+_TAIL_LINES = 30
+_REASON = re.compile(r"UNAVAILABLE state: (?:Internal: |Invalid argument: )?(.*?)(?:\n+At:\n.*)?;?\s*$", re.DOTALL)
+
+
+class Server:
+    """A running Triton, as the search sees it. Made by `serve`; at most one model is loaded at a time.
+
+    After any ServerError: where `alive()` is False, `restart()` gives a fresh server with nothing loaded.
+    """
+
+    def __init__(self, host: Host, options: ServerOptions) -> None:
+        self._host = host
+        self._options = options
+        self._loaded: ServingConfig | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Where it answers; may change with `restart`."""
+        return self._host.endpoint
+
+    @property
+    def repository(self) -> Path:
+        """The model repository it loads from."""
+        return self._host.repository
+
+    @property
+    def loaded(self) -> ServingConfig | None:
+        """What is loaded now; None: nothing."""
+        return self._loaded
+
+    def load(self, config: ServingConfig, *, timeout_s: float | None = None) -> None:
+        """Serve this configuration, and nothing else; returns when it is ready and warmed up.
+
+        A configuration that differs from the loaded one in its instance count alone is updated in place; else the
+        loaded model is out of memory before the new one comes in. `timeout_s` None means the options' time-out.
+        Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
+        RepositoryWriteFailed.
+        """
+        if self._loaded is not None and replace(self._loaded, instance_count=config.instance_count) == config:
+            rewrite_config(self.repository, config, runtime=self._options.runtime_or_default)
+        else:
+            self.unload()
+            write_repository(self.repository, config, runtime=self._options.runtime_or_default)
+        self._loaded = None
+        self._request_load(config.engine.model_name, timeout_s or self._options.load_timeout_s)
+        self._loaded = config
+
+    def unload(self) -> None:
+        """Serve nothing; returns when the model is out of memory. Does nothing where none is loaded."""
+        if self._loaded is None:
+            return
+        model_name = self._loaded.engine.model_name
+        self._loaded = None
+        if self.alive():
+            control.unload_model(self.endpoint, model_name)
+            self._host.free(model_name)
+        remove_model(self.repository, model_name)
+
+    def alive(self) -> bool:
+        """Whether the server still runs. A model's own process may have died nevertheless: see `check`."""
+        return self._host.alive()
+
+    def check(self) -> None:
+        """Return quietly where the server and the loaded model are well.
+
+        Raises ServerDied or ModelCrashed, with the server's last log lines.
+        """
+        if not self.alive():
+            raise self._died()
+        if self._loaded is None:
+            return
+        model_name = self._loaded.engine.model_name
+        instances = self._host.count_instances(model_name)
+        python = self._options.runtime_or_default == "python"
+        crashed = python and instances is not None and instances < self._loaded.instance_count
+        if crashed or not control.is_model_ready(self.endpoint, model_name):
+            raise ModelCrashed(model_name, log_tail=self.log_tail())
+
+    def log_tail(self, lines: int = _TAIL_LINES) -> str:
+        """The server's last log lines; "" for a remote server, whose log we do not have."""
+        return self._host.log_tail(lines)
+
+    def restart(self) -> None:
+        """A fresh server with nothing loaded, whatever state this one is in. Raises ServerStartFailed."""
+        if self.alive():
+            self._drop_remote_model()
+        self._loaded = None
+        self._host.restart()
+
+    def _drop_remote_model(self) -> None:
+        # A process takes its models with it; a remote server has to be asked.
+        if isinstance(self._host, RemoteHost):
+            self.unload()
+
+    def _request_load(self, model_name: str, timeout_s: float) -> None:
+        try:
+            control.load_model(self.endpoint, model_name, timeout_s=timeout_s)
+        except RequestRefused as error:
+            remove_model(self.repository, model_name)
+            raise ModelLoadFailed(model_name, _reason(str(error)), log_tail=self.log_tail()) from error
+        except ServerTimeout as error:
+            log_tail = self.log_tail()
+            self._host.stop()
+            reason = f"it is not ready after {timeout_s:g} s, and a load that hangs cannot be cancelled"
+            raise ModelLoadFailed(model_name, reason, log_tail=log_tail) from error
+        except ServerDied as error:
+            raise self._died() from error
+
+    def _died(self) -> ServerDied:
+        return ServerDied(
+            f"The {self._options.kind} Triton server has died.\nIts last log lines say why.",
+            log_tail=self.log_tail(),
+        )
+
+
+@contextmanager
+def serve(options: ServerOptions) -> Iterator[Server]:
+    """A server for as long as the `with` block lasts; nothing of it is left afterwards but its log.
+
+    Raises LauncherMissing, PortInUse, ServerStartFailed, ServerDied (nothing answers at a remote address).
+    """
+    if options.kind == "remote":
+        assert options.remote is not None
+        assert options.repository is not None
+        remote = RemoteHost(options.remote, options.repository, unload_timeout_s=options.load_timeout_s)
+        server = Server(remote, options)
+        try:
+            yield server
+        finally:
+            server.unload()
+        return
+    host = ProcessHost(options, LAUNCHERS[options.kind])
+    try:
+        yield Server(host, options)
+    finally:
+        host.close()
+
+
+def _reason(refusal: str) -> str:
+    """What the model itself said, on one line, out of Triton's wrapping."""
+    found = _REASON.search(refusal)
+    return " ".join((found.group(1) if found else refusal).split())

@@ -1,0 +1,135 @@
+"""A small parent for a server process: it sees to it that nothing of the server outlives who asked for it.
+
+Run as a script, `python -I -S warden.py SPEC`, in a session of its own; imports only the standard library. SPEC is
+a JSON object: `command`, `log` (output is appended), `grace_s` (between SIGTERM and SIGKILL), `shm_prefix`
+(files under /dev/shm to remove), `cleanup_command` (run at the end, may be empty).
+
+Prints the server's pid on standard output. Then waits until the server ends, a byte or the end of standard input
+asks it to stop, or the process that started it is gone, even by SIGKILL. It is the subreaper of all that the
+server starts, so that no orphan escapes, and it exits with the server's return code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+PARENT_POLL_MS = 250
+"""How often to look whether the parent lives; the other events wake the warden at once."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(spec: dict[str, Any]) -> int:
+    """Run the server of `spec` to its end, and give its return code (negative: the signal that ended it)."""
+    parent = os.getppid()
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # The read end wakes up poll() when a child ends.
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _exit_on_signal)
+    with Path(spec["log"]).open("ab") as log:
+        try:
+            server = _start(spec["command"], log)
+        except OSError as error:
+            print(f"error: {error.strerror}: {spec['command'][0]}", flush=True)  # noqa: T201 - read by our parent
+            return 127
+        try:
+            print(server.pid, flush=True)  # noqa: T201
+            _wait(server, parent, wake_read)
+        finally:
+            _end(server, spec["grace_s"])
+            _clean_up(spec, log)
+    return server.returncode
+
+
+def _start(command: list[str], log: Any) -> subprocess.Popen[bytes]:
+    """The server, in a process group of its own. It dies with the warden, should somebody kill that."""
+
+    def die_with_warden() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        process_group=0,
+        preexec_fn=die_with_warden,  # noqa: PLW1509 - safe here: the warden has one thread
+    )
+
+
+def _wait(server: subprocess.Popen[bytes], parent: int, wake_read: int) -> None:
+    events = select.poll()
+    events.register(0, select.POLLIN | select.POLLHUP)
+    events.register(wake_read, select.POLLIN)
+    while server.poll() is None and os.getppid() == parent:
+        ready = [number for number, _ in events.poll(PARENT_POLL_MS)]
+        if 0 in ready:
+            return
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+
+
+def _end(server: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Stop the server, then whatever it left: its process group, and orphans that came to us."""
+    if server.poll() is None:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(grace_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if ended == 0:
+            for orphan in _children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+            time.sleep(0.005)
+
+
+def _children() -> list[int]:
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except FileNotFoundError:  # a kernel that does not list children: the process group has been ended already
+        return []
+    return [int(pid) for pid in text.split()]
+
+
+def _clean_up(spec: dict[str, Any], log: Any) -> None:
+    if spec["shm_prefix"]:
+        for region in Path("/dev/shm").glob(f"{spec['shm_prefix']}*"):  # noqa: S108 - shared memory of this server
+            region.unlink(missing_ok=True)
+    if spec["cleanup_command"]:
+        subprocess.run(
+            spec["cleanup_command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=30, check=False
+        )
+
+
+def _exit_on_signal(number: int, _frame: object) -> None:
+    # The clean-up runs in main's `finally`; further signals must not interrupt it.
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])) % 256)
