@@ -8,6 +8,7 @@ import re
 from loadgen.user_errors import BadInput
 
 _DURATION = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 _MS_PER_UNIT = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "min": 60e3, "h": 3600e3}
 
 
@@ -33,3 +34,25 @@ def duration_ms(text: str, *, option: str, default_unit: str | None = None) -> t
             f"{option} {text} is not above zero.", f"Give a positive duration, for example {option} 50ms"
         )
     return value, assumed
+
+
+def shape_from_text(text: str) -> tuple[str, tuple[int, ...]]:
+    """`NAME:d1,d2` (or `NAME:d1xd2`) as the name and its sizes; names may hold colons themselves."""
+    name, _, sizes = text.rpartition(":")
+    numbers = re.split(r"[,x]", sizes)
+    if not name or not all(number.strip().isdecimal() and int(number) > 0 for number in numbers):
+        raise BadInput(
+            f"--shape {text} does not name an input and its sizes.",
+            "Write NAME:D1,D2 with positive sizes, without the batch: --shape input_ids:128",
+        )
+    return name, tuple(int(number) for number in numbers)
+
+
+def share_from_text(text: str, *, option: str) -> float:
+    """`0.1%` as 0.001. The sign is asked for, because 0.1 alone could mean two things."""
+    match = _SHARE.fullmatch(text)
+    if match is None or not 0 <= float(match.group(1)) < 100:
+        raise BadInput(
+            f"{option} {text!r} is not a percentage.", f"Give 0% or more and less than 100%: {option} 0.1%"
+        )
+    return float(match.group(1)) / 100

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from loadgen.units import duration_ms
+from loadgen.units import duration_ms, shape_from_text
 from optimizer.config import OptimizeConfig, ServerKind, saved_config
 from optimizer.errors import BadInput
 
@@ -54,7 +53,7 @@ def config_from_arguments(
             "model": model.absolute(),
             "limit_ms": limit_ms,
             "confidence": confidence,
-            "shapes": dict(_shape(text) for text in shapes),
+            "shapes": dict(shape_from_text(text) for text in shapes),
             "output": (output or _default_output(model)).absolute(),
             "server": server,
             "server_url": server_url,
@@ -105,18 +104,6 @@ def _check_choices(
     for option, value in (("--price-per-hour", price_per_hour), ("--rate", rate)):
         if value is not None and not value > 0:
             raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
-
-
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """`NAME:d1,d2` (or `NAME:d1xd2`) as the name and its sizes; names may hold colons themselves."""
-    name, _, sizes = text.rpartition(":")
-    numbers = re.split(r"[,x]", sizes)
-    if not name or not all(number.strip().isdigit() and int(number) > 0 for number in numbers):
-        raise BadInput(
-            f"--shape {text} does not name an input and its sizes.",
-            "Write NAME:D1,D2 with positive sizes, without the batch: --shape input_ids:128",
-        )
-    return name, tuple(int(number) for number in numbers)
 
 
 def _default_output(model: Path) -> Path:

@@ -1,6 +1,6 @@
 import pytest
 
-from loadgen.units import duration_ms
+from loadgen.units import duration_ms, shape_from_text, share_from_text
 from loadgen.user_errors import BadInput
 
 
@@ -22,3 +22,28 @@ def test_anything_else_is_refused_with_an_example(text: str) -> None:
         duration_ms(text, option="--p99", default_unit="ms")
     assert "--p99" in caught.value.what
     assert "--p99 50ms" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("ids:128", ("ids", (128,))), ("image:3,224,224", ("image", (3, 224, 224))), ("a:b:2x3", ("a:b", (2, 3)))],
+)
+def test_a_shape_is_a_name_and_its_sizes(text: str, expected: tuple[str, tuple[int, ...]]) -> None:
+    assert shape_from_text(text) == expected
+
+
+@pytest.mark.parametrize("text", ["ids", "ids:", ":3", "ids:0", "ids:-1", "ids:1,,2", "ids:²", "ids:1.5"])
+def test_other_shapes_are_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="--shape"):
+        shape_from_text(text)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0.1%", 0.001), ("0%", 0.0), ("5 %", 0.05)])
+def test_a_percentage_is_a_share(text: str, expected: float) -> None:
+    assert share_from_text(text, option="--max-errors") == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("text", ["0.1", "-1%", "100%", "many", ""])
+def test_a_bare_number_is_no_percentage_because_it_could_mean_two_things(text: str) -> None:
+    with pytest.raises(BadInput, match="--max-errors"):
+        share_from_text(text, option="--max-errors")
