@@ -1,0 +1,214 @@
+"""What this machine is: processors, memory, GPUs, and the cloud instance it says it is."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from search.cost import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "uuid")
+AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
+"""The chassis tag of every Azure machine; their vendor is that of any Hyper-V guest."""
+
+NVIDIA_SMI_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One NVIDIA GPU; None is what the driver does not say."""
+
+    name: str
+    memory_bytes: int | None
+    driver: str | None
+    compute_capability: str | None  # "8.6"
+    uuid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudInstance:
+    """Which cloud's firmware this is; `instance_type` where it says that too (EC2 does)."""
+
+    provider: str
+    instance_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The part of the machine that this process may use, within its affinity and its control group."""
+
+    cpu: str
+    logical_cores: int  # whole CPUs: a quota of 1.5 counts as one
+    physical_cores: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    providers: tuple[str, ...]  # what ONNX Runtime was built with, usable here or not
+    cloud: CloudInstance | None
+
+
+def hardware(
+    *, root: Path = Path("/"), affinity: Collection[int] | None = None, nvidia_smi: str = "nvidia-smi"
+) -> Hardware:
+    """What is here, from the files below `root`, `nvidia-smi` and ONNX Runtime; nothing breaks where one lacks.
+
+    `affinity` are the CPUs to count, by default those that this process may run on.
+    """
+    cpus = set(os.sched_getaffinity(0) if affinity is None else affinity)
+    name, physical = _processors(root, cpus)
+    quota = _cpu_quota(root)
+    logical = len(cpus) if quota is None else min(len(cpus), max(1, int(quota)))
+    return Hardware(
+        cpu=name,
+        logical_cores=logical,
+        physical_cores=min(physical or logical, logical),
+        memory_bytes=_memory_bytes(root),
+        gpus=_visible(_gpus(nvidia_smi), os.environ.get("CUDA_VISIBLE_DEVICES")),
+        providers=_providers(),
+        cloud=_cloud(root),
+    )
+
+
+def machine_of(found: Hardware) -> Machine:
+    """The hardware as a thing with a price; GPUs of several kinds count as the first kind."""
+    first = found.gpus[0] if found.gpus else None
+    return Machine(
+        vcpus=found.logical_cores,
+        memory_bytes=found.memory_bytes,
+        gpu=first.name if first else None,
+        gpu_count=len(found.gpus),
+        gpu_memory_bytes=first.memory_bytes if first else None,
+        instance_type=found.cloud.instance_type if found.cloud else None,
+    )
+
+
+def _processors(root: Path, cpus: set[int]) -> tuple[str, int | None]:
+    """The processor's name and how many cores `cpus` are on; None where the kernel does not say."""
+    name, cores = "unknown processor", set()
+    for block in _text(root / "proc/cpuinfo").split("\n\n"):
+        pairs = [line.partition(":") for line in block.splitlines()]
+        fields = {key.strip(): value.strip() for key, _, value in pairs}
+        name = fields.get("model name", name)
+        if fields.get("processor", "").isdigit() and int(fields["processor"]) in cpus and "core id" in fields:
+            cores.add((fields.get("physical id"), fields["core id"]))
+    return name, len(cores) or None
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """The tightest limit on CPU time, in CPUs; None without one."""
+    quotas = []
+    for folder in _control_groups(root, "cpu"):
+        words = _text(folder / "cpu.max").split()
+        if not words:
+            words = [_text(folder / f"cpu.cfs_{kind}_us").strip() for kind in ("quota", "period")]
+        if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _memory_bytes(root: Path) -> int:
+    """Installed memory, or the tightest limit below it."""
+    lines = [line.split() for line in _text(root / "proc/meminfo").splitlines()]
+    limits = [int(words[1]) * 1024 for words in lines if words[:1] == ["MemTotal:"]]
+    for folder in _control_groups(root, "memory"):
+        words = (_text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes")).split()
+        limits += [int(word) for word in words if word.isdigit()]
+    return min(limits, default=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def _control_groups(root: Path, controller: str) -> Iterator[Path]:
+    """This process's control group for `controller` and all those above it: each of them may limit.
+
+    Version 2 has one tree, version 1 one for each controller. Inside a container the path may be the host's,
+    of which only the last parts, or none, are visible here.
+    """
+    mount = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        top = mount / controllers if controllers else mount
+        top = top if top.is_dir() else mount / controller
+        folder = top / path.lstrip("/")
+        while folder != top:
+            yield folder
+            folder = folder.parent
+        yield top
+
+
+def _gpus(nvidia_smi: str) -> tuple[Gpu, ...]:
+    command = [nvidia_smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return gpus_from_csv(answer.stdout)
+
+
+def gpus_from_csv(text: str) -> tuple[Gpu, ...]:
+    """The GPUs in nvidia-smi's answer to GPU_FIELDS; lines that are not an answer are skipped."""
+    gpus = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) != len(GPU_FIELDS):
+            continue
+        name, memory_mib, driver, capability, uuid = (_said(field) for field in row)
+        if name is None:
+            continue
+        memory = int(memory_mib) * 2**20 if memory_mib and memory_mib.isdigit() else None
+        gpus.append(Gpu(name=name, memory_bytes=memory, driver=driver, compute_capability=capability, uuid=uuid))
+    return tuple(gpus)
+
+
+def _said(field: str) -> str | None:
+    """None for the ways in which nvidia-smi says that it does not know."""
+    return None if not field or field.startswith("[") or field == "N/A" else field
+
+
+def _visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
+    """Those that CUDA_VISIBLE_DEVICES leaves, up to its first unknown word; nvidia-smi does not heed it."""
+    if chosen is None:
+        return gpus
+    visible: list[Gpu] = []
+    for word in chosen.split(","):
+        by_number = gpus[int(word) :][:1] if word.strip().isdigit() else ()
+        by_uuid = [gpu for gpu in gpus if gpu.uuid and word.strip() and gpu.uuid.startswith(word.strip())]
+        found = [*by_number, *by_uuid]
+        if len(found) != 1:
+            break
+        visible += found
+    return tuple(visible)
+
+
+def _providers() -> tuple[str, ...]:
+    try:
+        import onnxruntime
+    except ImportError:
+        return ()
+    return tuple(onnxruntime.get_available_providers())
+
+
+def _cloud(root: Path) -> CloudInstance | None:
+    """What the firmware says; no network is asked."""
+    dmi = root / "sys/class/dmi/id"
+    vendor, product = _text(dmi / "sys_vendor").strip(), _text(dmi / "product_name").strip()
+    if vendor == "Amazon EC2":
+        return CloudInstance(provider="AWS", instance_type=product or None)
+    if product == "Google Compute Engine":
+        return CloudInstance(provider="Google Cloud", instance_type=None)
+    if _text(dmi / "chassis_asset_tag").strip() == AZURE_ASSET_TAG:
+        return CloudInstance(provider="Azure", instance_type=None)
+    return None
+
+
+def _text(path: Path) -> str:
+    """The file's text, "" where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
