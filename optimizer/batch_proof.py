@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from optimizer.onnx_check import plain, shortened
 from optimizer.onnx_run import RunFailed, run_model
 
 if TYPE_CHECKING:
@@ -51,18 +52,19 @@ def prove_batching(
     inputs: Sequence[ModelTensor],
     *,
     tolerance: float,
+    same_level: bool,
     probes: Callable[[], tuple[Path, Path, Sequence[str]]],
 ) -> Proof:
     """Run both files on the same samples, one by one and as one batch, and compare row by row.
 
-    `original` and `candidate` may be the same file. `tolerance` is relative to the largest value of an output.
-    Where all samples give the same output (untrained weights, say), mixed-up rows would go unnoticed. Then
-    `probes` makes copies of both files that return inner tensors too, and names these in the order of
-    computation; the last one that still tells the samples apart is compared instead.
+    `original` and `candidate` may be the same file. `tolerance` is relative to the largest value of an output; for
+    `same_level` see `sample`. Where all samples give the same output (untrained weights, say), mixed-up rows would
+    go unnoticed. Then `probes` makes copies of both files that return inner tensors too, and names these in the
+    order of computation; the last one that still tells the samples apart is compared instead.
     """
     ranks: dict[str, int] = {}
     try:
-        samples = [sample(inputs, seed) for seed in range(SAMPLES)]
+        samples = [sample(inputs, seed, same_level=same_level) for seed in range(SAMPLES)]
         reference = _run(original, samples, "one sample alone")
         ranks = {name: array.ndim for name, array in reference[0].items()}
         results = _rows_of(candidate, samples, reference[0].keys(), alone=candidate != original)
@@ -76,23 +78,25 @@ def prove_batching(
     return Proof(holds=True, reason=text, ranks=ranks)
 
 
-def sample(inputs: Sequence[ModelTensor], seed: int) -> Tensors:
+def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool) -> Tensors:
     """Random inputs with a leading 1. Seeds differ in level and spread too, lest averages make them alike.
 
-    Integers are 0 or 1: a valid token, mask and segment in any model.
+    With `same_level` they do not: quantized models scale a whole batch by its largest value. Integers are 0 or 1:
+    a valid token, mask and segment in any model.
     """
     random = np.random.default_rng(seed)
+    level = 1.0 if same_level else float(seed)
     feed: Tensors = {}
     for tensor in inputs:
         shape = (1, *(int(dim) for dim in tensor.sized[1:]))
         if tensor.datatype in _FLOATS:
-            values = random.standard_normal(shape) * (1 + seed) / 2 + seed / 2
+            values = random.standard_normal(shape) * (1 + level) / 2 + level / 2
             feed[tensor.name] = values.astype(_FLOATS[tensor.datatype])
         elif tensor.datatype in _INTEGERS:
             chosen = random.random(shape) < 0.35 + 0.15 * seed
             feed[tensor.name] = chosen.astype(_INTEGERS[tensor.datatype])
         elif tensor.datatype == "UINT8":
-            feed[tensor.name] = random.integers(0, 64 * (1 + seed), shape, dtype=np.uint8)
+            feed[tensor.name] = random.integers(0, round(64 * (1 + level)), shape, dtype=np.uint8)
         else:
             raise Disproved(f"input {tensor.name} is {tensor.datatype}, which cannot be tried out here")
     return feed
@@ -102,8 +106,7 @@ def _run(path: Path, feeds: Sequence[Tensors], what: str) -> list[Tensors]:
     try:
         return run_model(path, feeds)
     except RunFailed as error:
-        reason = " ".join(error.reason.split())
-        raise Disproved(f"ONNX Runtime cannot run {what}: {reason[:300]}") from error
+        raise Disproved(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
 
 
 def _rows_of(

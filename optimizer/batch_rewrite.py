@@ -61,7 +61,7 @@ def inferred_shapes(proto: ModelProto, inputs: Sequence[str], batch: int) -> Sha
         if value.name in inputs:
             value.type.tensor_type.shape.dim[0].dim_value = batch
     inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
-    shapes: Shapes = {}
+    shapes: Shapes = {tensor.name: tuple(tensor.dims) for tensor in proto.graph.initializer}
     for value in (*inferred.input, *inferred.value_info, *inferred.output):
         if value.type.tensor_type.HasField("shape"):
             dims = value.type.tensor_type.shape.dim

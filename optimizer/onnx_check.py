@@ -27,7 +27,7 @@ def check_valid(path: Path, proto: ModelProto) -> None:
         if unknown:
             raise _operator_error(path, proto, unknown.group(1), message) from error
         raise ModelError(
-            f"{path} is not a valid ONNX model: {_shortened(message)}",
+            f"{path} is not a valid ONNX model: {shortened(message)}",
             "Export it again, with a current version of the exporter.",
         ) from error
 
@@ -44,7 +44,7 @@ def check_runs(path: Path, proto: ModelProto) -> None:
         if operator:
             raise _operator_error(path, proto, operator.group(1) or operator.group(2), reason) from error
         raise UnsupportedModel(
-            f"ONNX Runtime cannot load {path}: {_shortened(_plain(reason))}",
+            f"ONNX Runtime cannot load {path}: {shortened(plain(reason))}",
             "Export it with another opset (13 to 20 are safe), or without custom operators.",
         ) from error
 
@@ -81,12 +81,13 @@ def _all_nodes(graph: GraphProto) -> Iterator[NodeProto]:
                 yield from _all_nodes(subgraph)
 
 
-def _plain(reason: str) -> str:
-    """ONNX Runtime's message without its error numbers, source lines and C++ signatures."""
-    reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", reason)
+def plain(reason: str) -> str:
+    """ONNX Runtime's message on one line, without its error numbers, source lines and C++ signatures."""
+    reason = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", " ".join(reason.split()))
     reason = re.sub(r"^Load model from .*? failed: ?", "", reason)
     return re.sub(r"/\S+\.(?:cc|h):\d+ .*?\)(?: const)? ", "", reason)
 
 
-def _shortened(message: str, longest: int = 300) -> str:
+def shortened(message: str, longest: int = 300) -> str:
+    """The start of a message that may be long."""
     return message if len(message) <= longest else f"{message[:longest]}..."

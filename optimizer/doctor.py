@@ -1,0 +1,168 @@
+"""What this machine can do for `optimize`, and the command that adds what is missing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Literal
+
+from optimizer.hardware import hardware
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from optimizer.hardware import Hardware
+
+State = Literal["ok", "missing", "unknown"]
+ASK_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that `optimize` can use. `add` is the command that adds it, "" where nothing needs adding."""
+
+    name: str
+    state: State
+    found: str
+    add: str = ""
+
+
+def diagnose() -> tuple[Check, ...]:
+    """All checks. Nothing is installed, started or sent; each program that is asked has ten seconds to answer."""
+    machine = hardware()
+    return (
+        _machine(machine),
+        _gpu(machine),
+        _driver(machine),
+        _package("Triton, embedded", ("nvidia-pytriton",), add="pip install 'tritune[embedded]'"),
+        _program(
+            "Triton, local",
+            "tritonserver",
+            add="it comes in NVIDIA's container; from outside it, use --server docker",
+        ),
+        _docker(),
+        _package("ONNX Runtime", ("onnxruntime-gpu", "onnxruntime"), add="pip install onnxruntime-gpu"),
+        _providers(machine),
+        _package(
+            "TensorRT", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"), add="pip install 'tritune[tensorrt]'"
+        ),
+        _package("TensorRT-RTX", ("tensorrt-rtx",), add="pip install 'tritune[tensorrt-rtx]'"),
+        _kubectl(),
+    )
+
+
+def diagnosis_table(checks: Sequence[Check]) -> Table:
+    """The checks as a table for the terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    marks = {"ok": ("ok", "green"), "missing": ("missing", "yellow"), "unknown": ("unknown", "magenta")}
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("found, and how to add it")
+    for check in checks:
+        mark, colour = marks[check.state]
+        found = Text(check.found)
+        if check.add:
+            found.append(f"\n{check.add}", style="bold")
+        table.add_row(Text(check.name), Text(mark, style=colour), found)
+    return table
+
+
+def show_diagnosis(console: Console | None = None) -> None:
+    """Print the diagnosis; to stdout by default, because it is what was asked for."""
+    from rich.console import Console
+
+    (console or Console()).print(diagnosis_table(diagnose()))
+
+
+def _machine(machine: Hardware) -> Check:
+    found = f"{machine.cpu}, {machine.logical_cores} CPUs ({machine.physical_cores} cores), "
+    found += f"{machine.memory_bytes / 2**30:.1f} GiB"
+    if machine.cloud is not None:
+        found += f", {machine.cloud.provider} {machine.cloud.instance_type or ''}".rstrip()
+    return Check(name="machine", state="ok", found=found)
+
+
+def _gpu(machine: Hardware) -> Check:
+    if not machine.gpus:
+        return Check(name="GPU", state="missing", found="none; models are served on the CPU")
+    found = [
+        f"{gpu.name} ({gpu.memory_bytes / 2**30:.0f} GiB, compute capability {gpu.compute_capability or '?'})"
+        if gpu.memory_bytes is not None
+        else gpu.name
+        for gpu in machine.gpus
+    ]
+    return Check(name="GPU", state="ok", found=", ".join(found))
+
+
+def _driver(machine: Hardware) -> Check:
+    if machine.gpus:
+        return Check(name="NVIDIA driver", state="ok", found=machine.gpus[0].driver or "of unknown version")
+    if shutil.which("nvidia-smi"):
+        return Check(name="NVIDIA driver", state="unknown", found="nvidia-smi is there, and lists no GPU")
+    return Check(name="NVIDIA driver", state="missing", found="no nvidia-smi; only needed with a GPU")
+
+
+def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
+    """The first of `distributions` that is installed, by its metadata: nothing is imported."""
+    for distribution in distributions:
+        try:
+            return Check(name=name, state="ok", found=f"{distribution} {version(distribution)}")
+        except PackageNotFoundError:
+            continue
+    return Check(name=name, state="missing", found="not installed", add=add)
+
+
+def _providers(machine: Hardware) -> Check:
+    names = [name.removesuffix("ExecutionProvider") for name in machine.providers]
+    if not names:
+        return Check(
+            name="ONNX Runtime providers", state="missing", found="none", add="pip install onnxruntime-gpu"
+        )
+    unusable = "" if machine.gpus else "; without a GPU only CPU can be used"
+    return Check(name="ONNX Runtime providers", state="ok", found=f"{', '.join(names)}{unusable}")
+
+
+def _program(name: str, program: str, *, add: str) -> Check:
+    path = shutil.which(program)
+    if path is None:
+        return Check(name=name, state="missing", found=f"no {program} on PATH", add=add)
+    return Check(name=name, state="ok", found=path)
+
+
+def _docker() -> Check:
+    if shutil.which("docker") is None:
+        add = "https://docs.docker.com/engine/install"
+        return Check(name="Triton, docker", state="missing", found="no docker on PATH", add=add)
+    engine = _answer("docker", "version", "--format", "{{.Server.Version}}")
+    if engine is None:
+        found = "docker is there, and its engine does not answer"
+        return Check(name="Triton, docker", state="unknown", found=found, add="sudo systemctl start docker")
+    return Check(name="Triton, docker", state="ok", found=f"docker engine {engine}")
+
+
+def _kubectl() -> Check:
+    if shutil.which("kubectl") is None:
+        add = "https://kubernetes.io/docs/tasks/tools (to deploy, not to optimize)"
+        return Check(name="kubectl", state="missing", found="no kubectl on PATH", add=add)
+    client = _answer("kubectl", "version", "--client=true", "--output=yaml")
+    lines = [line.strip() for line in (client or "").splitlines()]
+    found = next((line.split()[-1] for line in lines if line.startswith("gitVersion:")), None)
+    return Check(name="kubectl", state="ok" if found else "unknown", found=found or "kubectl does not answer")
+
+
+def _answer(*command: str) -> str | None:
+    """What the command prints; None where it fails or takes too long."""
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
