@@ -132,8 +132,6 @@ def _with_small_constants(model: Model) -> ModelProto:
 
 def _with_batch(model: Model) -> Model:
     def named(tensor: ModelTensor) -> ModelTensor:
-        if not tensor.dims:
-            return tensor
         return replace(tensor, dims=(BATCH, *tensor.dims[1:]), sample_dims=(BATCH, *tensor.sized[1:]))
 
     return replace(
@@ -151,9 +149,9 @@ def _proven_or_not(reference: Model, fallback: Model, candidate: Model, did: str
     for path in unused:
         path.unlink()
     if not proof.holds:
-        return _unbatched(_with_ranks(fallback, proof.ranks), proof.reason, notes)
+        return _unbatched(fallback, proof.reason, notes)
     return Batching(
-        model=_with_ranks(candidate, proof.ranks),
+        model=candidate,
         action="kept" if candidate.path == reference.path else "rewritten",
         reason=" ".join([f"{did}: {proof.reason}.", *notes]),
     )
@@ -203,17 +201,6 @@ def _is_low_precision(proto: ModelProto) -> bool:
     if any(tensor.data_type in half for tensor in proto.graph.initializer):
         return True
     return any(node.op_type.startswith(_LOW_PRECISION) for node in proto.graph.node)
-
-
-def _with_ranks(model: Model, ranks: dict[str, int]) -> Model:
-    """Outputs of unknown rank take the one that was seen."""
-
-    def known(tensor: ModelTensor) -> ModelTensor:
-        if tensor.dims is not None or tensor.name not in ranks:
-            return tensor
-        return replace(tensor, dims=tuple(f"{tensor.name}_{axis}" for axis in range(ranks[tensor.name])))
-
-    return replace(model, all_outputs=tuple(map(known, model.all_outputs)))
 
 
 def _unbatched(model: Model, why: str, notes: list[str]) -> Batching:

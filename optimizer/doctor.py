@@ -46,7 +46,7 @@ def diagnose() -> tuple[Check, ...]:
             add="it comes in NVIDIA's container; from outside it, use --server docker",
         ),
         _docker(),
-        _package("ONNX Runtime", ("onnxruntime-gpu", "onnxruntime"), add="pip install onnxruntime-gpu"),
+        _onnxruntime(),
         _providers(machine),
         _package(
             "TensorRT", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"), add="pip install 'tritune[tensorrt]'"
@@ -119,6 +119,19 @@ def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
         except PackageNotFoundError:
             continue
     return Check(name=name, state="missing", found="not installed", add=add)
+
+
+def _onnxruntime() -> Check:
+    """One of the two packages: both write the same files, and the later one breaks the earlier."""
+    checks = [_package("ONNX Runtime", (name,), add="") for name in ("onnxruntime-gpu", "onnxruntime")]
+    installed = [check for check in checks if check.state == "ok"]
+    if len(installed) > 1:
+        found = " and ".join(check.found for check in installed) + " overwrite each other"
+        repair = "pip uninstall onnxruntime onnxruntime-gpu && pip install onnxruntime-gpu"
+        return Check(name="ONNX Runtime", state="unknown", found=found, add=repair)
+    if installed:
+        return installed[0]
+    return Check(name="ONNX Runtime", state="missing", found="not installed", add="pip install onnxruntime-gpu")
 
 
 def _providers(machine: Hardware) -> Check:

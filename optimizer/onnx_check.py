@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from onnx import GraphProto, ModelProto, NodeProto
+    from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 
 def check_valid(path: Path, proto: ModelProto) -> None:
@@ -26,10 +26,21 @@ def check_valid(path: Path, proto: ModelProto) -> None:
         unknown = re.search(r"No Op registered for (\S+)", message)
         if unknown:
             raise _operator_error(path, proto, unknown.group(1), message) from error
+        shapeless = [value.name for value in (*proto.graph.input, *proto.graph.output) if not _has_shape(value)]
+        if shapeless:
+            raise UnsupportedModel(
+                f"{path} does not say the shape of {', '.join(shapeless)}.",
+                "Export it with shapes (sizes that vary may be names), or let ONNX fill in those of the outputs: "
+                "onnx.shape_inference.infer_shapes_path(PATH, NEW_PATH)",
+            ) from error
         raise ModelError(
             f"{path} is not a valid ONNX model: {shortened(message)}",
             "Export it again, with a current version of the exporter.",
         ) from error
+
+
+def _has_shape(value: ValueInfoProto) -> bool:
+    return bool(value.type.WhichOneof("value") != "tensor_type" or value.type.tensor_type.HasField("shape"))
 
 
 def check_runs(path: Path, proto: ModelProto) -> None:

@@ -32,31 +32,30 @@ OLDEST_RUNNABLE_OPSET = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelTensor:
-    """An input or output with all its dimensions, the batch included; `dims` None where the rank is unknown.
+    """An input or output with all its dimensions, the batch included.
 
     `sample_dims` are the same with a size for each axis that may vary, once `with_shapes` has chosen them.
     """
 
     name: str
     datatype: str  # one of model_repo.spec.DATATYPES
-    dims: tuple[Dim, ...] | None
+    dims: tuple[Dim, ...]
     sample_dims: tuple[Dim, ...] | None = None
 
     @property
     def sized(self) -> tuple[Dim, ...]:
-        """The dimensions with the sizes that are known; () where not even the rank is."""
-        return self.sample_dims or self.dims or ()
+        """The dimensions with the sizes that are known."""
+        return self.sample_dims or self.dims
 
     def spec(self, *, without_batch: bool) -> TensorSpec:
         """The tensor as a request carries it, -1 for axes that may vary."""
         first = 1 if without_batch else 0
-        dims = self.dims if self.dims is not None else ("?", "?")
         chosen = tuple(dim for dim in self.sized[first:] if isinstance(dim, int))
         return TensorSpec(
             name=self.name,
             datatype=self.datatype,
-            shape=tuple(dim if isinstance(dim, int) else -1 for dim in dims[first:]),
-            sample_shape=chosen if len(chosen) == len(dims[first:]) else None,
+            shape=tuple(dim if isinstance(dim, int) else -1 for dim in self.dims[first:]),
+            sample_shape=chosen if len(chosen) == len(self.dims[first:]) else None,
         )
 
 
@@ -143,10 +142,10 @@ def triton_name(stem: str) -> str:
 def claimed_batch(inputs: Iterable[ModelTensor], outputs: Iterable[ModelTensor]) -> Batch:
     """What the leading dimensions look like: all may vary, all are 1, or anything else.
 
-    An output may keep a 1 that its file no longer means, and one of unknown shape does not object: the proof will.
+    An output may keep a 1 that its file no longer means: the proof decides.
     """
-    leading = [tensor.dims[0] if tensor.dims else None for tensor in inputs if tensor.dims is not None]
-    results = [tensor.dims[0] if tensor.dims else None for tensor in outputs if tensor.dims is not None]
+    leading = [tensor.dims[0] if tensor.dims else None for tensor in inputs]
+    results = [tensor.dims[0] if tensor.dims else None for tensor in outputs]
     if all(isinstance(dim, str) for dim in leading):
         claim: Batch = "dynamic"
     elif all(dim == 1 for dim in leading):
@@ -176,11 +175,6 @@ def _check_loadable(path: Path, tensor: ModelTensor) -> None:
             f"Input {tensor.name!r} of {path} takes strings, and random strings make no meaningful load.",
             "Export the model from behind its text processing (token ids in, not strings).",
         )
-    if tensor.dims is None:
-        raise UnsupportedModel(
-            f"Input {tensor.name!r} of {path} has no shape in the file, not even a rank.",
-            "Export the model with the shapes of its inputs; sizes that vary may be names.",
-        )
 
 
 def inferred_outputs(proto: ModelProto) -> list[ValueInfoProto]:
@@ -207,10 +201,8 @@ def _tensor(path: Path, value: ValueInfoProto, kind: str) -> ModelTensor:
     return ModelTensor(name=value.name, datatype=_DATATYPES[name], dims=tensor_dims(value))
 
 
-def tensor_dims(value: ValueInfoProto) -> tuple[Dim, ...] | None:
-    """The dimensions of a graph's tensor; None where the file does not even say how many there are."""
-    if not value.type.tensor_type.HasField("shape"):
-        return None
+def tensor_dims(value: ValueInfoProto) -> tuple[Dim, ...]:
+    """The dimensions of an input or output; an axis without a size and without a name is called NAME_AXIS."""
     return tuple(
         dim.dim_value if dim.dim_value > 0 else dim.dim_param or f"{value.name}_{axis}"
         for axis, dim in enumerate(value.type.tensor_type.shape.dim)

@@ -21,6 +21,9 @@ Tensors = dict[str, "NDArray[np.generic]"]
 
 TIMEOUT_S = 300.0
 
+CHILD = (sys.executable, "-P", "-m", "optimizer.onnx_run")
+"""-P: a folder in the current directory that is named like one of our packages must not come first."""
+
 
 class RunFailed(Exception):
     """The model could not be loaded or run; `stage` says which, `reason` is ONNX Runtime's message."""
@@ -37,7 +40,11 @@ def check_loads(path: Path, *, timeout_s: float = TIMEOUT_S) -> None:
 
 
 def run_model(
-    path: Path, feeds: Sequence[Mapping[str, NDArray[Any]]], *, timeout_s: float = TIMEOUT_S
+    path: Path,
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    child: Sequence[str] = CHILD,
 ) -> list[Tensors]:
     """All outputs of the model for each of `feeds`, in order, computed on the CPU. Raises RunFailed.
 
@@ -49,7 +56,7 @@ def run_model(
         for index, feed in enumerate(feeds):
             _save(Path(folder, f"feed{index}.npz"), feed)
         Path(folder, "request.json").write_text(json.dumps({"model": str(path.absolute()), "runs": len(feeds)}))
-        _run_child(folder, timeout_s)
+        _run_child([*child, folder], timeout_s)
         answer = json.loads(Path(folder, "answer.json").read_text())
         if answer["reason"] is not None:
             raise RunFailed(answer["stage"], answer["reason"])
@@ -60,19 +67,19 @@ def run_model(
         return results
 
 
-def _run_child(folder: str, timeout_s: float) -> None:
-    # -P: a folder named like one of our packages in the current directory must not come first.
-    command = [sys.executable, "-P", "-m", "optimizer.onnx_run", folder]
-    try:
-        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+def _run_child(command: list[str], timeout_s: float) -> None:
+    try:  # in a session of its own: Ctrl-C is for the parent to handle, and would look like a crash here
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False, start_new_session=True
+        )
     except subprocess.TimeoutExpired as error:
         raise RunFailed("run", f"no result within {timeout_s:g} s") from error
-    if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
+    if ended.returncode < 0:
+        name = signal.Signals(-ended.returncode).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
         raise RunFailed("load", f"ONNX Runtime crashed with {name}{hint}")
-    if child.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {child.returncode}:\n{child.stderr[-2000:]}")
+    if ended.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
 
 
 def _save(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -80,7 +87,7 @@ def _save(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
     import numpy as np
 
     arrays = {f"t{index}": array for index, array in enumerate(tensors.values())}
-    np.savez(path, allow_pickle=False, names=np.array(list(tensors), dtype=str), **arrays)
+    np.savez(path, names=np.array(list(tensors), dtype=str), **arrays)
 
 
 def _named(arrays: Mapping[str, NDArray[Any]]) -> Tensors:

@@ -89,7 +89,7 @@ def _check_names(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> None:
 
 def _assign(sizes: dict[str, int], tensor: ModelTensor, shape: tuple[int, ...], *, batched: bool) -> None:
     """Note the size of each named axis of `tensor` in `sizes`, checking rank, fixed sizes and earlier ones."""
-    dims = tensor.dims or ()
+    dims = tensor.dims
     without_batch = batched and len(shape) == len(dims) - 1
     if len(shape) != len(dims) and not without_batch:
         wanted = dims[1:] if batched else dims
@@ -119,7 +119,7 @@ def _commas(shape: tuple[int, ...]) -> str:
 
 
 def _sized(tensor: ModelTensor, sizes: Mapping[str, int]) -> ModelTensor:
-    dims = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in tensor.dims or ())
+    dims = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in tensor.dims)
     return replace(tensor, sample_dims=dims)
 
 

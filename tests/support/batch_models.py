@@ -1,0 +1,163 @@
+"""Tiny ONNX models that treat their leading dimension in all the ways that real exporters do."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import NodeProto, TensorProto, helper, numpy_helper
+
+Dims = Sequence[int | str | None]
+
+
+def write(
+    path: Path,
+    nodes: Sequence[NodeProto],
+    inputs: Mapping[str, Dims],
+    outputs: Mapping[str, Dims | None],
+    constants: Mapping[str, np.ndarray] | None = None,
+    *,
+    opset: int = 17,
+    ir_version: int = 8,
+    integers: Sequence[str] = (),
+    constants_as_inputs: bool = False,
+) -> Path:
+    """A model of fp32 tensors, but for `integers`, which are int64."""
+
+    def value(name: str, dims: Dims | None) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(
+            name, TensorProto.INT64 if name in integers else TensorProto.FLOAT, dims
+        )
+
+    tensors = [numpy_helper.from_array(array, name) for name, array in (constants or {}).items()]
+    graph = helper.make_graph(
+        nodes,
+        path.stem,
+        [value(name, dims) for name, dims in inputs.items()],
+        [value(name, dims) for name, dims in outputs.items()],
+        tensors,
+    )
+    if constants_as_inputs:
+        graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def draw(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def node(kind: str, inputs: str, outputs: str, **attributes: object) -> NodeProto:
+    return helper.make_node(
+        kind, inputs.split(), outputs.split(), name=f"the_{kind}_{outputs.split()[0]}", **attributes
+    )
+
+
+def flattened(path: Path, target: Sequence[int]) -> Path:
+    """x (1, 2, 3) reshaped to `target`, which bakes the batch in, and multiplied: y (1, 4)."""
+    nodes = [node("Reshape", "x target", "flat"), node("MatMul", "flat w", "y")]
+    return write(path, nodes, {"x": [1, 2, 3]}, {"y": [1, 4]}, {"target": ints(*target), "w": draw(6, 4)})
+
+
+def heads_folded_into_batch(path: Path) -> Path:
+    """Attention as older exporters write it: heads in the batch's dimension, and all sizes baked in."""
+    nodes = [
+        node("Reshape", "x parted", "a"),  # (1, 3, 2, 4)
+        node("Transpose", "a", "b", perm=[0, 2, 1, 3]),  # (1, 2, 3, 4)
+        node("Reshape", "b folded", "c"),  # (2, 3, 4)
+        node("Transpose", "c", "d", perm=[0, 2, 1]),
+        node("MatMul", "c d", "scores"),  # (2, 3, 3)
+        node("Softmax", "scores", "shares", axis=-1),
+        node("MatMul", "shares c", "e"),  # (2, 3, 4)
+        node("Reshape", "e unfolded", "f"),  # (1, 2, 3, 4)
+        node("Transpose", "f", "g", perm=[0, 2, 1, 3]),
+        node("Reshape", "g joined", "y"),  # (1, 3, 8)
+    ]
+    constants = {
+        "parted": ints(1, 3, 2, 4),
+        "folded": ints(2, 3, 4),
+        "unfolded": ints(1, 2, 3, 4),
+        "joined": ints(1, 3, 8),
+    }
+    return write(path, nodes, {"x": [1, 3, 8]}, {"y": [1, 3, 8]}, constants)
+
+
+def class_token(path: Path) -> Path:
+    """A constant token joined to the patches of an image, as vision transformers do."""
+    nodes = [node("Concat", "token x", "all", axis=1), node("ReduceMean", "all", "y", axes=[1], keepdims=0)]
+    return write(path, nodes, {"x": [1, 5, 4]}, {"y": [1, 4]}, {"token": draw(1, 1, 4)})
+
+
+def enlarged(path: Path) -> Path:
+    """An image resized to sizes that include the batch."""
+    resize = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest")
+    return write(path, [resize], {"x": [1, 2, 4, 4]}, {"y": [1, 2, 8, 8]}, {"sizes": ints(1, 2, 8, 8)})
+
+
+def mixing(path: Path, *, batch: int | str = "N") -> Path:
+    """Every row depends on all others: a softmax over the leading dimension."""
+    return write(path, [node("Softmax", "x", "y", axis=0)], {"x": [batch, 4]}, {"y": [batch, 4]})
+
+
+def recurrent(path: Path) -> Path:
+    """A sequence-first recurrent network: the leading dimension, which may vary, is time."""
+    nodes = [
+        node("Unsqueeze", "x one", "steps"),  # (time, 1, 4)
+        node("RNN", "steps w r", "states", hidden_size=3),  # (time, 1, 1, 3)
+        node("Reshape", "states flat", "y"),
+    ]
+    constants = {"one": ints(1), "w": draw(1, 3, 4), "r": draw(1, 3, 3), "flat": ints(-1, 3)}
+    return write(path, nodes, {"x": ["time", 4]}, {"y": ["time", 3]}, constants)
+
+
+def summed(path: Path) -> Path:
+    """The leading dimension may vary and is summed away, though the output claims to have it."""
+    nodes = [node("ReduceSum", "x zero", "y", keepdims=1)]
+    return write(path, nodes, {"x": ["N", 4]}, {"y": ["M", 4]}, {"zero": ints(0)})
+
+
+def constant_output(path: Path) -> Path:
+    """Inputs that change nothing: there is nothing to compare."""
+    nodes = [node("Mul", "x zeros", "y")]
+    return write(path, nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"zeros": np.zeros(4, np.float32)})
+
+
+def saturated(path: Path, *, batch: int | str) -> Path:
+    """Equal scores for all classes, as with untrained weights; only inner tensors tell samples apart."""
+    nodes = [
+        node("MatMul", "x w", "inner"),
+        node("MatMul", "inner ones", "scores"),
+        node("Softmax", "scores", "y"),
+    ]
+    constants = {"w": draw(4, 4), "ones": np.ones((4, 3), np.float32)}
+    return write(path, nodes, {"x": [batch, 4]}, {"y": [batch, 3]}, constants)
+
+
+def opset_6(path: Path) -> Path:
+    """An Add with the broadcast attribute of old, and its constant listed among the inputs."""
+    nodes = [node("Add", "x bias", "y", broadcast=1)]
+    return write(
+        path,
+        nodes,
+        {"x": [1, 4]},
+        {"y": [1, 4]},
+        {"bias": draw(4)},
+        opset=6,
+        ir_version=3,
+        constants_as_inputs=True,
+    )
+
+
+def quantized(path: Path) -> Path:
+    """A dynamically quantized layer: the scale depends on what else is in the batch."""
+    nodes = [
+        node("DynamicQuantizeLinear", "x", "q scale zero"),
+        node("DequantizeLinear", "q scale zero", "z"),
+        node("MatMul", "z w", "y"),
+    ]
+    return write(path, nodes, {"x": ["N", 64]}, {"y": ["N", 8]}, {"w": draw(64, 8)})

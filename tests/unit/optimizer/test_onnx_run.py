@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+from batch_models import draw, node, write
+
+from optimizer.onnx_run import RunFailed, check_loads, run_model
+
+
+def test_outputs_come_back_in_order_and_by_name(tmp_path):
+    nodes = [node("Add", "in/1 one", "out/1"), node("Cast", "in/1", "whole", to=7)]
+    path = write(
+        tmp_path / "m.onnx",
+        nodes,
+        {"in/1": ["N"]},
+        {"out/1": ["N"], "whole": ["N"]},
+        {"one": np.float32([1])},
+        integers=["whole"],
+    )
+    feeds = [{"in/1": np.float32([value])} for value in (1.0, 5.5)]
+    results = run_model(path, feeds)
+    assert [result["out/1"].tolist() for result in results] == [[2.0], [6.5]]
+    assert [result["whole"].tolist() for result in results] == [[1], [5]]
+
+
+def test_string_outputs_come_back_as_text(tmp_path):
+    path = write(tmp_path / "m.onnx", [node("Cast", "x", "y", to=8)], {"x": ["N"]}, {"y": ["N"]})
+    import onnx
+
+    model = onnx.load_model(path)
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.STRING
+    path.write_bytes(model.SerializeToString())
+    (result,) = run_model(path, [{"x": np.float32([2])}])
+    assert result["y"].tolist() == ["2"]
+
+
+def test_a_model_that_does_not_load(tmp_path):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(RunFailed) as caught:
+        check_loads(path)
+    assert caught.value.stage == "load"
+
+
+def test_an_input_that_does_not_fit(tmp_path):
+    path = write(
+        tmp_path / "m.onnx", [node("MatMul", "x w", "y")], {"x": ["N", 4]}, {"y": ["N", 2]}, {"w": draw(4, 2)}
+    )
+    with pytest.raises(RunFailed, match="Got invalid dimensions") as caught:
+        run_model(path, [{"x": draw(1, 5)}])
+    assert caught.value.stage == "run"
+
+
+def test_a_crash_is_an_error_and_not_the_end(tmp_path):
+    with pytest.raises(RunFailed, match="crashed with SIGSEGV"):
+        run_model(tmp_path / "m.onnx", [], child=("bash", "-c", "kill -SEGV $$"))
+
+
+def test_a_model_that_never_ends_is_given_up(tmp_path):
+    with pytest.raises(RunFailed, match=r"no result within 0\.2 s"):
+        run_model(tmp_path / "m.onnx", [], child=("bash", "-c", "exec sleep 60"), timeout_s=0.2)
+
+
+def test_a_bug_in_the_child_is_not_blamed_on_the_model(tmp_path):
+    with pytest.raises(RuntimeError, match="no such luck"):
+        run_model(tmp_path / "m.onnx", [], child=("bash", "-c", "echo no such luck >&2; exit 3"))
