@@ -6,10 +6,12 @@ import contextlib
 import errno
 import http.client
 import json
+import re
 import secrets
 import shutil
 import socket
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from model_repo.control import is_live, model_state
@@ -18,14 +20,14 @@ from model_repo.process import ServerProcess
 from model_repo.spec import Endpoint
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from model_repo.launchers import Launcher
     from model_repo.options import ServerOptions
 
 _HOST = "127.0.0.1"
 _START_ATTEMPTS = 5
 _LOG_READ_BYTES = 64 * 1024
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_NOT_PLAIN = re.compile(r"[^\w/.+-]", re.ASCII)
 
 
 class Host(Protocol):
@@ -66,6 +68,7 @@ class ProcessHost:
         self._options = options
         self._launcher = launcher
         self._process: ServerProcess | None = None
+        self._folder = options.scratch_dir
         self.repository = options.scratch_dir / "repository"
         self.repository.mkdir(parents=True, exist_ok=True)
         self.endpoint = self._start(previous=None)
@@ -115,17 +118,18 @@ class ProcessHost:
                 text = log.read().decode(errors="replace")
         except OSError:
             return ""
-        return "\n".join(text.splitlines()[-lines:])
+        return "\n".join(_COLOURS.sub("", text).splitlines()[-lines:])
 
     def _model_part(self, model_name: str) -> str:
-        return f"{self.repository / model_name}/"
+        return f"{self._folder / 'repository' / model_name}/"
 
     def _start(self, previous: Endpoint | None) -> Endpoint:
         """Start on the previous ports where they are still free, else on others: a free port may be lost again."""
         for attempt in range(_START_ATTEMPTS):
             endpoint = _choose_endpoint(self._options, previous if attempt == 0 else None)
             token = f"tritune-{secrets.token_hex(6)}"
-            launch = self._launcher(self._options, endpoint, self.repository, token)
+            self._folder = _plain_path(self._options.scratch_dir, token)
+            launch = self._launcher(self._options, endpoint, self._folder, token)
             self._process = ServerProcess(launch, self._options.log_file, grace_s=self._options.exit_grace_s)
             try:
                 self._wait_until_live(endpoint, token)
@@ -199,6 +203,18 @@ def wait_until_unloaded(endpoint: Endpoint, model_name: str, timeout_s: float) -
         if time.monotonic() > deadline:
             raise ServerError(f"{model_name} is not unloaded after {timeout_s:g} s.\nThe server needs a restart.")
         time.sleep(0.05)
+
+
+def _plain_path(folder: Path, token: str) -> Path:
+    """`folder` under a name without blanks or quotes: Triton starts models through a shell, and quotes nothing.
+
+    Where the name has some, this is a link beside the server's shared memory, which is cleaned up with it.
+    """
+    if not _NOT_PLAIN.search(str(folder)):
+        return folder
+    link = Path("/dev/shm", f"{token}-folder")  # noqa: S108 - a name that nobody else can guess
+    link.symlink_to(folder, target_is_directory=True)
+    return link
 
 
 def _choose_endpoint(options: ServerOptions, previous: Endpoint | None) -> Endpoint:

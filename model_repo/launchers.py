@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 
 class Launcher(Protocol):
-    """Says how to start a server that answers at `endpoint` with the models of `repository`.
+    """Says how to start a server that answers at `endpoint` with the models in `folder / "repository"`.
 
     `token` is unique to this start: the server gives it as its name, and its shared memory carries it.
     Raises LauncherMissing where this kind of server is not installed.
     """
 
-    def __call__(self, options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
-        """The launch; files it needs are made under `options.scratch_dir`."""
+    def __call__(self, options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
+        """The launch; other files it needs are made in `folder`, whose path no shell can misread."""
         ...
 
 
-def embedded_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
+def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """The real tritonserver out of the nvidia-pytriton wheel, with the stub for the Python we run in."""
     server = _embedded_folder()
-    backends = _link_backends(server, options.scratch_dir / "backends")
+    backends = _link_backends(server, folder / "backends")
     command = (
         str(server / "bin" / "tritonserver"),
         f"--backend-directory={backends}",
-        *_arguments(options, endpoint, repository, token),
+        *_arguments(options, endpoint, folder / "repository", token),
     )
     return Launch(command=command, environment=_environment(), shm_prefix=token)
 
 
-def local_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
+def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """A tritonserver on PATH, as in NVIDIA's container."""
     program = shutil.which("tritonserver")
     if program is None:
@@ -51,11 +51,11 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, t
             "There is no tritonserver on PATH.\n"
             "Run inside NVIDIA's Triton container, or use the embedded server: pip install 'tritune[embedded]'."
         )
-    command = (program, *_arguments(options, endpoint, repository, token))
+    command = (program, *_arguments(options, endpoint, folder / "repository", token))
     return Launch(command=command, environment=_environment(), shm_prefix=token)
 
 
-def docker_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> Launch:
+def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
     """NVIDIA's image on the host's network, so that it binds to the loopback interface like the others."""
     program = shutil.which("docker")
     if program is None:
@@ -68,7 +68,7 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, repository: Path, 
     command = (
         program, "run", "--rm", "--init", "--name", token, "--network", "host", "--shm-size", "1g",
         *(("--gpus", "all") if options.gpu else ()),
-        "--volume", f"{repository}:{inside}:ro",
+        "--volume", f"{folder / 'repository'}:{inside}:ro",
         options.image, "tritonserver",
         *_arguments(options, endpoint, inside, token),
     )  # fmt: skip

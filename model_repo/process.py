@@ -78,9 +78,10 @@ class ServerProcess:
         """End it: SIGTERM, then SIGKILL after the grace. Returns when nothing of it is left; may be repeated."""
         assert self._warden.stdin is not None
         assert self._warden.stdout is not None
-        with contextlib.suppress(OSError):
-            self._warden.stdin.write("stop\n")
-            self._warden.stdin.close()
+        if not self._warden.stdin.closed:
+            with contextlib.suppress(OSError):
+                self._warden.stdin.write("stop\n")
+                self._warden.stdin.close()
         self._warden.wait()
         self._warden.stdout.close()
 

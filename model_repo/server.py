@@ -165,6 +165,9 @@ def serve(options: ServerOptions) -> Iterator[Server]:
 
 
 def _reason(refusal: str) -> str:
-    """What the model itself said, on one line, out of Triton's wrapping."""
+    """What the model itself said, or what became of it: one line, out of Triton's wrapping."""
     found = _REASON.search(refusal)
-    return " ".join((found.group(1) if found else refusal).split())
+    reason = " ".join((found.group(1) if found else refusal).split())
+    if reason.startswith("Stub process"):
+        return f"its process died while it loaded ({reason.rstrip('.')})"
+    return reason

@@ -30,9 +30,9 @@ def small_cnn(path: Path, *, batch: int | str = "N", size: int = 32, channels: i
 
 
 def token_classifier(path: Path, *, vocabulary: int = 100, width: int = 8, classes: int = 4) -> Path:
-    """ids and mask (batch, tokens) int64, both axes dynamic -> scores (batch, classes), states (batch, tokens, width).
+    """ids, mask (batch, tokens) int64 -> scores (batch, classes), states (batch, tokens, width).
 
-    An id outside 0..vocabulary-1 makes a request fail while it runs.
+    Both input axes are dynamic. An id outside 0..vocabulary-1 makes a request fail while it runs.
     """
     rng = np.random.default_rng(0)
     weights = {

@@ -1,0 +1,206 @@
+"""What every kind of server that can run here must do: embedded, local, remote."""
+
+import os
+import shutil
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import onnxruntime
+import pytest
+from engines import broken_engine, cnn_engine, doubler_engine, fixed_batch_engine, token_engine
+from infer import InferenceRefused, infer
+
+from model_repo import launchers
+from model_repo.control import is_model_ready
+from model_repo.errors import ModelLoadFailed
+from model_repo.options import ServerOptions
+from model_repo.server import serve
+from model_repo.spec import ServingConfig
+
+pytestmark = pytest.mark.system
+
+
+@contextmanager
+def embedded(folder):
+    with serve(ServerOptions(run_dir=folder, exit_grace_s=0.1)) as server:
+        yield server
+
+
+@contextmanager
+def local(folder):
+    """The embedded program on PATH, as NVIDIA's container has its own."""
+    wheel = launchers._embedded_folder()
+    # Beside the folder: the paths of a server's backends cannot hold blanks.
+    backends = launchers._link_backends(wheel, folder.parent / "local-backends")
+    program = folder / "bin" / "tritonserver"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{wheel}/bin/tritonserver" --backend-directory="{backends}" "$@"\n')
+    program.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+        with serve(ServerOptions(run_dir=folder, kind="local", runtime="python", exit_grace_s=0.1)) as server:
+            yield server
+
+
+@contextmanager
+def remote(folder):
+    """A server that somebody else started: here the embedded one, reached from outside."""
+    with serve(ServerOptions(run_dir=folder, exit_grace_s=0.1)) as theirs:
+        options = ServerOptions(
+            run_dir=folder, kind="remote", runtime="python", remote=theirs.endpoint, repository=theirs.repository
+        )
+        with serve(options) as server:
+            yield server
+
+
+KINDS = {"embedded": embedded, "local": local, "remote": remote}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request, tmp_path_factory):
+    # A blank in the path: users have them.
+    folder = tmp_path_factory.mktemp(f"{request.param} server")
+    with KINDS[request.param](folder) as server:
+        yield server
+
+
+def expected(engine, inputs):
+    """What ONNX Runtime says, run here on the same file."""
+    session = onnxruntime.InferenceSession(dict(engine.files)["model.onnx"], providers=["CPUExecutionProvider"])
+    names = [spec.name for spec in engine.outputs]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def assert_serves(server, engine, inputs):
+    answer = infer(server.endpoint, engine.model_name, inputs)
+    wanted = expected(engine, inputs)
+    assert answer.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_allclose(answer[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_serves_what_the_model_computes(server, tmp_path):
+    engine = cnn_engine(tmp_path)
+    server.load(ServingConfig(engine=engine, max_batch_size=4))
+    image = np.random.default_rng(1).standard_normal((3, 3, 32, 32)).astype(np.float32)
+    assert_serves(server, engine, {"image": image})
+    server.check()
+
+
+def test_serves_several_int64_inputs_with_a_dynamic_axis(server, tmp_path):
+    engine = token_engine(tmp_path)
+    server.load(ServingConfig(engine=engine, max_batch_size=4, instance_count=2))
+    for tokens in (3, 40):
+        ids = np.random.default_rng(tokens).integers(0, 100, (2, tokens))
+        assert_serves(server, engine, {"ids": ids, "mask": (ids % 2)})
+
+
+def test_serves_a_fixed_batch_unbatched(server, tmp_path):
+    engine = fixed_batch_engine(tmp_path)
+    server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
+    assert_serves(server, engine, {"image": np.ones((1, 3, 32, 32), np.float32)})
+
+
+def test_serves_a_batched_engine_unbatched(server, tmp_path):
+    engine = cnn_engine(tmp_path)
+    server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
+    assert_serves(server, engine, {"image": np.ones((5, 3, 32, 32), np.float32)})
+
+
+def test_serves_one_number_a_request(server, tmp_path):
+    server.load(ServingConfig(engine=doubler_engine(tmp_path), max_batch_size=4))
+    answer = infer(server.endpoint, "doubler", {"x": np.array([[3.0], [5.0]], np.float32)})
+    assert answer["doubled"].ravel().tolist() == [6.0, 10.0]
+
+
+def test_one_model_replaces_the_other(server, tmp_path):
+    first, second = cnn_engine(tmp_path), token_engine(tmp_path)
+    server.load(ServingConfig(engine=first, max_batch_size=4))
+    server.load(ServingConfig(engine=second, max_batch_size=4))
+    assert server.loaded is not None
+    assert server.loaded.engine == second
+    assert is_model_ready(server.endpoint, "tokens")
+    assert not is_model_ready(server.endpoint, "cnn")
+    assert not (server.repository / "cnn").exists()
+
+
+def test_a_changed_configuration_takes_effect(server, tmp_path):
+    engine = cnn_engine(tmp_path)
+    server.load(ServingConfig(engine=engine, max_batch_size=2))
+    with pytest.raises(InferenceRefused, match="<= 2"):
+        infer(server.endpoint, "cnn", {"image": np.ones((4, 3, 32, 32), np.float32)})
+    server.load(ServingConfig(engine=engine, max_batch_size=4))
+    assert_serves(server, engine, {"image": np.ones((4, 3, 32, 32), np.float32)})
+
+
+def test_more_and_fewer_instances(server, tmp_path):
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
+    for count in (1, 3, 2):
+        server.load(replace(config, instance_count=count))
+        server.check()
+        assert_serves(server, config.engine, {"image": np.ones((2, 3, 32, 32), np.float32)})
+
+
+def test_a_model_that_does_not_load_says_why_and_leaves_the_server_well(server, tmp_path):
+    with pytest.raises(ModelLoadFailed, match="NoSuchOperator") as caught:
+        server.load(ServingConfig(engine=broken_engine(tmp_path), max_batch_size=4))
+    assert caught.value.model_name == "broken"
+    assert len(str(caught.value).splitlines()) == 2
+    assert server.alive()
+    assert server.loaded is None
+    server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
+    server.check()
+
+
+def test_unload_leaves_nothing_to_ask(server, tmp_path):
+    server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
+    server.unload()
+    server.unload()
+    assert server.loaded is None
+    assert not is_model_ready(server.endpoint, "cnn")
+    with pytest.raises(InferenceRefused):
+        infer(server.endpoint, "cnn", {"image": np.ones((1, 3, 32, 32), np.float32)})
+    assert list(server.repository.iterdir()) == []
+    server.check()
+
+
+def test_restart_forgets_the_model_and_can_load_again(server, tmp_path):
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4)
+    server.load(config)
+    server.restart()
+    assert server.alive()
+    assert server.loaded is None
+    assert not is_model_ready(server.endpoint, "cnn")
+    server.load(config)
+    server.check()
+
+
+def test_a_bad_request_fails_alone(server, tmp_path):
+    """Both travel in one batch; only the one with the impossible id may fail."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    engine = token_engine(tmp_path)
+    # The delay lets the requests meet in one batch.
+    server.load(
+        ServingConfig(engine=engine, max_batch_size=4, max_queue_delay_us=300_000, preferred_batch_sizes=(4,))
+    )
+    good, bad = np.zeros((1, 4), np.int64), np.full((1, 4), 1000)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            pool.submit(infer, server.endpoint, "tokens", {"ids": ids, "mask": good})
+            for ids in (good, bad, good, good)
+        ]
+    errors = [future.exception() for future in asked]
+    assert [error is not None for error in errors] == [False, True, False, False]
+    assert "indices" in str(errors[1])
+
+
+def test_links_are_not_needed(server, tmp_path):
+    """Engine files that have gone after the load do not matter to the loaded model."""
+    engine = cnn_engine(tmp_path / "engine")
+    server.load(ServingConfig(engine=engine, max_batch_size=4))
+    wanted = expected(engine, {"image": np.ones((1, 3, 32, 32), np.float32)})
+    shutil.rmtree(tmp_path / "engine")
+    answer = infer(server.endpoint, "cnn", {"image": np.ones((1, 3, 32, 32), np.float32)})
+    np.testing.assert_allclose(answer["logits"], wanted["logits"], rtol=1e-4, atol=1e-5)

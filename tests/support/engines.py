@@ -1,0 +1,76 @@
+"""Engines for the tests of serving: the tiny models of onnx_models, described as the repository needs them."""
+
+from pathlib import Path
+
+import onnx_models
+
+from model_repo.spec import Engine, TensorSpec
+
+
+def cnn_engine(folder: Path, *, model_name: str = "cnn", size: int = 32) -> Engine:
+    """image (3, size, size) -> logits (10,)."""
+    return _engine(
+        model_name,
+        onnx_models.small_cnn(folder / "cnn.onnx", size=size),
+        inputs=(TensorSpec(name="image", datatype="FP32", shape=(3, size, size)),),
+        outputs=(TensorSpec(name="logits", datatype="FP32", shape=(10,)),),
+    )
+
+
+def fixed_batch_engine(folder: Path) -> Engine:
+    """The same without a batch dimension that may vary: image (1, 3, 32, 32) -> logits (1, 10)."""
+    return _engine(
+        "fixed",
+        onnx_models.small_cnn(folder / "fixed.onnx", batch=1),
+        inputs=(TensorSpec(name="image", datatype="FP32", shape=(1, 3, 32, 32)),),
+        outputs=(TensorSpec(name="logits", datatype="FP32", shape=(1, 10)),),
+        batched=False,
+    )
+
+
+def token_engine(folder: Path) -> Engine:
+    """ids, mask (tokens,) int64 -> scores (4,), states (tokens, 8)."""
+    return _engine(
+        "tokens",
+        onnx_models.token_classifier(folder / "tokens.onnx"),
+        inputs=tuple(
+            TensorSpec(name=name, datatype="INT64", shape=(-1,), sample_shape=(16,)) for name in ("ids", "mask")
+        ),
+        outputs=(
+            TensorSpec(name="scores", datatype="FP32", shape=(4,)),
+            TensorSpec(name="states", datatype="FP32", shape=(-1, 8)),
+        ),
+    )
+
+
+def doubler_engine(folder: Path) -> Engine:
+    """x () -> doubled ()."""
+    return _engine(
+        "doubler",
+        onnx_models.doubler(folder / "doubler.onnx"),
+        inputs=(TensorSpec(name="x", datatype="FP32", shape=()),),
+        outputs=(TensorSpec(name="doubled", datatype="FP32", shape=()),),
+    )
+
+
+def broken_engine(folder: Path) -> Engine:
+    """An engine that no runtime can load."""
+    return _engine(
+        "broken",
+        onnx_models.unknown_operator(folder / "broken.onnx"),
+        inputs=(TensorSpec(name="x", datatype="FP32", shape=(4,)),),
+        outputs=(TensorSpec(name="y", datatype="FP32", shape=(4,)),),
+    )
+
+
+def _engine(model_name, path, *, inputs, outputs, batched=True):
+    return Engine(
+        model_name=model_name,
+        backend="onnxruntime",
+        precision="fp32",
+        model_file="model.onnx",
+        files=(("model.onnx", path),),
+        inputs=inputs,
+        outputs=outputs,
+        batched=batched,
+    )

@@ -1,0 +1,209 @@
+"""No server outlives its owner, and whatever dies is told from what is well."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from engines import cnn_engine
+from infer import infer
+
+from model_repo import layout
+from model_repo.control import is_live, load_model
+from model_repo.errors import ModelCrashed, ModelLoadFailed, PortInUse, ServerDied
+from model_repo.layout import write_final_repository
+from model_repo.options import ServerOptions
+from model_repo.server import serve
+from model_repo.spec import ServingConfig
+
+pytestmark = pytest.mark.system
+
+OWNER = Path(__file__).parents[1] / "support" / "serving_owner.py"
+
+
+def options(folder, **changes):
+    return ServerOptions(run_dir=folder, exit_grace_s=0.1, **changes)
+
+
+@contextmanager
+def serving_owner(folder):
+    """A running serving_owner.py, in a process group of its own, with the pids of all that it started."""
+    root = Path(layout.__file__).parents[1]
+    owner = subprocess.Popen(
+        [sys.executable, OWNER, folder],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    with owner:
+        try:
+            started = [int(pid) for pid in owner.stdout.readline().split()]
+            family = [*started, *(child.pid for child in psutil.Process(started[0]).children(recursive=True))]
+            assert len(family) == 4  # server, warden, two instances
+            yield owner, family
+        finally:
+            owner.kill()
+
+
+def assert_nothing_left(family, folder, *, patience_s=20.0):
+    """All those processes are gone or zombies, and so is the shared memory of the server that ran in `folder`."""
+    deadline = time.monotonic() + patience_s
+    while (left := [pid for pid in family if runs(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left == []
+    assert [region.name for region in Path("/dev/shm").glob(f"{token_of(folder)}*")] == []
+
+
+def runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def token_of(folder):
+    """The name that the last server of this folder gave itself, out of its log."""
+    lines = [line for line in (folder / "server.log").read_text().splitlines() if "| server_id" in line]
+    return lines[-1].split("|")[2].strip()
+
+
+def regions(folder):
+    return list(Path("/dev/shm").glob(f"{token_of(folder)}*"))
+
+
+def test_kill_9_of_the_owner_leaves_nothing(tmp_path):
+    with serving_owner(tmp_path) as (owner, family):
+        assert len(regions(tmp_path)) == 2
+        owner.send_signal(signal.SIGKILL)
+        assert_nothing_left(family, tmp_path)
+
+
+def test_ctrl_c_reaches_the_owner_alone_and_then_leaves_nothing(tmp_path):
+    with serving_owner(tmp_path) as (owner, family):
+        groups = {os.getpgid(pid) for pid in family}
+        assert owner.pid not in groups
+        # What a terminal does: the signal goes to the whole foreground group.
+        os.killpg(owner.pid, signal.SIGINT)
+        assert owner.stdout.readline() == "stopped in order\n"
+        assert_nothing_left(family, tmp_path)
+        assert not (tmp_path / "server").exists()
+
+
+def test_kill_9_of_the_warden_leaves_no_process(tmp_path):
+    with serving_owner(tmp_path) as (_, family):
+        os.kill(family[1], signal.SIGKILL)
+        deadline = time.monotonic() + 20.0
+        while any(runs(pid) for pid in family) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert [pid for pid in family if runs(pid)] == []
+        for region in regions(tmp_path):
+            region.unlink()  # nobody was left to do it
+
+
+def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path):
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2, instance_count=2)
+    with serve(options(tmp_path)) as server:
+        server.load(config)
+        server.check()
+        os.kill(psutil.Process(server._host._process.pid).children()[0].pid, signal.SIGKILL)
+        with pytest.raises(ModelCrashed, match="cnn") as caught:
+            server.check()
+        assert "successfully loaded 'cnn'" in caught.value.log_tail
+        assert server.alive()
+        server.restart()
+        server.load(config)
+        server.check()
+
+
+def test_a_server_that_dies_is_told_and_a_restart_helps(tmp_path):
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
+    with serve(options(tmp_path)) as server:
+        server.load(config)
+        os.kill(server._host._process.pid, signal.SIGKILL)
+        server._host._process._warden.wait(10)
+        assert not server.alive()
+        with pytest.raises(ServerDied) as caught:
+            server.check()
+        assert "successfully loaded 'cnn'" in caught.value.log_tail
+        with pytest.raises(ServerDied):
+            server.load(config)
+        server.restart()
+        server.load(config)
+        server.check()
+
+
+def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path, monkeypatch):
+    hanging = tmp_path / "hanging.py"
+    hanging.write_text(
+        "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(600)\n"
+    )
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
+    with serve(options(tmp_path)) as server:
+        with monkeypatch.context() as patch:
+            patch.setitem(layout.RUNTIME_FILES, "onnxruntime", hanging)
+            with pytest.raises(ModelLoadFailed, match=r"not ready after 0\.5 s"):
+                server.load(config, timeout_s=0.5)
+        assert not server.alive()
+        server.restart()
+        server.load(config)
+        server.check()
+
+
+def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path, monkeypatch):
+    dying = tmp_path / "dying.py"
+    dying.write_text("import os\nclass TritonPythonModel:\n    def initialize(self, args):\n        os._exit(3)\n")
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
+    with serve(options(tmp_path)) as server:
+        with monkeypatch.context() as patch:
+            patch.setitem(layout.RUNTIME_FILES, "onnxruntime", dying)
+            with pytest.raises(ModelLoadFailed, match="died while it loaded"):
+                server.load(config)
+        server.load(config)
+        server.check()
+
+
+def test_a_given_port_in_use_is_named(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with (
+            pytest.raises(PortInUse, match=f"Port {port} is in use") as caught,
+            serve(options(tmp_path, http_port=port)),
+        ):
+            pass
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_given_ports_are_used(tmp_path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with serve(options(tmp_path, http_port=port)) as server:
+        assert server.endpoint.http_port == port
+        assert is_live(server.endpoint)
+
+
+def test_the_final_repository_serves_elsewhere(tmp_path):
+    """In a server that somebody else starts, with the engine's own files gone."""
+    engine = cnn_engine(tmp_path / "engine")
+    config = ServingConfig(engine=engine, max_batch_size=4, instance_count=2)
+    final = tmp_path / "model_repository"
+    write_final_repository(final, config)
+    for _, file in engine.files:
+        file.unlink()
+    with serve(options(tmp_path / "elsewhere")) as server:
+        for entry in final.iterdir():
+            entry.rename(server.repository / entry.name)
+        load_model(server.endpoint, "cnn", timeout_s=60)
+        answer = infer(server.endpoint, "cnn", {"image": np.ones((2, 3, 32, 32), np.float32)})
+        assert answer["logits"].shape == (2, 10)
