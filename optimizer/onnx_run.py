@@ -43,19 +43,23 @@ def run_model(
     path: Path,
     feeds: Sequence[Mapping[str, NDArray[Any]]],
     *,
+    thinned_to: int | None = None,
     timeout_s: float = TIMEOUT_S,
     child: Sequence[str] = CHILD,
 ) -> list[Tensors]:
     """All outputs of the model for each of `feeds`, in order, computed on the CPU. Raises RunFailed.
 
-    Outputs that are not tensors are left out. Arrays travel as .npz files without pickles.
+    With `thinned_to`, outputs come as (rows, at most that many elements), evenly picked from each row: enough to
+    compare what would not fit into memory. Outputs that are not tensors are left out. Arrays travel as .npz files
+    without pickles.
     """
     import numpy as np
 
     with tempfile.TemporaryDirectory(prefix="tritune-run-") as folder:
         for index, feed in enumerate(feeds):
             _save(Path(folder, f"feed{index}.npz"), feed)
-        Path(folder, "request.json").write_text(json.dumps({"model": str(path.absolute()), "runs": len(feeds)}))
+        request = {"model": str(path.absolute()), "runs": len(feeds), "thinned_to": thinned_to}
+        Path(folder, "request.json").write_text(json.dumps(request))
         _run_child([*child, folder], timeout_s)
         answer = json.loads(Path(folder, "answer.json").read_text())
         if answer["reason"] is not None:
@@ -106,13 +110,13 @@ def _child(folder: Path) -> None:
         session = onnxruntime.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])
         stage = "run"
         for index in range(request["runs"]):
-            _answer_one(session, folder, index)
+            _answer_one(session, folder, index, request["thinned_to"])
     except Exception as error:  # ONNX Runtime has no common base for its errors
         reason = str(error) or type(error).__name__
     (folder / "answer.json").write_text(json.dumps({"stage": stage, "reason": reason}))
 
 
-def _answer_one(session: Any, folder: Path, index: int) -> None:
+def _answer_one(session: Any, folder: Path, index: int, thinned_to: int | None) -> None:
     import numpy as np
 
     with np.load(folder / f"feed{index}.npz", allow_pickle=False) as arrays:
@@ -121,7 +125,16 @@ def _answer_one(session: Any, folder: Path, index: int) -> None:
     outputs = zip(names, session.run(names, feed), strict=True)
     tensors = {name: array for name, array in outputs if isinstance(array, np.ndarray)}
     text = {name: array.astype(str) for name, array in tensors.items() if array.dtype == object}
-    _save(folder / f"result{index}.npz", {**tensors, **text})
+    tensors = {**tensors, **text}
+    if thinned_to is not None:
+        tensors = {name: thinned(array, thinned_to) for name, array in tensors.items()}
+    _save(folder / f"result{index}.npz", tensors)
+
+
+def thinned(array: NDArray[Any], most: int) -> NDArray[Any]:
+    """(rows, at most `most` elements) of `array`, whose first axis are the rows."""
+    rows = array.reshape(array.shape[0] if array.ndim else 1, -1)
+    return rows[:, :: max(1, -(-rows.shape[1] // most))]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from batch_models import draw, node, write
 
-from optimizer.onnx_run import RunFailed, check_loads, run_model
+from optimizer.onnx_run import RunFailed, check_loads, run_model, thinned
 
 
 def test_outputs_come_back_in_order_and_by_name(tmp_path):
@@ -62,3 +62,17 @@ def test_a_model_that_never_ends_is_given_up(tmp_path):
 def test_a_bug_in_the_child_is_not_blamed_on_the_model(tmp_path):
     with pytest.raises(RuntimeError, match="no such luck"):
         run_model(tmp_path / "m.onnx", [], child=("bash", "-c", "echo no such luck >&2; exit 3"))
+
+
+def test_thinned_outputs_keep_their_rows(tmp_path):
+    path = write(tmp_path / "m.onnx", [node("Relu", "x", "y")], {"x": ["N", 5, 4]}, {"y": ["N", 5, 4]})
+    rows = np.arange(60, dtype=np.float32).reshape(3, 5, 4)
+    (result,) = run_model(path, [{"x": rows}], thinned_to=7)
+    np.testing.assert_array_equal(result["y"], rows.reshape(3, 20)[:, ::3])
+
+
+@pytest.mark.parametrize(("shape", "most"), [((), 4), ((3,), 4), ((2, 10), 4), ((2, 4), 4), ((2, 0), 4)])
+def test_thinning_picks_at_most_so_many(shape, most):
+    result = thinned(np.zeros(shape), most)
+    assert result.shape[0] == (shape[0] if shape else 1)
+    assert result.shape[1] <= most

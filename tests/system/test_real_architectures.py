@@ -1,0 +1,58 @@
+"""The architectures that come with ONNX: opset 9, a batch fixed at 1, constants among the inputs."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from optimizer.batch_rewrite import free_batch, inferred_shapes
+from optimizer.batching import dynamic_batch, modernized
+from optimizer.onnx_files import load_proto
+from optimizer.onnx_model import read_model
+from optimizer.onnx_run import run_model
+from optimizer.shapes import with_shapes
+
+LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+ALL = sorted(path.stem for path in LIGHT.glob("light_*.onnx") if not path.stem.endswith("_output_0"))
+HEAVY = {"light_vgg19", "light_bvlc_alexnet", "light_zfnet512"}  # up to half a gigabyte of weights when they run
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_batch_reaches_the_output(name):
+    proto = load_proto(LIGHT / f"{name}.onnx")
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    inputs = [value for value in proto.graph.input if value.name not in constants]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    free_batch(proto, [value.name for value in inputs])
+    shapes = inferred_shapes(proto, [value.name for value in inputs], 5)
+    assert [shapes[value.name][0] for value in proto.graph.output] == [5]
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in HEAVY])
+def test_a_real_architecture_is_batched_and_proven(tmp_path, name):
+    done = dynamic_batch(with_shapes(read_model(LIGHT / f"{name}.onnx"), {}), tmp_path)
+    assert done.action == "rewritten"
+    assert done.model.inputs[0].shape == (3, 224, 224)
+    assert "Constants that the file lists as inputs are constants now." in done.reason
+
+
+def test_resnet50_gives_the_same_inside_and_runs_in_other_batch_sizes(tmp_path):
+    source = read_model(LIGHT / "light_resnet50.onnx")
+    done = dynamic_batch(with_shapes(source, {}), tmp_path)
+    images = np.random.default_rng(0).standard_normal((3, 3, 224, 224)).astype(np.float32)
+    (result,) = run_model(done.model.path, [{done.model.inputs[0].name: images}])
+    (alone,) = run_model(source.path, [{source.inputs[0].name: images[:1]}])
+    name = source.outputs[0].name
+    assert result[name].shape == (3, 1000)
+    np.testing.assert_allclose(result[name][:1], alone[name], rtol=1e-4)
+
+
+def test_constants_leave_the_inputs_without_touching_the_file(tmp_path):
+    path = LIGHT / "light_squeezenet.onnx"
+    before = path.read_bytes()
+    modern, notes = modernized(read_model(path), tmp_path)
+    assert notes == ["Constants that the file lists as inputs are constants now."]
+    assert [value.name for value in load_proto(modern.path).graph.input] == ["data_0"]
+    assert path.read_bytes() == before

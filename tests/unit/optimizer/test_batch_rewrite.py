@@ -1,0 +1,98 @@
+"""Rewritten graphs, run by ONNX's own reference evaluator: no ONNX Runtime, no file."""
+
+import batch_models
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from optimizer.batch_rewrite import free_batch, inferred_shapes
+from optimizer.onnx_files import load_proto
+
+
+def freed(path):
+    """What was freed, and the models before and after."""
+    before, after = load_proto(path), load_proto(path)
+    inputs = [value.name for value in after.graph.input]
+    return free_batch(after, inputs), before, after
+
+
+def assert_rows_equal_single_runs(before, after):
+    dims = [dim.dim_value for dim in before.graph.input[0].type.tensor_type.shape.dim]
+    rows = np.random.default_rng(0).standard_normal((3, *dims[1:])).astype(np.float32)
+    name = before.graph.input[0].name
+    (batch,) = ReferenceEvaluator(after).run(None, {name: rows})
+    for index in range(3):
+        (alone,) = ReferenceEvaluator(before).run(None, {name: rows[index : index + 1]})
+        np.testing.assert_allclose(batch[index : index + 1], alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", [(1, 6), (1, -1), (1, 1, 6)])
+def test_a_reshape_with_the_batch_baked_in_is_freed(tmp_path, target):
+    words, before, after = freed(batch_models.flattened(tmp_path / "m.onnx", target))
+    assert words == "1 Reshape"
+    assert_rows_equal_single_runs(before, after)
+
+
+@pytest.mark.parametrize("target", [(-1, 6), (0, -1), (0, 6)])
+def test_a_reshape_that_was_free_is_left_alone(tmp_path, target):
+    words, before, after = freed(batch_models.flattened(tmp_path / "m.onnx", target))
+    assert words == ""
+    assert list(after.graph.node) == list(before.graph.node)
+    assert_rows_equal_single_runs(before, after)
+
+
+def test_heads_folded_into_the_batch(tmp_path):
+    words, before, after = freed(batch_models.heads_folded_into_batch(tmp_path / "m.onnx"))
+    assert words == "4 Reshape"
+    assert_rows_equal_single_runs(before, after)
+
+
+def test_a_class_token_is_repeated_for_each_sample(tmp_path):
+    words, before, after = freed(batch_models.class_token(tmp_path / "m.onnx"))
+    assert words == "1 Concat"
+    assert_rows_equal_single_runs(before, after)
+
+
+def test_sizes_of_a_resize(tmp_path):
+    words, before, after = freed(batch_models.enlarged(tmp_path / "m.onnx"))
+    assert words == "1 Resize"
+    assert_rows_equal_single_runs(before, after)
+
+
+def test_a_reshape_of_weights_is_left_alone(tmp_path):
+    nodes = [batch_models.node("Reshape", "w shape", "w2"), batch_models.node("MatMul", "x w2", "y")]
+    constants = {"w": batch_models.draw(1, 12), "shape": batch_models.ints(4, 3)}
+    path = batch_models.write(tmp_path / "m.onnx", nodes, {"x": [1, 4]}, {"y": [1, 3]}, constants)
+    words, before, after = freed(path)
+    assert words == ""
+    assert_rows_equal_single_runs(before, after)
+
+
+def test_a_target_with_a_second_axis_that_varies_keeps_it(tmp_path):
+    nodes = [batch_models.node("Reshape", "x target", "y")]
+    path = batch_models.write(
+        tmp_path / "m.onnx",
+        nodes,
+        {"x": [1, "t", 6]},
+        {"y": [1, "t", 2, 3]},
+        {"target": batch_models.ints(1, 0, 2, 3)},
+    )
+    words, _, after = freed(path)
+    assert words == "1 Reshape"
+    x = batch_models.draw(2, 5, 6)
+    np.testing.assert_array_equal(ReferenceEvaluator(after).run(None, {"x": x})[0], x.reshape(2, 5, 2, 3))
+
+
+def test_the_rewritten_model_is_valid_and_names_its_batch(tmp_path):
+    _, _, after = freed(batch_models.heads_folded_into_batch(tmp_path / "m.onnx"))
+    onnx.checker.check_model(after, full_check=True)
+    for value in (*after.graph.input, *after.graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_shapes_follow_the_batch(tmp_path):
+    _, _, after = freed(batch_models.heads_folded_into_batch(tmp_path / "m.onnx"))
+    shapes = inferred_shapes(after, ["x"], 5)
+    assert shapes["c"] == (10, 3, 4)
+    assert shapes["y"] == (5, 3, 8)

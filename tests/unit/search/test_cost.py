@@ -1,0 +1,222 @@
+import json
+
+import pytest
+
+from search.cost import (
+    Machine,
+    PriceError,
+    cost_per_million_inferences_usd,
+    price_for,
+    read_prices,
+    replicas,
+)
+
+GIB = 2**30
+
+
+def entry(**changes):
+    values = {
+        "provider": "Acme",
+        "instance": "small",
+        "region": "moon-1",
+        "usd_per_hour": 0.2,
+        "vcpus": 4,
+        "memory_gib": 16,
+        "as_of": "2025-01-02",
+        "source": "https://acme.example/prices",
+    }
+    return values | changes
+
+
+@pytest.fixture
+def prices(tmp_path):
+    """Writes a price file of the given entries."""
+
+    def write(*entries, **changes):
+        path = tmp_path / "prices.json"
+        path.write_text(json.dumps({"schema_version": 1, "instances": list(entries)} | changes))
+        return path
+
+    return write
+
+
+def machine(vcpus=4, memory_gib=16.0, **more):
+    return Machine(vcpus=vcpus, memory_bytes=int(memory_gib * GIB), **more)
+
+
+def test_a_given_price_comes_first(prices):
+    price = price_for(machine(), price_file=prices(entry()), per_hour=3.5)
+    assert (price.usd_per_hour, price.source, price.as_of) == (3.5, "--price-per-hour", "")
+
+
+@pytest.mark.parametrize("per_hour", [0.0, -1.0, float("nan"), float("inf")])
+def test_an_impossible_given_price(per_hour):
+    with pytest.raises(PriceError) as caught:
+        price_for(machine(), per_hour=per_hour)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_the_named_instance_type_wins(prices):
+    path = prices(entry(), entry(instance="big", usd_per_hour=9.0, vcpus=64))
+    price = price_for(machine(instance_type="big"), price_file=path)
+    assert price.usd_per_hour == 9.0
+    assert (price.source, price.as_of) == ("https://acme.example/prices", "2025-01-02")
+    assert price.describes == "Acme big in moon-1 (64 vCPU, 16 GiB), on demand"
+
+
+def test_the_cheapest_of_the_same_size(prices):
+    path = prices(
+        entry(usd_per_hour=0.3), entry(usd_per_hour=0.2, instance="cheap"), entry(usd_per_hour=0.1, vcpus=2)
+    )
+    price = price_for(machine(memory_gib=15.3), price_file=path)  # 16 GiB as the system reports them
+    assert price.usd_per_hour == 0.2
+    assert "cheap" in price.describes
+
+
+def test_other_sizes_are_scaled_per_vcpu_and_say_so(prices):
+    path = prices(entry(), entry(instance="fat", memory_gib=64, usd_per_hour=0.5))
+    price = price_for(machine(vcpus=6, memory_gib=24), price_file=path)
+    assert price.usd_per_hour == pytest.approx(0.2 * 6 / 4)
+    assert "scaled per vCPU from Acme small" in price.describes
+    assert "fat" in price_for(machine(vcpus=6, memory_gib=90), price_file=path).describes
+
+
+def test_a_machine_without_gpu_is_not_priced_by_one(prices):
+    path = prices(entry(usd_per_hour=0.1, gpu="L4", gpu_count=1), entry())
+    assert price_for(machine(), price_file=path).usd_per_hour == 0.2
+    with pytest.raises(PriceError, match="no machine without a GPU"):
+        price_for(machine(), price_file=prices(entry(gpu="L4", gpu_count=1)))
+
+
+def test_gpus_are_matched_by_word_and_count(prices):
+    path = prices(
+        entry(instance="one", gpu="L4", gpu_count=1, usd_per_hour=1.0),
+        entry(instance="one-large", gpu="L4", gpu_count=1, usd_per_hour=1.5),
+        entry(instance="four", gpu="L4", gpu_count=4, usd_per_hour=3.0),
+        entry(instance="other", gpu="L40S", gpu_count=1, usd_per_hour=0.5),
+    )
+    assert price_for(machine(gpu="NVIDIA L4", gpu_count=1), price_file=path).usd_per_hour == 1.0
+    assert price_for(machine(gpu="NVIDIA L4", gpu_count=4), price_file=path).usd_per_hour == 3.0
+    two = price_for(machine(gpu="NVIDIA L4", gpu_count=2), price_file=path)
+    assert two.usd_per_hour == pytest.approx(1.5)
+    assert "2 x L4, scaled by the number of GPUs from Acme four" in two.describes
+
+
+def test_gpus_of_one_name_differ_in_memory(prices):
+    path = prices(
+        entry(instance="a", gpu="A100", gpu_count=1, gpu_memory_gib=40, usd_per_hour=3.0),
+        entry(instance="b", gpu="A100", gpu_count=1, gpu_memory_gib=80, usd_per_hour=5.0),
+    )
+    large = machine(gpu="NVIDIA A100-SXM4-80GB", gpu_count=1, gpu_memory_bytes=81920 * 2**20)
+    assert price_for(large, price_file=path).usd_per_hour == 5.0
+
+
+def test_an_unknown_gpu_names_the_way_out(prices):
+    with pytest.raises(PriceError) as caught:
+        price_for(
+            machine(gpu="NVIDIA GeForce RTX 4090", gpu_count=1), price_file=prices(entry(gpu="L4", gpu_count=1))
+        )
+    assert "RTX 4090" in str(caught.value)
+    assert "--price-per-hour" in str(caught.value).splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"usd_per_hour": -1}, "instances.0.usd_per_hour"),
+        ({"usd_per_hour": "cheap"}, "instances.0.usd_per_hour"),
+        ({"vcpus": 0}, "instances.0.vcpus"),
+        ({"as_of": "yesterday"}, "instances.0.as_of"),
+        ({"price": 1}, "instances.0.price"),
+        ({"gpu": "L4"}, "instances.0: Value error, gpu and gpu_count"),
+    ],
+)
+def test_a_malformed_file_names_the_key(prices, change, key):
+    path = prices(entry(**change))
+    with pytest.raises(PriceError) as caught:
+        read_prices(path)
+    first, second = str(caught.value).splitlines()
+    assert key in first
+    assert str(path) in first
+    assert "Correct" in second
+
+
+def test_a_missing_key_an_old_schema_and_no_entries(prices):
+    broken = entry()
+    del broken["source"]
+    with pytest.raises(PriceError, match=r"instances\.0\.source: Field required"):
+        read_prices(prices(broken))
+    with pytest.raises(PriceError, match="schema_version"):
+        read_prices(prices(entry(), schema_version=2))
+    with pytest.raises(PriceError, match="instances"):
+        read_prices(prices())
+
+
+def test_files_that_are_no_price_files(tmp_path):
+    with pytest.raises(PriceError, match="cannot be read"):
+        read_prices(tmp_path / "none.json")
+    (tmp_path / "text.json").write_text("not json")
+    with pytest.raises(PriceError, match="not valid: the file: Invalid JSON"):
+        read_prices(tmp_path / "text.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(PriceError, match="cannot be read"):
+        read_prices(tmp_path / "bytes.json")
+
+
+def test_the_packaged_prices_are_dated_sourced_and_unique():
+    instances = read_prices().instances
+    assert all(instance.source.startswith("https://") for instance in instances)
+    assert len({(instance.provider, instance.instance) for instance in instances}) == len(instances)
+    assert {"T4", "A10G", "L4", "L40S", "A100", "H100", "H200"} <= {instance.gpu for instance in instances}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "memory_mib", "instance"),
+    [
+        ("Tesla T4", 15360, "g4dn.xlarge"),
+        ("NVIDIA A10G", 23028, "g5.xlarge"),
+        ("NVIDIA L4", 23034, "g2-standard-4"),
+        ("NVIDIA L40S", 46068, "g6e.xlarge"),
+        ("Tesla V100-SXM2-16GB", 16384, "p3.2xlarge"),
+        ("NVIDIA H100 80GB HBM3", 81559, "p5.48xlarge"),
+        ("NVIDIA H100 NVL", 95830, "Standard_NC40ads_H100_v5"),
+        ("NVIDIA H200", 143771, "p5en.48xlarge"),
+    ],
+)
+def test_gpus_by_the_names_that_drivers_give(gpu, memory_mib, instance):
+    price = price_for(machine(gpu=gpu, gpu_count=1, gpu_memory_bytes=memory_mib * 2**20))
+    assert instance in price.describes
+
+
+def test_cost_per_million_inferences():
+    # 1000/s for an hour are 3.6 million inferences; at 7.20 USD an hour that is 2 USD a million.
+    assert cost_per_million_inferences_usd(7.2, 1000) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("rate", [0.0, -5.0, float("nan"), float("inf")])
+def test_no_rate_has_no_cost(rate):
+    with pytest.raises(ValueError, match="no cost"):
+        cost_per_million_inferences_usd(1.0, rate)
+
+
+@pytest.mark.parametrize(
+    ("rate", "certified", "headroom", "count"),
+    [
+        (2000, 1000, 0.0, 2),
+        (2001, 1000, 0.0, 3),
+        (1, 1000, 0.0, 1),
+        (3.3, 1.1, 0.0, 3),
+        (800, 1000, 0.2, 1),
+        (801, 1000, 0.2, 2),
+    ],
+)
+def test_replicas(rate, certified, headroom, count):
+    assert replicas(rate, certified, headroom=headroom) == count
+
+
+@pytest.mark.parametrize(
+    ("rate", "certified", "headroom"), [(0, 1, 0), (1, 0, 0), (1, 1, 1), (1, float("nan"), 0), (1, 1, -0.5)]
+)
+def test_replicas_that_make_no_sense(rate, certified, headroom):
+    with pytest.raises(ValueError, match="cannot be served"):
+        replicas(rate, certified, headroom=headroom)
