@@ -1,0 +1,207 @@
+"""HTTP/1.1 over keep-alive connections: prepared requests out, status and length of the answers in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING
+
+from loadgen.http_answer import AnswerReader, Head, MalformedAnswer, ReadBuffer
+from loadgen.outcomes import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, outcome_of_http
+from loadgen.poller import WRITE, Poller
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from loadgen.streams import Address, Stream
+
+_SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
+_EXAMPLE_BYTES = 500
+_OUT_OF = (23, 24, 99, 105)  # ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS
+
+
+class _Connection:
+    """One socket with at most one request on it."""
+
+    __slots__ = ("fd", "reader", "ready", "row", "stream", "unsent")
+
+    def __init__(self, stream: Stream, buffer: ReadBuffer) -> None:
+        self.stream = stream
+        self.fd = stream.fileno()
+        self.reader = AnswerReader(buffer)
+        self.ready = False
+        self.row: int | None = None
+        self.unsent: memoryview | None = None
+
+
+class HttpWire:
+    """Sends row r as `requests[r % len(requests)]` and calls `finished(row, outcome)` when its answer is whole.
+
+    `error_example` is the text of the first answer that was no success.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        requests: Sequence[bytes],
+        poller: Poller,
+        finished: Callable[[int, int], None],
+    ) -> None:
+        self._address = address
+        self._requests = requests
+        self._poller = poller
+        self.finished = finished
+        self._buffer = ReadBuffer()
+        self._connections: dict[int, _Connection] = {}
+        self._free: deque[_Connection] = deque()  # in turn, as independent users would, so that none grows old
+        self.connecting = 0
+        self.in_flight: dict[int, _Connection] = {}
+        self.bytes_sent = 0
+        self.connections_opened = 0
+        self.error_example: str | None = None
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes of all answers, heads included."""
+        return self._buffer.bytes_received
+
+    def open(self, count: int) -> None:
+        """Begin to open connections until there are `count`. Raises OSError when one is refused at once."""
+        while len(self._connections) < count:
+            self._connect()
+
+    def send(self, row: int) -> None:
+        """Start the request of a row on a free connection, or on a new one."""
+        try:
+            connection = self._free.popleft() if self._free else self._connect()
+        except OSError as error:
+            self.finished(row, CLIENT_LIMIT if error.errno in _OUT_OF else NOT_CONNECTED)
+            return
+        connection.row = row
+        self.in_flight[row] = connection
+        request = self._requests[row % len(self._requests)]
+        if connection.ready:
+            self._push(connection, request)
+        else:
+            connection.unsent = memoryview(request)
+        if len(self._free) < _SPARE and self.connecting < _SPARE:
+            self._open_spare()
+
+    def handle(self, fd: int, events: int) -> None:
+        """Go on with a connection that the poller reported; others' file descriptors are ignored."""
+        connection = self._connections.get(fd)
+        if connection is None:
+            return
+        try:
+            if not connection.ready:
+                self._go_on_connecting(connection)
+                return
+            if events & WRITE:
+                self._push(connection, connection.unsent or b"")
+            if events & ~WRITE and connection.fd in self._connections:
+                self._receive(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def give_up(self, row: int) -> None:
+        """Forget a request, and close its connection: its answer must not be taken for another's."""
+        self._drop(self.in_flight.pop(row))
+
+    def close(self) -> None:
+        """Close all connections; what is in flight is forgotten."""
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self.in_flight.clear()
+
+    def _connect(self) -> _Connection:
+        connection = _Connection(self._address.open(), self._buffer)
+        self._connections[connection.fd] = connection
+        self._poller.add(connection.fd, WRITE)
+        self.connecting += 1
+        self.connections_opened += 1
+        return connection
+
+    def _open_spare(self) -> None:
+        with contextlib.suppress(OSError):  # the request that comes to need it will say so
+            self._connect()
+
+    def _go_on_connecting(self, connection: _Connection) -> None:
+        if not connection.stream.connected():
+            self._poller.change(connection.fd, connection.stream.wants())
+            return
+        connection.ready = True
+        self.connecting -= 1
+        self._poller.change(connection.fd, connection.stream.wants())
+        if connection.row is None:
+            self._free.append(connection)
+        else:
+            self._push(connection, connection.unsent or b"")
+
+    def _push(self, connection: _Connection, data: bytes | memoryview) -> None:
+        """Give the kernel what it takes of the data; ask to be called again for the rest."""
+        waited = connection.unsent is not None
+        try:
+            while data:
+                count = connection.stream.send(data)
+                self.bytes_sent += count
+                if count == len(data):
+                    break
+                data = memoryview(data)[count:]
+            connection.unsent = None
+        except BlockingIOError:
+            connection.unsent = memoryview(data)
+        except OSError as error:
+            self._broken(connection, error)
+            return
+        if waited or connection.unsent is not None:
+            wants = connection.stream.wants()
+            self._poller.change(connection.fd, wants if connection.unsent is None else wants | WRITE)
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            head = None
+            while head is None:
+                head = connection.reader.read(connection.stream)
+        except BlockingIOError:
+            return
+        row = connection.row
+        if row is None:
+            raise MalformedAnswer("an answer without a request")
+        del self.in_flight[row]
+        connection.row = None
+        if head.status != 200:
+            self._note(head, connection)
+        if head.keep_alive and connection.unsent is None:
+            self._free.append(connection)
+        else:
+            self._drop(connection)
+        self.finished(row, outcome_of_http(head.status))
+
+    def _note(self, head: Head, connection: _Connection) -> None:
+        if self.error_example is None:
+            text = connection.reader.body[:_EXAMPLE_BYTES].decode(errors="replace").strip()
+            self.error_example = f"http {head.status}: {text}"
+
+    def _broken(self, connection: _Connection, error: OSError) -> None:
+        """End a connection, and the request on it as failed."""
+        row = connection.row
+        if isinstance(error, MalformedAnswer):
+            outcome = MALFORMED
+        else:
+            outcome = CLOSED if connection.ready else NOT_CONNECTED
+        self._drop(connection)
+        if row is not None:
+            del self.in_flight[row]
+            self.error_example = self.error_example or str(error)
+            self.finished(row, outcome)
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.fd, None) is None:
+            return
+        if not connection.ready:
+            self.connecting -= 1
+        if connection in self._free:
+            self._free.remove(connection)
+        self._poller.remove(connection.fd)
+        connection.stream.close()

@@ -1,0 +1,59 @@
+"""How a request ended, as a number small enough to keep one for each of ten million."""
+
+from __future__ import annotations
+
+OK = 0
+TIMED_OUT = 1
+NOT_CONNECTED = 2
+CLOSED = 3
+MALFORMED = 4
+CLIENT_LIMIT = 5
+UNFINISHED = 6
+_OTHER_STATUS = 19
+
+_NAMES = {
+    OK: "ok",
+    TIMED_OUT: "time-out",
+    NOT_CONNECTED: "no connection",
+    CLOSED: "connection closed",
+    MALFORMED: "malformed answer",
+    CLIENT_LIMIT: "client out of files or ports",
+    UNFINISHED: "unfinished",  # only in the log of a run that is still going on
+    _OTHER_STATUS: "http other",
+}
+
+# Statuses as they occur, packed into what a byte leaves free: (first status, how many, first number).
+_STATUS_RANGES = ((300, 20, 20), (400, 60, 40), (500, 50, 100), (200, 27, 150))
+_GRPC_BASE = 200
+_GRPC_NAMES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+
+
+def outcome_of_http(status: int) -> int:
+    """0 for status 200, the number of the failure for any other."""
+    if status == 200:
+        return OK
+    for first, count, number in _STATUS_RANGES:
+        if first <= status < first + count:
+            return number + status - first
+    return _OTHER_STATUS
+
+
+def outcome_of_grpc(status: int) -> int:
+    """0 for gRPC status 0, the number of the failure for any other."""
+    return OK if status == 0 else _GRPC_BASE + (status if status < len(_GRPC_NAMES) else 2)
+
+
+def outcome_name(number: int) -> str:
+    """What people read: `time-out`, `http 503`, `grpc UNAVAILABLE`."""
+    if number in _NAMES:
+        return _NAMES[number]
+    if number > _GRPC_BASE:
+        return f"grpc {_GRPC_NAMES[number - _GRPC_BASE]}"
+    for first, count, base in _STATUS_RANGES:
+        if base <= number < base + count:
+            return f"http {first + number - base}"
+    raise ValueError(f"{number} is no outcome.\nOutcomes come from loadgen.outcomes.")

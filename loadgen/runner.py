@@ -1,0 +1,272 @@
+"""Runs load plans in processes of their own, started once and used for many runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from loadgen import errors
+from loadgen.arrivals import schedule
+from loadgen.measurement import ClientUse, Measurement, RequestLog
+from loadgen.messages import Channel, Message, payload_to_json, target_to_json
+from loadgen.plan import LoadPlan, Payload, Target
+from loadgen.server_stats import timings_between
+from loadgen.share import Share, ShareResult
+from loadgen.shared_log import GrowingLog, LogTable, create_table_fd
+from loadgen.summary import measurement_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+Watch = Callable[[RequestLog], bool]
+
+_WATCH_EVERY_S = 0.5
+_START_IN_NS = 100_000_000
+_STDERR_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRun:
+    """One finished run. `stopped`: None when the plan was carried out to its end."""
+
+    log: RequestLog
+    measurement: Measurement
+    stopped: Literal["overloaded", "watch"] | None
+
+
+class LoadGenerator:
+    """`processes` load processes, from `with` to the end of its block; construction is free.
+
+    The processes ignore Ctrl-C, which reaches this process alone, and die with the thread that started them.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        if processes < 1:
+            raise errors.PlanError(f"{processes} load processes send nothing.\nUse 1 or more.")
+        self._count = processes
+        self._workers: list[_Child] = []
+
+    def __enter__(self) -> Self:
+        self._workers = [_Child() for _ in range(self._count)]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+    def run(
+        self,
+        target: Target,
+        plan: LoadPlan,
+        *,
+        payload: Payload | None = None,
+        limit_ms: float | None = None,
+        watch: Watch | None = None,
+    ) -> LoadRun:
+        """Send the plan's load to the target, and return when every request has ended.
+
+        `limit_ms` is the latency limit: with it, a backlog that grows without end stops the run. `watch` is
+        called about every 0.5 s with the log so far, which ends at the first request whose latency could
+        still be under the limit; True stops the run. What was sent is waited for in any case.
+
+        Raises TargetUnreachable, TargetRefused, PayloadError before the load, WorkerDied during it.
+        """
+        if not self._workers:
+            raise RuntimeError(
+                "LoadGenerator.run is called outside its with block.\nUse `with LoadGenerator() as g:`."
+            )
+        run = _Run(self._workers, target, plan, payload or Payload(), limit_ms, watch)
+        try:
+            return run.carried_out()
+        except BaseException:
+            self._replace_workers()
+            raise
+
+    def _replace_workers(self) -> None:
+        """After an error nobody knows where the workers stand; new ones are half a second away."""
+        for worker in self._workers:
+            worker.close()
+        self._workers = [_Child() for _ in range(self._count)]
+
+
+class _Child:
+    """One load process and the channel to it."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._stderr = tempfile.TemporaryFile()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "loadgen.worker", str(os.getpid())],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                start_new_session=True,
+            )
+        self._channel = Channel(ours)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, message: Message, fd: int | None = None) -> None:
+        try:
+            self._channel.send(message, fd)
+        except OSError as error:
+            raise self._death() from error
+
+    def receive(self) -> Message:
+        """The next message; an error that the worker reports is raised here."""
+        try:
+            message, _ = self._channel.receive()
+        except (EOFError, ConnectionError) as error:
+            raise self._death() from error
+        if "error" in message:
+            raise _error_class(message["error"])(message["text"])
+        return message
+
+    def waits(self, timeout_s: float) -> bool:
+        return self._channel.waits(timeout_s)
+
+    def close(self) -> None:
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+        self._stderr.close()
+
+    def _death(self) -> errors.WorkerDied:
+        code = self._process.wait(timeout=10)
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").splitlines()[-_STDERR_LINES:]
+        said = "\n".join(lines) or "It wrote nothing to stderr."
+        return errors.WorkerDied(f"a load process ended with exit code {code}. Its last words:\n{said}")
+
+
+class _Run:
+    """One plan on its way through the workers."""
+
+    def __init__(
+        self,
+        workers: list[_Child],
+        target: Target,
+        plan: LoadPlan,
+        payload: Payload,
+        limit_ms: float | None,
+        watch: Watch | None,
+    ) -> None:
+        self._workers = workers
+        self._target = target
+        self._plan = plan
+        self._payload = payload
+        self._limit_ms = limit_ms
+        self._watch = watch
+        self._stopped: Literal["overloaded", "watch"] | None = None
+
+    def carried_out(self) -> LoadRun:
+        table = self._prepare()
+        before = self._statistics()
+        results = self._load(table)
+        after = self._statistics()
+        log = table.finished()
+        measurement = measurement_of(
+            log,
+            self._plan,
+            client=_client_use(results),
+            limit_ms=self._limit_ms,
+            server=timings_between(before, after),
+            error_example=next((result.error_example for result in results if result.error_example), None),
+            stopped=self._stopped is not None,
+        )
+        return LoadRun(log=log, measurement=measurement, stopped=self._stopped)
+
+    def _prepare(self) -> LogTable:
+        """Give every worker its share; returns when all have connected and tried a request."""
+        due_ns = schedule(self._plan)
+        fd = create_table_fd(len(due_ns))
+        try:
+            table = LogTable(fd, len(due_ns))
+            table.scheduled_ns[:] = due_ns
+            for number, worker in enumerate(self._workers):
+                worker.send(
+                    {
+                        "do": "prepare",
+                        "rows": len(due_ns),
+                        "share": asdict(self._share(number)),
+                        "target": target_to_json(self._target),
+                        "payload": payload_to_json(self._payload),
+                    },
+                    fd,
+                )
+        finally:
+            os.close(fd)
+        for worker in self._workers:
+            worker.receive()
+        return table
+
+    def _share(self, number: int) -> Share:
+        parts = len(self._workers)
+        cap = self._plan.max_in_flight
+        return Share(
+            part=number,
+            parts=parts,
+            timeout_s=self._plan.timeout_s,
+            rate_per_s=self._plan.rate_per_s / parts,
+            limit_ms=self._limit_ms,
+            max_in_flight=None if cap is None else max(1, (cap + number) // parts),
+        )
+
+    def _statistics(self) -> dict[str, Any] | None:
+        self._workers[0].send({"do": "statistics", "target": target_to_json(self._target)})
+        statistics: dict[str, Any] | None = self._workers[0].receive()["statistics"]
+        return statistics
+
+    def _load(self, table: LogTable) -> list[ShareResult]:
+        origin_ns = time.monotonic_ns() + _START_IN_NS
+        for worker in self._workers:
+            worker.send({"do": "start", "origin_ns": origin_ns})
+        late_ns = None if self._limit_ms is None else round(self._limit_ms * 1e6)
+        growing = GrowingLog(table, late_ns)
+        results: list[ShareResult] = []
+        for worker in self._workers:
+            next_look = time.monotonic() + _WATCH_EVERY_S
+            while not worker.waits(max(0.0, next_look - time.monotonic())):
+                next_look = time.monotonic() + _WATCH_EVERY_S
+                if self._watch is not None and self._stopped is None:
+                    now_ns = time.monotonic_ns() - origin_ns
+                    if self._watch(growing.at(now_ns)):
+                        self._stop("watch")
+            result = ShareResult(**worker.receive())
+            results.append(result)
+            if result.overloaded and self._stopped is None:
+                self._stop("overloaded")
+        return results
+
+    def _stop(self, reason: Literal["overloaded", "watch"]) -> None:
+        self._stopped = reason
+        for worker in self._workers:
+            worker.send({"do": "stop"})
+
+
+def _client_use(results: list[ShareResult]) -> ClientUse:
+    return ClientUse(
+        cpu_share=max(result.cpu_s / result.wall_s for result in results),
+        cpu_s=sum(result.cpu_s for result in results),
+        bytes_sent=sum(result.bytes_sent for result in results),
+        bytes_received=sum(result.bytes_received for result in results),
+        connections_opened=sum(result.connections_opened for result in results),
+    )
+
+
+def _error_class(name: str) -> type[errors.LoadError]:
+    found = getattr(errors, name, errors.LoadError)
+    return found if isinstance(found, type) and issubclass(found, errors.LoadError) else errors.LoadError

@@ -1,0 +1,205 @@
+"""Non-blocking byte streams to a server: TCP as it is, or with TLS on top."""
+
+from __future__ import annotations
+
+import _socket  # the sockets below gevent's, see loadgen.poller
+import socket as socket_names
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loadgen.errors import TargetUnreachable
+from loadgen.poller import READ, WRITE
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from loadgen.plan import Target
+
+
+class Stream(Protocol):
+    """What a connection needs of its socket. BlockingIOError where it would wait, OSError where it broke."""
+
+    def fileno(self) -> int:
+        """The socket's file descriptor, for the poller."""
+
+    def connected(self) -> bool:
+        """Go on connecting; True once data can be sent."""
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        """The number of bytes taken, at least one."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """The number of bytes read; 0 at the end of the stream."""
+
+    def wants(self) -> int:
+        """The events to wait for on the stream's own behalf, with nothing of its user's left to send."""
+
+    def close(self) -> None:
+        """Give the socket back."""
+
+
+class TcpStream(_socket.socket):
+    """A TCP socket without Nagle's delay; `send` and `recv_into` are the kernel's own, nothing in between."""
+
+    def __init__(self, family: int, address: tuple[Any, ...]) -> None:
+        super().__init__(family, _socket.SOCK_STREAM)
+        self.setblocking(False)
+        self.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        self._connected = False
+        try:
+            self.connect(address)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            raise
+
+    def connected(self) -> bool:
+        """See `Stream`."""
+        error = self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+        if error:
+            raise OSError(error, "connect failed")
+        try:
+            self.getpeername()
+        except OSError:
+            return False
+        self._connected = True
+        return True
+
+    def wants(self) -> int:
+        """See `Stream`."""
+        return READ if self._connected else WRITE
+
+
+class TlsStream:
+    """TLS over a TCP stream, through memory buffers: what TLS wants to send may outlast one call."""
+
+    def __init__(self, tcp: TcpStream, context: ssl.SSLContext, host: str) -> None:
+        self._tcp = tcp
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._unsent = b""
+        self._chunk = memoryview(bytearray(1 << 18))
+        self._ready = False
+        self.fileno = tcp.fileno
+        self.close = tcp.close
+
+    def connected(self) -> bool:
+        """See `Stream`."""
+        if self._ready:
+            return True
+        if not self._tcp.connected():
+            return False
+        self._fill()
+        try:
+            self._tls.do_handshake()
+            self._ready = True
+        except ssl.SSLWantReadError:
+            pass
+        finally:
+            self._flush()
+        return self._ready
+
+    @property
+    def protocol(self) -> str | None:
+        """What both sides agreed to speak (ALPN), known once connected."""
+        return self._tls.selected_alpn_protocol()
+
+    def send(self, data: bytes | memoryview, /) -> int:
+        """See `Stream`; takes at most 64 KiB at once."""
+        if not self._flush():
+            raise BlockingIOError
+        taken = self._tls.write(data[: 1 << 16])
+        self._flush()
+        return taken
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """See `Stream`; may return less than what is there, so read until it would wait."""
+        ended = False
+        while True:
+            try:
+                return int(self._tls.read(len(buffer), buffer))  # a count, since there is a buffer
+            except ssl.SSLWantReadError:
+                if ended:
+                    return 0
+                ended = self._fill() == 0
+                self._flush()
+            except ssl.SSLZeroReturnError:
+                return 0
+
+    def wants(self) -> int:
+        """See `Stream`."""
+        return self._tcp.wants() | (WRITE if self._unsent or self._outgoing.pending else 0)
+
+    def _fill(self) -> int:
+        """Take what the kernel has; raises BlockingIOError in the data phase when it has nothing."""
+        try:
+            count = self._tcp.recv_into(self._chunk)
+        except BlockingIOError:
+            if self._ready:
+                raise
+            return -1
+        if count == 0 and not self._ready:
+            raise ConnectionResetError("closed in the middle of the TLS handshake")
+        self._incoming.write(self._chunk[:count])
+        return count
+
+    def _flush(self) -> bool:
+        """Give the kernel what TLS has ready; whether all of it went."""
+        while self._unsent or self._outgoing.pending:
+            if not self._unsent:
+                self._unsent = self._outgoing.read()
+            try:
+                count = self._tcp.send(self._unsent)
+            except BlockingIOError:
+                return False
+            self._unsent = self._unsent[count:]
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to connect: the first address that the name resolved to, and TLS where the target asks for it."""
+
+    family: int
+    sockaddr: tuple[Any, ...]
+    host: str
+    context: ssl.SSLContext | None
+
+    def open(self) -> Stream:
+        """A stream that begins to connect. Raises OSError when it cannot even begin."""
+        tcp = TcpStream(self.family, self.sockaddr)
+        return tcp if self.context is None else TlsStream(tcp, self.context, self.host)
+
+
+def address_of(target: Target) -> Address:
+    """Resolve the target's name, once. Raises TargetUnreachable when the name is unknown."""
+    try:
+        found = socket_names.getaddrinfo(target.host, target.port, type=socket_names.SOCK_STREAM)
+    except OSError as error:
+        raise TargetUnreachable(
+            f"the name {target.host} is not known ({error}).\nCheck the address {target.url}."
+        ) from error
+    family, _, _, _, sockaddr = found[0]
+    context = tls_context(target) if target.is_tls else None
+    return Address(family=family, sockaddr=sockaddr, host=target.host, context=context)
+
+
+def tls_context(target: Target) -> ssl.SSLContext:
+    """Certificates as the target wants them checked; gRPC says by ALPN that it speaks HTTP/2."""
+    try:
+        context = ssl.create_default_context(cafile=_readable(target.ca_cert))
+    except (OSError, ssl.SSLError) as error:
+        raise TargetUnreachable(f"{target.ca_cert} is no certificate file ({error}).\nGive a PEM file.") from error
+    if target.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if not target.is_http:
+        context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _readable(path: Path | None) -> str | None:
+    return None if path is None else str(path)

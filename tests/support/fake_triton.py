@@ -1,0 +1,290 @@
+"""A Triton of a few lines for the tests of the load generator: one thread, one epoll, exact delays.
+
+`python fake_triton.py --delay-ms 5` prints its port and serves until its stdin closes. It answers every
+inference after a fixed delay and writes down, by its own clock, how long it really kept each one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import heapq
+import json
+import select
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FAULTS = ("none", "error", "close", "silent", "redirect", "chunked", "connection-close", "no-length", "pieces")
+
+
+class Server:
+    """Serves one model, `delay`: FP32 input x of the given size, batches of up to 64."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.listener = socket.create_server(("127.0.0.1", options.port), backlog=1024)
+        if options.certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(options.certificate)
+            self.listener = context.wrap_socket(self.listener, server_side=True, do_handshake_on_connect=True)
+        self.listener.setblocking(False)
+        self.epoll = select.epoll()
+        self.epoll.register(self.listener.fileno(), select.EPOLLIN)
+        self.epoll.register(sys.stdin.fileno(), select.EPOLLIN | select.EPOLLHUP)
+        self.clients: dict[int, Client] = {}
+        self.due: list[tuple[int, int, Client]] = []
+        self.kept_ns: list[int] = []
+        self.arrived_ns: list[int] = []
+        self.busy_until_ns = 0
+        self.infer_count = 0
+
+    def serve(self) -> None:
+        while True:
+            wait = self.due[0][0] - time.monotonic_ns() if self.due else 1_000_000_000
+            if wait > 0 and not select.select([self.epoll.fileno()], [], [], wait * 1e-9)[0]:
+                wait = 0
+            for fd, _ in self.epoll.poll(0):
+                if fd == sys.stdin.fileno():
+                    return
+                if fd == self.listener.fileno():
+                    self.accept()
+                elif fd in self.clients:
+                    self.clients[fd].read()
+            now = time.monotonic_ns()
+            while self.due and self.due[0][0] <= now:
+                _, arrived, client = heapq.heappop(self.due)
+                self.answer(client, arrived)
+                now = time.monotonic_ns()
+
+    def accept(self) -> None:
+        try:
+            connection, _ = self.listener.accept()
+        except (ssl.SSLError, OSError):
+            return
+        if not isinstance(connection, ssl.SSLSocket):
+            connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.clients[connection.fileno()] = Client(self, connection)
+        self.epoll.register(connection.fileno(), select.EPOLLIN)
+
+    def drop(self, client: Client) -> None:
+        if self.clients.pop(client.fd, None) is not None:
+            self.epoll.unregister(client.fd)
+            client.socket.close()
+
+    def inference(self, client: Client) -> None:
+        """Keep it for the delay; with one instance, behind all that came before."""
+        now = time.monotonic_ns()
+        self.infer_count += 1
+        self.arrived_ns.append(now)
+        delay_ns = round(self.options.delay_ms * 1e6)
+        if self.options.stall_at_s and self.infer_count == 1 + self.options.stall_after:
+            time.sleep(self.options.stall_at_s)
+        start = max(now, self.busy_until_ns) if self.options.one_at_a_time else now
+        self.busy_until_ns = start + delay_ns
+        if delay_ns == 0 and start == now:
+            self.answer(client, now)
+        else:
+            heapq.heappush(self.due, (start + delay_ns, now, client))
+
+    def answer(self, client: Client, arrived: int) -> None:
+        if client.fd not in self.clients:
+            return
+        fault = self.options.fault if self.infer_count > self.options.good_first else "none"
+        if fault != "silent":
+            client.answer_inference(fault)
+        self.kept_ns.append(time.monotonic_ns() - arrived)
+
+    def document(self, path: str) -> dict[str, Any] | None:
+        model = "/v2/models/delay"
+        size = self.options.size
+        if path == model:
+            return {
+                "name": "delay",
+                "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, size]}],
+                "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+            }
+        if path == f"{model}/config":
+            return {"name": "delay", "max_batch_size": 64, "input": [{"name": "x"}]}
+        if path == f"{model}/stats":
+            return {"model_stats": [self.statistics()]}
+        if path == "/kept":
+            return {"kept_ns": self.kept_ns, "arrived_ns": self.arrived_ns}
+        return None
+
+    def statistics(self) -> dict[str, Any]:
+        count, total = len(self.kept_ns), sum(self.kept_ns)
+        stage = {"count": count, "ns": 0}
+        infer = {"count": count, "ns": total}
+        return {
+            "version": "1",
+            "inference_count": count,
+            "execution_count": count,
+            "inference_stats": {
+                "success": infer, "fail": stage, "queue": stage, "compute_input": stage,
+                "compute_infer": infer, "compute_output": stage,
+            },
+            "batch_stats": [
+                {"batch_size": 1, "compute_input": stage, "compute_infer": infer, "compute_output": stage}
+            ],
+        }  # fmt: skip
+
+
+class Client:
+    """One connection: what has been read of the request, and the length it will have."""
+
+    def __init__(self, server: Server, connection: socket.socket) -> None:
+        self.server = server
+        self.socket = connection
+        self.fd = connection.fileno()
+        self.missing = 0  # bytes of an inference body that are still to come
+        self.head = b""
+
+    def read(self) -> None:
+        try:
+            data = self.socket.recv(1 << 20)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.server.drop(self)
+            return
+        if self.missing:
+            self.missing -= len(data)
+            if self.missing <= 0:
+                self.missing = 0
+                self.server.inference(self)
+            return
+        self.head += data
+        end = self.head.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        head, rest, self.head = self.head[:end], self.head[end + 4 :], b""
+        method, path, _ = head.split(b"\r\n", 1)[0].decode().split(" ")
+        if method == "GET":
+            self.answer_document(path)
+            return
+        if path != "/v2/models/delay/infer":
+            self.send(b"404 Not Found", b'{"error":"unknown model"}')
+            return
+        at = head.index(b"\r\nContent-Length:") + 17
+        self.missing = int(head[at:].split(b"\r\n")[0]) - len(rest)
+        if self.missing <= 0:
+            self.missing = 0
+            self.server.inference(self)
+
+    def answer_document(self, path: str) -> None:
+        document = self.server.document(path)
+        if self.server.options.refuse:
+            self.send(self.server.options.refuse.encode(), b'{"error":"as asked"}')
+        elif document is None:
+            self.send(b"404 Not Found", json.dumps({"error": f"unknown {path}"}).encode())
+        else:
+            self.send(b"200 OK", json.dumps(document).encode())
+
+    def answer_inference(self, fault: str) -> None:
+        body = b'{"outputs":[]}' + b"\0" * self.server.options.answer_bytes
+        length = b"\r\nContent-Length: %d\r\n\r\n" % len(body)
+        ok = b"HTTP/1.1 200 OK"
+        chunked = b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+        if fault == "pieces":
+            self.write_in_pieces(ok + length + body)
+            return
+        answers = {
+            "none": ok + length + body,
+            "error": b"HTTP/1.1 500 Broken\r\nContent-Length: 27\r\n\r\n" + b'{"error":"the model broke"}',
+            "redirect": b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+            "close": b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf of it",
+            "chunked": ok + chunked,
+            "connection-close": ok + b"\r\nConnection: close" + length + body,
+            "no-length": ok + b"\r\n\r\n" + body,
+        }
+        self.write(answers[fault])
+        if fault in ("close", "connection-close", "no-length"):
+            self.server.drop(self)
+
+    def write_in_pieces(self, data: bytes) -> None:
+        for at in range(0, len(data), 7):
+            self.write(data[at : at + 7])
+            time.sleep(0.0002)
+
+    def send(self, status: bytes, body: bytes) -> None:
+        self.write(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+
+    def write(self, data: bytes) -> None:
+        try:
+            while data:
+                try:
+                    data = data[self.socket.send(data) :]
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    select.select([], [self.fd], [])
+        except OSError:
+            self.server.drop(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeTriton:
+    """A running fake, as a test sees it."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def document(self, path: str) -> Any:
+        with urlopen(self.url + path, timeout=10) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def fake_triton(*options: str, scheme: str = "http") -> Iterator[FakeTriton]:
+    """Start a fake in a process of its own; see `main` for its options."""
+    command = [sys.executable, str(Path(__file__)), *options]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        yield FakeTriton(url=f"{scheme}://127.0.0.1:{port}", process=process)
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--delay-ms", type=float, default=0.0)
+    parser.add_argument("--size", type=int, default=256, help="elements of the input")
+    parser.add_argument("--answer-bytes", type=int, default=8)
+    parser.add_argument("--one-at-a-time", action="store_true", help="requests queue: M/D/1 instead of M/D/inf")
+    parser.add_argument("--fault", choices=FAULTS, default="none")
+    parser.add_argument("--good-first", type=int, default=0, help="so many inferences are answered well")
+    parser.add_argument("--stall-at-s", type=float, default=0.0, help="sleep so long, once")
+    parser.add_argument("--stall-after", type=int, default=0, help="after so many inferences")
+    parser.add_argument("--refuse", default="", help="answer all questions with this status")
+    parser.add_argument("--certificate", default="", help="PEM file with key: speak TLS")
+    options = parser.parse_args()
+    ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: waits end within a microsecond
+    server = Server(options)
+    print(server.listener.getsockname()[1], flush=True)
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()
