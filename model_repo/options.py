@@ -42,7 +42,8 @@ class ServerOptions:
     exit_grace_s: float = 2.0  # between SIGTERM and SIGKILL
 
     def __post_init__(self) -> None:
-        if (self.kind == "remote") != (self.remote is not None and self.repository is not None):
+        given_remote = {self.remote is not None, self.repository is not None}
+        if given_remote != {self.kind == "remote"}:
             raise ValueError(
                 "remote and repository go with the kind `remote`, both of them, and with no other kind"
             )

@@ -64,7 +64,7 @@ class Server:
         Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
         RepositoryWriteFailed.
         """
-        if self._loaded is not None and replace(self._loaded, instance_count=config.instance_count) == config:
+        if self._can_update_in_place(config):
             rewrite_config(self.repository, config, runtime=self._options.runtime_or_default)
         else:
             self.unload()
@@ -80,8 +80,9 @@ class Server:
         model_name = self._loaded.engine.model_name
         self._loaded = None
         if self.alive():
-            control.unload_model(self.endpoint, model_name)
-            self._host.free(model_name)
+            with self._stopped_on_error():
+                control.unload_model(self.endpoint, model_name)
+                self._host.free(model_name)
         remove_model(self.repository, model_name)
 
     def alive(self) -> bool:
@@ -95,14 +96,8 @@ class Server:
         """
         if not self.alive():
             raise self._died()
-        if self._loaded is None:
-            return
-        model_name = self._loaded.engine.model_name
-        instances = self._host.count_instances(model_name)
-        python = self._options.runtime_or_default == "python"
-        crashed = python and instances is not None and instances < self._loaded.instance_count
-        if crashed or not control.is_model_ready(self.endpoint, model_name):
-            raise ModelCrashed(model_name, log_tail=self.log_tail())
+        if self._loaded is not None and not self._model_is_well(self._loaded):
+            raise ModelCrashed(self._loaded.engine.model_name, log_tail=self.log_tail())
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
         """The server's last log lines; "" for a remote server, whose log we do not have."""
@@ -110,29 +105,53 @@ class Server:
 
     def restart(self) -> None:
         """A fresh server with nothing loaded, whatever state this one is in. Raises ServerStartFailed."""
-        if self.alive():
-            self._drop_remote_model()
+        if isinstance(self._host, RemoteHost):
+            self.unload()  # a process takes its models with it, a remote server has to be asked
         self._loaded = None
         self._host.restart()
 
-    def _drop_remote_model(self) -> None:
-        # A process takes its models with it; a remote server has to be asked.
-        if isinstance(self._host, RemoteHost):
-            self.unload()
+    def _can_update_in_place(self, config: ServingConfig) -> bool:
+        return (
+            self._loaded is not None
+            and replace(self._loaded, instance_count=config.instance_count) == config
+            and self._model_is_well(self._loaded)
+        )
+
+    def _model_is_well(self, config: ServingConfig) -> bool:
+        """Whether the model is ready and all its processes live, as far as they can be seen from here."""
+        model_name = config.engine.model_name
+        if self._options.runtime_or_default == "python":
+            living = self._host.count_instances(model_name)
+            if living is not None and living < config.instance_count:
+                return False
+        return control.is_model_ready(self.endpoint, model_name)
 
     def _request_load(self, model_name: str, timeout_s: float) -> None:
         try:
-            control.load_model(self.endpoint, model_name, timeout_s=timeout_s)
+            with self._stopped_on_error():
+                control.load_model(self.endpoint, model_name, timeout_s=timeout_s)
         except RequestRefused as error:
             remove_model(self.repository, model_name)
             raise ModelLoadFailed(model_name, _reason(str(error)), log_tail=self.log_tail()) from error
         except ServerTimeout as error:
-            log_tail = self.log_tail()
-            self._host.stop()
             reason = f"it is not ready after {timeout_s:g} s, and a load that hangs cannot be cancelled"
-            raise ModelLoadFailed(model_name, reason, log_tail=log_tail) from error
+            raise ModelLoadFailed(model_name, reason, log_tail=self.log_tail()) from error
         except ServerDied as error:
             raise self._died() from error
+
+    @contextmanager
+    def _stopped_on_error(self) -> Iterator[None]:
+        """A load or unload that is cut short leaves the server in between: then it is better dead than unknown.
+
+        A plain refusal is an answer, and leaves it well.
+        """
+        try:
+            yield
+        except RequestRefused:
+            raise
+        except BaseException:
+            self._host.stop()
+            raise
 
     def _died(self) -> ServerDied:
         return ServerDied(

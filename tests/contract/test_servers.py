@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from engines import broken_engine, cnn_engine, doubler_engine, fixed_batch_engin
 from infer import InferenceRefused, infer
 
 from model_repo import launchers
-from model_repo.control import is_model_ready
+from model_repo.control import is_model_ready, statistics_json
 from model_repo.errors import ModelLoadFailed
 from model_repo.options import ServerOptions
 from model_repo.server import serve
@@ -178,8 +179,6 @@ def test_restart_forgets_the_model_and_can_load_again(server, tmp_path):
 
 def test_a_bad_request_fails_alone(server, tmp_path):
     """Both travel in one batch; only the one with the impossible id may fail."""
-    from concurrent.futures import ThreadPoolExecutor
-
     engine = token_engine(tmp_path)
     # The delay lets the requests meet in one batch.
     server.load(
@@ -191,6 +190,7 @@ def test_a_bad_request_fails_alone(server, tmp_path):
             pool.submit(infer, server.endpoint, "tokens", {"ids": ids, "mask": good})
             for ids in (good, bad, good, good)
         ]
+    assert 4 in [row["batch_size"] for row in statistics_json(server.endpoint, "tokens")["batch_stats"]]
     errors = [future.exception() for future in asked]
     assert [error is not None for error in errors] == [False, True, False, False]
     assert "indices" in str(errors[1])

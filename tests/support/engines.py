@@ -63,6 +63,21 @@ def broken_engine(folder: Path) -> Engine:
     )
 
 
+def plain_engine(**changes) -> Engine:
+    """x (3, 8) -> y (10,) on ONNX Runtime, with a file that need not exist; any field can be changed."""
+    given = {
+        "model_name": "m",
+        "backend": "onnxruntime",
+        "precision": "fp32",
+        "model_file": "model.onnx",
+        "files": (("model.onnx", Path("somewhere/model.onnx")),),
+        "inputs": (TensorSpec(name="x", datatype="FP32", shape=(3, 8)),),
+        "outputs": (TensorSpec(name="y", datatype="FP32", shape=(10,)),),
+        "batched": True,
+    }
+    return Engine(**{**given, **changes})
+
+
 def _engine(model_name, path, *, inputs, outputs, batched=True):
     return Engine(
         model_name=model_name,

@@ -124,6 +124,41 @@ def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path):
         server.check()
 
 
+def test_a_crashed_model_can_be_loaded_again_without_a_restart(tmp_path):
+    """Not in place: the dead instance would stay dead."""
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
+    with serve(options(tmp_path)) as server:
+        server.load(config)
+        pid = server._host._process.pid
+        os.kill(psutil.Process(pid).children()[0].pid, signal.SIGKILL)
+        server.load(config)
+        server.check()
+        assert server._host._process.pid == pid
+        assert infer(server.endpoint, "cnn", {"image": np.ones((2, 3, 32, 32), np.float32)})["logits"].shape == (
+            2,
+            10,
+        )
+
+
+def test_an_interrupted_load_leaves_no_server_in_between(tmp_path):
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
+    with serve(options(tmp_path)) as server:
+        # The signal comes while the load is waited for: loading takes longer than that.
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                server.load(config)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, handler)
+        if not server.alive():
+            server.restart()
+        assert server.loaded is None
+        server.load(config)
+        server.check()
+
+
 def test_a_server_that_dies_is_told_and_a_restart_helps(tmp_path):
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:

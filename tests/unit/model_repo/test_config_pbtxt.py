@@ -1,0 +1,110 @@
+import pytest
+from engines import plain_engine as engine
+
+from model_repo.config_pbtxt import parse_config_pbtxt, render_config_pbtxt, warmup_batch_sizes
+from model_repo.spec import ServingConfig, TensorSpec
+
+
+def parsed(runtime="python", **changes):
+    given = {"engine": engine(), "max_batch_size": 8}
+    return parse_config_pbtxt(render_config_pbtxt(ServingConfig(**{**given, **changes}), runtime=runtime))
+
+
+def test_the_figures_of_the_configuration_arrive():
+    message = parsed(instance_count=3, max_queue_delay_us=1500, preferred_batch_sizes=(4, 8), intra_op_threads=2)
+    assert message.max_batch_size == 8
+    assert message.instance_group[0].count == 3
+    assert list(message.dynamic_batching.preferred_batch_size) == [4, 8]
+    assert message.dynamic_batching.max_queue_delay_microseconds == 1500
+    assert message.parameters["intra_op_threads"].string_value == "2"
+    assert list(message.input[0].dims) == [3, 8]
+
+
+def test_the_device_decides_the_kind_of_instance():
+    kinds = {device: parsed(engine=engine(device=device)).instance_group[0] for device in ("cpu", "gpu")}
+    assert kinds["cpu"].kind != kinds["gpu"].kind
+    assert kinds["gpu"].Kind.Name(kinds["gpu"].kind) == "KIND_GPU"
+
+
+def test_no_dynamic_batching_unless_asked_for():
+    assert parsed().HasField("dynamic_batching")
+    assert not parsed(dynamic_batching=False).HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(
+    ("batched", "dims"), [(True, [-1, 3, 8]), (False, [3, 8])], ids=["batch axis not Triton's", "no batch axis"]
+)
+def test_without_batching_requests_carry_whole_tensors(batched, dims):
+    message = parsed(engine=engine(batched=batched), max_batch_size=0, dynamic_batching=False)
+    assert list(message.input[0].dims) == dims
+
+
+def test_one_number_a_request_is_reshaped():
+    x = TensorSpec(name="x", datatype="FP32", shape=())
+    message = parsed(engine=engine(inputs=(x,)))
+    assert list(message.input[0].dims) == [1]
+    assert list(message.input[0].reshape.shape) == []
+    assert message.input[0].HasField("reshape")
+    assert list(message.model_warmup[0].inputs["x"].dims) == [1]
+
+
+@pytest.mark.parametrize(
+    ("largest", "sizes"), [(0, (1,)), (1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))]
+)
+def test_warm_up_covers_small_and_full_batches(largest, sizes):
+    assert warmup_batch_sizes(largest) == sizes
+
+
+def test_warm_up_sends_every_input_in_every_size():
+    ids = TensorSpec(name="ids", datatype="INT64", shape=(-1,), sample_shape=(16,))
+    mask = TensorSpec(name="mask", datatype="INT64", shape=(-1,), sample_shape=(16,))
+    message = parsed(engine=engine(inputs=(ids, mask)), max_batch_size=4)
+    assert [sample.batch_size for sample in message.model_warmup] == [1, 2, 4]
+    for sample in message.model_warmup:
+        assert {name: list(tensor.dims) for name, tensor in sample.inputs.items()} == {"ids": [16], "mask": [16]}
+
+
+def test_no_warm_up_where_no_shape_is_known():
+    assert not parsed(engine=engine(inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1,)),))).model_warmup
+
+
+@pytest.mark.parametrize(
+    ("backend", "name", "platform"),
+    [("onnxruntime", "onnxruntime", "onnxruntime_onnx"), ("tensorrt", "tensorrt", "tensorrt_plan")],
+)
+def test_native_backends(backend, name, platform):
+    message = parsed(engine=engine(backend=backend), runtime="native")
+    assert (message.backend, message.platform) == (name, platform)
+    assert message.default_model_filename == "model.onnx"
+
+
+def test_native_onnx_runtime_gets_its_threads():
+    parameters = parsed(intra_op_threads=3, runtime="native").parameters
+    assert parameters["intra_op_thread_count"].string_value == "3"
+
+
+def test_no_native_backend_for_tensorrt_rtx():
+    with pytest.raises(ValueError, match="no backend for tensorrt_rtx"):
+        parsed(engine=engine(backend="tensorrt_rtx"), runtime="native")
+
+
+def test_each_cuda_graph_serves_down_to_the_next_smaller():
+    message = parsed(
+        engine=engine(backend="tensorrt", device="gpu"), cuda_graph_batch_sizes=(4, 1, 8), runtime="native"
+    )
+    graphs = message.optimization.cuda.graph_spec
+    assert message.optimization.cuda.graphs
+    assert [(graph.graph_lower_bound.batch_size, graph.batch_size) for graph in graphs] == [(1, 1), (2, 4), (5, 8)]
+
+
+def test_strings_have_their_own_name_in_triton():
+    words = TensorSpec(name="words", datatype="BYTES", shape=(1,))
+    message = parsed(engine=engine(inputs=(words,)))
+    assert message.input[0].DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_name[
+        "TYPE_STRING"
+    ].number == (message.input[0].data_type)
+
+
+def test_parse_refuses_what_is_no_config():
+    with pytest.raises(ValueError, match=r"not a config\.pbtxt"):
+        parse_config_pbtxt("max_batch_size: many")

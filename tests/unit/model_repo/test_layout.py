@@ -1,0 +1,151 @@
+import dataclasses
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from engines import cnn_engine, plain_engine
+
+from model_repo import layout
+from model_repo.config_pbtxt import parse_config_pbtxt
+from model_repo.errors import RepositoryWriteFailed
+from model_repo.layout import remove_model, rewrite_config, write_final_repository, write_repository
+from model_repo.spec import ServingConfig
+
+
+@pytest.fixture
+def config(tmp_path):
+    return ServingConfig(engine=cnn_engine(tmp_path / "engine"), max_batch_size=4)
+
+
+def source_of(config):
+    return dict(config.engine.files)["model.onnx"]
+
+
+def files_in(folder):
+    return sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"
+    )
+
+
+def test_a_model_is_a_config_and_a_version_folder(tmp_path, config):
+    model_dir = write_repository(tmp_path / "repository", config)
+    assert model_dir == tmp_path / "repository" / "cnn"
+    assert files_in(tmp_path / "repository") == ["cnn/1/model.onnx", "cnn/1/model.py", "cnn/config.pbtxt"]
+    assert parse_config_pbtxt((model_dir / "config.pbtxt").read_text()).name == "cnn"
+
+
+def test_the_native_backends_need_no_python(tmp_path, config):
+    write_repository(tmp_path / "repository", config, runtime="native")
+    assert files_in(tmp_path / "repository") == ["cnn/1/model.onnx", "cnn/config.pbtxt"]
+
+
+def test_engine_files_are_links_unless_copies_are_asked_for(tmp_path, config):
+    linked = write_repository(tmp_path / "linked", config) / "1" / "model.onnx"
+    copied = write_repository(tmp_path / "copied", config, copy=True) / "1" / "model.onnx"
+    assert linked.samefile(source_of(config))
+    assert not copied.samefile(source_of(config))
+    assert copied.read_bytes() == source_of(config).read_bytes()
+
+
+def test_engine_files_are_copied_where_links_are_impossible(tmp_path, config, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    copied = write_repository(tmp_path / "repository", config) / "1" / "model.onnx"
+    assert copied.read_bytes() == source_of(config).read_bytes()
+
+
+def test_files_in_subfolders_keep_their_place(tmp_path, config):
+    weights = tmp_path / "weights.bin"
+    weights.write_bytes(b"12345")
+    engine = dataclasses.replace(config.engine, files=(*config.engine.files, ("data/weights.bin", weights)))
+    model_dir = write_repository(tmp_path / "repository", dataclasses.replace(config, engine=engine))
+    assert (model_dir / "1" / "data" / "weights.bin").read_bytes() == b"12345"
+
+
+def test_a_model_that_stood_there_is_replaced_whole(tmp_path, config):
+    model_dir = write_repository(tmp_path / "repository", config)
+    (model_dir / "1" / "stale.bin").write_bytes(b"")
+    write_repository(tmp_path / "repository", dataclasses.replace(config, max_batch_size=2))
+    assert "cnn/1/stale.bin" not in files_in(tmp_path / "repository")
+    assert parse_config_pbtxt((model_dir / "config.pbtxt").read_text()).max_batch_size == 2
+    assert [entry.name for entry in (tmp_path / "repository").iterdir()] == ["cnn"]
+
+
+def test_a_failed_write_leaves_the_old_model_and_no_draft(tmp_path, config):
+    root = tmp_path / "repository"
+    write_repository(root, config)
+    before = files_in(root)
+    gone = dataclasses.replace(config.engine, files=(("model.onnx", tmp_path / "gone.onnx"),))
+    with pytest.raises(RepositoryWriteFailed, match=r"gone\.onnx") as caught:
+        write_repository(root, dataclasses.replace(config, engine=gone, max_batch_size=2))
+    assert len(str(caught.value).splitlines()) == 2
+    assert files_in(root) == before
+    assert [entry.name for entry in root.iterdir()] == ["cnn"]
+
+
+def test_a_file_in_the_way_is_a_clear_error(tmp_path, config):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RepositoryWriteFailed, match=r"file.* cannot be written"):
+        write_repository(tmp_path / "file" / "repository", config)
+
+
+def test_a_full_disk_is_a_clear_error(tmp_path, config, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "model.onnx"))
+
+    monkeypatch.setattr(layout.shutil, "copyfile", full)
+    with pytest.raises(RepositoryWriteFailed, match="No space left") as caught:
+        write_repository(tmp_path / "repository", config, copy=True)
+    assert "free some space" in str(caught.value)
+    assert list((tmp_path / "repository").iterdir()) == []
+
+
+def test_a_new_config_touches_nothing_else(tmp_path, config):
+    """Triton updates a model in place only where its other files are unchanged."""
+    root = tmp_path / "repository"
+    model_dir = write_repository(root, config)
+    version = model_dir / "1"
+    before = {path: path.stat().st_mtime_ns for path in (version, *version.rglob("*"))}
+    rewrite_config(root, dataclasses.replace(config, instance_count=2))
+    assert {path: path.stat().st_mtime_ns for path in (version, *version.rglob("*"))} == before
+    assert parse_config_pbtxt((model_dir / "config.pbtxt").read_text()).instance_group[0].count == 2
+
+
+def test_the_compiled_runtime_lies_ready(tmp_path, config):
+    """Else the first instance writes it, and Triton takes the folder for changed."""
+    model_dir = write_repository(tmp_path / "repository", config)
+    assert len(list((model_dir / "1" / "__pycache__").glob("model.*.pyc"))) == 1
+
+
+def test_the_final_repository_stands_alone(tmp_path, config):
+    write_final_repository(tmp_path / "final", config)
+    assert files_in(tmp_path / "final") == ["README.md", "cnn/1/model.onnx", "cnn/1/model.py", "cnn/config.pbtxt"]
+    assert not (tmp_path / "final/cnn/1/model.onnx").samefile(source_of(config))
+    assert "pip install onnxruntime" in (tmp_path / "final" / "README.md").read_text()
+    assert not list((tmp_path / "final").rglob("__pycache__"))
+
+
+def test_removing_a_model_that_is_not_there_is_quiet(tmp_path, config):
+    write_repository(tmp_path, config)
+    remove_model(tmp_path, "cnn")
+    remove_model(tmp_path, "cnn")
+    assert not (tmp_path / "cnn").exists()
+
+
+def test_an_engine_without_a_runtime_is_named(tmp_path):
+    file = tmp_path / "model.plan"
+    file.write_bytes(b"")
+    engine = plain_engine(backend="tensorrt", model_file="model.plan", files=(("model.plan", file),))
+    with pytest.raises(ValueError, match="not tensorrt"):
+        write_repository(tmp_path / "repository", ServingConfig(engine=engine, max_batch_size=4))
+
+
+def test_every_runtime_file_exists_and_imports_nothing_of_ours():
+    for file in layout.RUNTIME_FILES.values():
+        text = Path(file).read_text()
+        assert "class TritonPythonModel" in text
+        assert "import model_repo" not in text
+        assert "from model_repo" not in text

@@ -1,0 +1,146 @@
+"""Server processes and their warden, with shell scripts in place of Triton."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from model_repo.errors import ServerStartFailed
+from model_repo.process import Launch, ServerProcess
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a shell script as the server; whatever it is, it is gone after the test."""
+    started = []
+
+    def start(script, *, grace_s=5.0, **launch):
+        command = ("/bin/sh", "-c", script)
+        process = ServerProcess(
+            Launch(command=command, environment=os.environ, **launch), tmp_path / "log", grace_s=grace_s
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.stop()
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def gone(pid):
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_output_is_appended_to_the_log(start, tmp_path):
+    (tmp_path / "log").write_text("before\n")
+    process = start("echo out; echo err >&2")
+    wait_for(lambda: process.returncode is not None)
+    assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
+
+
+@pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 256 - 9)])
+def test_the_end_is_told(start, script, code):
+    process = start(script)
+    wait_for(lambda: process.returncode is not None)
+    assert process.returncode == code
+
+
+def test_a_running_server_has_no_return_code_and_a_stopped_one_has(start):
+    process = start("exec sleep 60")
+    assert process.returncode is None
+    assert not gone(process.pid)
+    process.stop()
+    process.stop()
+    assert process.returncode == 256 - signal.SIGTERM
+    assert gone(process.pid)
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace(start, tmp_path):
+    process = start("trap '' TERM; echo ready; while :; do sleep 0.01; done", grace_s=0.05)
+    wait_for(lambda: "ready" in (tmp_path / "log").read_text())
+    process.stop()
+    assert process.returncode == 256 - signal.SIGKILL
+
+
+def test_children_end_with_the_server_also_those_that_broke_away(start, tmp_path):
+    """setsid takes a child out of the server's process group; it still belongs to the warden."""
+    process = start("sleep 61 & setsid sleep 62 & echo ready; wait")
+    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+    children = psutil.Process(process.pid).children()
+    process.stop()
+    assert [child.pid for child in children if not gone(child.pid)] == []
+
+
+def test_orphans_of_a_crashed_server_end_too(start):
+    process = start("setsid sleep 63 & sleep 0.2; kill -9 $$")
+    wait_for(lambda: psutil.Process(process.pid).children())
+    (orphan, *_) = psutil.Process(process.pid).children()
+    wait_for(lambda: process.returncode is not None)
+    assert gone(orphan.pid)
+
+
+def test_shared_memory_is_removed_also_after_a_kill(start):
+    prefix = f"tritune-test-{os.getpid()}"
+    process = start(f"touch /dev/shm/{prefix}-a /dev/shm/{prefix}-b; exec sleep 60", shm_prefix=prefix)
+    regions = [Path(f"/dev/shm/{prefix}-{letter}") for letter in "ab"]
+    wait_for(lambda: all(region.exists() for region in regions))
+    os.kill(process.pid, signal.SIGKILL)
+    wait_for(lambda: process.returncode is not None)
+    assert [region for region in regions if region.exists()] == []
+
+
+def test_the_clean_up_command_runs_at_the_end(start, tmp_path):
+    process = start("exit 1", cleanup_command=("touch", str(tmp_path / "cleaned")))
+    wait_for(lambda: process.returncode is not None)
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_the_server_gets_the_environment_and_no_standard_input(start, tmp_path):
+    launch = Launch(
+        command=("/bin/sh", "-c", "read line; echo $GREETING/$line"), environment={"GREETING": "hello"}
+    )
+    process = ServerProcess(launch, tmp_path / "log", grace_s=1)
+    wait_for(lambda: process.returncode is not None)
+    process.stop()
+    assert (tmp_path / "log").read_text() == "hello/\n"
+
+
+def test_children_can_be_counted_and_killed_by_their_command(start):
+    process = start("sleep 64 & sleep 64 & sleep 65 & wait")
+    wait_for(lambda: process.count_children("sleep") == 3)
+    assert process.count_children("sleep 64") == 2
+    process.kill_children("sleep 64")
+    assert process.count_children("sleep 64") == 0
+    assert process.count_children("sleep 65") == 1
+
+
+def test_a_program_that_is_not_there_is_a_clear_error(tmp_path):
+    launch = Launch(command=("/nowhere/tritonserver",), environment=os.environ)
+    with pytest.raises(ServerStartFailed, match="No such file") as caught:
+        ServerProcess(launch, tmp_path / "log", grace_s=1)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_the_warden_stands_alone():
+    """It must start fast and in any environment: the standard library, and nothing of ours."""
+    import model_repo.warden as warden
+
+    text = Path(warden.__file__).read_text()
+    imported = {
+        line.split()[1].split(".")[0] for line in text.splitlines() if line.startswith(("import ", "from "))
+    }
+    assert imported - {"__future__"} <= set(sys.stdlib_module_names)

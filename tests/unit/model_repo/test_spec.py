@@ -1,0 +1,55 @@
+import pytest
+from engines import plain_engine
+
+from model_repo.spec import Endpoint, ServingConfig, TensorSpec
+
+
+def test_a_fixed_shape_is_concrete():
+    assert TensorSpec(name="x", datatype="FP32", shape=(3, 8)).concrete_shape == (3, 8)
+
+
+def test_an_open_shape_is_as_concrete_as_its_sample():
+    assert TensorSpec(name="x", datatype="FP32", shape=(-1, 8)).concrete_shape is None
+    assert TensorSpec(name="x", datatype="FP32", shape=(-1, 8), sample_shape=(5, 8)).concrete_shape == (5, 8)
+
+
+@pytest.mark.parametrize("sample", [(5,), (5, 9), (0, 8), (-1, 8)])
+def test_a_sample_must_be_a_case_of_the_shape(sample):
+    with pytest.raises(ValueError, match="not a case of shape"):
+        TensorSpec(name="x", datatype="FP32", shape=(-1, 8), sample_shape=sample)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".hidden", ".."])
+def test_a_model_name_must_be_a_folder_name(name):
+    with pytest.raises(ValueError, match="model_name"):
+        plain_engine(model_name=name)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../model.onnx", "weights/../../model.onnx"])
+def test_engine_files_stay_in_their_folder(tmp_path, name):
+    with pytest.raises(ValueError, match="leaves the model's version folder"):
+        plain_engine(model_file=name, files=((name, tmp_path / "model.onnx"),))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_batch_size": -1},
+        {"instance_count": 0},
+        {"max_batch_size": 0},  # with dynamic batching
+        {"engine": plain_engine(batched=False)},
+        {"max_queue_delay_us": -1},
+        {"intra_op_threads": -1},
+        {"preferred_batch_sizes": (16,)},
+        {"cuda_graph_batch_sizes": (0,)},
+    ],
+)
+def test_a_configuration_cannot_contradict_itself(changes):
+    with pytest.raises(ValueError, match=r"must be|needs|outside"):
+        ServingConfig(**{"engine": plain_engine(), "max_batch_size": 8, **changes})
+
+
+def test_an_endpoint_has_a_url():
+    assert Endpoint(host="127.0.0.1", http_port=8000, grpc_port=8001, metrics_port=None).http_url == (
+        "http://127.0.0.1:8000"
+    )
