@@ -91,7 +91,7 @@ def test_serves_what_the_model_computes(server, tmp_path):
 
 def test_serves_several_int64_inputs_with_a_dynamic_axis(server, tmp_path):
     engine = token_engine(tmp_path)
-    server.load(ServingConfig(engine=engine, max_batch_size=4, instance_count=2))
+    server.load(ServingConfig(engine=engine, max_batch_size=4))
     for tokens in (3, 40):
         ids = np.random.default_rng(tokens).integers(0, 100, (2, tokens))
         assert_serves(server, engine, {"ids": ids, "mask": (ids % 2)})

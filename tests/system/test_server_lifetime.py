@@ -70,6 +70,13 @@ def runs(pid):
         return False
 
 
+def kill_an_instance(server):
+    victim = psutil.Process(server._host._process.pid).children()[0].pid
+    os.kill(victim, signal.SIGKILL)
+    while runs(victim):
+        time.sleep(0.005)
+
+
 def token_of(folder):
     """The name that the last server of this folder gave itself, out of its log."""
     lines = [line for line in (folder / "server.log").read_text().splitlines() if "| server_id" in line]
@@ -114,7 +121,7 @@ def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path):
     with serve(options(tmp_path)) as server:
         server.load(config)
         server.check()
-        os.kill(psutil.Process(server._host._process.pid).children()[0].pid, signal.SIGKILL)
+        kill_an_instance(server)
         with pytest.raises(ModelCrashed, match="cnn") as caught:
             server.check()
         assert "successfully loaded 'cnn'" in caught.value.log_tail
@@ -130,14 +137,12 @@ def test_a_crashed_model_can_be_loaded_again_without_a_restart(tmp_path):
     with serve(options(tmp_path)) as server:
         server.load(config)
         pid = server._host._process.pid
-        os.kill(psutil.Process(pid).children()[0].pid, signal.SIGKILL)
+        kill_an_instance(server)
         server.load(config)
         server.check()
         assert server._host._process.pid == pid
-        assert infer(server.endpoint, "cnn", {"image": np.ones((2, 3, 32, 32), np.float32)})["logits"].shape == (
-            2,
-            10,
-        )
+        answer = infer(server.endpoint, "cnn", {"image": np.ones((2, 3, 32, 32), np.float32)})
+        assert answer["logits"].shape == (2, 10)
 
 
 def test_an_interrupted_load_leaves_no_server_in_between(tmp_path):
