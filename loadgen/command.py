@@ -6,6 +6,7 @@ import sys
 
 import typer
 
+from loadgen.errors import LoadError, WorkerDied
 from loadgen.user_errors import BadInput, UserError
 
 
@@ -14,28 +15,17 @@ def run_app(app: typer.Typer, arguments: list[str], *, name: str, when_stopped: 
 
     `when_stopped` is what to do after Ctrl-C, the second line of that error.
     """
-    debug = "--debug" in arguments
     try:
         code = app(arguments, standalone_mode=False, prog_name=name)
-    except UserError as error:
-        if debug:
-            raise
-        return complain(error.what, error.fix, error.exit_code)
     except typer.Abort:
         return 130
     except KeyboardInterrupt:
         return complain("Stopped.", when_stopped, 130)
     except Exception as error:
-        if debug:
+        if "--debug" in arguments:
             raise
-        bad_input = _usage_error(error, name)
-        if bad_input is not None:
-            return complain(bad_input.what, bad_input.fix, bad_input.exit_code)
-        return complain(
-            f"This is a bug in tritune: {type(error).__name__}: {error}",
-            "Please report it with the output of the same command with --debug.",
-            1,
-        )
+        shown = _as_user_error(error, name)
+        return complain(shown.what, shown.fix, shown.exit_code)
     return code if isinstance(code, int) else 0
 
 
@@ -46,12 +36,32 @@ def complain(what: str, fix: str, code: int) -> int:
     return code
 
 
-def _usage_error(error: Exception, name: str) -> BadInput | None:
-    """What the command-line parser complains about, as one of our errors; None for anything else."""
+def _as_user_error(error: Exception, name: str) -> UserError:
+    """Any error as two lines: our own, what the command-line parser complains about, or a bug."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, LoadError):
+        what, _, fix = str(error).partition("\n")
+        return (ClientFailed if isinstance(error, WorkerDied) else BadInput)(what, fix)
     message = getattr(error, "format_message", None)
     if message is None:
-        return None
+        return Bug(
+            f"This is a bug in tritune: {type(error).__name__}: {error}",
+            "Please report it with the output of the same command with --debug.",
+        )
     text = " ".join(message().split())
     if text.startswith("No such command"):
         return BadInput(text, f"A value is one word, such as --p99 50ms. See {name} --help.")
     return BadInput(text, f"See {name} --help.")
+
+
+class Bug(UserError):
+    """Our fault."""
+
+    exit_code = 1
+
+
+class ClientFailed(UserError):
+    """The load could not be sent to its end, so nothing is known about the server."""
+
+    exit_code = 98

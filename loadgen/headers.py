@@ -1,0 +1,50 @@
+"""Request headers from the command line and the environment; no message shows a value: it may be a secret."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loadgen.user_errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_OURS = ("connection", "content-length", "inference-header-content-length", "transfer-encoding")
+_LEAST_SECRET = 4
+
+
+def headers_from_options(
+    headers: Iterable[str], from_environment: Iterable[str], environment: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """`Name: value` options, then `NAME=VARIABLE` options whose value stands in the environment."""
+    found: list[tuple[str, str]] = []
+    for number, text in enumerate(headers, start=1):
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise BadInput(f"--header number {number} is not a header.", "Write --header 'Name: value'")
+        found.append((name.strip(), value.strip()))
+    for text in from_environment:
+        name, equals, variable = text.partition("=")
+        if not equals or not name.strip() or not variable.strip():
+            raise BadInput(
+                f"--header-env {name} does not say which variable to read.",
+                "Write --header-env NAME=VARIABLE, such as Authorization=STAGING_TOKEN",
+            )
+        if not environment.get(variable.strip()):
+            raise BadInput(
+                f"--header-env {name.strip()}: the variable {variable.strip()} is not set, or empty.",
+                "Set and export it before the command.",
+            )
+        found.append((name.strip(), environment[variable.strip()]))
+    for name, _ in found:
+        if name.lower() in _OURS:
+            raise BadInput(f"The header {name} is set by loadtest itself.", "Leave it out.")
+    return tuple(found)
+
+
+def without_secrets(text: str, headers: Iterable[tuple[str, str]]) -> str:
+    """The text with every header value, and every word of one, struck out: a server may echo what it was sent."""
+    secrets = {part for _, value in headers for part in (value, *value.split()) if len(part) >= _LEAST_SECRET}
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text

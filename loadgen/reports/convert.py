@@ -1,0 +1,124 @@
+"""An order and what came of it, as a record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from loadgen.headers import without_secrets
+from loadgen.plan import ClosedLoopPlan, LoadPlan
+from loadgen.reports.record import (
+    BatchRecord,
+    GpuRecord,
+    LoadRecord,
+    MeasurementRecord,
+    ServerRecord,
+    TargetRecord,
+)
+
+if TYPE_CHECKING:
+    from loadgen.measurement import Measurement, RequestLog
+    from loadgen.order import Order
+    from loadgen.plan import Target
+    from loadgen.server_stats import ServerTimings
+
+
+def tool_name() -> str:
+    """`tritune 0.1.0`."""
+    return f"tritune {version('tritune')}"
+
+
+def target_record(target: Target) -> TargetRecord:
+    """The target without anything secret."""
+    return TargetRecord(
+        url=target.url,
+        model_name=target.model_name,
+        model_version=target.model_version,
+        header_names=tuple(name for name, _ in target.headers),
+        certificate_checked=not target.insecure if target.is_tls else None,
+    )
+
+
+def load_record(order: Order, *, machines: int = 1) -> LoadRecord:
+    """What was asked for."""
+    plan = order.plan
+    is_open = isinstance(plan, LoadPlan)
+    return LoadRecord(
+        kind="open" if is_open else "closed",
+        arrivals=order.arrivals_text,
+        rate_per_s=plan.rate_per_s if isinstance(plan, LoadPlan) and order.first_rate_known else None,
+        concurrency=plan.concurrency if isinstance(plan, ClosedLoopPlan) else None,
+        max_in_flight=plan.max_in_flight if isinstance(plan, LoadPlan) else None,
+        duration_s=plan.duration_s,
+        warmup_s=order.effective_warmup_s,
+        timeout_s=plan.timeout_s,
+        seed=plan.seed,
+        processes=order.processes,
+        machines=machines,
+        batch_size=order.payload.batch_size,
+        shapes={name: tuple(shape) for name, shape in order.payload.shapes.items()},
+        input_data=None if order.payload.data_file is None else order.payload.data_file.name,
+    )
+
+
+def measurement_record(
+    seen: Measurement,
+    log: RequestLog,
+    *,
+    target: Target,
+    bounds_ms: tuple[float | None, float | None],
+    confidence: float,
+) -> MeasurementRecord:
+    """The figures as they are written. `bounds_ms` are those of p99."""
+    low_ms, high_ms = bounds_ms
+    return MeasurementRecord(
+        requests=seen.n,
+        failures=sum(seen.errors.values()),
+        errors=dict(seen.errors),
+        error_example=None if seen.error_example is None else without_secrets(seen.error_example, target.headers),
+        planned_rate_per_s=seen.planned_rate_per_s,
+        achieved_rate_per_s=_known(seen.achieved_rate_per_s) or 0.0,
+        duration_s=seen.duration_s,
+        latency_min_ms=float(log.latency_ns.min()) / 1e6 if len(log) else None,
+        latency_mean_ms=_known(seen.mean_ms),
+        latency_p50_ms=_known(seen.p50_ms),
+        latency_p90_ms=_known(seen.p90_ms),
+        latency_p95_ms=_known(seen.p95_ms),
+        latency_p99_ms=_known(seen.p99_ms),
+        latency_p999_ms=_known(seen.p999_ms),
+        latency_max_ms=_known(seen.max_ms),
+        latency_p99_low_ms=low_ms,
+        latency_p99_high_ms=high_ms,
+        interval_confidence=confidence,
+        service_p99_ms=_known(seen.service_p99_ms),
+        send_lag_p50_ms=_known(seen.send_lag_p50_ms),
+        send_lag_p99_ms=_known(seen.send_lag_p99_ms),
+        bytes_sent=seen.client.bytes_sent,
+        bytes_received=seen.client.bytes_received,
+        client_cpu_share=seen.client.cpu_share,
+        client_cpu_s=seen.client.cpu_s,
+        server=None if seen.server is None else _server_record(seen.server),
+        network_and_client_ms=None if seen.server is None else _known(seen.mean_ms - seen.server.total_ms),
+        gpu=None if seen.gpu is None else GpuRecord(**asdict(seen.gpu)),
+        problems=tuple(seen.problems),
+    )
+
+
+def _server_record(seen: ServerTimings) -> ServerRecord:
+    return ServerRecord(
+        requests=seen.requests,
+        failures=seen.failures,
+        queue_ms=seen.queue_ms,
+        input_ms=seen.input_ms,
+        infer_ms=seen.infer_ms,
+        output_ms=seen.output_ms,
+        total_ms=seen.total_ms,
+        mean_batch_size=seen.mean_batch_size,
+        batches=tuple(BatchRecord(**asdict(batch)) for batch in seen.batches),
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,67 @@
+"""A request log as the curves that people look at: the distribution, and the run over time."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement import RequestLog, percentiles_ns
+from loadgen.reports.record import CurveRecord, TimelineRecord
+
+_NS_PER_MS = 1e6
+_MOST_BINS = 150
+_LEAST_IN_BIN = 40
+_POINTS_PER_DECADE = 12
+
+
+def curve_of(log: RequestLog, timeout_ns: int) -> CurveRecord | None:
+    """The latency distribution at shares that lie evenly on a scale of 1 / (1 - share), up to the slowest request.
+
+    None where nothing was sent.
+    """
+    if not len(log):
+        return None
+    decades = math.log10(len(log))
+    steps = max(1, math.ceil(decades * _POINTS_PER_DECADE))
+    shares = [0.0] + [1 - 10 ** -(decades * step / steps) for step in range(1, steps)] + [1.0]
+    latencies = percentiles_ns(log.latency_charged_ns(timeout_ns), shares)
+    return CurveRecord(quantile=tuple(shares), latency_ms=tuple(ns / _NS_PER_MS for ns in latencies))
+
+
+def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> TimelineRecord | None:
+    """The run in equal bins, wide enough for their percentiles to mean something; None where nothing was sent."""
+    if not len(log):
+        return None
+    bin_s = bin_width_s(duration_s, len(log))
+    bins = math.ceil(duration_s / bin_s - 1e-9)
+    edges = np.searchsorted(log.scheduled_ns, (np.arange(1, bins) * bin_s * 1e9).astype(np.int64))
+    latencies = np.split(log.latency_charged_ns(timeout_ns), edges)
+    failed = np.split(log.failed, edges)
+    widths = np.full(bins, bin_s)
+    widths[-1] = duration_s - bin_s * (bins - 1)
+    p50, p99, top = zip(*(_bin_figures(part) for part in latencies), strict=True)
+    return TimelineRecord(
+        bin_s=bin_s,
+        start_s=tuple(round(number * bin_s, 6) for number in range(bins)),
+        due_per_s=tuple(len(part) / float(width) for part, width in zip(latencies, widths, strict=True)),
+        failures=tuple(int(part.sum()) for part in failed),
+        p50_ms=p50,
+        p99_ms=p99,
+        max_ms=top,
+    )
+
+
+def bin_width_s(duration_s: float, requests: int) -> float:
+    """1, 2 or 5 times a power of ten seconds: at most 150 bins, and about 40 requests or more in each."""
+    least_s = max(duration_s / _MOST_BINS, min(_LEAST_IN_BIN * duration_s / requests, duration_s / 5))
+    power = 10.0 ** math.floor(math.log10(least_s))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least_s * (1 - 1e-9))
+
+
+def _bin_figures(latency_ns: NDArray[np.int64]) -> tuple[float | None, float | None, float | None]:
+    if not len(latency_ns):
+        return None, None, None
+    p50, p99, top = percentiles_ns(latency_ns.copy(), (0.5, 0.99, 1.0))
+    return p50 / _NS_PER_MS, p99 / _NS_PER_MS, top / _NS_PER_MS

@@ -1,0 +1,78 @@
+"""The record as JUnit XML: a test case a limit, so that a pipeline shows which one broke."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from loadgen.reports import words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from loadgen.reports.record import LoadTestRecord
+
+
+def junit_xml(record: LoadTestRecord) -> str:
+    """One suite. A broken limit is a failure; what could not be decided or trusted is an error, never a pass."""
+    suite = ET.Element("testsuite", name="loadtest", timestamp=record.started_at.strftime("%Y-%m-%dT%H:%M:%S"))
+    properties = ET.SubElement(suite, "properties")
+    for name, value in _properties(record).items():
+        ET.SubElement(properties, "property", name=name, value=_xml_text(value))
+    for name, tag, message, text in _findings(record):
+        case = _case(suite, record, name)
+        if tag:
+            ET.SubElement(case, tag, message=_xml_text(message)).text = _xml_text(text)
+    for kind, tag in (("failures", "failure"), ("errors", "error")):
+        suite.set(kind, str(len(suite.findall(f"testcase/{tag}"))))
+    suite.set("tests", str(len(suite.findall("testcase"))))
+    root = ET.Element("testsuites")
+    root.append(suite)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
+    """(name, "failure", "error" or "", message, text) of each test case."""
+    reasons = "\n".join(record.reasons)
+    spoilt = "error" if record.outcome in ("untrustworthy", "interrupted") else ""
+    for check in record.checks:
+        tag = spoilt or {"kept": "", "broken": "failure", "undecided": "error"}[check.answer]
+        message = f"the run was {record.outcome}" if spoilt else f"{check.name} is {check.answer}"
+        yield check.name, tag, message, f"{words.observed_in_words(check)}; {check.reason}"
+    for compared in record.comparison:
+        tag = spoilt or ("failure" if compared.answer == "worse" else "")
+        name = f"{compared.figure} is no worse than the baseline"
+        yield name, tag, f"{compared.figure} is {compared.answer}", words.comparison_in_words(compared)
+    tag = {"kept": "", "measured": "", "broken": "failure", "worse": "failure"}.get(record.outcome, "error")
+    yield "the answer as a whole", tag, words.HEADLINES[record.outcome].lower(), reasons
+
+
+def _case(suite: ET.Element, record: LoadTestRecord, name: str) -> ET.Element:
+    seconds = record.measurement.duration_s if record.measurement is not None else 0.0
+    classname = f"loadtest.{_xml_text(record.target.model_name)}"
+    return ET.SubElement(suite, "testcase", classname=classname, name=_xml_text(name), time=f"{seconds:.3f}")
+
+
+def _properties(record: LoadTestRecord) -> dict[str, str]:
+    properties = {"url": record.target.url, "load": words.load_in_words(record.load), "tool": record.tool}
+    measured = record.measurement
+    if measured is not None:
+        properties |= {
+            "requests": str(measured.requests),
+            "errors": words.errors_in_words(record),
+            "p50_ms": words.ms(measured.latency_p50_ms),
+            "p99_ms": words.ms(measured.latency_p99_ms),
+            "achieved_rate_per_s": f"{measured.achieved_rate_per_s:.6g}",
+            "send_lag_p99_ms": words.ms(measured.send_lag_p99_ms),
+        }
+    if record.capacity is not None:
+        properties["highest_rate_per_s"] = words.rate(record.capacity.certified_rate_per_s)
+    return properties
+
+
+def _xml_text(text: str) -> str:
+    """The text without the control characters that XML cannot hold; a server's error message may have any."""
+    return "".join(
+        char if char in "\t\n" or (char >= " " and char not in "\ufffe\uffff") else "\ufffd" for char in text
+    )

@@ -1,0 +1,106 @@
+"""The files of a finished load test: each is written whole or not at all, whatever becomes of the others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loadgen.files import write_atomically
+from loadgen.user_errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from loadgen.measurement import RequestLog
+    from loadgen.order import Outputs
+    from loadgen.reports.record import LoadTestRecord
+
+
+class ReportNotWritten(BadInput):
+    """A report could not be written; the measurement itself stands."""
+
+
+def record_json(record: LoadTestRecord) -> str:
+    """What `--json` prints and `--output` writes."""
+    return record.model_dump_json(indent=2) + "\n"
+
+
+def check_writable(outputs: Outputs) -> None:
+    """Raises BadInput when a report could not be written even now, before minutes of load are spent."""
+    for option, path in _paths(outputs).items():
+        if path.is_dir():
+            raise BadInput(f"{option} {path} is a directory.", "Give the name of a file.")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path.parent / f".{path.name}.probe", "")
+        except OSError as error:
+            raise BadInput(
+                f"{option} {path} cannot be written: {error.strerror or error}.", "Give another path."
+            ) from error
+        (path.parent / f".{path.name}.probe").unlink()
+
+
+def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Outputs) -> list[ReportNotWritten]:
+    """Write what was asked for; returns an error for each file that could not be written."""
+    problems = []
+    for option, path, text in _texts(record, log, outputs):
+        try:
+            write_atomically(path, text())
+        except OSError as error:
+            problems.append(
+                ReportNotWritten(
+                    f"{option} {path} was not written: {error.strerror or error}.",
+                    "The result above stands; make room and take it from there, or run again.",
+                )
+            )
+    return problems
+
+
+def _paths(outputs: Outputs) -> dict[str, Path]:
+    given = {
+        "--output": outputs.record,
+        "--html": outputs.html,
+        "--junit": outputs.junit,
+        "--csv": None if outputs.csv_prefix is None else _with_ending(outputs.csv_prefix, "_stats.csv"),
+    }
+    return {option: path for option, path in given.items() if path is not None}
+
+
+def _texts(
+    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs
+) -> list[tuple[str, Path, Callable[[], str]]]:
+    """(option, path, what makes its text) of each file; a format's libraries are loaded when it is wanted."""
+
+    def html() -> str:
+        from loadgen.reports.html_page import html_page
+
+        return html_page(record)
+
+    def junit() -> str:
+        from loadgen.reports.junit_xml import junit_xml
+
+        return junit_xml(record)
+
+    found: list[tuple[str, Path, Callable[[], str]]] = []
+    if outputs.record is not None:
+        found.append(("--output", outputs.record, lambda: record_json(record)))
+    if outputs.html is not None:
+        found.append(("--html", outputs.html, html))
+    if outputs.junit is not None:
+        found.append(("--junit", outputs.junit, junit))
+    if outputs.csv_prefix is not None and log is not None:
+        from loadgen.reports import csv_files
+
+        rows = log
+        for ending, table in (
+            ("_stats.csv", csv_files.stats_csv),
+            ("_stats_history.csv", csv_files.history_csv),
+            ("_failures.csv", csv_files.failures_csv),
+        ):
+            path = _with_ending(outputs.csv_prefix, ending)
+            found.append(("--csv", path, lambda table=table: table(record, rows)))  # type: ignore[misc]
+    return found
+
+
+def _with_ending(prefix: Path, ending: str) -> Path:
+    return prefix.with_name(prefix.name + ending)

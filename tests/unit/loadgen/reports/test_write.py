@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from load_records import record
+
+from loadgen.measurement import RequestLog
+from loadgen.order import Outputs
+from loadgen.reports.record import LoadTestRecord
+from loadgen.reports.write import check_writable, write_reports
+from loadgen.user_errors import BadInput
+
+
+def small_log() -> RequestLog:
+    times = np.arange(1, 4, dtype=np.int64)
+    return RequestLog(scheduled_ns=times, sent_ns=times, done_ns=times + 5, outcome=np.zeros(3, np.uint8))
+
+
+def outputs(folder: Path) -> Outputs:
+    return Outputs(
+        record=folder / "run.json",
+        html=folder / "run.html",
+        junit=folder / "run.xml",
+        csv_prefix=folder / "run",
+    )
+
+
+def test_every_file_that_was_asked_for_is_written(tmp_path: Path) -> None:
+    check_writable(outputs(tmp_path / "new"))
+    assert write_reports(record(), small_log(), outputs(tmp_path / "new")) == []
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == [
+        "run.html",
+        "run.json",
+        "run.xml",
+        "run_failures.csv",
+        "run_stats.csv",
+        "run_stats_history.csv",
+    ]
+    assert LoadTestRecord.model_validate_json((tmp_path / "new" / "run.json").read_bytes()) == record()
+
+
+def test_a_file_that_cannot_be_written_does_not_keep_the_others_from_it(tmp_path: Path) -> None:
+    asked = Outputs(record=Path("/proc/run.json"), junit=tmp_path / "run.xml")
+    (problem,) = write_reports(record(), None, asked)
+    assert "/proc/run.json" in problem.what
+    assert (tmp_path / "run.xml").exists()
+
+
+@pytest.mark.parametrize("path", ["/proc/run.json", "/dev/full/run.json"])
+def test_what_cannot_be_written_is_found_before_the_load(path: str) -> None:
+    with pytest.raises(BadInput, match=path):
+        check_writable(Outputs(record=Path(path)))
+
+
+def test_a_directory_is_not_a_report(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="directory"):
+        check_writable(Outputs(html=tmp_path))
+
+
+def test_checking_leaves_nothing_behind_and_harms_no_old_report(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("old")
+    check_writable(Outputs(record=tmp_path / "run.json"))
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert (tmp_path / "run.json").read_text() == "old"
+
+
+def test_unknown_is_null_in_the_file() -> None:
+    assert json.loads(record().model_dump_json())["load"]["concurrency"] is None

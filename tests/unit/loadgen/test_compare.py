@@ -1,0 +1,110 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from load_records import capacity, load, measurement, record
+
+from loadgen.arguments import Arguments, order_from_arguments
+from loadgen.compare import check_comparable, compare, ratio_bounds, read_baseline
+from loadgen.order import Order
+from loadgen.reports.record import LoadTestRecord
+from loadgen.user_errors import BadInput
+
+
+def p99(low: float | None, value: float, high: float | None) -> LoadTestRecord:
+    return record(measurement=measurement(latency_p99_low_ms=low, latency_p99_ms=value, latency_p99_high_ms=high))
+
+
+def order(**changes: object) -> Order:
+    values: dict[str, object] = {"url": "http://127.0.0.1", "model": "m", "rate": 200.0}
+    return order_from_arguments(Arguments(**{**values, **changes}), {})[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "answer"),
+    [
+        ((9, 10, 11), (9.2, 10.2, 11.3), "no difference seen"),
+        ((9, 10, 11), (18, 20, 22), "worse"),
+        ((9, 10, 11), (4, 5, 6), "better"),
+        ((9, 10, 11), (10.2, 11.2, 12.3), "no difference seen"),  # outside the interval, but not beyond both
+        ((9, 10, 11), (11.1, 12.3, 13.6), "worse"),
+    ],
+)
+def test_p99_is_worse_only_beyond_both_uncertainties(
+    before: tuple[float, float, float], now: tuple[float, float, float], answer: str
+) -> None:
+    assert [found.answer for found in compare(p99(*before), p99(*now))] == [answer]
+
+
+def test_a_lower_capacity_is_worse() -> None:
+    before = record(capacity=capacity())
+    now = record(capacity=capacity(estimate_per_s=300.0, low_per_s=290.0, high_per_s=310.0))
+    (found,) = compare(before, now)
+    assert (found.figure, found.answer) == ("highest rate", "worse")
+    assert compare(now, before)[0].answer == "better"
+
+
+def test_nothing_is_said_where_a_run_is_too_short_for_bounds() -> None:
+    assert compare(p99(9, 10, 11), p99(None, 30, None)) == ()
+
+
+def test_the_bounds_hold_the_true_ratio_as_often_as_they_promise() -> None:
+    # 4,000 pairs of log-normal estimates with known errors, 95 % intervals each; the true ratio is 1.
+    rng = np.random.default_rng(0)
+    errors = rng.normal(scale=(0.08, 0.03), size=(4000, 2))
+    missed = 0
+    for first, second in errors:
+        before = tuple(float(np.exp(first + shift)) for shift in (-1.96 * 0.08, 0, 1.96 * 0.08))
+        now = tuple(float(np.exp(second + shift)) for shift in (-1.96 * 0.03, 0, 1.96 * 0.03))
+        low, _, high = ratio_bounds(before, now)  # type: ignore[arg-type]
+        missed += not low <= 1 <= high
+    assert 0.03 < missed / len(errors) < 0.07
+
+
+def test_a_record_can_be_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text(record().model_dump_json())
+    assert read_baseline(path) == record()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 2}', "not json"])
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=r"baseline\.json"):
+        read_baseline(path)
+
+
+@pytest.mark.parametrize("outcome", ["untrustworthy", "interrupted"])
+def test_a_run_that_measured_nothing_is_no_baseline(tmp_path: Path, outcome: str) -> None:
+    path = tmp_path / "baseline.json"
+    path.write_text(record(outcome=outcome).model_dump_json())
+    with pytest.raises(BadInput, match=outcome):
+        read_baseline(path)
+
+
+def test_the_same_load_compares() -> None:
+    check_comparable(record(), order())
+
+
+@pytest.mark.parametrize(
+    ("baseline", "changes", "named"),
+    [
+        (record(), {"rate": 210.0}, "--rate 200"),
+        (record(), {"arrivals": "constant"}, "poisson"),
+        (record(), {"batch_size": 8}, "batch size"),
+        (record(), {"shapes": ("ids:128",)}, "shapes"),
+        (record(), {"rate": None, "concurrency": 4}, "closed loop"),
+        (record(), {"find_max": True, "limits": (("p99", "50ms"),)}, "no highest rate"),
+        (record(capacity=capacity()), {}, "--find-max"),
+        (record(capacity=capacity()), {"find_max": True, "limits": (("p99", "20ms"),)}, "20 ms"),
+        (record(measurement=measurement(latency_p99_high_ms=None)), {}, "too few requests"),
+        (record(load=load(rate_per_s=100.0)), {}, "--rate 100"),
+    ],
+)
+def test_another_question_is_refused_before_any_load(
+    baseline: LoadTestRecord, changes: dict[str, object], named: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_comparable(baseline, order(**changes))
+    assert named in str(caught.value)

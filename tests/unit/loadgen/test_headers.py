@@ -1,0 +1,37 @@
+import pytest
+
+from loadgen.headers import headers_from_options, without_secrets
+from loadgen.user_errors import BadInput
+
+
+def test_headers_come_from_options_and_from_the_environment() -> None:
+    found = headers_from_options(["X-Team: a: b "], ["Authorization=TOKEN"], {"TOKEN": "Bearer s3cret"})
+    assert found == (("X-Team", "a: b"), ("Authorization", "Bearer s3cret"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "from_environment"),
+    [
+        (["s3cret"], []),
+        ([": s3cret"], []),
+        ([], ["Authorization"]),
+        ([], ["=TOKEN"]),
+        ([], ["Authorization=ABSENT"]),
+        ([], ["Authorization=EMPTY"]),
+        (["Content-Length: s3cret"], []),
+    ],
+)
+def test_what_is_no_header_is_refused_and_no_value_is_shown(
+    headers: list[str], from_environment: list[str]
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        headers_from_options(headers, from_environment, {"TOKEN": "s3cret", "EMPTY": ""})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_secret_that_the_server_echoes_is_struck_out() -> None:
+    headers = (("Authorization", "Bearer s3cret-token"), ("X-Flag", "on"))
+    echoed = 'http 401: {"error": "token s3cret-token is on the list", "header": "Bearer s3cret-token"}'
+    cleaned = without_secrets(echoed, headers)
+    assert "s3cret" not in cleaned
+    assert "is on the list" in cleaned  # short values are words of the language, not secrets
