@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from model_repo.control import is_live, model_state
 from model_repo.errors import PortInUse, ServerDied, ServerError, ServerStartFailed
+from model_repo.layout import writing
 from model_repo.process import ServerProcess
 from model_repo.spec import Endpoint
 
@@ -70,7 +71,7 @@ class ProcessHost:
         self._process: ServerProcess | None = None
         self._folder = options.scratch_dir
         self.repository = options.scratch_dir / "repository"
-        self.repository.mkdir(parents=True, exist_ok=True)
+        self._prepare_files()
         self.endpoint = self._start(previous=None)
 
     def alive(self) -> bool:
@@ -80,8 +81,7 @@ class ProcessHost:
     def restart(self) -> None:
         """A new process, with an empty repository, on the same ports where they are still free."""
         self.stop()
-        shutil.rmtree(self.repository, ignore_errors=True)
-        self.repository.mkdir(parents=True)
+        self._prepare_files()
         self.endpoint = self._start(previous=self.endpoint)
 
     def stop(self) -> None:
@@ -119,6 +119,13 @@ class ProcessHost:
         except OSError:
             return ""
         return "\n".join(_COLOURS.sub("", text).splitlines()[-lines:])
+
+    def _prepare_files(self) -> None:
+        """An empty repository, whatever an earlier server left, and a log that can be written to."""
+        with writing(self._options.run_dir):
+            shutil.rmtree(self._options.scratch_dir, ignore_errors=True)
+            self.repository.mkdir(parents=True)
+            self._options.log_file.open("ab").close()
 
     def _model_part(self, model_name: str) -> str:
         return f"{self._folder / 'repository' / model_name}/"

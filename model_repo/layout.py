@@ -42,7 +42,8 @@ _README = """\
 
     tritonserver --model-repository=THIS_FOLDER
 
-The Python that Triton's Python backend uses needs ONNX Runtime and numpy, for instance in NVIDIA's container:
+The path of this folder must not contain blanks: Triton's Python backend does not start with them.
+The Python that it uses needs ONNX Runtime and numpy, for instance in NVIDIA's container:
 
     pip install onnxruntime        # on a GPU: onnxruntime-gpu
 """
@@ -57,7 +58,7 @@ def write_repository(
     RepositoryWriteFailed; then nothing of the new model is left, and a model that stood there still does.
     """
     model_dir = root / config.engine.model_name
-    with _explained(model_dir):
+    with writing(model_dir):
         root.mkdir(parents=True, exist_ok=True)
         # The dot keeps Triton from taking the half-written folder for a model.
         draft = Path(tempfile.mkdtemp(prefix=f".{config.engine.model_name}-", dir=root))
@@ -76,7 +77,7 @@ def write_final_repository(root: Path, config: ServingConfig) -> Path:
     Gives the model's folder. Raises RepositoryWriteFailed.
     """
     model_dir = write_repository(root, config, copy=True)
-    with _explained(root):
+    with writing(root):
         (root / "README.md").write_text(_README.format(model_name=config.engine.model_name))
     return model_dir
 
@@ -84,7 +85,7 @@ def write_final_repository(root: Path, config: ServingConfig) -> Path:
 def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "python") -> Path:
     """`root/<model>` with a new `config.pbtxt` and nothing else touched, so that Triton may update it in place."""
     model_dir = root / config.engine.model_name
-    with _explained(model_dir):
+    with writing(model_dir):
         draft = model_dir / ".config.pbtxt"
         draft.write_text(render_config_pbtxt(config, runtime=runtime))
         draft.replace(model_dir / "config.pbtxt")
@@ -146,7 +147,8 @@ def _replace_folder(target: Path, draft: Path) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
+    """What keeps the block from writing under `path` becomes RepositoryWriteFailed, with what to do about it."""
     try:
         yield
     except OSError as error:

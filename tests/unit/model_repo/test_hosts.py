@@ -1,0 +1,127 @@
+"""How servers are started, with shell scripts in place of Triton: none of them ever becomes ready."""
+
+import dataclasses
+import os
+import socket
+
+import pytest
+
+from model_repo import hosts
+from model_repo.errors import PortInUse, RepositoryWriteFailed, ServerDied, ServerStartFailed
+from model_repo.options import ServerOptions
+from model_repo.process import Launch
+from model_repo.spec import Endpoint
+
+
+def launcher(script, seen=None):
+    """Starts the script, and notes the endpoint that the server was told to answer at."""
+
+    def launch(_options, endpoint, _folder, _token):
+        if seen is not None:
+            seen.append(endpoint)
+        return Launch(command=("/bin/sh", "-c", script), environment=os.environ)
+
+    return launch
+
+
+@pytest.fixture
+def options(tmp_path):
+    return ServerOptions(run_dir=tmp_path / "run", exit_grace_s=0.1, start_timeout_s=0.2)
+
+
+def test_a_server_that_ends_at_its_start_says_why(options):
+    with pytest.raises(ServerStartFailed, match="ended with status 3") as caught:
+        hosts.ProcessHost(options, launcher("echo no such option; exit 3"))
+    assert caught.value.log_tail == "no such option"
+    assert str(options.log_file) in str(caught.value)
+
+
+def test_a_server_that_is_never_ready_is_given_up(options):
+    with pytest.raises(ServerStartFailed, match="not ready in time"):
+        hosts.ProcessHost(options, launcher("exec sleep 60"))
+
+
+def test_somebody_elses_port_is_left_alone_and_others_are_tried(options):
+    """The port is taken between its choice and the server's start, each time."""
+    seen, takers = [], []
+
+    def launch(*arguments):
+        found = launcher("exit 1", seen)(*arguments)
+        taker = socket.socket()
+        taker.bind(("127.0.0.1", seen[-1].http_port))
+        takers.append(taker)
+        return found
+
+    with pytest.raises(ServerStartFailed):
+        hosts.ProcessHost(options, launch)
+    for taker in takers:
+        taker.close()
+    ports = [endpoint.http_port for endpoint in seen]
+    assert len(ports) > 1
+    assert len(set(ports)) == len(ports)
+
+
+def test_a_failure_that_has_nothing_to_do_with_ports_is_not_repeated(options):
+    seen = []
+    with pytest.raises(ServerStartFailed):
+        hosts.ProcessHost(options, launcher("exit 1", seen))
+    assert len(seen) == 1
+
+
+def test_chosen_ports_differ_and_given_ones_are_kept(options):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    endpoint = hosts._choose_endpoint(dataclasses.replace(options, grpc_port=free), None)
+    assert endpoint.grpc_port == free
+    assert len({endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port}) == 3
+    assert endpoint.host == "127.0.0.1"
+
+
+def test_a_given_port_in_use_is_refused(options):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
+        hosts._choose_endpoint(dataclasses.replace(options, metrics_port=taken.getsockname()[1]), None)
+
+
+def test_a_restart_comes_back_to_its_ports_where_it_can(options):
+    first = hosts._choose_endpoint(options, None)
+    assert hosts._choose_endpoint(options, first) == first
+    with socket.create_server(("127.0.0.1", first.grpc_port)):
+        assert hosts._choose_endpoint(options, first) != first
+
+
+def test_an_output_folder_that_cannot_be_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RepositoryWriteFailed, match="cannot be written"):
+        hosts.ProcessHost(ServerOptions(run_dir=tmp_path / "file" / "run"), launcher("exit 1"))
+
+
+def test_what_an_earlier_server_left_is_gone(options):
+    stale = options.scratch_dir / "repository" / "stale"
+    stale.mkdir(parents=True)
+    with pytest.raises(ServerStartFailed):
+        hosts.ProcessHost(options, launcher("exit 1"))
+    assert not stale.exists()
+
+
+def test_a_remote_server_must_answer(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    nobody = Endpoint(host="127.0.0.1", http_port=port, grpc_port=port, metrics_port=None)
+    with pytest.raises(ServerDied, match=f"No Triton server answers at http://127.0.0.1:{port}"):
+        hosts.RemoteHost(nobody, tmp_path, unload_timeout_s=1)
+
+
+@pytest.mark.parametrize("name", ["with blank", "quote'd", "dollar$", "semi;colon"])
+def test_a_folder_with_a_name_for_shells_to_misread_gets_a_plain_one(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    plain = hosts._plain_path(folder, f"tritune-test-{os.getpid()}")
+    try:
+        assert plain != folder
+        assert plain.samefile(folder)
+    finally:
+        plain.unlink()
+
+
+def test_a_plain_folder_keeps_its_name(tmp_path):
+    assert hosts._plain_path(tmp_path, "unused") == tmp_path
