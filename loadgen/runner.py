@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -14,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from loadgen import errors
 from loadgen.arrivals import schedule
+from loadgen.load_process import LoadProcess
 from loadgen.measurement import ClientUse, Measurement, RequestLog
-from loadgen.messages import Channel, Message, payload_to_json, target_to_json
-from loadgen.plan import LoadPlan, Payload, Target
+from loadgen.messages import payload_to_json, target_to_json
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.server_stats import timings_between
 from loadgen.share import Share, ShareResult
-from loadgen.shared_log import GrowingLog, LogTable, create_table_fd
+from loadgen.shared_log import ClosedLog, GrowingLog, LogTable, create_table_fd
 from loadgen.summary import measurement_of
 
 if TYPE_CHECKING:
@@ -29,7 +27,7 @@ Watch = Callable[[RequestLog], bool]
 
 _WATCH_EVERY_S = 0.5
 _START_IN_NS = 100_000_000
-_STDERR_LINES = 12
+_FASTEST_CLOSED_LOOP_PER_S = 50_000  # by one process; memory that is not used is not taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +49,10 @@ class LoadGenerator:
         if processes < 1:
             raise errors.PlanError(f"{processes} load processes send nothing.\nUse 1 or more.")
         self._count = processes
-        self._workers: list[_Child] = []
+        self._workers: list[LoadProcess] = []
 
     def __enter__(self) -> Self:
-        self._workers = [_Child() for _ in range(self._count)]
+        self._workers = [LoadProcess() for _ in range(self._count)]
         return self
 
     def __exit__(
@@ -67,7 +65,7 @@ class LoadGenerator:
     def run(
         self,
         target: Target,
-        plan: LoadPlan,
+        plan: LoadPlan | ClosedLoopPlan,
         *,
         payload: Payload | None = None,
         limit_ms: float | None = None,
@@ -96,60 +94,7 @@ class LoadGenerator:
         """After an error nobody knows where the workers stand; new ones are half a second away."""
         for worker in self._workers:
             worker.close()
-        self._workers = [_Child() for _ in range(self._count)]
-
-
-class _Child:
-    """One load process and the channel to it."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "loadgen.worker", str(os.getpid())],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                start_new_session=True,
-            )
-        self._channel = Channel(ours)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def send(self, message: Message, fd: int | None = None) -> None:
-        try:
-            self._channel.send(message, fd)
-        except OSError as error:
-            raise self._death() from error
-
-    def receive(self) -> Message:
-        """The next message; an error that the worker reports is raised here."""
-        try:
-            message, _ = self._channel.receive()
-        except (EOFError, ConnectionError) as error:
-            raise self._death() from error
-        if "error" in message:
-            raise _error_class(message["error"])(message["text"])
-        return message
-
-    def waits(self, timeout_s: float) -> bool:
-        return self._channel.waits(timeout_s)
-
-    def close(self) -> None:
-        self._channel.close()
-        self._process.kill()
-        self._process.wait()
-        self._stderr.close()
-
-    def _death(self) -> errors.WorkerDied:
-        code = self._process.wait(timeout=10)
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode(errors="replace").splitlines()[-_STDERR_LINES:]
-        said = "\n".join(lines) or "It wrote nothing to stderr."
-        return errors.WorkerDied(f"a load process ended with exit code {code}. Its last words:\n{said}")
+        self._workers = [LoadProcess() for _ in range(self._count)]
 
 
 class _Run:
@@ -157,9 +102,9 @@ class _Run:
 
     def __init__(
         self,
-        workers: list[_Child],
+        workers: list[LoadProcess],
         target: Target,
-        plan: LoadPlan,
+        plan: LoadPlan | ClosedLoopPlan,
         payload: Payload,
         limit_ms: float | None,
         watch: Watch | None,
@@ -177,7 +122,7 @@ class _Run:
         before = self._statistics()
         results = self._load(table)
         after = self._statistics()
-        log = table.finished()
+        log = table.finished(self._rows_used(results, table.rows))
         measurement = measurement_of(
             log,
             self._plan,
@@ -191,16 +136,13 @@ class _Run:
 
     def _prepare(self) -> LogTable:
         """Give every worker its share; returns when all have connected and tried a request."""
-        due_ns = schedule(self._plan)
-        fd = create_table_fd(len(due_ns))
+        table, fd = _table_of(self._plan, len(self._workers))
         try:
-            table = LogTable(fd, len(due_ns))
-            table.scheduled_ns[:] = due_ns
             for number, worker in enumerate(self._workers):
                 worker.send(
                     {
                         "do": "prepare",
-                        "rows": len(due_ns),
+                        "rows": table.rows,
                         "share": asdict(self._share(number)),
                         "target": target_to_json(self._target),
                         "payload": payload_to_json(self._payload),
@@ -214,16 +156,25 @@ class _Run:
         return table
 
     def _share(self, number: int) -> Share:
-        parts = len(self._workers)
-        cap = self._plan.max_in_flight
+        plan, parts = self._plan, len(self._workers)
+        if isinstance(plan, ClosedLoopPlan):
+            rate_per_s, cap, concurrency = None, None, (plan.concurrency + number) // parts
+        else:
+            rate_per_s, concurrency = plan.rate_per_s / parts, None
+            cap = None if plan.max_in_flight is None else max(1, (plan.max_in_flight + number) // parts)
         return Share(
             part=number,
             parts=parts,
-            timeout_s=self._plan.timeout_s,
-            rate_per_s=self._plan.rate_per_s / parts,
+            timeout_s=plan.timeout_s,
+            rate_per_s=rate_per_s,
             limit_ms=self._limit_ms,
-            max_in_flight=None if cap is None else max(1, (cap + number) // parts),
+            duration_s=plan.duration_s,
+            max_in_flight=cap,
+            concurrency=concurrency,
         )
+
+    def _rows_used(self, results: list[ShareResult], rows: int) -> int:
+        return min(rows, max(result.rows for result in results) * len(self._workers))
 
     def _statistics(self) -> dict[str, Any] | None:
         self._workers[0].send({"do": "statistics", "target": target_to_json(self._target)})
@@ -235,7 +186,8 @@ class _Run:
         for worker in self._workers:
             worker.send({"do": "start", "origin_ns": origin_ns})
         late_ns = None if self._limit_ms is None else round(self._limit_ms * 1e6)
-        growing = GrowingLog(table, late_ns)
+        closed = isinstance(self._plan, ClosedLoopPlan)
+        growing = ClosedLog(table) if closed else GrowingLog(table, late_ns)
         results: list[ShareResult] = []
         for worker in self._workers:
             next_look = time.monotonic() + _WATCH_EVERY_S
@@ -257,6 +209,19 @@ class _Run:
             worker.send({"do": "stop"})
 
 
+def _table_of(plan: LoadPlan | ClosedLoopPlan, workers: int) -> tuple[LogTable, int]:
+    """An empty log, its schedule filled in, and its file descriptor; a closed loop gets more than it can use."""
+    if isinstance(plan, ClosedLoopPlan):
+        rows = plan.concurrency + math.ceil(plan.duration_s * _FASTEST_CLOSED_LOOP_PER_S) * workers
+        fd = create_table_fd(rows)
+        return LogTable(fd, rows), fd
+    due_ns = schedule(plan)
+    fd = create_table_fd(len(due_ns))
+    table = LogTable(fd, len(due_ns))
+    table.scheduled_ns[:] = due_ns
+    return table, fd
+
+
 def _client_use(results: list[ShareResult]) -> ClientUse:
     return ClientUse(
         cpu_share=max(result.cpu_s / result.wall_s for result in results),
@@ -265,8 +230,3 @@ def _client_use(results: list[ShareResult]) -> ClientUse:
         bytes_received=sum(result.bytes_received for result in results),
         connections_opened=sum(result.connections_opened for result in results),
     )
-
-
-def _error_class(name: str) -> type[errors.LoadError]:
-    found = getattr(errors, name, errors.LoadError)
-    return found if isinstance(found, type) and issubclass(found, errors.LoadError) else errors.LoadError

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 import time
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 from loadgen.outcomes import OK, TIMED_OUT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from loadgen.poller import Poller
     from loadgen.shared_log import LogTable
@@ -36,6 +37,21 @@ class Wire(Protocol):
         """Forget a request that is in flight; what still comes for it is thrown away."""
 
 
+Tick = Callable[[int, int], bool]
+
+
+class LoopParts(TypedDict):
+    """What every loop is made of."""
+
+    table: LogTable
+    part: int
+    parts: int
+    wire: Wire
+    poller: Poller
+    timeout_ns: int
+    tick: Tick
+
+
 class SendLoop:
     """Sends rows `part`, `part + parts`, ... of a table at their scheduled times.
 
@@ -47,31 +63,26 @@ class SendLoop:
     def __init__(
         self,
         *,
-        table: LogTable,
-        part: int,
-        parts: int,
-        wire: Wire,
-        poller: Poller,
-        timeout_ns: int,
-        tick: Callable[[int, int], bool],
         max_in_flight: int | None = None,
+        **common: Unpack[LoopParts],
     ) -> None:
+        table, part, parts = common["table"], common["part"], common["parts"]
         # Plain Python ints in and out: indexing a memoryview costs a third of indexing an array.
         self._scheduled = table.scheduled_ns.data[part::parts]
         self._sent = table.sent_ns.data[part::parts]
         self._done = table.done_ns.data[part::parts]
         self._outcome = table.outcome.data[part::parts]
-        self._wire = wire
-        self._poller = poller
-        self._timeout_ns = timeout_ns
-        self._tick = tick
+        self._wire = common["wire"]
+        self._poller = common["poller"]
+        self._timeout_ns = common["timeout_ns"]
+        self._tick = common["tick"]
         self._cap = max_in_flight or NEVER_NS
         self._next_row = 0
         self._end_row = len(self._scheduled)
         self._origin_ns = 0
         self._due_ns = NEVER_NS
         self._next_tick_ns = 0
-        self._tick_every_ns = min(TICK_NS, max(1_000_000, timeout_ns // 4))
+        self._tick_every_ns = min(TICK_NS, max(1_000_000, self._timeout_ns // 4))
 
     def run(self, origin_ns: int) -> None:
         """Carry the schedule out; time 0 is `origin_ns` on the monotonic clock. Returns when all is answered."""
@@ -91,9 +102,18 @@ class SendLoop:
                 if clock() - origin_ns >= self._due_ns:
                     self._send_due()
 
+    @property
+    def rows_sent(self) -> int:
+        """How many rows of this part have left, or tried to."""
+        return self._next_row
+
+    def elapsed_ns(self) -> int:
+        """The time since the run's start."""
+        return time.monotonic_ns() - self._origin_ns
+
     def finished(self, row: int, outcome: int) -> None:
         """The wire reports the end of a request here."""
-        now = time.monotonic_ns() - self._origin_ns
+        now = self.elapsed_ns()
         if outcome == OK and now - self._scheduled[row] > self._timeout_ns:
             outcome = TIMED_OUT
         if outcome:
@@ -105,7 +125,7 @@ class SendLoop:
     def _send_due(self) -> None:
         """Send what is due, but not so much at once that answers wait long."""
         for _ in range(_BURST):
-            now = time.monotonic_ns() - self._origin_ns
+            now = self.elapsed_ns()
             if now < self._due_ns:
                 return
             row = self._next_row

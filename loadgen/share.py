@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loadgen.backlog import BacklogRule
+from loadgen.closed_loop import ClosedLoop
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.http_wire import HttpWire
 from loadgen.outcomes import NOT_CONNECTED, OK
 from loadgen.payloads import http_request, request_tensors
-from loadgen.send_loop import SendLoop
+from loadgen.send_loop import LoopParts, SendLoop, Tick
 from loadgen.streams import address_of
 from loadgen.triton_http import read_model_info
 
@@ -42,9 +43,9 @@ class Share:
     timeout_s: float
     rate_per_s: float | None
     limit_ms: float | None
+    duration_s: float
     max_in_flight: int | None = None
     concurrency: int | None = None
-    duration_s: float = 0.0
 
     @property
     def connections_ahead(self) -> int:
@@ -60,6 +61,7 @@ class Share:
 class ShareResult:
     """What a process knows of its share beside the rows of the table. `wall_s` and `cpu_s` of the loop alone."""
 
+    rows: int
     overloaded: bool
     wall_s: float
     cpu_s: float
@@ -159,16 +161,7 @@ def carry_out(
         overloaded = overloaded or (rule is not None and rule.overloaded(now_ns, in_flight))
         return asked_to_stop() or overloaded
 
-    loop = SendLoop(
-        table=table,
-        part=share.part,
-        parts=share.parts,
-        wire=wire,
-        poller=poller,
-        timeout_ns=round(share.timeout_s * 1e9),
-        tick=tick,
-        max_in_flight=share.max_in_flight,
-    )
+    loop = _loop(share, table, prepared, poller, tick)
     wire.finished = loop.finished
     wire.error_example = None
     with _no_collections():
@@ -176,6 +169,7 @@ def carry_out(
         loop.run(origin_ns)
         wall, cpu = time.monotonic_ns() - max(wall, origin_ns), time.process_time_ns() - cpu
     return ShareResult(
+        rows=loop.rows_sent,
         overloaded=overloaded,
         wall_s=wall / 1e9,
         cpu_s=cpu / 1e9,
@@ -184,6 +178,21 @@ def carry_out(
         connections_opened=wire.connections_opened - before[2],
         error_example=wire.error_example,
     )
+
+
+def _loop(share: Share, table: LogTable, prepared: PreparedTarget, poller: Poller, tick: Tick) -> SendLoop:
+    common: LoopParts = {
+        "table": table,
+        "part": share.part,
+        "parts": share.parts,
+        "wire": prepared.wire,
+        "poller": poller,
+        "timeout_ns": round(share.timeout_s * 1e9),
+        "tick": tick,
+    }
+    if share.concurrency is None:
+        return SendLoop(**common, max_in_flight=share.max_in_flight)
+    return ClosedLoop(**common, concurrency=share.concurrency, duration_ns=round(share.duration_s * 1e9))
 
 
 @contextmanager

@@ -35,21 +35,36 @@ class LogTable:
     def _column(self, number: int) -> NDArray[np.int64]:
         return np.frombuffer(self._map, np.int64, self.rows, 8 * self.rows * number)
 
-    def finished(self) -> RequestLog:
-        """Every request that left. Call when the workers have written their last row."""
-        log = RequestLog(
-            scheduled_ns=self.scheduled_ns, sent_ns=self.sent_ns, done_ns=self.done_ns, outcome=self.outcome
-        )
-        sent = int(np.count_nonzero(self.sent_ns))
-        if sent == self.rows or self.sent_ns[:sent].all():
-            return log.rows(0, sent)
-        mask = self.sent_ns != 0  # several workers that were stopped: the last rows have holes
+    def finished(self, rows: int) -> RequestLog:
+        """Every request that left, in the order of the schedule; all of them are among the first `rows`.
+
+        Call when the workers have written their last row.
+        """
+        log = self.rows_until(rows)
+        sent = log.sent_ns != 0
+        if not sent.all():  # several workers, stopped at different rows
+            log = _picked(log, np.flatnonzero(sent))
+        if np.any(log.scheduled_ns[1:] < log.scheduled_ns[:-1]):  # closed loop: users of several workers
+            log = _picked(log, np.argsort(log.scheduled_ns, kind="stable"))
+        return log
+
+    def rows_until(self, end: int) -> RequestLog:
+        """The first rows as they are now, as views."""
         return RequestLog(
-            scheduled_ns=self.scheduled_ns[mask],
-            sent_ns=self.sent_ns[mask],
-            done_ns=self.done_ns[mask],
-            outcome=self.outcome[mask],
+            scheduled_ns=self.scheduled_ns[:end],
+            sent_ns=self.sent_ns[:end],
+            done_ns=self.done_ns[:end],
+            outcome=self.outcome[:end],
         )
+
+
+def _picked(log: RequestLog, rows: NDArray[np.intp]) -> RequestLog:
+    return RequestLog(
+        scheduled_ns=log.scheduled_ns[rows],
+        sent_ns=log.sent_ns[rows],
+        done_ns=log.done_ns[rows],
+        outcome=log.outcome[rows],
+    )
 
 
 def create_table_fd(rows: int) -> int:
@@ -85,21 +100,29 @@ class GrowingLog:
             late = waiting[is_late]
             young = waiting[~is_late]
             end = int(young[0]) if len(young) else due
-        return self._copied(end, late[late < end], now_ns) if len(late) else self._viewed(end)
-
-    def _viewed(self, end: int) -> RequestLog:
-        table = self._table
-        return RequestLog(
-            scheduled_ns=table.scheduled_ns[:end],
-            sent_ns=table.sent_ns[:end],
-            done_ns=table.done_ns[:end],
-            outcome=table.outcome[:end],
-        )
+        return self._copied(end, late[late < end], now_ns) if len(late) else table.rows_until(end)
 
     def _copied(self, end: int, late: NDArray[np.intp], now_ns: int) -> RequestLog:
-        part = self._viewed(end)
+        part = self._table.rows_until(end)
         sent, done, outcome = part.sent_ns.copy(), part.done_ns.copy(), part.outcome.copy()
         sent[late[sent[late] == 0]] = now_ns
         done[late] = now_ns
         outcome[late] = UNFINISHED
         return RequestLog(scheduled_ns=part.scheduled_ns, sent_ns=sent, done_ns=done, outcome=outcome)
+
+
+class ClosedLog:
+    """The requests of a closed loop that are done. Of each user, the one in flight is missing."""
+
+    _BLOCK = 4096
+
+    def __init__(self, table: LogTable) -> None:
+        self._table = table
+        self._started = 0  # no row after this one has been looked at
+
+    def at(self, now_ns: int) -> RequestLog:  # noqa: ARG002 - the same question as to a GrowingLog
+        """The log of what is done now."""
+        while self._table.sent_ns[self._started : self._started + self._BLOCK].any():
+            self._started += self._BLOCK
+        log = self._table.rows_until(self._started)
+        return _picked(log, np.flatnonzero(log.done_ns))

@@ -19,6 +19,7 @@ from loadgen import errors
 from loadgen.messages import Channel, Message, payload_from_json, target_from_json
 from loadgen.open_loop import OpenLoopUser
 from loadgen.poller import Poller, precise_timers
+from loadgen.priority import go_first
 from loadgen.share import PreparedTarget, Share, ShareResult, carry_out
 from loadgen.shared_log import LogTable
 from loadgen.triton_http import read_statistics
@@ -128,6 +129,7 @@ def main() -> None:
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     precise_timers()
+    go_first()
     try:
         Worker(Channel(_socket.socket(fileno=os.dup(0)))).serve()
     except (EOFError, ConnectionError, BrokenPipeError):

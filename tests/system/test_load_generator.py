@@ -6,7 +6,7 @@ import pytest
 from fake_triton import fake_triton
 
 from loadgen.errors import TargetRefused, TargetUnreachable
-from loadgen.plan import LoadPlan, Target
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
 from loadgen.runner import LoadGenerator
 
 pytestmark = pytest.mark.system
@@ -44,3 +44,15 @@ def test_a_model_that_is_not_loaded_is_an_error_before_the_load(generator: LoadG
 def test_a_dead_port_is_an_error_before_the_load(generator: LoadGenerator) -> None:
     with pytest.raises(TargetUnreachable, match="refused"):
         generator.run(target("http://127.0.0.1:1"), PLAN)
+
+
+def test_closed_loop_keeps_so_many_in_flight(generator: LoadGenerator) -> None:
+    plan = ClosedLoopPlan(concurrency=4, duration_s=0.5)
+    with fake_triton("--delay-ms", "5") as server:
+        run = generator.run(target(server.url), plan)
+    log = run.log
+    assert run.measurement.closed_loop
+    assert run.measurement.n > 40
+    in_flight = [int(((log.sent_ns <= at) & (log.done_ns > at)).sum()) for at in log.sent_ns[4:-4]]
+    assert max(in_flight) == 4
+    assert (log.scheduled_ns < 500_000_000).all()

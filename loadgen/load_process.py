@@ -1,0 +1,76 @@
+"""A load process as its parent sees it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+
+from loadgen import errors
+from loadgen.messages import Channel, Message
+
+_STDERR_LINES = 12
+
+
+class LoadProcess:
+    """`python -m loadgen.worker` and the channel to it, from construction to `close`."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "loadgen.worker", str(os.getpid())],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=self._stderr,
+                start_new_session=True,
+            )
+        self._channel = Channel(ours)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def send(self, message: Message, fd: int | None = None) -> None:
+        """Send a message. Raises WorkerDied."""
+        try:
+            self._channel.send(message, fd)
+        except OSError as error:
+            raise self._death() from error
+
+    def receive(self) -> Message:
+        """The next message; an error that the worker reports is raised here. Blocks. Raises WorkerDied."""
+        try:
+            message, _ = self._channel.receive()
+        except (EOFError, ConnectionError) as error:
+            raise self._death() from error
+        if "error" in message:
+            raise _error_class(message["error"])(message["text"])
+        return message
+
+    def waits(self, timeout_s: float) -> bool:
+        """Whether a message, or its death, can be received within so many seconds."""
+        return self._channel.waits(timeout_s)
+
+    def close(self) -> None:
+        """End it, at once."""
+        self._channel.close()
+        self._process.kill()
+        self._process.wait()
+        self._stderr.close()
+
+    def _death(self) -> errors.WorkerDied:
+        code = self._process.wait(timeout=10)
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").splitlines()[-_STDERR_LINES:]
+        said = "\n".join(lines) or "It wrote nothing to stderr."
+        return errors.WorkerDied(f"a load process ended with exit code {code}. Its last words:\n{said}")
+
+
+def _error_class(name: str) -> type[errors.LoadError]:
+    found = getattr(errors, name, errors.LoadError)
+    return found if isinstance(found, type) and issubclass(found, errors.LoadError) else errors.LoadError
