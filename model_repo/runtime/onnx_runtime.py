@@ -31,16 +31,23 @@ class BatchBuffer:
 
     def join(self, parts: list[Array]) -> Array:
         """The parts one after the other along their first axis. All have equal dtype and further axes."""
+        if parts[0].dtype == np.object_:
+            return text_from_bytes(np.concatenate(parts))
         if len(parts) == 1:
             return parts[0]
-        if parts[0].dtype == np.object_:
-            return np.concatenate(parts)
         shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
         size_bytes = math.prod(shape) * parts[0].itemsize
         if size_bytes > len(self._memory):
             self._memory = np.empty(size_bytes, dtype=np.uint8)
         joined = self._memory[:size_bytes].view(parts[0].dtype).reshape(shape)
         return np.concatenate(parts, out=joined)
+
+
+def text_from_bytes(array: Array) -> Array:
+    """Triton gives the elements of a BYTES tensor as bytes; ONNX Runtime would take their repr for the text."""
+    texts = np.empty(array.shape, dtype=np.object_)
+    texts.ravel()[:] = [element.decode() for element in array.ravel()]
+    return texts
 
 
 def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) -> ort.InferenceSession:

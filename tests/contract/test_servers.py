@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
-from engines import broken_engine, cnn_engine, doubler_engine, fixed_batch_engine, token_engine
+from engines import broken_engine, cnn_engine, doubler_engine, echo_engine, fixed_batch_engine, token_engine
 from infer import InferenceRefused, infer
 
 from model_repo import launchers
@@ -113,6 +113,12 @@ def test_serves_one_number_a_request(server, tmp_path):
     server.load(ServingConfig(engine=doubler_engine(tmp_path), max_batch_size=4))
     answer = infer(server.endpoint, "doubler", {"x": np.array([[3.0], [5.0]], np.float32)})
     assert answer["doubled"].ravel().tolist() == [6.0, 10.0]
+
+
+def test_serves_text(server, tmp_path):
+    server.load(ServingConfig(engine=echo_engine(tmp_path), max_batch_size=4))
+    words = np.array([["one", "zwölf"], ["", "b'3'"]], object)
+    assert infer(server.endpoint, "echo", {"words": words})["echoed"].tolist() == words.tolist()
 
 
 def test_one_model_replaces_the_other(server, tmp_path):

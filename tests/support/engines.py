@@ -53,6 +53,16 @@ def doubler_engine(folder: Path) -> Engine:
     )
 
 
+def echo_engine(folder: Path) -> Engine:
+    """words (2,) -> echoed (2,), text."""
+    return _engine(
+        "echo",
+        onnx_models.echo(folder / "echo.onnx"),
+        inputs=(TensorSpec(name="words", datatype="BYTES", shape=(2,)),),
+        outputs=(TensorSpec(name="echoed", datatype="BYTES", shape=(2,)),),
+    )
+
+
 def broken_engine(folder: Path) -> Engine:
     """An engine that no runtime can load."""
     return _engine(

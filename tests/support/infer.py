@@ -6,7 +6,7 @@ import urllib.request
 
 import numpy as np
 
-DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64"}
+DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64", np.dtype(object): "BYTES"}
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 
 

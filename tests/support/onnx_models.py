@@ -64,6 +64,13 @@ def doubler(path: Path) -> Path:
     return _save(path, nodes, [x], [doubled], {})
 
 
+def echo(path: Path) -> Path:
+    """words (batch, 2) string -> echoed (batch, 2)."""
+    words = helper.make_tensor_value_info("words", TensorProto.STRING, ["batch", 2])
+    echoed = helper.make_tensor_value_info("echoed", TensorProto.STRING, ["batch", 2])
+    return _save(path, [helper.make_node("Identity", ["words"], ["echoed"])], [words], [echoed], {})
+
+
 def unknown_operator(path: Path) -> Path:
     """x (batch, 4) fp32 -> y: passes onnx.checker, and no runtime can load it."""
     nodes = [helper.make_node("NoSuchOperator", ["x"], ["y"], domain="nowhere")]
