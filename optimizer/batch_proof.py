@@ -78,17 +78,30 @@ def prove_batching(
     return Proof(holds=True, reason=text)
 
 
-def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool) -> Tensors:
-    """Random inputs with a leading 1. Seeds differ in level and spread too, lest averages make them alike.
+def check_runs_whole(path: Path, inputs: Sequence[ModelTensor]) -> None:
+    """Run the model on random inputs of all its sizes, the leading ones included. Raises Disproved.
 
-    With `same_level` they do not: quantized models scale a whole batch by its largest value. Integers are 0 or 1:
-    a valid token, mask and segment in any model.
+    Inputs of a type that numpy does not have are not tried.
+    """
+    if any(tensor.datatype not in {*_FLOATS, *_INTEGERS, "UINT8"} for tensor in inputs):
+        return
+    shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
+    _run(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+
+
+def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False) -> Tensors:
+    """Random inputs with a leading 1, or with their own leading size if `whole`.
+
+    Seeds differ in level and spread too, lest averages make them alike; with `same_level` they do not, because
+    quantized models scale a whole batch by its largest value. Integers are 0 or 1: a valid token, mask and segment
+    in any model.
     """
     random = np.random.default_rng(seed)
     level = 1.0 if same_level else float(seed)
     feed: Tensors = {}
     for tensor in inputs:
-        shape = (1, *(int(dim) for dim in tensor.sized[1:]))
+        sizes = tensor.sized if whole else (1, *tensor.sized[1:])
+        shape = tuple(int(size) for size in sizes)
         if tensor.datatype in _FLOATS:
             values = random.standard_normal(shape) * (1 + level) / 2 + level / 2
             feed[tensor.name] = values.astype(_FLOATS[tensor.datatype])

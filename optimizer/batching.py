@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from optimizer.batch_proof import prove_batching
-from optimizer.batch_rewrite import BATCH, computed_from_inputs, free_batch, is_small
+from optimizer.batch_proof import Disproved, check_runs_whole, prove_batching
+from optimizer.batch_rewrite import BATCH, free_batch
 from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.onnx_check import check_runs
 from optimizer.onnx_files import load_proto, sha256_of, write_model
 from optimizer.onnx_model import OLDEST_RUNNABLE_OPSET
+from optimizer.shape_view import computed_from_inputs, is_small
 from optimizer.shapes import require_shapes
 
 if TYPE_CHECKING:
@@ -210,6 +211,13 @@ def _unbatched(model: Model, why: str, notes: list[str]) -> Batching:
         require_shapes(unbatched)
     except ShapeError as error:
         raise ShapeError(f"The leading dimension is not a batch: {why}. {error.what}", error.fix) from error
+    try:
+        check_runs_whole(unbatched.path, unbatched.all_inputs)
+    except Disproved as error:
+        raise ShapeError(
+            f"The model does not run as it is: {error}.",
+            "Give other sizes with --shape; exporters may fix some that the file calls dynamic.",
+        ) from error
     reason = " ".join([f"Served without batching: {why}.", *notes])
     return Batching(model=unbatched, action="unbatched", reason=reason)
 

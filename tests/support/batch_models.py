@@ -87,6 +87,45 @@ def heads_folded_into_batch(path: Path) -> Path:
     return write(path, nodes, {"x": [1, 3, 8]}, {"y": [1, 3, 8]}, constants)
 
 
+def sequence_joined_with_batch(path: Path) -> Path:
+    """(1, 3, 4) -> sequence first -> (3 x 1, 4) -> back: the batch lies inside a joined axis for a while."""
+    nodes = [
+        node("Transpose", "x", "a", perm=[1, 0, 2]),  # (3, 1, 4)
+        node("Reshape", "a joined", "b"),  # (3, 4), where 3 is the sequence times the batch
+        node("MatMul", "b w", "c"),  # (3, 6)
+        node("Reshape", "c parted", "d"),  # (3, 1, 6)
+        node("Transpose", "d", "y", perm=[1, 0, 2]),
+    ]
+    constants = {"joined": ints(3, 4), "w": draw(4, 6), "parted": ints(3, 1, 6)}
+    return write(path, nodes, {"x": [1, 3, 4]}, {"y": [1, 3, 6]}, constants)
+
+
+def computed_shapes(path: Path) -> Path:
+    """Shape arithmetic left in the graph, as torch does: its results follow from the input's sizes."""
+    nodes = [
+        node("Shape", "x", "shape"),
+        node("Slice", "shape zero two", "front"),  # (batch, 6)
+        node("Mod", "five three", "two_"),
+        node("Concat", "two_ three", "tail", axis=0),  # (2, 3)
+        node("Reshape", "x flat_", "flat"),
+        node("Slice", "front zero one", "batch_size"),
+        node("Concat", "batch_size tail", "wanted", axis=0),
+        node("Reshape", "flat wanted", "grid"),  # (batch, 2, 3)
+        node("Reshape", "grid baked", "y"),  # (1, 6): here it is baked in
+    ]
+    constants = {
+        "zero": ints(0), "one": ints(1), "two": ints(2), "three": ints(3), "five": ints(5),
+        "flat_": ints(0, -1), "baked": ints(1, 6),
+    }  # fmt: skip
+    return write(path, nodes, {"x": [1, 6]}, {"y": [1, 6]}, constants)
+
+
+def baked_sequence(path: Path) -> Path:
+    """Claims that its sequence may vary, and has a length of 5 baked in."""
+    nodes = [node("Reshape", "x target", "y")]
+    return write(path, nodes, {"x": ["batch", "sequence", 4]}, {"y": ["batch", 20]}, {"target": ints(-1, 20)})
+
+
 def class_token(path: Path) -> Path:
     """A constant token joined to the patches of an image, as vision transformers do."""
     nodes = [node("Concat", "token x", "all", axis=1), node("ReduceMean", "all", "y", axes=[1], keepdims=0)]

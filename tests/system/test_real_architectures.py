@@ -6,11 +6,12 @@ import numpy as np
 import onnx
 import pytest
 
-from optimizer.batch_rewrite import free_batch, inferred_shapes
+from optimizer.batch_rewrite import free_batch
 from optimizer.batching import dynamic_batch, modernized
 from optimizer.onnx_files import load_proto
 from optimizer.onnx_model import read_model
 from optimizer.onnx_run import run_model
+from optimizer.shape_view import ShapeView
 from optimizer.shapes import with_shapes
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
@@ -26,11 +27,13 @@ def test_the_batch_reaches_the_output(name):
     del proto.graph.input[:]
     proto.graph.input.extend(inputs)
     free_batch(proto, [value.name for value in inputs])
-    shapes = inferred_shapes(proto, [value.name for value in inputs], 5)
-    assert [shapes[value.name][0] for value in proto.graph.output] == [5]
+    view = ShapeView(proto, [value.name for value in inputs], 5)
+    for node in proto.graph.node:
+        view.see(node)
+    assert [view.sizes(value.name)[0] for value in proto.graph.output] == [5]
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in HEAVY])
+@pytest.mark.parametrize("name", [name for name in ALL if name not in {*HEAVY, "light_resnet50"}])
 def test_a_real_architecture_is_batched_and_proven(tmp_path, name):
     done = dynamic_batch(with_shapes(read_model(LIGHT / f"{name}.onnx"), {}), tmp_path)
     assert done.action == "rewritten"
@@ -38,9 +41,11 @@ def test_a_real_architecture_is_batched_and_proven(tmp_path, name):
     assert "Constants that the file lists as inputs are constants now." in done.reason
 
 
-def test_resnet50_gives_the_same_inside_and_runs_in_other_batch_sizes(tmp_path):
+def test_resnet50_is_proven_and_runs_in_other_batch_sizes(tmp_path):
     source = read_model(LIGHT / "light_resnet50.onnx")
     done = dynamic_batch(with_shapes(source, {}), tmp_path)
+    assert done.action == "rewritten"
+    assert "(freed: 1 Reshape): a batch of 4 gave the same rows as 4 single runs" in done.reason
     images = np.random.default_rng(0).standard_normal((3, 3, 224, 224)).astype(np.float32)
     (result,) = run_model(done.model.path, [{done.model.inputs[0].name: images}])
     (alone,) = run_model(source.path, [{source.inputs[0].name: images[:1]}])

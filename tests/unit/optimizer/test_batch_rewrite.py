@@ -6,8 +6,9 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from optimizer.batch_rewrite import free_batch, inferred_shapes
+from optimizer.batch_rewrite import free_batch, places_after_reshape
 from optimizer.onnx_files import load_proto
+from optimizer.shape_view import ShapeView
 
 
 def freed(path):
@@ -46,6 +47,36 @@ def test_heads_folded_into_the_batch(tmp_path):
     words, before, after = freed(batch_models.heads_folded_into_batch(tmp_path / "m.onnx"))
     assert words == "4 Reshape"
     assert_rows_equal_single_runs(before, after)
+
+
+def test_a_sequence_joined_with_the_batch(tmp_path):
+    words, before, after = freed(batch_models.sequence_joined_with_batch(tmp_path / "m.onnx"))
+    assert words == "2 Reshape"
+    assert_rows_equal_single_runs(before, after)
+
+
+def test_only_what_is_baked_in_is_freed_among_computed_shapes(tmp_path):
+    words, before, after = freed(batch_models.computed_shapes(tmp_path / "m.onnx"))
+    assert words == "1 Reshape"
+    assert_rows_equal_single_runs(before, after)
+
+
+@pytest.mark.parametrize(
+    ("data", "axis", "outer", "sizes", "places"),
+    [
+        ((1, 2, 3), 0, 1, (1, 6), [(0, 1)]),  # flattened
+        ((3, 1, 8), 1, 1, (3, 2, 4), [(1, 1), (0, 3)]),  # heads join the batch
+        ((2, 3, 4), 0, 1, (1, 2, 3, 4), [(0, 1)]),  # and leave it
+        ((3, 1, 8), 1, 1, (3, 8), [(0, 3), (1, 1)]),  # joined with a sequence, which is outside
+        ((3, 8), 0, 3, (3, 1, 8), [(1, 1)]),  # and parted again
+        ((6, 8), 0, 3, (6, 2, 4), [(0, 3)]),  # an axis of 3 x batch x 2 stays together
+        (("t", 1, 8), 1, 1, (8, 8), []),  # what lies before is not known
+        ((5, 1), 1, 1, (3, 2), []),  # not the same elements
+    ],
+)
+def test_where_the_batch_goes_in_a_reshape(data, axis, outer, sizes, places):
+    known = tuple(size if isinstance(size, int) else None for size in data)
+    assert places_after_reshape(known, axis, outer, sizes) == places
 
 
 def test_a_class_token_is_repeated_for_each_sample(tmp_path):
@@ -93,6 +124,8 @@ def test_the_rewritten_model_is_valid_and_names_its_batch(tmp_path):
 
 def test_shapes_follow_the_batch(tmp_path):
     _, _, after = freed(batch_models.heads_folded_into_batch(tmp_path / "m.onnx"))
-    shapes = inferred_shapes(after, ["x"], 5)
-    assert shapes["c"] == (10, 3, 4)
-    assert shapes["y"] == (5, 3, 8)
+    view = ShapeView(after, ["x"], 5)
+    for node in after.graph.node:
+        view.see(node)
+    assert view.sizes("c") == (10, 3, 4)
+    assert view.sizes("y") == (5, 3, 8)

@@ -42,6 +42,7 @@ def test_one_number_a_request(tmp_path):
         lambda path: small_cnn(path, batch=1),
         lambda path: batch_models.flattened(path, (1, 6)),
         batch_models.heads_folded_into_batch,
+        batch_models.sequence_joined_with_batch,
         batch_models.class_token,
         batch_models.enlarged,
     ],
@@ -114,6 +115,15 @@ def test_a_sequence_in_front_is_noticed_and_needs_a_length(tmp_path):
         (-1, 4),
         (20, 4),
     )
+
+
+def test_a_size_that_an_exporter_fixed_without_saying_so(tmp_path):
+    path = batch_models.baked_sequence(tmp_path / "m.onnx")
+    with pytest.raises(ShapeError) as caught:
+        batching(path, {"x": (3, 4)})
+    assert "does not run as it is" in caught.value.what
+    assert "x (1, 3, 4)" in caught.value.what
+    assert batching(path, {"x": (5, 4)}).action == "kept"
 
 
 @pytest.mark.parametrize("batch", [1, "N"])
