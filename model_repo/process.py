@@ -46,19 +46,20 @@ class ServerProcess:
     def __init__(self, launch: Launch, log_file: Path, *, grace_s: float) -> None:
         spec = {
             "command": launch.command,
-            "log": str(log_file),
             "grace_s": grace_s,
             "shm_prefix": launch.shm_prefix,
             "cleanup_command": launch.cleanup_command,
         }
-        self._warden = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_WARDEN), json.dumps(spec)],
-            env=dict(launch.environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
+        with log_file.open("ab") as log:
+            self._warden = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_WARDEN), json.dumps(spec)],
+                env=dict(launch.environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                text=True,
+            )
         assert self._warden.stdout is not None
         answer = self._warden.stdout.readline().strip()
         if not answer.isdigit():

@@ -1,12 +1,13 @@
 """A small parent for a server process: it sees to it that nothing of the server outlives who asked for it.
 
 Run as a script, `python -I -S warden.py SPEC`, in a session of its own; imports only the standard library. SPEC is
-a JSON object: `command`, `log` (output is appended), `grace_s` (between SIGTERM and SIGKILL), `shm_prefix`
-(files under /dev/shm to remove), `cleanup_command` (run at the end, may be empty).
+a JSON object: `command`, `grace_s` (between SIGTERM and SIGKILL), `shm_prefix` (files under /dev/shm to remove),
+`cleanup_command` (run at the end, may be empty).
 
-Prints the server's pid on standard output. Then waits until the server ends, a byte or the end of standard input
-asks it to stop, or the process that started it is gone, even by SIGKILL. It is the subreaper of all that the
-server starts, so that no orphan escapes, and it exits with the server's return code.
+Prints the server's pid on standard output; all that the server prints goes to standard error. Then waits until
+the server ends, a byte or the end of standard input asks it to stop, or the process that started it is gone, even
+by SIGKILL. It is the subreaper of all that the server starts, so that no orphan escapes, and it exits with the
+server's return code.
 """
 
 from __future__ import annotations
@@ -41,22 +42,21 @@ def main(spec: dict[str, Any]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _exit_on_signal)
-    with Path(spec["log"]).open("ab") as log:
-        try:
-            server = _start(spec["command"], log)
-        except OSError as error:
-            print(f"error: {error.strerror}: {spec['command'][0]}", flush=True)  # noqa: T201 - read by our parent
-            return 127
-        try:
-            print(server.pid, flush=True)  # noqa: T201
-            _wait(server, parent, wake_read)
-        finally:
-            _end(server, spec["grace_s"])
-            _clean_up(spec, log)
+    try:
+        server = _start(spec["command"])
+    except OSError as error:
+        print(f"error: {error.strerror}: {spec['command'][0]}", flush=True)  # noqa: T201 - read by our parent
+        return 127
+    try:
+        print(server.pid, flush=True)  # noqa: T201
+        _wait(server, parent, wake_read)
+    finally:
+        _end(server, spec["grace_s"])
+        _clean_up(spec)
     return server.returncode
 
 
-def _start(command: list[str], log: Any) -> subprocess.Popen[bytes]:
+def _start(command: list[str]) -> subprocess.Popen[bytes]:
     """The server, in a process group of its own. It dies with the warden, should somebody kill that."""
 
     def die_with_warden() -> None:
@@ -65,8 +65,7 @@ def _start(command: list[str], log: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
+        stdout=sys.stderr,
         process_group=0,
         preexec_fn=die_with_warden,  # noqa: PLW1509 - safe here: the warden has one thread
     )
@@ -114,13 +113,13 @@ def _children() -> list[int]:
     return [int(pid) for pid in text.split()]
 
 
-def _clean_up(spec: dict[str, Any], log: Any) -> None:
+def _clean_up(spec: dict[str, Any]) -> None:
     if spec["shm_prefix"]:
         for region in Path("/dev/shm").glob(f"{spec['shm_prefix']}*"):  # noqa: S108 - shared memory of this server
             region.unlink(missing_ok=True)
     if spec["cleanup_command"]:
         subprocess.run(
-            spec["cleanup_command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=30, check=False
+            spec["cleanup_command"], stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=30, check=False
         )
 
 
