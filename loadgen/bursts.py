@@ -1,0 +1,101 @@
+"""How many violations come in one burst, measured on bursts that a run has seen enough of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEAST_BLOCKS = 8
+_BLOCK_S = 0.1
+_REQUESTS_PER_BLOCK = 20
+_MOST_BLOCKS = 1024
+_LAG_1 = 0.2
+_ONE_SIDED_95 = 1.645
+_LEVELS = (0.5, 0.3, 0.2, 0.1, 0.05)
+"""Shares of the requests that are slower than the levels at which bursts are measured."""
+
+_SAMPLE = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bursts:
+    """What bursts do to a run.
+
+    `vif` is how much more the share of violations varies than it would with independent requests, an upper
+    bound. The sizes are mean numbers of violations in one burst, >= 1: `size` to be used for a promise, and
+    `size_to_break` for a refusal. The second is smaller by as much as the truth tests allow, because where there
+    is something to refuse, the violations are so many that the bursts look larger than they are at the limit.
+    """
+
+    vif: float
+    size: float
+    size_to_break: float
+
+
+def bursts(
+    scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], *, limit_ns: int, start_ns: int
+) -> Bursts | None:
+    """The bursts in which requests exceed `limit_ns`, from requests in the order of their schedule, shape (n,).
+
+    Few runs see enough violations to tell. But a queue leaves a high level much as it leaves a lower one, so
+    bursts are measured at levels that half to a twentieth of the requests exceed, as far as these are at least
+    a quarter of the limit, and at the limit; the largest figure counts. Where bursts are exponential, the mean
+    size is half the variance inflation. Below a quarter of the limit's worth of requests it is never taken:
+    a server that stalls does so for about as long.
+
+    None when the run is too short to tell: fewer than eight blocks.
+    """
+    n = len(scheduled_ns)
+    if n < LEAST_BLOCKS:
+        return None
+    span_ns = int(scheduled_ns[-1]) - start_ns
+    block_ns = max(_BLOCK_S * 1e9, _REQUESTS_PER_BLOCK * span_ns / n, span_ns / _MOST_BLOCKS)
+    blocks = int(span_ns / block_ns)
+    if blocks < LEAST_BLOCKS:
+        return None
+    edges = np.searchsorted(scheduled_ns, start_ns + np.arange(blocks + 1) * block_ns)
+    counts = np.diff(edges)
+    latency_ns = latency_ns[edges[0] : edges[-1]]
+    block_of = np.repeat(np.arange(blocks), counts)
+    levels = _levels(latency_ns, limit_ns)
+    slower = np.stack([np.bincount(block_of[latency_ns > level], minlength=blocks) for level in levels])
+    vif = float(_inflation(counts.astype(float), slower.astype(float)).max())
+    vif = max(vif, 2 * n / span_ns * limit_ns / 4)
+    return Bursts(vif=max(1.0, vif), size=max(1.0, vif / 2), size_to_break=max(1.0, vif / 6))
+
+
+def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:
+    sample = latency_ns[:: max(1, len(latency_ns) // _SAMPLE)]
+    levels = np.quantile(sample, [1 - share for share in _LEVELS])
+    return [limit_ns, *(level for level in levels if limit_ns / 4 <= level < limit_ns)]
+
+
+def _inflation(counts: NDArray[np.float64], slower: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Upper bound of each level's variance inflation by batch means, shape (levels,).
+
+    `counts` are requests per block, shape (blocks,), and `slower` those over each level, shape (levels, blocks).
+    Blocks are doubled until neighbours hardly correlate; what correlation remains is made up for.
+    """
+    n = counts.sum()
+    share = slower.sum(axis=1) / n
+    answer = np.ones(len(share))
+    open_ = (share > 0) & (share < 1)
+    while open_.any():
+        blocks = len(counts)
+        excess = slower - share[:, None] * counts
+        square = np.maximum((excess**2).sum(axis=1), 1e-12)
+        lag_1 = np.clip((excess[:, 1:] * excess[:, :-1]).sum(axis=1) / square, 0.0, 0.9)
+        rare = np.maximum(1 - share, 0.5)  # as it would be at a level that few exceed
+        inflation = blocks / (blocks - 1) * square / (n * np.maximum(share * (1 - share), 1e-12)) / rare
+        inflation *= (1 + lag_1) / (1 - lag_1) * (1 + _ONE_SIDED_95 * math.sqrt(2 / blocks))
+        answer[open_] = inflation[open_]
+        if blocks // 2 < LEAST_BLOCKS:
+            break
+        open_ &= lag_1 >= _LAG_1
+        even = blocks // 2 * 2
+        counts = counts[:even].reshape(-1, 2).sum(axis=1)
+        slower = slower[:, :even].reshape(len(share), -1, 2).sum(axis=2)
+    return answer

@@ -1,0 +1,121 @@
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
+
+from loadgen.certify import certify
+from loadgen.measurement import RequestLog
+
+
+def steady_log(rate: float, seconds: float, *, mean_s: float = 0.005, seed: int = 0) -> RequestLog:
+    """Independent latencies at evenly spaced times."""
+    times = np.arange(0, seconds, 1 / rate)
+    return log_of(times, times + mean_s * np.random.default_rng(seed).gamma(4, 1 / 4, len(times)))
+
+
+def failing(log: RequestLog, rows: slice) -> RequestLog:
+    outcome = log.outcome.copy()
+    outcome[rows] = 3
+    return dataclasses.replace(log, outcome=outcome)
+
+
+def test_a_fast_server_keeps_its_limit():
+    verdict = certify(steady_log(1000, 15), limit_ms=30)
+    assert verdict.answer == "kept"
+    assert verdict.share_upper <= 0.01
+    assert verdict.latency_lower_ms <= verdict.latency_ms <= verdict.latency_upper_ms <= 30
+    assert verdict.steady_from_s >= 1
+    assert verdict.effective_n == pytest.approx(verdict.n / verdict.vif)
+
+
+def test_a_slow_server_breaks_its_limit():
+    verdict = certify(steady_log(1000, 15), limit_ms=5)
+    assert verdict.answer == "broken"
+    assert verdict.share_lower > 0.01
+    assert verdict.latency_lower_ms > 5
+    assert verdict.share == pytest.approx(0.43, abs=0.02)  # P(Gamma(4, 1/4) > 1)
+
+
+def test_an_overloaded_server_breaks_its_limit_within_seconds():
+    log = next(BATCHING_GPU.logs(1.4 * BATCHING_GPU.rate_at_limit_per_s, 4, seed=0, runs=1))
+    assert certify(log, limit_ms=BATCHING_GPU.limit_ms).answer == "broken"
+
+
+def test_failed_requests_are_violations_however_fast_they_came_back():
+    log = steady_log(1000, 15)
+    verdict = certify(failing(log, slice(None, None, 20)), limit_ms=30)
+    assert verdict.answer == "broken"
+    assert verdict.violations == pytest.approx(verdict.n / 20, abs=1)
+    assert verdict.latency_ms == math.inf
+
+
+def test_a_few_failed_requests_leave_the_quantile_finite():
+    verdict = certify(failing(steady_log(1000, 30), slice(None, None, 1000)), limit_ms=30)
+    assert verdict.answer == "kept"
+    assert verdict.violations == pytest.approx(verdict.n / 1000, abs=1)
+    assert math.isfinite(verdict.latency_upper_ms)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 1.01, 1.5, 2])
+def test_too_little_is_undecided_and_says_so(seconds):
+    verdict = certify(steady_log(1000, seconds), limit_ms=30)
+    assert verdict.answer == "undecided"
+    assert "too short" in verdict.reason or "would be enough" in verdict.reason
+    assert verdict.latency_upper_ms == math.inf
+    assert verdict.share_upper > 0.01
+
+
+def test_undecided_says_how_many_requests_would_do():
+    log = next(LONG_BURSTS.logs(0.97 * LONG_BURSTS.rate_at_limit_per_s, 8, seed=2, runs=1))
+    verdict = certify(log, limit_ms=LONG_BURSTS.limit_ms)
+    assert verdict.answer == "undecided"
+    assert "requests would be enough" in verdict.reason
+
+
+def test_the_interval_of_the_quantile_is_where_the_answer_changes():
+    log = steady_log(1000, 30, mean_s=0.02)
+    verdict = certify(log, limit_ms=45)
+    assert verdict.latency_lower_ms < verdict.latency_ms < verdict.latency_upper_ms
+    for limit_ms in (20, 30, 40, 45, 50, 60, 80):
+        verdict = certify(log, limit_ms=limit_ms)
+        assert (verdict.answer == "kept") == (verdict.latency_upper_ms <= limit_ms)
+        assert (verdict.answer == "broken") == (verdict.latency_lower_ms > limit_ms)
+
+
+def test_another_quantile_is_another_promise():
+    log = steady_log(1000, 15, mean_s=0.02)
+    assert certify(log, limit_ms=40, quantile=0.9).answer == "kept"
+    assert certify(log, limit_ms=40, quantile=0.99).answer == "broken"
+
+
+def test_more_confidence_asks_for_more():
+    log = steady_log(1000, 10, mean_s=0.02)
+    at_95, at_999 = (certify(log, limit_ms=60, confidence=confidence) for confidence in (0.95, 0.999))
+    assert at_95.latency_upper_ms <= at_999.latency_upper_ms
+    assert at_95.share_upper < at_999.share_upper
+
+
+def test_a_slow_beginning_alone_does_not_break_the_limit():
+    log = steady_log(1000, 20)
+    late = np.where(log.scheduled_ns < 3e9, 200_000_000, 0)
+    verdict = certify(dataclasses.replace(log, done_ns=log.done_ns + late), limit_ms=30)
+    assert verdict.answer == "undecided"
+    assert "the first 2 s after the warm-up are unlike the rest" in verdict.reason
+
+
+def test_a_server_that_slows_down_is_not_certified():
+    log = steady_log(1000, 15)
+    slower = (log.latency_ns * np.exp(log.scheduled_ns / 6e9)).astype(np.int64)
+    verdict = certify(dataclasses.replace(log, done_ns=log.scheduled_ns + slower), limit_ms=200)
+    assert verdict.violations < verdict.n / 1000
+    assert verdict.answer == "undecided"
+    assert not verdict.stationary
+    assert certify(log, limit_ms=200).stationary
+
+
+@pytest.mark.parametrize("wrong", [{"limit_ms": 0}, {"limit_ms": math.nan}, {"quantile": 1}, {"confidence": 0}])
+def test_impossible_promises_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be"):
+        certify(steady_log(100, 2), **{"limit_ms": 30, **wrong})

@@ -1,0 +1,91 @@
+import math
+
+import numpy as np
+import pytest
+
+from loadgen.evidence import (
+    fewest_violations,
+    least_requests,
+    log_evidence_above,
+    log_evidence_below,
+    most_violations,
+    requests_needed,
+    share_at_least,
+    share_at_most,
+)
+
+COUNTS = [(0, 500), (3, 1000), (40, 1000), (100, 40_000), (1000, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("confidence", "violations", "expected"),
+    [
+        *((0.95, 0, 299), (0.95, 1, 473), (0.95, 5, 1049), (0.95, 10, 1693), (0.95, 100, 11799)),
+        *((0.99, 0, 459), (0.99, 1, 662), (0.99, 5, 1307), (0.99, 10, 2010), (0.99, 100, 12571)),
+    ],
+)
+def test_least_requests_are_those_of_the_exact_binomial(confidence, violations, expected):
+    assert least_requests(violations, quantile=0.99, confidence=confidence) == expected
+
+
+def test_least_requests_at_the_median():
+    assert least_requests(0, quantile=0.5, confidence=0.95) == 5  # 0.5**5 = 0.03125
+
+
+@pytest.mark.parametrize("evidence", [log_evidence_below, log_evidence_above])
+@pytest.mark.parametrize("burst", [1.0, 20.0])
+def test_evidence_against_the_truth_is_one_on_average(evidence, burst):
+    rng = np.random.default_rng(0)
+    share, n = 0.01, 4000 * burst
+    bursts = rng.poisson(n * share / burst, 20_000)
+    violations = rng.gamma(np.maximum(bursts, 1e-12), burst) * (bursts > 0)
+    values = np.exp([evidence(k, n, share, burst) for k in violations])
+    assert values.mean() < 1 + 4 * values.std() / math.sqrt(len(values))
+    assert np.mean(values >= 20) <= 0.05
+
+
+def test_without_violations_evidence_grows_with_every_request():
+    values = [log_evidence_below(0, n, 0.01, 1.0) for n in range(0, 5000, 100)]
+    assert values[0] == 0
+    assert all(np.diff(values) > 0)
+
+
+@pytest.mark.parametrize(("violations", "n"), COUNTS)
+@pytest.mark.parametrize("burst", [1.0, 7.5])
+def test_bounds_of_the_share_are_where_the_evidence_suffices(violations, n, burst):
+    upper = share_at_most(violations, n, burst, 0.95)
+    lower = share_at_least(violations, n, burst, 0.95)
+    assert 0 <= lower <= violations / n <= upper <= 1
+    if upper < 1:
+        assert log_evidence_below(violations, n, upper, burst) == pytest.approx(math.log(20), rel=1e-3)
+    if lower > 0:
+        assert log_evidence_above(violations, n, lower, burst) == pytest.approx(math.log(20), rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [200, 500, 5000, 100_000])
+@pytest.mark.parametrize("burst", [1.0, 7.5, 200.0])
+def test_counts_and_bounds_say_the_same(n, burst):
+    most, fewest = most_violations(n, 0.01, burst, 0.95), fewest_violations(n, 0.01, burst, 0.95)
+    assert most < 0.01 * n < fewest
+    if most >= 0:
+        assert share_at_most(most, n, burst, 0.95) <= 0.01
+    assert share_at_most(most + 1, n, burst, 0.95) > 0.01
+    if fewest <= n:
+        assert share_at_least(fewest, n, burst, 0.95) >= 0.01
+        assert share_at_least(fewest - 1, n, burst, 0.95) < 0.01
+
+
+@pytest.mark.parametrize("violations", [0, 1, 30])
+@pytest.mark.parametrize("burst", [1.0, 50.0])
+def test_requests_needed_are_just_enough(violations, burst):
+    n = requests_needed(violations, 0.01, burst, 0.95)
+    assert n >= least_requests(0, quantile=0.99, confidence=0.95)
+    assert most_violations(n, 0.01, burst, 0.95) >= violations
+    assert most_violations(n - 1, 0.01, burst, 0.95) < violations
+
+
+def test_larger_bursts_say_less():
+    uppers = [share_at_most(20, 10_000, burst, 0.95) for burst in (1, 2, 5, 20, 100)]
+    lowers = [share_at_least(200, 10_000, burst, 0.95) for burst in (1, 2, 5, 20, 100)]
+    assert all(np.diff(uppers) > 0)
+    assert all(np.diff(lowers) < 0)
