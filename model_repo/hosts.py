@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import http.client
 import json
 import re
 import secrets
 import shutil
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from model_repo.control import is_live, model_state
-from model_repo.errors import PortInUse, ServerDied, ServerError, ServerStartFailed
+from model_repo.errors import ServerDied, ServerError, ServerStartFailed
 from model_repo.layout import writing
+from model_repo.ports import choose_endpoint, ports_in_use
 from model_repo.process import ServerProcess
-from model_repo.spec import Endpoint
 
 if TYPE_CHECKING:
     from model_repo.launchers import Launcher
     from model_repo.options import ServerOptions
+    from model_repo.spec import Endpoint
 
-_HOST = "127.0.0.1"
 _START_ATTEMPTS = 5
 _LOG_READ_BYTES = 64 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -133,7 +130,7 @@ class ProcessHost:
     def _start(self, previous: Endpoint | None) -> Endpoint:
         """Start on the previous ports where they are still free, else on others: a free port may be lost again."""
         for attempt in range(_START_ATTEMPTS):
-            endpoint = _choose_endpoint(self._options, previous if attempt == 0 else None)
+            endpoint = choose_endpoint(self._options, previous if attempt == 0 else None)
             token = f"tritune-{secrets.token_hex(6)}"
             self._folder = _plain_path(self._options.scratch_dir, token)
             launch = self._launcher(self._options, endpoint, self._folder, token)
@@ -142,7 +139,7 @@ class ProcessHost:
                 self._wait_until_live(endpoint, token)
             except BaseException as error:
                 self._process.stop()
-                lost_port = isinstance(error, ServerStartFailed) and _ports_in_use(endpoint)
+                lost_port = isinstance(error, ServerStartFailed) and ports_in_use(endpoint)
                 if not lost_port or attempt == _START_ATTEMPTS - 1:
                     raise
             else:
@@ -222,44 +219,6 @@ def _plain_path(folder: Path, token: str) -> Path:
     link = Path("/dev/shm", f"{token}-folder")  # noqa: S108 - a name that nobody else can guess
     link.symlink_to(folder, target_is_directory=True)
     return link
-
-
-def _choose_endpoint(options: ServerOptions, previous: Endpoint | None) -> Endpoint:
-    given = (options.http_port, options.grpc_port, options.metrics_port)
-    for port in given:
-        if port is not None and not _is_free(port):
-            raise PortInUse(
-                f"Port {port} is in use by another process.\nChoose another, or leave it out to get a free one."
-            )
-    if previous is not None and not _ports_in_use(previous):
-        return previous
-    # Held open together, so that the three differ.
-    with contextlib.ExitStack() as stack:
-        free = []
-        for _ in given:
-            probe = stack.enter_context(socket.socket())
-            probe.bind((_HOST, 0))
-            free.append(int(probe.getsockname()[1]))
-    http_port, grpc_port, metrics_port = (port or other for port, other in zip(given, free, strict=True))
-    return Endpoint(host=_HOST, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
-
-
-def _ports_in_use(endpoint: Endpoint) -> bool:
-    ports = (endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port)
-    return any(port is not None and not _is_free(port) for port in ports)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As servers do: connections that only wait for their time-out do not count.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((_HOST, port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-    return True
 
 
 def _server_name(endpoint: Endpoint) -> str | None:

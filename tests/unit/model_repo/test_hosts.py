@@ -1,13 +1,12 @@
 """How servers are started, with shell scripts in place of Triton: none of them ever becomes ready."""
 
-import dataclasses
 import os
 import socket
 
 import pytest
 
 from model_repo import hosts
-from model_repo.errors import PortInUse, RepositoryWriteFailed, ServerDied, ServerStartFailed
+from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerStartFailed
 from model_repo.options import ServerOptions
 from model_repo.process import Launch
 from model_repo.spec import Endpoint
@@ -66,27 +65,6 @@ def test_a_failure_that_has_nothing_to_do_with_ports_is_not_repeated(options):
     with pytest.raises(ServerStartFailed):
         hosts.ProcessHost(options, launcher("exit 1", seen))
     assert len(seen) == 1
-
-
-def test_chosen_ports_differ_and_given_ones_are_kept(options):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        free = taken.getsockname()[1]
-    endpoint = hosts._choose_endpoint(dataclasses.replace(options, grpc_port=free), None)
-    assert endpoint.grpc_port == free
-    assert len({endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port}) == 3
-    assert endpoint.host == "127.0.0.1"
-
-
-def test_a_given_port_in_use_is_refused(options):
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(PortInUse):
-        hosts._choose_endpoint(dataclasses.replace(options, metrics_port=taken.getsockname()[1]), None)
-
-
-def test_a_restart_comes_back_to_its_ports_where_it_can(options):
-    first = hosts._choose_endpoint(options, None)
-    assert hosts._choose_endpoint(options, first) == first
-    with socket.create_server(("127.0.0.1", first.grpc_port)):
-        assert hosts._choose_endpoint(options, first) != first
 
 
 def test_an_output_folder_that_cannot_be_is_a_clear_error(tmp_path):
