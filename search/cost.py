@@ -78,7 +78,7 @@ class Instance(BaseModel):
 
 
 class PriceFile(BaseModel):
-    """A price file; `docs` has its schema, `prices.json` beside this module is the packaged one."""
+    """A price file, such as the packaged `prices.json` beside this module."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
