@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from optimizer.config import OptimizeConfig
+    from optimizer.prepare import Prepared
     from search.records import (
         MeasurementRecord,
         RecommendationRecord,
@@ -36,6 +38,34 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
         Text.from_markup(f"[bold]Files[/bold]  {escape(str(directory))}/recommendation.json, trials.jsonl")
     )
     return Group(*parts)
+
+
+def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
+    """What a run would do, for `--dry-run`."""
+    space, machine = prepared.space, prepared.machine
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("model", f"{prepared.model.name} (opset {prepared.source.opset})")
+    table.add_row("batching", prepared.batching.reason)
+    for tensor in prepared.engines[0].inputs:
+        table.add_row("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
+    table.add_row("limit", f"p{100 * config.quantile:g} within {config.limit_ms:g} ms")
+    table.add_row("machine", f"{machine.cpu}, {machine.logical_cores} cores" + _gpus(prepared))
+    table.add_row("price", f"{dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}")
+    table.add_row("server", config.server)
+    for name, values in space.axes().items():
+        table.add_row(name.replace("_", " "), ", ".join(str(value) for value in values))
+    table.add_row("configurations", f"{space.size()}, of which a part is tried")
+    table.add_row(
+        "time", f"at most {config.time_budget_s:g} s; about 3 s for a trial that cannot win, 15 for others"
+    )
+    table.add_row("output", str(config.output))
+    return table
+
+
+def _gpus(prepared: Prepared) -> str:
+    return "".join(f", {gpu.name}" for gpu in prepared.machine.gpus)
 
 
 def _headline(found: RecommendationRecord) -> Panel:

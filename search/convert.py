@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from model_repo.spec import ServingConfig
-from search.records import ConfigRecord, TrialRecord
+from search.records import ConfigRecord, MeasurementRecord, ServerTimingsRecord, TrialRecord
 from search.space import engine_label
 from search.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from loadgen.measurement import Measurement
     from model_repo.spec import Engine
 
 
@@ -77,3 +79,38 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
         load_s=record.load_s,
         certificate=record.certificate,
     )
+
+
+def measurement_to_record(seen: Measurement, rate_per_s: float) -> MeasurementRecord:
+    """The figures of a load run as they are written; what could not be measured becomes null."""
+    server = seen.server
+    network_ms = None if server is None else _known(seen.mean_ms - server.total_ms)
+    return MeasurementRecord(
+        rate_per_s=rate_per_s,
+        achieved_rate_per_s=seen.achieved_rate_per_s,
+        requests=seen.n,
+        failures=sum(seen.errors.values()),
+        latency_p50_ms=_known(seen.p50_ms),
+        latency_p90_ms=_known(seen.p90_ms),
+        latency_p95_ms=_known(seen.p95_ms),
+        latency_p99_ms=_known(seen.p99_ms),
+        latency_p999_ms=_known(seen.p999_ms),
+        latency_mean_ms=_known(seen.mean_ms),
+        latency_max_ms=_known(seen.max_ms),
+        send_lag_p99_ms=_known(seen.send_lag_p99_ms),
+        server=None
+        if server is None
+        else ServerTimingsRecord(
+            queue_ms=server.queue_ms,
+            compute_input_ms=server.input_ms,
+            compute_infer_ms=server.infer_ms,
+            compute_output_ms=server.output_ms,
+            mean_batch_size=server.mean_batch_size,
+        ),
+        network_and_client_ms=network_ms,
+        problems=tuple(seen.problems),
+    )
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

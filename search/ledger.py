@@ -126,16 +126,17 @@ def open_ledger(space: SearchSpace, directory: Path, *, storage: str | None, see
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     with warnings.catch_warnings():
+        # "Experimental" here is optuna's word for "may change", which our version bounds answer.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)
-    study = optuna.create_study(
-        study_name=STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}",
-        storage=storage or f"sqlite:///{directory / STUDY_FILE}",
-        sampler=sampler,
-        direction="maximize",
-        load_if_exists=True,
-    )
-    study.set_metric_names(["rate_at_limit_per_s"])
+        study = optuna.create_study(
+            study_name=STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}",
+            storage=storage or f"sqlite:///{directory / STUDY_FILE}",
+            sampler=sampler,
+            direction="maximize",
+            load_if_exists=True,
+        )
+        study.set_metric_names(["rate_at_limit_per_s"])
     ledger = Ledger(space=space, path=directory / TRIALS_FILE, study=study)
     ledger.trials.extend(_finished_trials(space, ledger.path))
     _reconcile(ledger)

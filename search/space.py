@@ -71,6 +71,10 @@ class SearchSpace:
             if self.is_legal(knobs):
                 yield knobs
 
+    def size(self) -> int:
+        """How many legal combinations there are."""
+        return sum(1 for _ in self.points())
+
     def neighbours(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
         """The legal points one step away along one axis, and those that trade instances for threads.
 

@@ -1,0 +1,201 @@
+"""The whole flow: a model and a limit in, the cheapest configuration that was seen to keep it out."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from loadgen.errors import LoadError
+from loadgen.files import write_atomically
+from loadgen.plan import Payload
+from loadgen.runner import LoadGenerator
+from model_repo.errors import ServerError
+from model_repo.layout import write_final_repository
+from model_repo.options import DEFAULT_IMAGE, ServerOptions
+from model_repo.server import serve
+from optimizer.errors import UserError
+from optimizer.prepare import Prepared, prepare
+from optimizer.verdict import explain_infeasible
+from search import events
+from search.budget import Budget
+from search.certification import certify_best
+from search.convert import trial_to_record
+from search.ledger import open_ledger
+from search.recommend import alternatives_to, cost_of, gain_over, reason_for
+from search.records import (
+    MachineRecord,
+    ModelRecord,
+    RecommendationRecord,
+    SecondsRecord,
+    Slo,
+)
+from search.study import Search, SearchImpossible
+from search.triton_bench import TritonBench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from optimizer.config import OptimizeConfig
+    from search.bench import Spent
+    from search.certification import Certified
+    from search.events import OnEvent
+    from search.ledger import Ledger
+
+MODELS_FOLDER = "model"
+REPOSITORY = "model_repository"
+RECOMMENDATION_FILE = "recommendation.json"
+VERSIONS_OF = (
+    "tritune",
+    "onnxruntime-gpu",
+    "onnx",
+    "nvidia-pytriton",
+    "tritonclient",
+    "locust",
+    "optuna",
+    "numpy",
+)
+
+
+def optimize(
+    config: OptimizeConfig,
+    *,
+    on_event: OnEvent = events.ignore,
+    stop: Callable[[], bool] = lambda: False,
+) -> RecommendationRecord:
+    """Find, certify and write down the answer. All files go to `config.output`, which must exist.
+
+    Raises UserError: BadInput, NothingFound when no configuration keeps the limit.
+    """
+    budget = Budget(total_s=config.time_budget_s)
+    on_event(events.PhaseStarted(name="prepare", detail=str(config.model)))
+    prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
+    slo = Slo(limit_ms=config.limit_ms, quantile=config.quantile, confidence=config.confidence)
+    ledger = open_ledger(prepared.space, config.output, storage=config.storage, seed=config.seed)
+    with _explained(), serve(server_options(config, prepared)) as server, LoadGenerator() as generator:
+        bench = TritonBench(
+            server,
+            generator,
+            payload=Payload(shapes=sample_shapes(prepared), data_file=config.input_data, seed=config.seed),
+            limit_ms=slo.limit_ms,
+            timeout_s=request_timeout_s(slo),
+        )
+        on_event(events.PhaseStarted(name="search", detail=f"{prepared.space.size()} configurations"))
+        search = Search(
+            ledger=ledger, bench=bench, slo=slo, budget=budget, seed=config.seed, on_event=on_event, stop=stop
+        )
+        search.run()
+        on_event(events.PhaseStarted(name="certify"))
+        certified = certify_best(
+            ledger, bench, slo=slo, budget=budget, seed=config.seed, on_event=on_event, stop=stop
+        )
+    if certified is None:
+        raise explain_infeasible(ledger.trials, slo)
+    on_event(events.PhaseStarted(name="finish"))
+    found = _recommendation(config, prepared, slo, ledger, certified, bench.spent, budget)
+    with _explained():
+        write_final_repository(config.output / REPOSITORY, certified.winner.config)
+    write_atomically(config.output / RECOMMENDATION_FILE, found.model_dump_json(indent=2) + "\n")
+    return found
+
+
+def server_options(config: OptimizeConfig, prepared: Prepared) -> ServerOptions:
+    """How the server of this run is obtained."""
+    from optimizer.remote import remote_endpoint
+
+    return ServerOptions(
+        run_dir=config.output,
+        kind=config.server,
+        http_port=config.server_port,
+        gpu=bool(prepared.machine.gpus),
+        remote=remote_endpoint(config),
+        repository=config.server_repository if config.server == "remote" else None,
+        image=config.docker_image or DEFAULT_IMAGE,
+    )
+
+
+def sample_shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:
+    """The shapes that requests have, per input, for dimensions that the served model leaves open."""
+    return {
+        spec.name: spec.concrete_shape
+        for spec in prepared.engines[0].inputs
+        if -1 in spec.shape and spec.concrete_shape is not None
+    }
+
+
+def request_timeout_s(slo: Slo) -> float:
+    """When a request is given up: long after the limit, so that a slow answer is still seen as what it is."""
+    return max(5.0, 20 * slo.limit_ms / 1000)
+
+
+def _recommendation(
+    config: OptimizeConfig,
+    prepared: Prepared,
+    slo: Slo,
+    ledger: Ledger,
+    certified: Certified,
+    spent: Spent,
+    budget: Budget,
+) -> RecommendationRecord:
+    winner, baseline = certified.winner, certified.baseline
+    total_s = budget.elapsed_s()
+    return RecommendationRecord(
+        tritune_version=version("tritune"),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        model=ModelRecord(
+            name=prepared.model.name,
+            file=config.model.name,
+            sha256=prepared.source.sha256,
+            opset=prepared.source.opset,
+            batching=prepared.batching.reason,
+        ),
+        slo=slo,
+        winner=trial_to_record(winner),
+        baseline=None if baseline is None else trial_to_record(baseline),
+        gain=gain_over(winner, baseline),
+        cost=cost_of(prepared.price, winner, baseline, rate_to_serve_per_s=config.rate_to_serve_per_s),
+        alternatives=alternatives_to(winner, ledger.trials),
+        reason=reason_for(winner, ledger.trials),
+        seconds=SecondsRecord(
+            total=total_s,
+            load=spent.load_s,
+            loading_models=spent.loading_s,
+            other=max(0.0, total_s - spent.load_s - spent.loading_s),
+        ),
+        machine=MachineRecord(
+            cpu=prepared.machine.cpu,
+            cores=prepared.machine.logical_cores,
+            memory_bytes=prepared.machine.memory_bytes,
+            gpus=tuple(gpu.name for gpu in prepared.machine.gpus),
+            versions=dict(_versions()),
+        ),
+        seed=config.seed,
+        repository=REPOSITORY,
+    )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    from importlib.metadata import PackageNotFoundError
+
+    for package in VERSIONS_OF:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of the rooms below as two lines for the user."""
+    try:
+        yield
+    except (ServerError, LoadError) as error:
+        what, _, fix = str(error).partition("\n")
+        raise UserError(what, fix or "The run's server.log and optimize.log have the details.") from error
+    except SearchImpossible as error:
+        last = error.reasons[-1].splitlines()
+        raise UserError(
+            f"{len(error.reasons)} trials in a row failed, the last one because: {last[0]}",
+            "See server.log in the run's directory; `optimize doctor` says what this machine lacks.",
+        ) from error

@@ -1,0 +1,87 @@
+"""What is settled before anything is served: model, engines, machine, price and search space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from model_repo.spec import Engine
+from optimizer.batching import dynamic_batch
+from optimizer.errors import BadInput
+from optimizer.hardware import hardware, machine_of
+from optimizer.onnx_model import read_model
+from optimizer.shapes import with_shapes
+from search import events
+from search.cost import PriceError, price_for
+from search.space import MachineLimits, search_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from optimizer.batching import Batching
+    from optimizer.config import OptimizeConfig
+    from optimizer.hardware import Hardware
+    from optimizer.onnx_model import Model
+    from search.cost import Price
+    from search.events import OnEvent
+    from search.space import SearchSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Everything a search needs to know ahead. `source` is the user's own file, as it was read."""
+
+    source: Model
+    batching: Batching
+    engines: tuple[Engine, ...]
+    machine: Hardware
+    price: Price
+    space: SearchSpace
+
+    @property
+    def model(self) -> Model:
+        """The model as it is served, which may be a rewritten copy of the user's."""
+        return self.batching.model
+
+
+def prepare(config: OptimizeConfig, *, work_dir: Path, on_event: OnEvent = events.ignore) -> Prepared:
+    """Read and check everything. Rewritten models go to `work_dir`; nothing is served.
+
+    Raises BadInput, in two lines, for anything that the user has to change.
+    """
+    model = with_shapes(read_model(config.model), config.shapes)
+    batching = dynamic_batch(model, work_dir)
+    if batching.action != "kept":
+        on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
+    machine = hardware()
+    price = _price(config, machine)
+    device: Literal["cpu", "gpu"] = (
+        "gpu" if machine.gpus and "CUDAExecutionProvider" in machine.providers else "cpu"
+    )
+    engines = (onnxruntime_engine(batching.model, device=device),)
+    limits = MachineLimits(cores=machine.logical_cores, memory_bytes=machine.memory_bytes)
+    space = search_space(engines, limits, limit_ms=config.limit_ms)
+    return Prepared(source=model, batching=batching, engines=engines, machine=machine, price=price, space=space)
+
+
+def onnxruntime_engine(model: Model, *, device: Literal["cpu", "gpu"] = "cpu") -> Engine:
+    """The model as it is, executed by ONNX Runtime."""
+    return Engine(
+        model_name=model.name,
+        backend="onnxruntime",
+        precision="fp32",
+        model_file="model.onnx",
+        files=model.files,
+        inputs=model.inputs,
+        outputs=model.outputs,
+        batched=model.batched,
+        device=device,
+    )
+
+
+def _price(config: OptimizeConfig, machine: Hardware) -> Price:
+    try:
+        return price_for(machine_of(machine), price_file=config.price_file, per_hour=config.price_per_hour_usd)
+    except PriceError as error:
+        what, _, fix = str(error).partition("\n")
+        raise BadInput(what, fix) from error

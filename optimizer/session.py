@@ -1,0 +1,134 @@
+"""One run of `optimize` around the pipeline: its directory, its log, what the terminal shows, its exit code."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import sys
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from loadgen.interrupts import finish_on_first_interrupt
+from optimizer.config import OptimizeConfig, save_config
+from optimizer.errors import BadInput
+from optimizer.progress import Progress
+from search import events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from search.events import OnEvent
+
+LOG_FILE = "optimize.log"
+LOCK_FILE = ".lock"
+
+log = logging.getLogger("tritune")
+
+
+def run(config: OptimizeConfig, notes: list[str], *, as_json: bool, resume: bool) -> int:
+    """Carry out the run and show its answer; returns the exit code."""
+    from optimizer.pipeline import optimize
+    from optimizer.report import recommendation_view
+
+    _make_directory(config.output, resume=resume)
+    stderr = Console(stderr=True)
+    with _locked(config.output), _logging_to(config.output / LOG_FILE):
+        if not resume:
+            save_config(config, config.output)
+        with Progress(stderr, budget_s=config.time_budget_s) as progress:
+            on_event = _to_log_and(progress)
+            for note in notes:
+                on_event(events.Note(text=note))
+
+            def announce() -> None:
+                on_event(events.Note(text="Finishing with the best so far. Ctrl-C again stops now.", warning=True))
+
+            with finish_on_first_interrupt(announce) as stop:
+                found = optimize(config, on_event=on_event, stop=stop)
+    if as_json:
+        print(found.model_dump_json(indent=2))  # noqa: T201
+    else:
+        Console().print(recommendation_view(found, config.output))
+    return 0
+
+
+def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
+    """Print what a run would do; nothing is started and nothing is written."""
+    from optimizer.prepare import prepare
+    from optimizer.report import plan_view
+
+    console = Console()
+    for note in notes:
+        console.print(f"note: {note}", highlight=False)
+    with tempfile.TemporaryDirectory(prefix="tritune-") as folder:
+        prepared = prepare(config, work_dir=Path(folder))
+        console.print(plan_view(prepared, config))
+
+
+def _make_directory(directory: Path, *, resume: bool) -> None:
+    try:
+        if not resume and directory.exists() and any(directory.iterdir()):
+            raise BadInput(
+                f"--output {directory} is not empty.",
+                f"Give a new directory, or go on with the run in it: --resume {directory}",
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        probe = directory / ".writable"
+        probe.write_bytes(b"0" * 4096)
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(
+            f"--output {directory} cannot be written: {error.strerror or error}.",
+            "Give another directory with --output.",
+        ) from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the directory against a second run; the lock goes with the process, however it ends."""
+    with (directory / LOCK_FILE).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BadInput(
+                f"Another run is using {directory}.", "Wait for it, or give another directory with --output."
+            ) from error
+        yield
+
+
+@contextmanager
+def _logging_to(path: Path) -> Iterator[None]:
+    handler = logging.FileHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    log.addHandler(handler)
+    try:
+        log.info("arguments: %s", " ".join(_without_secrets(sys.argv[1:])))
+        yield
+    except BaseException as error:
+        log.debug("ended by %s: %s", type(error).__name__, error, exc_info=True)
+        raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+def _without_secrets(arguments: list[str]) -> Iterator[str]:
+    """The command line for the log: a storage URL may hold a password."""
+    hide = False
+    for argument in arguments:
+        yield "***" if hide else "--storage=***" if argument.startswith("--storage=") else argument
+        hide = argument == "--storage"
+
+
+def _to_log_and(progress: Progress) -> OnEvent:
+    def on_event(event: events.Event) -> None:
+        log.debug("%s", event)
+        progress(event)
+
+    return on_event

@@ -1,0 +1,106 @@
+"""The real bench: a running Triton, loaded by load processes of their own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from loadgen.capacity import Probe
+from loadgen.errors import LoadError
+from loadgen.plan import LoadPlan, Target
+from model_repo.errors import ServerError
+from search.bench import BenchFailed, Spent
+from search.convert import measurement_to_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from loadgen.capacity import Watch
+    from loadgen.plan import Payload
+    from loadgen.runner import LoadGenerator
+    from model_repo.server import Server
+    from model_repo.spec import ServingConfig
+    from search.records import MeasurementRecord
+
+log = logging.getLogger("tritune.bench")
+
+LOG_LINES_IN_REASON = 8
+RESTARTS = 3
+
+
+class TritonBench:
+    """Serves with `server`, measures with `generator`; see `search.bench.Bench`."""
+
+    def __init__(
+        self, server: Server, generator: LoadGenerator, *, payload: Payload, limit_ms: float, timeout_s: float
+    ) -> None:
+        self.spent = Spent()
+        self._server = server
+        self._generator = generator
+        self._payload = payload
+        self._limit_ms = limit_ms
+        self._timeout_s = timeout_s
+        self._config: ServingConfig | None = None
+        self._last: MeasurementRecord | None = None
+
+    def load(self, config: ServingConfig) -> None:
+        """Serve this configuration; a server that died before is replaced first."""
+        with self._counting_loading(), self._translated():
+            if not self._server.alive():
+                self._server.restart()
+            self._server.load(config)
+        self._config = config
+
+    def restart(self) -> None:
+        """Replace the server by a fresh one and serve the same configuration again."""
+        assert self._config is not None
+        with self._counting_loading(), self._translated():
+            self._server.restart()
+            self._server.load(self._config)
+
+    def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        """Send Poisson load at a rate; a server or a model that dies on the way is a failure."""
+        assert self._config is not None
+        plan = LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
+        target = Target(url=self._server.endpoint.http_url, model_name=self._config.engine.model_name)
+        started = time.monotonic()
+        with self._translated():
+            try:
+                run = self._generator.run(
+                    target, plan, payload=self._payload, limit_ms=self._limit_ms, watch=watch
+                )
+            except LoadError:
+                self._server.check()  # a dead server explains more than what the client saw of it
+                raise
+            finally:
+                self.spent.load_s += time.monotonic() - started
+            if run.log.failed.any():
+                self._server.check()
+        self._last = measurement_to_record(run.measurement, rate_per_s)
+        log.info("measured %s", self._last)
+        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
+
+    def last_measurement(self) -> MeasurementRecord | None:
+        """The figures of the latest `measure`."""
+        return self._last
+
+    @contextmanager
+    def _counting_loading(self) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent.loading_s += time.monotonic() - started
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Errors of serving and of load as failures of the trial, with what the server said last."""
+        try:
+            yield
+        except ServerError as error:
+            lines = error.log_tail.splitlines()[-LOG_LINES_IN_REASON:]
+            raise BenchFailed("\n".join([str(error), *lines])) from error
+        except LoadError as error:
+            raise BenchFailed(str(error)) from error

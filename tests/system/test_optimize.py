@@ -1,0 +1,210 @@
+"""`optimize` as a process, on a real Triton: its files, its exit codes, and what it survives."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jsonschema
+import onnx_models
+import psutil
+import pytest
+
+from search.records import RecommendationRecord, TrialRecord
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return onnx_models.small_cnn(tmp_path / "tiny.onnx")
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+class Run:
+    """An `optimize` process that is watched from outside."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [OPTIMIZE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self._seen: dict[int, psutil.Process] = {}
+
+    def family(self) -> list[psutil.Process]:
+        """All processes it has started so far that are still alive, however they were detached since."""
+        try:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                self._seen.setdefault(child.pid, child)
+        except psutil.NoSuchProcess:
+            pass
+        return [child for child in self._seen.values() if child.is_running() and child.status() != "zombie"]
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            self.family()
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.05)
+
+    def end(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=300)
+        return self.process.returncode, out, err
+
+    def left_behind(self, seconds: float = 15.0) -> list[psutil.Process]:
+        deadline = time.monotonic() + seconds
+        while self.family() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self.family()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Run]]:
+    runs: list[Run] = []
+
+    def begin(*arguments: str) -> Run:
+        runs.append(Run(*arguments))
+        return runs[-1]
+
+    yield begin
+    for run in runs:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.communicate()
+
+
+def trials_in(run_dir: Path) -> list[dict[str, object]]:
+    path = run_dir / "trials.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_finds_a_configuration_and_writes_every_file(start, model: Path, run_dir: Path) -> None:
+    run = start(
+        *("--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--time-budget", "60s"),
+        *("--rate", "5000", "--price-per-hour", "2", "--json"),
+    )
+    run.wait_for(lambda: len(run.family()) > 2)
+    code, out, err = run.end()
+    assert code == 0, err
+    found = RecommendationRecord.model_validate_json(out)
+    assert found.model_dump_json(indent=2) + "\n" == (run_dir / "recommendation.json").read_text()
+    schema = json.loads((ROOT / "docs" / "recommendation.schema.json").read_text())
+    jsonschema.validate(json.loads(out), schema)
+    assert found.winner.certificate is not None
+    assert found.winner.certificate.p99_high_ms <= 100
+    assert found.cost.replicas * found.winner.certificate.rate_per_s >= 5000
+    assert found.cost.total_usd_per_hour == pytest.approx(2 * found.cost.replicas)
+    per_million = 2 / (found.winner.certificate.rate_per_s * 3600) * 1e6
+    assert found.cost.cost_per_million_inferences_usd == pytest.approx(per_million)
+    records = [TrialRecord.model_validate(trial) for trial in trials_in(run_dir)]
+    assert [record.number for record in records] == list(range(len(records)))
+    assert records[0].config.max_batch_size == 4  # Triton's own default
+    assert (run_dir / "model_repository" / "tiny" / "config.pbtxt").is_file()
+    for name in ("study.db", "optimize.log", "server.log", "run.json"):
+        assert (run_dir / name).stat().st_size > 0
+    assert run.left_behind() == []
+
+
+def test_a_limit_below_the_engine_is_99_with_what_is_reachable(start, model: Path, run_dir: Path) -> None:
+    run = start("--model", str(model), "--p99", "0.05ms", "--output", str(run_dir), "--time-budget", "45s")
+    code, out, err = run.end()
+    assert code == 99, err
+    assert out == ""
+    what, fix = err.splitlines()[-2:]
+    assert "p99 within 0.05 ms" in what
+    assert "--p99" in fix
+    assert all(trial["state"] == "infeasible" for trial in trials_in(run_dir))
+    assert run.left_behind() == []
+
+
+def test_kill_9_loses_no_finished_trial(start, model: Path, run_dir: Path) -> None:
+    first = start("--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--time-budget", "120s")
+    first.wait_for(lambda: len(trials_in(run_dir)) >= 2)
+    first.process.kill()
+    first.end()
+    assert first.left_behind() == []
+    before = (run_dir / "trials.jsonl").read_text()
+    finished = before.count("\n")
+
+    second = start("--resume", str(run_dir), "--json")
+    second.wait_for(lambda: len(trials_in(run_dir)) > finished)
+    second.process.send_signal(signal.SIGINT)
+    code, out, err = second.end()
+
+    assert code == 0, err
+    assert (run_dir / "trials.jsonl").read_text().startswith(before[: before.rindex("\n") + 1])
+    numbers = [trial["number"] for trial in trials_in(run_dir)]
+    assert numbers == list(range(len(numbers)))
+    assert RecommendationRecord.model_validate_json(out).winner.number in numbers
+    assert second.left_behind() == []
+
+
+def test_one_ctrl_c_finishes_with_the_best_so_far(start, model: Path, run_dir: Path) -> None:
+    run = start("--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--json")
+    run.wait_for(lambda: len(trials_in(run_dir)) >= 1)
+    run.process.send_signal(signal.SIGINT)
+    code, out, err = run.end()
+    assert code == 0, err
+    assert "Ctrl-C again" in err
+    assert RecommendationRecord.model_validate_json(out).winner.certificate is not None
+    assert run.left_behind() == []
+
+
+@pytest.mark.parametrize("after_s", [0.3, 1.5, 4.0, 8.0])
+def test_two_ctrl_c_stop_now_whatever_was_going_on(start, model: Path, run_dir: Path, after_s: float) -> None:
+    run = start("--model", str(model), "--p99", "100ms", "--output", str(run_dir))
+    deadline = time.monotonic() + after_s
+    while time.monotonic() < deadline:
+        run.family()
+        time.sleep(0.02)
+    for _ in range(2):
+        run.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        run.family()
+    code, out, err = run.end()
+    assert (code, out) == (130, ""), err
+    assert run.left_behind() == []
+
+
+def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Path, run_dir: Path) -> None:
+    run = start(
+        "--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--time-budget", "60s", "--json"
+    )
+    run.wait_for(lambda: len(trials_in(run_dir)) >= 1)
+    servers = [child for child in run.family() if child.name() == "tritonserver"]
+    assert len(servers) == 1
+    os.kill(servers[0].pid, signal.SIGKILL)
+    code, _, err = run.end()
+    assert code == 0, err
+    failed = [trial for trial in trials_in(run_dir) if trial["state"] == "failed"]
+    assert len(failed) == 1
+    assert "died" in failed[0]["reason"]
+    assert len(failed[0]["reason"].splitlines()) > 2  # the server's last log lines
+    assert len(trials_in(run_dir)) > failed[0]["number"] + 1
+    assert run.left_behind() == []
+
+
+def test_two_runs_never_share_a_directory(start, model: Path, run_dir: Path) -> None:
+    first = start("--model", str(model), "--p99", "100ms", "--output", str(run_dir))
+    first.wait_for(lambda: len(trials_in(run_dir)) >= 1)
+    code, _, err = start("--resume", str(run_dir)).end()
+    assert code == 2
+    assert "Another run" in err
+
+
+def test_a_dry_run_starts_and_writes_nothing(start, model: Path, run_dir: Path) -> None:
+    code, out, _ = start("--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--dry-run").end()
+    assert code == 0
+    assert "configurations" in out
+    assert not run_dir.exists()

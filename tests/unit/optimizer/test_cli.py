@@ -1,0 +1,112 @@
+"""What `optimize` answers to arguments it cannot use: two lines on stderr, and exit code 2."""
+
+from pathlib import Path
+
+import pytest
+
+from optimizer.cli import run_command
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(b"never read: the arguments are refused first")
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    assert run_command(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 2, captured.err
+    assert lines[0].startswith("error: ")
+    return lines[0], lines[1]
+
+
+def test_no_arguments_says_what_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    what, fix = refused(capsys)
+    assert "model" in what
+    assert "--model" in fix
+
+
+def test_no_limit_says_what_is_needed(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    assert "--p99 50ms" in refused(capsys, "--model", str(model))[1]
+
+
+@pytest.mark.parametrize("limit", ["0", "0ms", "-5ms", "50 parsecs", "fast"])
+def test_a_limit_that_is_no_positive_duration(capsys: pytest.CaptureFixture[str], model: Path, limit: str) -> None:
+    what, fix = refused(capsys, "--model", str(model), "--p99", limit)
+    assert limit in what
+    assert "--p99 50ms" in fix
+
+
+def test_a_limit_in_two_words(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    what, fix = refused(capsys, "--model", str(model), "--p99", "50", "parsecs")
+    assert "parsecs" in what
+    assert "one word" in fix
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--server", "cloud"], "cloud"),
+        (["--server", "remote"], "--server remote"),
+        (["--shape", "ids"], "ids"),
+        (["--shape", "ids:0"], "ids:0"),
+        (["--shape", "ids:1,-2"], "ids:1,-2"),
+        (["--rate", "0"], "--rate"),
+        (["--price-per-hour", "-1"], "--price-per-hour"),
+        (["--time-budget", "soon"], "--time-budget"),
+        (["--input-data", "/nowhere/x.npz"], "/nowhere/x.npz"),
+        (["--price-file", "/nowhere/p.json"], "/nowhere/p.json"),
+        (["--server-port", "70000"], "70000"),
+        (["--confidence", "1.5"], "1.5"),
+        (["--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_other_arguments_are_named(
+    capsys: pytest.CaptureFixture[str], model: Path, arguments: list[str], named: str
+) -> None:
+    assert named in refused(capsys, "--model", str(model), "--p99", "50ms", *arguments)[0]
+
+
+def test_resume_wants_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert str(tmp_path) in refused(capsys, "--resume", str(tmp_path))[0]
+
+
+def test_resume_refuses_what_the_run_already_decided(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    what, fix = refused(capsys, "--resume", str(tmp_path), "--p99", "20ms")
+    assert "--p99" in what
+    assert "--p99" in fix
+
+
+def test_resume_refuses_a_run_file_that_was_changed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"model": "m.onnx", "limit_ms": -1, "output": "."}')
+    assert "limit_ms" in refused(capsys, "--resume", str(tmp_path))[0]
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tritune ")
+
+
+def test_a_new_run_does_not_write_into_a_directory_with_files(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    what, fix = refused(capsys, "--model", str(model), "--p99", "50ms", "--output", str(tmp_path))
+    assert str(tmp_path) in what
+    assert "--resume" in fix
+
+
+def test_an_output_below_a_file_cannot_be_made(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    below = model / "runs"
+    assert str(below) in refused(capsys, "--model", str(model), "--p99", "50ms", "--output", str(below))[0]
+
+
+def test_a_full_disk_is_said_before_anything_runs(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    # /dev/full cannot be a directory; what matters is that the operating system's reason is passed on.
+    what, _ = refused(capsys, "--model", str(model), "--p99", "50ms", "--output", "/dev/full/run")
+    assert "Not a directory" in what

@@ -1,0 +1,134 @@
+"""Nothing finished is lost, whatever moment the process died at, and nothing is tried twice."""
+
+import json
+from pathlib import Path
+
+import optuna
+import pytest
+
+from model_repo.spec import Engine, TensorSpec
+from search.ledger import STUDY_FILE, STUDY_NAME, TRIALS_FILE, Ledger, open_ledger
+from search.space import MachineLimits, SearchSpace, default_config, knobs_of, search_space
+from search.trial import Trial
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> SearchSpace:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"x")
+    tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
+    engine = Engine(
+        model_name="m",
+        backend="onnxruntime",
+        precision="fp32",
+        model_file="model.onnx",
+        files=(("model.onnx", file),),
+        inputs=(tensor,),
+        outputs=(tensor,),
+        batched=True,
+    )
+    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=50.0)
+
+
+def everything(knobs: object) -> bool:
+    return True
+
+
+def finish_one(ledger: Ledger, *, rate: float = 100.0, state: str = "complete") -> Trial:
+    asked = ledger.ask_sampler(wanted=everything)
+    assert asked is not None
+    trial = Trial(
+        number=ledger.next_number(),
+        config=ledger.space.config(asked.params),
+        state=state,
+        reason="",
+        rate_at_limit_per_s=rate,
+    )
+    ledger.record(asked, trial)
+    return trial
+
+
+def test_the_sampler_never_asks_for_a_point_twice(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=1)
+    trials = [finish_one(ledger, rate=100.0 + number) for number in range(25)]
+    points = {tuple(sorted(knobs_of(trial.config).items())) for trial in trials}
+    assert len(points) == 25
+    assert all(space.is_legal(knobs_of(trial.config)) for trial in trials)
+
+
+def test_an_exhausted_space_is_none(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=1)
+    assert ledger.ask_sampler(wanted=lambda knobs: False) is None
+    assert ledger.ask_for([], wanted=everything) is None
+
+
+def test_the_baseline_can_be_asked_for(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=1)
+    baseline = knobs_of(default_config(space.engines[0]))
+    asked = ledger.ask_for([baseline], wanted=everything)
+    assert asked is not None
+    assert asked.params == baseline
+
+
+def test_reopening_gives_back_every_finished_trial(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage=None, seed=1)
+    states = ("complete", "pruned", "infeasible", "failed", "complete")
+    trials = [finish_one(ledger, state=state, rate=50.0 + n) for n, state in enumerate(states)]
+    reopened = open_ledger(space, tmp_path, storage=None, seed=1)
+    assert reopened.trials == trials
+    assert reopened.best() == trials[4]
+
+
+def test_a_trial_that_optuna_missed_is_told_when_reopening(space: SearchSpace, tmp_path: Path) -> None:
+    """Killed after the line was on the disk and before Optuna knew."""
+    ledger = open_ledger(space, tmp_path, storage=None, seed=1)
+    finish_one(ledger, rate=70.0)
+    lost = finish_one(ledger, rate=90.0)
+    (tmp_path / STUDY_FILE).unlink()
+
+    reopened = open_ledger(space, tmp_path, storage=None, seed=1)
+
+    assert reopened.trials[-1] == lost
+    told = [t for t in reopened.study.get_trials() if t.state == optuna.trial.TrialState.COMPLETE]
+    assert sorted(t.value for t in told) == [70.0, 90.0]
+    assert {t.user_attrs["trial"] for t in told} == {0, 1}
+
+
+def test_a_trial_that_was_running_is_closed_and_can_be_asked_for_again(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage=None, seed=1)
+    knobs = knobs_of(default_config(space.engines[0]))
+    assert ledger.ask_for([knobs], wanted=everything) is not None  # and then the process is killed
+
+    reopened = open_ledger(space, tmp_path, storage=None, seed=1)
+
+    states = [t.state for t in reopened.study.get_trials()]
+    assert states == [optuna.trial.TrialState.FAIL]
+    assert reopened.ask_for([knobs], wanted=everything) is not None
+
+
+def test_a_line_cut_short_is_not_a_trial(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage=None, seed=1)
+    finish_one(ledger)
+    with (tmp_path / TRIALS_FILE).open("a") as file:
+        file.write('{"number": 1, "config"')
+    reopened = open_ledger(space, tmp_path, storage=None, seed=1)
+    assert len(reopened.trials) == 1
+    finish_one(reopened)
+    lines = (tmp_path / TRIALS_FILE).read_text().splitlines()
+    assert [json.loads(line)["number"] for line in lines] == [0, 1]
+
+
+def test_pruned_trials_tell_the_sampler_how_far_they_came(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=1)
+    finish_one(ledger, state="pruned", rate=42.0)
+    told = ledger.study.get_trials()[-1]
+    assert told.state == optuna.trial.TrialState.PRUNED
+    assert told.intermediate_values == {0: 42.0}
+
+
+def test_the_study_opens_without_our_code(space: SearchSpace, tmp_path: Path) -> None:
+    ledger = open_ledger(space, tmp_path, storage=None, seed=1)
+    finish_one(ledger)
+    study = optuna.load_study(study_name=STUDY_NAME, storage=f"sqlite:///{tmp_path / STUDY_FILE}")
+    assert study.best_value == 100.0
+    assert study.best_trial.user_attrs["trial"] == 0

@@ -1,0 +1,199 @@
+"""The search and its certification on a simulated server, in virtual time, against the true best."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_bench import SimulatedBench, batched_queue, default_service_s
+
+from model_repo.spec import Engine, ServingConfig, TensorSpec
+from search import events
+from search.bench import BenchFailed
+from search.budget import Budget
+from search.certification import Certified, certify_best
+from search.ledger import Ledger, open_ledger
+from search.records import Slo
+from search.space import MachineLimits, SearchSpace, default_config, search_space
+from search.study import Search, SearchImpossible
+
+SLO = Slo(limit_ms=50.0)
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> SearchSpace:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"x")
+    tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
+    engine = Engine(
+        model_name="m",
+        backend="onnxruntime",
+        precision="fp32",
+        model_file="model.onnx",
+        files=(("model.onnx", file),),
+        inputs=(tensor,),
+        outputs=(tensor,),
+        batched=True,
+    )
+    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=SLO.limit_ms)
+
+
+def search_on(
+    bench: SimulatedBench,
+    space: SearchSpace,
+    folder: Path,
+    *,
+    slo: Slo = SLO,
+    seed: int = 3,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Ledger, Certified | None, list[events.Event]]:
+    seen: list[events.Event] = []
+    ledger = open_ledger(space, folder, storage="sqlite://", seed=seed)
+    budget = Budget(total_s=600.0)
+    common = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
+    Search(ledger=ledger, bench=bench, **common).run()
+    return ledger, certify_best(ledger, bench, **common), seen
+
+
+def true_capacity(config: ServingConfig, *, slo: Slo = SLO) -> float:
+    """By bisection over long runs; nothing of it comes from the search."""
+    low, high = 1.0, 5000.0
+    while high / low > 1.01:
+        rate = (low * high) ** 0.5
+        rng = np.random.default_rng(99)
+        arrivals = np.cumsum(rng.exponential(1 / rate, 60_000))
+        done = batched_queue(
+            arrivals,
+            max_batch_size=max(config.max_batch_size, 1) if config.dynamic_batching else 1,
+            instances=config.instance_count,
+            service_s=lambda size: default_service_s(config, size),
+            delay_s=config.max_queue_delay_us / 1e6,
+        )
+        kept = np.mean((done - arrivals)[2000:] > slo.limit_ms / 1000) <= 0.01
+        low, high = (rate, high) if kept else (low, rate)
+    return low
+
+
+def test_the_answer_is_near_the_true_best_and_below_its_own_capacity(space: SearchSpace, tmp_path: Path) -> None:
+    _, certified, _ = search_on(SimulatedBench(), space, tmp_path)
+    assert certified is not None
+    assert certified.winner.certificate is not None
+    best = max(true_capacity(space.config(knobs)) for knobs in space.points() if knobs["max_queue_delay_us"] == 0)
+    promised = certified.winner.certificate.rate_per_s
+    assert promised >= 0.9 * best
+    assert promised <= 1.02 * true_capacity(certified.winner.config)
+
+
+def test_the_default_is_tried_first_and_certified_beside_the_winner(space: SearchSpace, tmp_path: Path) -> None:
+    ledger, certified, _ = search_on(SimulatedBench(), space, tmp_path)
+    assert ledger.trials[0].config == default_config(space.engines[0])
+    assert certified is not None
+    assert certified.baseline is not None
+    assert certified.baseline.number == 0
+    assert certified.baseline.certificate is not None
+    assert certified.winner.certificate.rate_per_s >= certified.baseline.certificate.rate_per_s
+
+
+def test_the_winner_is_confirmed_again_on_a_restarted_server(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    _, certified, _ = search_on(bench, space, tmp_path)
+    assert bench.restarts == 1
+    assert certified is not None
+    assert certified.winner.certificate.runs == 2
+
+
+def test_most_trials_cost_little_because_they_cannot_win(space: SearchSpace, tmp_path: Path) -> None:
+    ledger, _, _ = search_on(SimulatedBench(), space, tmp_path)
+    pruned = [trial for trial in ledger.trials if trial.state == "pruned"]
+    complete = [trial for trial in ledger.trials if trial.state == "complete"]
+    assert len(pruned) > len(complete)
+    assert np.median([t.load_s for t in pruned]) < np.median([t.load_s for t in complete]) / 2
+
+
+def test_a_limit_below_the_service_time_is_infeasible_with_what_a_lone_request_takes(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    slo = Slo(limit_ms=1.0)
+    ledger, certified, _ = search_on(SimulatedBench(limit_ms=1.0), space, tmp_path, slo=slo)
+    assert certified is None
+    assert {trial.state for trial in ledger.trials} == {"infeasible"}
+    fastest = min(trial.lone_p99_ms for trial in ledger.trials)
+    assert fastest == pytest.approx(2 + 2 / 2**0.8, rel=0.1)
+
+
+def test_failed_trials_are_data_and_the_search_goes_on(space: SearchSpace, tmp_path: Path) -> None:
+    def crowded(config: ServingConfig) -> str | None:
+        return (
+            "out of memory: std::bad_alloc" if config.instance_count == 2 and config.max_batch_size >= 8 else None
+        )
+
+    ledger, certified, _ = search_on(SimulatedBench(faults=crowded), space, tmp_path)
+    failed = [trial for trial in ledger.trials if trial.state == "failed"]
+    assert failed
+    assert all("bad_alloc" in trial.reason for trial in failed)
+    assert certified is not None
+    # What asks for more of the same is not tried.
+    smallest = min(trial.config.max_batch_size for trial in failed)
+    assert sum(t.config.max_batch_size >= smallest and t.config.instance_count == 2 for t in failed) <= 2
+
+
+def test_a_bench_on_which_nothing_works_ends_the_search(space: SearchSpace, tmp_path: Path) -> None:
+    with pytest.raises(SearchImpossible) as caught:
+        search_on(SimulatedBench(faults=lambda config: "no such backend"), space, tmp_path)
+    assert set(caught.value.reasons) == {"no such backend"}
+
+
+def test_stopping_certifies_the_best_so_far(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    ledger, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) > 4)
+    assert len(ledger.trials) <= 5
+    assert certified is not None
+    assert certified.winner.certificate.runs == 1
+
+
+def test_the_same_seed_gives_the_same_run(space: SearchSpace, tmp_path: Path) -> None:
+    runs = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        ledger, certified, _ = search_on(SimulatedBench(), space, tmp_path / name)
+        runs.append((ledger.trials, certified))
+    assert runs[0] == runs[1]
+
+
+def test_an_estimate_that_was_luck_gives_way_to_the_runner_up(space: SearchSpace, tmp_path: Path) -> None:
+    """A configuration that slows down after the search loses to the next best."""
+    bench = SimulatedBench()
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=3)
+    common = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 3}
+    Search(ledger=ledger, bench=bench, **common).run()
+    lucky = ledger.best()
+    assert lucky is not None
+
+    def slower(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (2.0 if config == lucky.config else 1.0)
+
+    certified = certify_best(ledger, replace(bench, service_s=slower), **common)
+    assert certified is not None
+    assert certified.winner.config != lucky.config
+
+
+def test_a_bench_that_dies_while_certifying_costs_the_trial_not_the_run(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    bench = SimulatedBench()
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=3)
+    common = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 3}
+    Search(ledger=ledger, bench=bench, **common).run()
+    best = ledger.best()
+    assert best is not None
+
+    class Dying(SimulatedBench):
+        def measure(self, *arguments: object, **options: object):
+            if self.loaded[-1] == best.config:
+                raise BenchFailed("the server has died")
+            return super().measure(*arguments, **options)
+
+    certified = certify_best(ledger, Dying(), **common)
+    assert certified is not None
+    assert certified.winner.config != best.config
