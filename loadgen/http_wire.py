@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from loadgen.http_answer import AnswerReader, Head, MalformedAnswer, ReadBuffer
-from loadgen.outcomes import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, outcome_of_http
+from loadgen.outcomes import CLOSED, MALFORMED, NOT_CONNECTED, outcome_of_connect_error, outcome_of_http
 from loadgen.poller import WRITE, Poller
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
 _EXAMPLE_BYTES = 500
-_OUT_OF = (23, 24, 99, 105)  # ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS
 
 
 class _Connection:
@@ -76,7 +75,7 @@ class HttpWire:
         try:
             connection = self._free.popleft() if self._free else self._connect()
         except OSError as error:
-            self.finished(row, CLIENT_LIMIT if error.errno in _OUT_OF else NOT_CONNECTED)
+            self.finished(row, outcome_of_connect_error(error))
             return
         connection.row = row
         self.in_flight[row] = connection

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 OK = 0
 TIMED_OUT = 1
 NOT_CONNECTED = 2
@@ -10,6 +12,7 @@ MALFORMED = 4
 CLIENT_LIMIT = 5
 UNFINISHED = 6
 _OTHER_STATUS = 19
+_OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
 
 _NAMES = {
     OK: "ok",
@@ -45,6 +48,11 @@ def outcome_of_http(status: int) -> int:
 def outcome_of_grpc(status: int) -> int:
     """0 for gRPC status 0, the number of the failure for any other."""
     return OK if status == 0 else _GRPC_BASE + (status if status < len(_GRPC_NAMES) else 2)
+
+
+def outcome_of_connect_error(error: OSError) -> int:
+    """Whether this machine could not open a connection, or the other did not take it."""
+    return CLIENT_LIMIT if error.errno in _OUT_OF else NOT_CONNECTED
 
 
 def outcome_name(number: int) -> str:

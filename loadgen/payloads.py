@@ -84,6 +84,19 @@ def raw_bytes(values: NDArray[Any], datatype: str) -> bytes:
     return np.ascontiguousarray(values, wanted).tobytes()
 
 
+def grpc_request(target: Target, info: ModelInfo, tensors: Tensors) -> bytes:
+    """A ModelInferRequest, serialized: tensors as raw bytes, all outputs asked for, as raw bytes too."""
+    from tritonclient.grpc.service_pb2 import ModelInferRequest  # brings all of gRPC, which HTTP does not need
+
+    request = ModelInferRequest(model_name=target.model_name, model_version=target.model_version)
+    for tensor in info.inputs:
+        values = tensors[tensor.name]
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=values.shape)
+        request.raw_input_contents.append(raw_bytes(values, tensor.datatype))
+    data: bytes = request.SerializeToString()
+    return data
+
+
 def http_request(target: Target, info: ModelInfo, tensors: Tensors) -> bytes:
     """A whole HTTP request: head, JSON, and the tensors as raw bytes, which is how outputs are asked for too."""
     raw = [raw_bytes(tensors[tensor.name], tensor.datatype) for tensor in info.inputs]

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 from loadgen.backlog import BacklogRule
 from loadgen.closed_loop import ClosedLoop
 from loadgen.errors import TargetRefused, TargetUnreachable
-from loadgen.http_wire import HttpWire
 from loadgen.outcomes import NOT_CONNECTED, OK
-from loadgen.payloads import http_request, request_tensors
+from loadgen.payloads import request_tensors
 from loadgen.send_loop import LoopParts, SendLoop, Tick
-from loadgen.streams import address_of
-from loadgen.triton_http import read_model_info
+from loadgen.triton import LoadWire, read_model_info, wire_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,8 +79,8 @@ class PreparedTarget:
         self._target = target
         self._poller = poller
         self.info: ModelInfo = read_model_info(target)
-        requests = [http_request(target, self.info, tensors) for tensors in request_tensors(self.info, payload)]
-        self.wire = HttpWire(address=address_of(target), requests=requests, poller=poller, finished=self._note)
+        pool = request_tensors(self.info, payload)
+        self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note)
         self._outcomes: dict[int, int] = {}
         try:
             self._try_one(timeout_s)

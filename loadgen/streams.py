@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket  # the sockets below gevent's, see loadgen.poller
+import os
 import socket as socket_names
 import ssl
 from dataclasses import dataclass
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """What a connection needs of its socket. BlockingIOError where it would wait, OSError where it broke."""
+    """What a connection needs of its socket. BlockingIOError where it would wait, OSError where it broke.
+
+    `hides_data`: some of what came may be in the stream, where the poller cannot see it; read until it would wait.
+    """
+
+    hides_data: bool
 
     def fileno(self) -> int:
         """The socket's file descriptor, for the poller."""
@@ -42,6 +48,8 @@ class Stream(Protocol):
 class TcpStream(_socket.socket):
     """A TCP socket without Nagle's delay; `send` and `recv_into` are the kernel's own, nothing in between."""
 
+    hides_data = False
+
     def __init__(self, family: int, address: tuple[Any, ...]) -> None:
         super().__init__(family, _socket.SOCK_STREAM)
         self.setblocking(False)
@@ -59,7 +67,7 @@ class TcpStream(_socket.socket):
         """See `Stream`."""
         error = self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
         if error:
-            raise OSError(error, "connect failed")
+            raise OSError(error, os.strerror(error))
         try:
             self.getpeername()
         except OSError:
@@ -74,6 +82,8 @@ class TcpStream(_socket.socket):
 
 class TlsStream:
     """TLS over a TCP stream, through memory buffers: what TLS wants to send may outlast one call."""
+
+    hides_data = True
 
     def __init__(self, tcp: TcpStream, context: ssl.SSLContext, host: str) -> None:
         self._tcp = tcp

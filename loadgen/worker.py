@@ -22,7 +22,7 @@ from loadgen.poller import Poller, precise_timers
 from loadgen.priority import go_first
 from loadgen.share import PreparedTarget, Share, ShareResult, carry_out
 from loadgen.shared_log import LogTable
-from loadgen.triton_http import read_statistics
+from loadgen.triton import read_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Callable

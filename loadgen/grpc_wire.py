@@ -1,0 +1,259 @@
+"""gRPC over a few HTTP/2 connections: prepared messages out, the status of the answers in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from loadgen.http2 import Call, Http2Connection, RequestHead, request_head
+from loadgen.http_answer import MalformedAnswer, ReadBuffer
+from loadgen.outcomes import (
+    CLOSED,
+    MALFORMED,
+    NOT_CONNECTED,
+    OK,
+    outcome_of_connect_error,
+    outcome_of_grpc,
+    outcome_of_http,
+)
+from loadgen.poller import WRITE, Poller
+from loadgen.streams import Address, Stream, TlsStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from loadgen.hpack import Field
+    from loadgen.plan import Target
+
+MOST_CONNECTIONS = 8
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def grpc_message(data: bytes) -> bytes:
+    """A message as gRPC carries it: not compressed, its length before it."""
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+def grpc_head(target: Target, method: str) -> RequestHead:
+    """The headers of a call of `method`."""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    fields = [
+        (b":method", b"POST"),
+        (b":scheme", b"https" if target.is_tls else b"http"),
+        (b":path", method.encode()),
+        (b":authority", f"{host}:{target.port}".encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"user-agent", b"tritune"),
+    ]
+    return request_head(fields, [(name.lower().encode(), value.encode()) for name, value in target.headers])
+
+
+def status_of(fields: Sequence[Field]) -> tuple[int, str]:
+    """The outcome that the headers and trailers of an answer tell, and its text."""
+    found = dict(fields)
+    http = found.get(b":status", b"")
+    if not http.isdigit():
+        return MALFORMED, "an answer without a status"
+    if int(http) != 200:
+        return outcome_of_http(int(http)), f"http {int(http)}"
+    grpc = found.get(b"grpc-status", b"")
+    if not grpc.isdigit():
+        return MALFORMED, "an answer without a grpc-status"
+    return outcome_of_grpc(int(grpc)), unquote(found.get(b"grpc-message", b"").decode(errors="replace"))
+
+
+class _Connection:
+    """An HTTP/2 connection and its place in the poller."""
+
+    __slots__ = ("events", "fd", "http2", "ready", "stream")
+
+    def __init__(
+        self, stream: Stream, head: RequestHead, buffer: ReadBuffer, ended: Callable[[Call, bool], None]
+    ) -> None:
+        self.stream = stream
+        self.fd = stream.fileno()
+        self.ready = False
+        self.events = WRITE
+        self.http2 = Http2Connection(stream, head, buffer, ended)
+
+    @property
+    def usable(self) -> bool:
+        return self.ready and self.http2.settled and self.http2.has_room
+
+
+class GrpcWire:
+    """Sends row r as `requests[r % len(requests)]` and calls `finished(row, outcome)` when its answer is whole.
+
+    Calls share up to eight connections in turn; more are opened when the server limits the calls on each.
+    `error_example` is the text of the first answer that was no success.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        head: RequestHead,
+        requests: Sequence[bytes],
+        poller: Poller,
+        finished: Callable[[int, int], None],
+    ) -> None:
+        self._address = address
+        self._head = head
+        self._requests = requests
+        self._poller = poller
+        self.finished = finished
+        self._buffer = ReadBuffer()
+        self._connections: dict[int, _Connection] = {}
+        self._turn: deque[_Connection] = deque()
+        self._unsent: deque[int] = deque()  # rows that wait for a connection
+        self.in_flight: dict[int, tuple[_Connection, int] | None] = {}
+        self._bytes_sent_before = 0  # on connections that are closed
+        self.connections_opened = 0
+        self.error_example: str | None = None
+
+    @property
+    def connecting(self) -> int:
+        """How many connections cannot be used yet."""
+        return sum(not (c.ready and c.http2.settled) for c in self._connections.values())
+
+    @property
+    def bytes_sent(self) -> int:
+        """All bytes, those of HTTP/2 itself included."""
+        return self._bytes_sent_before + sum(c.http2.bytes_sent for c in self._connections.values())
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes, those of HTTP/2 itself included."""
+        return self._buffer.bytes_received
+
+    def open(self, count: int) -> None:
+        """Begin to open connections, up to `count` or eight. Raises OSError when one is refused at once."""
+        while len(self._connections) < min(count, MOST_CONNECTIONS):
+            self._connect()
+
+    def send(self, row: int) -> None:
+        """Start the call of a row on the next connection, or wait for one to be ready."""
+        self.in_flight[row] = None
+        for _ in range(len(self._turn)):
+            connection = self._turn[0]
+            self._turn.rotate(-1)
+            if connection.usable:
+                self._start(connection, row)
+                return
+        self._unsent.append(row)
+        if self.connecting == 0:
+            try:
+                self._connect()
+            except OSError as error:
+                self._unsent.pop()
+                self._end(row, outcome_of_connect_error(error), str(error))
+
+    def handle(self, fd: int, events: int) -> None:
+        """Go on with a connection that the poller reported; others' file descriptors are ignored."""
+        connection = self._connections.get(fd)
+        if connection is None:
+            return
+        try:
+            if not connection.ready:
+                self._go_on_connecting(connection)
+            else:
+                if events & WRITE:
+                    connection.http2.flush()
+                if events & ~WRITE:
+                    self._receive(connection)
+            self._watch(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def give_up(self, row: int) -> None:
+        """Forget a call, and tell the server so."""
+        place = self.in_flight.pop(row)
+        if place is None:
+            self._unsent.remove(row)
+            return
+        connection, stream_id = place
+        try:
+            connection.http2.cancel(stream_id)
+            self._watch(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def close(self) -> None:
+        """Close all connections; what is in flight is forgotten."""
+        self.in_flight.clear()
+        self._unsent.clear()
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+
+    def _connect(self) -> None:
+        connection = _Connection(self._address.open(), self._head, self._buffer, self._answered)
+        self._connections[connection.fd] = connection
+        self._turn.append(connection)
+        self._poller.add(connection.fd, WRITE)
+        self.connections_opened += 1
+
+    def _go_on_connecting(self, connection: _Connection) -> None:
+        if not connection.stream.connected():
+            return
+        if isinstance(connection.stream, TlsStream) and connection.stream.protocol != "h2":
+            raise MalformedAnswer("the server speaks no HTTP/2 over TLS")
+        connection.ready = True
+        connection.http2.flush()
+
+    def _receive(self, connection: _Connection) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection.http2.receive()
+            while connection.stream.hides_data:
+                connection.http2.receive()
+        while self._unsent and connection.usable:
+            self._start(connection, self._unsent.popleft())
+        if connection.http2.leaving and not connection.http2.calls:
+            self._drop(connection)
+
+    def _start(self, connection: _Connection, row: int) -> None:
+        try:
+            request = self._requests[row % len(self._requests)]
+            self.in_flight[row] = (connection, connection.http2.start(row, request))
+            self._watch(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def _watch(self, connection: _Connection) -> None:
+        """Ask the poller for what the connection needs now."""
+        wants = connection.stream.wants() | (WRITE if connection.http2.wants_to_write and connection.ready else 0)
+        if wants != connection.events and connection.fd in self._connections:
+            connection.events = wants
+            self._poller.change(connection.fd, wants)
+
+    def _answered(self, call: Call, reset: bool) -> None:
+        outcome, text = (CLOSED, "the server reset the call") if reset else status_of(call.fields)
+        self._end(call.row, outcome, text)
+
+    def _end(self, row: int, outcome: int, text: str) -> None:
+        del self.in_flight[row]
+        if outcome != OK and self.error_example is None:
+            self.error_example = text
+        self.finished(row, outcome)
+
+    def _broken(self, connection: _Connection, error: OSError) -> None:
+        """End a connection and all calls on it as failed, and those that waited for it in vain."""
+        lost = [call.row for call in connection.http2.calls.values()]
+        outcome = MALFORMED if isinstance(error, MalformedAnswer) else CLOSED
+        if not connection.ready or not connection.http2.settled:
+            outcome = NOT_CONNECTED if not isinstance(error, MalformedAnswer) else MALFORMED
+        self._drop(connection)
+        if not self.connecting and not any(c.usable for c in self._connections.values()):
+            lost += self._unsent
+            self._unsent.clear()
+        for row in lost:
+            self._end(row, outcome, str(error))
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.fd, None) is not None:
+            self._bytes_sent_before += connection.http2.bytes_sent
+            self._turn.remove(connection)
+            self._poller.remove(connection.fd)
+            connection.stream.close()

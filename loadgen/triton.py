@@ -1,0 +1,77 @@
+"""Questions to a server, and connections for its load, in whichever protocol the target speaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loadgen import triton_http
+from loadgen.http_wire import HttpWire
+from loadgen.payloads import Tensors, grpc_request, http_request
+from loadgen.send_loop import Wire
+from loadgen.streams import address_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.model_info import ModelInfo
+    from loadgen.plan import Target
+    from loadgen.poller import Poller
+
+
+class LoadWire(Wire, Protocol):
+    """A wire with what belongs to a whole run: opening, closing, and what went over it."""
+
+    finished: Callable[[int, int], None]
+    error_example: str | None
+    connections_opened: int
+
+    @property
+    def connecting(self) -> int:
+        """How many connections are not ready yet."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """All bytes so far."""
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes so far."""
+
+    def open(self, count: int) -> None:
+        """Begin to open connections, up to so many. Raises OSError when one is refused at once."""
+
+    def close(self) -> None:
+        """Close all connections; what is in flight is forgotten."""
+
+
+def read_model_info(target: Target) -> ModelInfo:
+    """What the model takes and gives. Raises TargetUnreachable, TargetRefused."""
+    if target.is_http:
+        return triton_http.read_model_info(target)
+    from loadgen import triton_grpc  # brings all of gRPC, a quarter of a second
+
+    return triton_grpc.read_model_info(target)
+
+
+def read_statistics(target: Target) -> dict[str, Any] | None:
+    """The model's counters, or None where the server keeps none or does not answer in time."""
+    if target.is_http:
+        return triton_http.read_statistics(target)
+    from loadgen import triton_grpc
+
+    return triton_grpc.read_statistics(target)
+
+
+def wire_of(
+    target: Target, info: ModelInfo, pool: list[Tensors], poller: Poller, finished: Callable[[int, int], None]
+) -> LoadWire:
+    """Connections to the target that send these requests in turn. Raises TargetUnreachable for an unknown name."""
+    address = address_of(target)
+    if target.is_http:
+        requests = [http_request(target, info, tensors) for tensors in pool]
+        return HttpWire(address=address, requests=requests, poller=poller, finished=finished)
+    from loadgen.grpc_wire import INFER, GrpcWire, grpc_head, grpc_message
+
+    messages = [grpc_message(grpc_request(target, info, tensors)) for tensors in pool]
+    head = grpc_head(target, INFER)
+    return GrpcWire(address=address, head=head, requests=messages, poller=poller, finished=finished)
