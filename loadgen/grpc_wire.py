@@ -14,6 +14,7 @@ from loadgen.outcomes import (
     MALFORMED,
     NOT_CONNECTED,
     OK,
+    outcome_name,
     outcome_of_connect_error,
     outcome_of_grpc,
     outcome_of_http,
@@ -235,7 +236,7 @@ class GrpcWire:
     def _end(self, row: int, outcome: int, text: str) -> None:
         del self.in_flight[row]
         if outcome != OK and self.error_example is None:
-            self.error_example = text
+            self.error_example = f"{outcome_name(outcome)}, {text}"
         self.finished(row, outcome)
 
     def _broken(self, connection: _Connection, error: OSError) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
 
 _HEAD_END = b"\r\n\r\n"
 _MOST_HEADS = 1024
+_EXAMPLE_BYTES = 500
 _LONGEST_HEAD = 1 << 16
 
 
@@ -52,6 +55,14 @@ def parse_head(head: bytes) -> Head:
     if not length.isdigit():
         raise MalformedAnswer(f"content-length {length[:40]!r}")
     return Head(status, int(length), chunked=False, keep_alive=keep_alive)
+
+
+def error_text(status: int, body: bytes) -> str:
+    """Status and text of an answer that was no success; Triton's own words where it sends them."""
+    text = body[:_EXAMPLE_BYTES].decode(errors="replace").strip()
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        text = str(json.loads(body)["error"])
+    return f"http {status}, {text}" if text else f"http {status}"
 
 
 class ReadBuffer:

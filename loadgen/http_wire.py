@@ -6,7 +6,7 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from loadgen.http_answer import AnswerReader, Head, MalformedAnswer, ReadBuffer
+from loadgen.http_answer import AnswerReader, Head, MalformedAnswer, ReadBuffer, error_text
 from loadgen.outcomes import CLOSED, MALFORMED, NOT_CONNECTED, outcome_of_connect_error, outcome_of_http
 from loadgen.poller import WRITE, Poller
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from loadgen.streams import Address, Stream
 
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
-_EXAMPLE_BYTES = 500
 
 
 class _Connection:
@@ -179,8 +178,7 @@ class HttpWire:
 
     def _note(self, head: Head, connection: _Connection) -> None:
         if self.error_example is None:
-            text = connection.reader.body[:_EXAMPLE_BYTES].decode(errors="replace").strip()
-            self.error_example = f"http {head.status}: {text}"
+            self.error_example = error_text(head.status, connection.reader.body)
 
     def _broken(self, connection: _Connection, error: OSError) -> None:
         """End a connection, and the request on it as failed."""

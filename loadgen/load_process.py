@@ -43,13 +43,11 @@ class LoadProcess:
             raise self._death() from error
 
     def receive(self) -> Message:
-        """The next message; an error that the worker reports is raised here. Blocks. Raises WorkerDied."""
+        """The next message. Blocks. Raises WorkerDied."""
         try:
             message, _ = self._channel.receive()
         except (EOFError, ConnectionError) as error:
             raise self._death() from error
-        if "error" in message:
-            raise _error_class(message["error"])(message["text"])
         return message
 
     def waits(self, timeout_s: float) -> bool:
@@ -71,6 +69,8 @@ class LoadProcess:
         return errors.WorkerDied(f"a load process ended with exit code {code}. Its last words:\n{said}")
 
 
-def _error_class(name: str) -> type[errors.LoadError]:
-    found = getattr(errors, name, errors.LoadError)
-    return found if isinstance(found, type) and issubclass(found, errors.LoadError) else errors.LoadError
+def error_from(message: Message) -> errors.LoadError:
+    """The error that a worker reports, as the same class as there."""
+    found = getattr(errors, message["error"], errors.LoadError)
+    kind = found if isinstance(found, type) and issubclass(found, errors.LoadError) else errors.LoadError
+    return kind(message["text"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from loadgen import errors
 from loadgen.arrivals import schedule
-from loadgen.load_process import LoadProcess
+from loadgen.load_process import LoadProcess, error_from
 from loadgen.measurement import ClientUse, Measurement, RequestLog
 from loadgen.messages import payload_to_json, target_to_json
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
@@ -62,6 +62,11 @@ class LoadGenerator:
             worker.close()
         self._workers = []
 
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the load processes; empty outside the `with` block."""
+        return [worker.pid for worker in self._workers]
+
     def run(
         self,
         target: Target,
@@ -86,12 +91,12 @@ class LoadGenerator:
         run = _Run(self._workers, target, plan, payload or Payload(), limit_ms, watch)
         try:
             return run.carried_out()
-        except BaseException:
-            self._replace_workers()
-            raise
+        finally:
+            if not run.workers_are_free:
+                self._replace_workers()
 
     def _replace_workers(self) -> None:
-        """After an error nobody knows where the workers stand; new ones are half a second away."""
+        """After an interrupt or a death nobody knows where they stand; new ones are half a second away."""
         for worker in self._workers:
             worker.close()
         self._workers = [LoadProcess() for _ in range(self._count)]
@@ -116,12 +121,14 @@ class _Run:
         self._limit_ms = limit_ms
         self._watch = watch
         self._stopped: Literal["overloaded", "watch"] | None = None
+        self.workers_are_free = True  # to take the next plan
 
     def carried_out(self) -> LoadRun:
         table = self._prepare()
         before = self._statistics()
         results = self._load(table)
         after = self._statistics()
+        self.workers_are_free = True
         log = table.finished(self._rows_used(results, table.rows))
         measurement = measurement_of(
             log,
@@ -137,6 +144,7 @@ class _Run:
     def _prepare(self) -> LogTable:
         """Give every worker its share; returns when all have connected and tried a request."""
         table, fd = _table_of(self._plan, len(self._workers))
+        self.workers_are_free = False
         try:
             for number, worker in enumerate(self._workers):
                 worker.send(
@@ -151,8 +159,15 @@ class _Run:
                 )
         finally:
             os.close(fd)
-        for worker in self._workers:
-            worker.receive()
+        answers = [worker.receive() for worker in self._workers]
+        failed = next((answer for answer in answers if "error" in answer), None)
+        if failed is not None:
+            for worker, answer in zip(self._workers, answers, strict=True):
+                if "error" not in answer:
+                    worker.send({"do": "cancel"})
+                    worker.receive()
+            self.workers_are_free = True
+            raise error_from(failed)
         return table
 
     def _share(self, number: int) -> Share:
@@ -197,7 +212,10 @@ class _Run:
                     now_ns = time.monotonic_ns() - origin_ns
                     if self._watch(growing.at(now_ns)):
                         self._stop("watch")
-            result = ShareResult(**worker.receive())
+            answer = worker.receive()
+            if "error" in answer:
+                raise error_from(answer)
+            result = ShareResult(**answer)
             results.append(result)
             if result.overloaded and self._stopped is None:
                 self._stop("overloaded")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import ssl
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.http_answer import error_text
 from loadgen.model_info import ModelInfo, model_info
 from loadgen.streams import tls_context
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from loadgen.plan import Target
 
 _TIMEOUT_S = 10.0
-_EXAMPLE_BYTES = 500
 
 
 def read_model_info(target: Target) -> ModelInfo:
@@ -24,7 +23,7 @@ def read_model_info(target: Target) -> ModelInfo:
     status, body = _get(target, target.model_path)
     if status != 200:
         raise TargetRefused(
-            f"{target.url} does not serve {target.model_name}: {said(status, body)}.\n{_advice(status)}"
+            f"{target.url} does not serve {target.model_name}: {error_text(status, body)}.\n{_advice(status)}"
         )
     config_status, config = _get(target, f"{target.model_path}/config")
     try:
@@ -44,14 +43,6 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     except (TargetUnreachable, ValueError):
         return None
     return statistics if isinstance(statistics, dict) else None
-
-
-def said(status: int, body: bytes) -> str:
-    """Status and text of an answer that was no success; Triton's own words where it sends them."""
-    text = body[:_EXAMPLE_BYTES].decode(errors="replace").strip()
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        text = str(json.loads(body)["error"])
-    return f"http {status}, {text}" if text else f"http {status}"
 
 
 def _advice(status: int) -> str:

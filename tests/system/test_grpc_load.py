@@ -47,7 +47,7 @@ def test_errors_carry_their_status_and_text(generator: LoadGenerator) -> None:
     with fake_grpc("--fault", "error", "--good-first", "1") as url:
         run = generator.run(target(url), PLAN)
     assert run.measurement.errors == {"grpc INTERNAL": len(run.log)}
-    assert run.measurement.error_example == "the model broke: 100 % of it, für immer"
+    assert run.measurement.error_example == "grpc INTERNAL, the model broke: 100 % of it, für immer"
     assert run.measurement.p50_ms >= PLAN.timeout_s * 1e3
 
 

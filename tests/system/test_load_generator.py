@@ -1,17 +1,26 @@
 """Load processes against a fake Triton: what goes right, and every way in which it may go wrong."""
 
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
-from fake_triton import fake_triton
+from fake_triton import TLS_FOLDER, fake_triton
 
-from loadgen.errors import TargetRefused, TargetUnreachable
-from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
+from loadgen.arrivals import schedule
+from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable, WorkerDied
+from loadgen.measurement import RequestLog
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.runner import LoadGenerator
 
 pytestmark = pytest.mark.system
 
-PLAN = LoadPlan(rate_per_s=200, duration_s=1.0, seed=1, timeout_s=2.0)
+PLAN = LoadPlan(rate_per_s=200, duration_s=0.5, seed=1, timeout_s=1.0)
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +33,16 @@ def target(url: str, model: str = "delay") -> Target:
     return Target(url=url, model_name=model)
 
 
+def most_in_flight(log: RequestLog) -> int:
+    return max(int(((log.sent_ns <= at) & (log.done_ns > at)).sum()) for at in log.sent_ns)
+
+
 def test_every_request_of_the_plan_is_in_the_log(generator: LoadGenerator) -> None:
     with fake_triton("--delay-ms", "5") as server:
         run = generator.run(target(server.url), PLAN, limit_ms=50.0)
     assert run.stopped is None
-    assert len(run.log) == run.measurement.n > 100
+    assert np.array_equal(run.log.scheduled_ns, schedule(PLAN))
+    assert run.measurement.n == len(run.log) > 50
     assert not run.log.failed.any()
     assert (run.log.send_lag_ns >= 0).all()
     assert (run.log.service_ns >= 5_000_000).all()
@@ -36,9 +50,56 @@ def test_every_request_of_the_plan_is_in_the_log(generator: LoadGenerator) -> No
     assert run.measurement.server.requests == run.measurement.n
 
 
+@pytest.mark.parametrize("shape", ["chunked", "connection-close", "no-length", "pieces"])
+def test_answers_of_every_legal_shape(generator: LoadGenerator, shape: str) -> None:
+    plan = LoadPlan(rate_per_s=50, duration_s=0.4, seed=2, timeout_s=5.0)
+    with fake_triton("--fault", shape) as server:
+        run = generator.run(target(server.url), plan)
+    assert len(run.log) > 0
+    assert not run.log.failed.any()
+
+
+def test_large_bodies_both_ways(generator: LoadGenerator) -> None:
+    plan = LoadPlan(rate_per_s=50, duration_s=0.4, seed=3, timeout_s=5.0)
+    with fake_triton("--size", "150000", "--answer-bytes", "3000000") as server:
+        run = generator.run(target(server.url), plan)
+    assert not run.log.failed.any()
+    assert run.measurement.client.bytes_sent > 600_000 * len(run.log) > 0
+    assert run.measurement.client.bytes_received > 3_000_000 * len(run.log)
+
+
+FAILURES = {"error": "http 500", "close": "connection closed", "redirect": "http 302", "silent": "time-out"}
+
+
+@pytest.mark.parametrize(("fault", "kind"), FAILURES.items())
+def test_failures_are_counted_at_the_time_out_and_none_is_dropped(
+    generator: LoadGenerator, fault: str, kind: str
+) -> None:
+    with fake_triton("--fault", fault, "--good-first", "1") as server:
+        run = generator.run(target(server.url), PLAN)
+    assert run.measurement.errors == {kind: len(schedule(PLAN))}
+    assert run.measurement.error_ratio == 1.0
+    assert run.measurement.p50_ms >= 1000.0
+    assert run.measurement.error_example or fault == "silent"
+
+
+@pytest.mark.parametrize(("fault", "text"), [("error", "http 500, the model broke"), ("redirect", "http 302")])
+def test_a_first_request_that_fails_is_an_error_before_the_load(
+    generator: LoadGenerator, fault: str, text: str
+) -> None:
+    with fake_triton("--fault", fault) as server, pytest.raises(TargetRefused, match=text):
+        generator.run(target(server.url), PLAN)
+
+
 def test_a_model_that_is_not_loaded_is_an_error_before_the_load(generator: LoadGenerator) -> None:
     with fake_triton() as server, pytest.raises(TargetRefused, match="unknown /v2/models/other"):
         generator.run(target(server.url, "other"), PLAN)
+
+
+@pytest.mark.parametrize("status", ["401 Unauthorized", "302 Found", "503 Unavailable"])
+def test_a_server_that_does_not_describe_its_model(generator: LoadGenerator, status: str) -> None:
+    with fake_triton("--refuse", status) as server, pytest.raises(TargetRefused, match=status[:3]):
+        generator.run(target(server.url), PLAN)
 
 
 def test_a_dead_port_is_an_error_before_the_load(generator: LoadGenerator) -> None:
@@ -46,13 +107,158 @@ def test_a_dead_port_is_an_error_before_the_load(generator: LoadGenerator) -> No
         generator.run(target("http://127.0.0.1:1"), PLAN)
 
 
-def test_closed_loop_keeps_so_many_in_flight(generator: LoadGenerator) -> None:
-    plan = ClosedLoopPlan(concurrency=4, duration_s=0.5)
-    with fake_triton("--delay-ms", "5") as server:
+def test_a_payload_that_does_not_fit_is_an_error_before_the_load(generator: LoadGenerator) -> None:
+    with fake_triton() as server, pytest.raises(PayloadError, match=r"takes \(256,\), not \(3, 4\)"):
+        generator.run(target(server.url), PLAN, payload=Payload(shapes={"x": (3, 4)}))
+
+
+def test_a_server_that_dies_in_mid_run_fails_the_rest(generator: LoadGenerator) -> None:
+    plan = LoadPlan(rate_per_s=100, duration_s=1.5, seed=4, timeout_s=1.0)
+    with fake_triton("--delay-ms", "20") as server:
+        killer = threading.Timer(1.0, server.process.kill)
+        killer.start()
         run = generator.run(target(server.url), plan)
-    log = run.log
+        killer.join()
+    assert len(run.log) == len(schedule(plan))
+    assert 0 < run.measurement.error_ratio < 1
+    assert set(run.measurement.errors) <= {"connection closed", "no connection"}
+
+
+def test_a_backlog_without_end_stops_the_run(generator: LoadGenerator) -> None:
+    plan = LoadPlan(rate_per_s=300, duration_s=20, seed=5, timeout_s=10.0)
+    with fake_triton("--delay-ms", "10", "--one-at-a-time") as server:  # 100 requests/s
+        run = generator.run(target(server.url), plan, limit_ms=20.0)
+    assert run.stopped == "overloaded"
+    assert len(run.log) < 300 * 10
+    assert not run.log.failed.any()  # what had left was waited for
+    assert 200 < run.measurement.achieved_rate_per_s < 400
+
+
+def test_a_watch_sees_a_growing_log_and_stops_the_run(generator: LoadGenerator) -> None:
+    seen: list[int] = []
+
+    def watch(log: RequestLog) -> bool:
+        assert (log.done_ns > 0).all()
+        seen.append(len(log))
+        return len(seen) == 3
+
+    plan = LoadPlan(rate_per_s=200, duration_s=20, seed=6)
+    with fake_triton("--delay-ms", "5") as server:
+        run = generator.run(target(server.url), plan, limit_ms=50.0, watch=watch)
+    assert run.stopped == "watch"
+    assert 0 < seen[0] < seen[1] < seen[2] <= len(run.log) < 200 * 10
+
+
+def test_a_cap_on_requests_in_flight_holds_requests_back(generator: LoadGenerator) -> None:
+    plan = LoadPlan(rate_per_s=200, duration_s=0.5, seed=7, max_in_flight=2)
+    with fake_triton("--delay-ms", "20") as server:  # two in flight: 100 requests/s
+        run = generator.run(target(server.url), plan)
+    assert most_in_flight(run.log) == 2
+    assert len(run.log) == len(schedule(plan))
+    assert run.log.send_lag_ns.max() > 100_000_000
+    assert run.measurement.p99_ms > 100
+
+
+def test_closed_loop_keeps_so_many_in_flight(generator: LoadGenerator) -> None:
+    with fake_triton("--delay-ms", "5") as server:
+        run = generator.run(target(server.url), ClosedLoopPlan(concurrency=4, duration_s=0.5))
     assert run.measurement.closed_loop
     assert run.measurement.n > 40
-    in_flight = [int(((log.sent_ns <= at) & (log.done_ns > at)).sum()) for at in log.sent_ns[4:-4]]
-    assert max(in_flight) == 4
-    assert (log.scheduled_ns < 500_000_000).all()
+    assert most_in_flight(run.log) == 4
+    assert (run.log.scheduled_ns < 500_000_000).all()
+
+
+def test_closed_loop_users_of_a_dead_server_do_not_spin(generator: LoadGenerator) -> None:
+    with fake_triton("--fault", "close", "--good-first", "1") as server:
+        run = generator.run(target(server.url), ClosedLoopPlan(concurrency=2, duration_s=0.5))
+    assert run.measurement.error_ratio == 1.0
+    assert run.measurement.n < 2 * 0.5 / 0.010 + 4
+
+
+def test_a_plan_in_which_nothing_is_due_says_so(generator: LoadGenerator) -> None:
+    with fake_triton() as server:
+        run = generator.run(target(server.url), LoadPlan(rate_per_s=1, duration_s=0.01, seed=1))
+    assert run.measurement.n == 0
+    assert "no request was due" in run.measurement.problems[0]
+
+
+def test_several_processes_carry_out_one_schedule() -> None:
+    plan = LoadPlan(rate_per_s=300, duration_s=0.6, seed=8)
+    with LoadGenerator(2) as generator, fake_triton("--delay-ms", "3") as server:
+        run = generator.run(target(server.url), plan)
+        closed = generator.run(target(server.url), ClosedLoopPlan(concurrency=3, duration_s=0.3))
+        with pytest.raises(TargetRefused):
+            generator.run(target(server.url, "other"), plan)
+        again = generator.run(target(server.url), plan)
+    assert np.array_equal(run.log.scheduled_ns, schedule(plan))
+    assert np.array_equal(again.log.scheduled_ns, schedule(plan))
+    assert (run.log.sent_ns > 0).all()
+    assert not run.log.failed.any()
+    assert most_in_flight(closed.log) == 3
+    assert (np.diff(closed.log.scheduled_ns) >= 0).all()
+
+
+def test_tls_with_its_authority_without_and_insecure(generator: LoadGenerator) -> None:
+    ca = TLS_FOLDER / "localhost-ca.pem"
+    with fake_triton("--tls", "--size", "30000", scheme="https") as server:
+        by_name = server.url.replace("127.0.0.1", "localhost")
+        good = Target(url=by_name, model_name="delay", ca_cert=ca)
+        assert not generator.run(good, PLAN).log.failed.any()
+        with pytest.raises(TargetUnreachable, match="certificate of .* is not accepted"):
+            generator.run(target(by_name), PLAN)
+        with pytest.raises(TargetUnreachable, match="certificate of .* is not accepted: .*127.0.0.1"):
+            generator.run(Target(url=server.url, model_name="delay", ca_cert=ca), PLAN)
+        careless = Target(url=server.url, model_name="delay", insecure=True)
+        assert not generator.run(careless, PLAN).log.failed.any()
+
+
+def test_a_load_process_that_dies_is_an_error_and_is_replaced() -> None:
+    plan = LoadPlan(rate_per_s=100, duration_s=5, seed=9)
+    with LoadGenerator() as generator, fake_triton() as server:
+        [pid] = generator.pids
+        killer = threading.Timer(1.5, os.kill, (pid, signal.SIGKILL))
+        killer.start()
+        with pytest.raises(WorkerDied, match="exit code -9"):
+            generator.run(target(server.url), plan)
+        killer.join()
+        assert generator.pids != [pid]
+        assert not generator.run(target(server.url), PLAN).log.failed.any()
+
+
+def test_an_interrupt_in_the_terminal_does_not_reach_the_load_process(generator: LoadGenerator) -> None:
+    with fake_triton() as server:
+        before = generator.pids
+        generator.run(target(server.url), PLAN)
+        os.kill(before[0], signal.SIGINT)
+        assert os.getsid(before[0]) != os.getsid(0)
+        generator.run(target(server.url), PLAN)
+    assert generator.pids == before
+
+
+def test_load_processes_die_with_a_parent_that_is_killed() -> None:
+    code = "import time; from loadgen.runner import LoadGenerator\nwith LoadGenerator(2) as g:\n print(*g.pids, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        time.sleep(1.0)
+        parent.kill()
+    assert len(pids) == 2
+    deadline = time.monotonic() + 10
+    while any(_runs(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(_runs(pid) for pid in pids)
+
+
+def _runs(pid: int) -> bool:
+    """Whether the process exists and is more than a zombie that nobody has collected."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_parent_imports_neither_locust_nor_gevent() -> None:
+    code = "import sys, loadgen.runner; print(sorted({'locust', 'gevent', 'grpc', 'tritonclient'} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
