@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,9 +205,9 @@ def test_tls_with_its_authority_without_and_insecure(generator: LoadGenerator) -
         by_name = server.url.replace("127.0.0.1", "localhost")
         good = Target(url=by_name, model_name="delay", ca_cert=ca)
         assert not generator.run(good, PLAN).log.failed.any()
-        with pytest.raises(TargetUnreachable, match="certificate of .* is not accepted"):
+        with pytest.raises(TargetUnreachable, match=r"certificate of .* is not accepted"):
             generator.run(target(by_name), PLAN)
-        with pytest.raises(TargetUnreachable, match="certificate of .* is not accepted: .*127.0.0.1"):
+        with pytest.raises(TargetUnreachable, match=r"certificate of .* is not accepted: .*127\.0\.0\.1"):
             generator.run(Target(url=server.url, model_name="delay", ca_cert=ca), PLAN)
         careless = Target(url=server.url, model_name="delay", insecure=True)
         assert not generator.run(careless, PLAN).log.failed.any()
@@ -236,7 +237,13 @@ def test_an_interrupt_in_the_terminal_does_not_reach_the_load_process(generator:
 
 
 def test_load_processes_die_with_a_parent_that_is_killed() -> None:
-    code = "import time; from loadgen.runner import LoadGenerator\nwith LoadGenerator(2) as g:\n print(*g.pids, flush=True); time.sleep(60)"
+    code = """
+import time
+from loadgen.runner import LoadGenerator
+with LoadGenerator(2) as generator:
+    print(*generator.pids, flush=True)
+    time.sleep(60)
+"""
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -252,13 +259,13 @@ def test_load_processes_die_with_a_parent_that_is_killed() -> None:
 def _runs(pid: int) -> bool:
     """Whether the process exists and is more than a zombie that nobody has collected."""
     try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
 def test_the_parent_imports_neither_locust_nor_gevent() -> None:
-    code = "import sys, loadgen.runner; print(sorted({'locust', 'gevent', 'grpc', 'tritonclient'} & set(sys.modules)))"
+    foreign = {"locust", "gevent", "grpc", "tritonclient"}
+    code = f"import sys, loadgen.runner; print(sorted({foreign} & set(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"
