@@ -96,7 +96,11 @@ class Server:
         """
         if not self.alive():
             raise self._died()
-        if self._loaded is not None and not self._model_is_well(self._loaded):
+        try:
+            well = self._loaded is None or self._model_is_well(self._loaded)
+        except ServerDied as error:  # so lately that its process is still there
+            raise self._died() from error
+        if self._loaded is not None and not well:
             raise ModelCrashed(self._loaded.engine.model_name, log_tail=self.log_tail())
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:

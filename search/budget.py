@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 CERTIFY_SHARE = 0.4
 CERTIFY_AT_MOST_S = 200.0
+CERTIFY_AT_LEAST_S = 45.0
+CERTIFY_SHARE_OF_SHORT_RUNS = 0.6
 TRIAL_SHARE = 0.25
 TRIAL_AT_MOST_S = 45.0
 
@@ -31,7 +33,12 @@ class Budget:
 
     def search_left_s(self) -> float:
         """Seconds that the search may still take; never negative."""
-        return max(0.0, self.left_s() - min(CERTIFY_SHARE * self.total_s, CERTIFY_AT_MOST_S))
+        return max(0.0, self.left_s() - self.certify_s())
+
+    def certify_s(self) -> float:
+        """Seconds kept back for certification; short runs keep more, as one without a promise is worth nothing."""
+        least = min(CERTIFY_AT_LEAST_S, CERTIFY_SHARE_OF_SHORT_RUNS * self.total_s)
+        return min(max(CERTIFY_SHARE * self.total_s, least), CERTIFY_AT_MOST_S)
 
     def trial_s(self) -> float:
         """Seconds of load that one more trial may take."""

@@ -30,6 +30,11 @@ FIRST_SHARE = 0.985
 STEPS_DOWN = (0.97, 0.95, 0.92, 0.88, 0.8)
 """What a rate that was not kept is multiplied by, one after the other; the last one again and again."""
 
+LARGE_STEP_DOWN = 0.7
+"""The same when little time is left: a low promise is better than none."""
+
+HURRY_BELOW_S = 20.0
+SHARE_FOR_ONE_RUN = 0.6
 LONGEST_RUN_S = 90.0
 SHORTEST_RUN_S = 6.0
 WHEN_STOPPED_S = 30.0
@@ -92,7 +97,7 @@ class Certifier:
         """The trial with a certificate at the highest rate tried that was kept; None below `floor_per_s`."""
         steps = iter(STEPS_DOWN)
         while self.left_s(kept_back) > SHORTEST_RUN_S and rate_per_s > floor_per_s:
-            verdict = self.confirm(trial, rate_per_s, longest_s=self.left_s(kept_back))
+            verdict = self.confirm(trial, rate_per_s, longest_s=SHARE_FOR_ONE_RUN * self.left_s(kept_back))
             if verdict is not None and verdict.answer == "kept":
                 certified = self._with_certificate(trial, rate_per_s, verdict)
                 self.on_event(
@@ -101,7 +106,8 @@ class Certifier:
                 return certified
             if verdict is not None:
                 self.on_event(events.Certified(trial=trial, rate_per_s=rate_per_s, certificate=None))
-                rate_per_s *= next(steps, STEPS_DOWN[-1])
+                hurry = self.left_s(kept_back) < HURRY_BELOW_S
+                rate_per_s *= LARGE_STEP_DOWN if hurry else next(steps, STEPS_DOWN[-1])
         return None
 
     def _verdict(self, seen: RequestLog) -> Verdict:
