@@ -43,8 +43,6 @@ class Worker:
         """Until the parent closes its end, or is no more."""
         while True:
             message, fd = self._channel.receive()
-            if message["do"] == "stop":
-                continue  # it crossed the result of the run that it was meant for
             if message["do"] == "stop":  # it crossed the end of the run on its way
                 continue
             try:

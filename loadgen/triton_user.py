@@ -1,0 +1,136 @@
+"""Locust users that load a model on Triton, for a locustfile of one's own and for Locust's web UI.
+
+    from loadgen.triton_user import TritonHttpUser
+
+    class Resnet(TritonHttpUser):
+        host = "http://127.0.0.1:8000"
+        model_name = "resnet"
+        rate_per_s = 200
+
+`locust -f that_file.py` then shows its load; each further process (`--processes 4 --users 4`) adds the same rate.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from locust.user.task import LOCUST_STATE_STOPPING
+
+from loadgen.arrivals import schedule
+from loadgen.locust_stats import LocustFeed
+from loadgen.open_loop import OpenLoopUser
+from loadgen.plan import Arrivals, LoadPlan, Payload, Target
+from loadgen.poller import Poller, precise_timers
+from loadgen.share import PreparedTarget, Share, carry_out
+from loadgen.shared_log import LogTable, create_table_fd
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+_START_IN_NS = 250_000_000  # after the collection of garbage, which would delay the first requests
+
+
+class TritonUser(OpenLoopUser):
+    """One open loop at `rate_per_s`.
+
+    Locust's statistics are fed about once a second, with latency from the scheduled time, in Locust's own
+    rounding; its `request` event is not fired, since that would cost more than the request. In a distributed run
+    every worker has its own seed. Only one user a process can run: a second would delay the first one's sends.
+    """
+
+    abstract = True
+    model_name = ""
+    model_version = ""
+    headers: tuple[tuple[str, str], ...] = ()
+    ca_cert: Path | None = None
+    insecure = False
+    rate_per_s = 1.0
+    duration_s: float | None = None  # None: Locust's run time, else ten minutes
+    arrivals = Arrivals()
+    seed = 0
+    timeout_s = 10.0
+    max_in_flight: int | None = None
+    payload = Payload()
+
+    def replay(self) -> None:
+        """Prepare against the server, then send; what is in flight when Locust stops is waited for."""
+        plan = self._plan()
+        share = Share(
+            part=0,
+            parts=1,
+            timeout_s=plan.timeout_s,
+            rate_per_s=plan.rate_per_s,
+            limit_ms=None,
+            duration_s=plan.duration_s,
+            max_in_flight=plan.max_in_flight,
+        )
+        table = table_with(schedule(plan))
+        feed = LocustFeed(self.environment.stats, table, name=self.model_name)
+        poller = Poller()
+        prepared = PreparedTarget(self._target(), self.payload, poller, plan.timeout_s)
+        origin_ns = 0
+
+        def stop() -> bool:
+            feed.go_on(time.monotonic_ns() - origin_ns)
+            self.give_way()
+            return bool(self._state == LOCUST_STATE_STOPPING)
+
+        try:
+            precise_timers()
+            prepared.connect(share.connections_ahead)
+            origin_ns = time.monotonic_ns() + _START_IN_NS
+            carry_out(share, table, prepared, poller, origin_ns, stop)
+        finally:
+            feed.finish()
+            prepared.close()
+            poller.close()
+
+    def _plan(self) -> LoadPlan:
+        options: Any = self.environment.parsed_options
+        run_time_s = getattr(options, "run_time", None)
+        return LoadPlan(
+            rate_per_s=self.rate_per_s,
+            duration_s=float(self.duration_s or run_time_s or 600.0),
+            seed=self.seed + max(0, getattr(self.environment.runner, "worker_index", 0)),
+            arrivals=self.arrivals,
+            timeout_s=self.timeout_s,
+            max_in_flight=self.max_in_flight,
+        )
+
+    def _target(self) -> Target:
+        return Target(
+            url=self.host or self.environment.host or "",
+            model_name=self.model_name,
+            model_version=self.model_version,
+            headers=self.headers,
+            ca_cert=self.ca_cert,
+            insecure=self.insecure,
+        )
+
+
+class TritonHttpUser(TritonUser):
+    """Over HTTP/1.1 and Triton's binary tensor extension; `host` is http:// or https://."""
+
+    abstract = True
+    host = "http://127.0.0.1:8000"
+
+
+class TritonGrpcUser(TritonUser):
+    """Over gRPC; `host` is grpc:// or grpcs://."""
+
+    abstract = True
+    host = "grpc://127.0.0.1:8001"
+
+
+def table_with(due_ns: Any) -> LogTable:
+    """A log of this process alone, with its schedule."""
+    fd = create_table_fd(len(due_ns))
+    try:
+        table = LogTable(fd, len(due_ns))
+    finally:
+        os.close(fd)
+    table.scheduled_ns[:] = due_ns
+    return table
