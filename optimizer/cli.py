@@ -191,6 +191,18 @@ def doctor() -> None:
     show_diagnosis()
 
 
+@app.command()
+def serve(
+    run: Annotated[Path, typer.Argument(help="Output directory of a run, or a model repository.", metavar="DIR")],
+    server: Annotated[str, typer.Option(help="`embedded`, `local` or `docker`.", metavar="KIND")] = "embedded",
+    port: Annotated[int | None, typer.Option(help="HTTP port. Default: a free one.", min=1, max=65535)] = None,
+) -> None:
+    """Serve a run's recommendation on this machine until Ctrl-C, to try it or to load-test it."""
+    from optimizer.serving import serve_run
+
+    serve_run(run, server=server, port=port)
+
+
 def main() -> None:
     """Entry point of the console command."""
     sys.exit(run_command(sys.argv[1:]))

@@ -40,6 +40,7 @@ def cli_reference() -> str:
     apps: tuple[tuple[str, typer.Typer, list[str]], ...] = (
         ("optimize", optimizer.cli.app, []),
         ("optimize doctor", optimizer.cli.app, ["doctor"]),
+        ("optimize serve", optimizer.cli.app, ["serve"]),
         ("loadtest", loadgen.cli.app, []),
     )
     for name, app, arguments in apps:

@@ -1,0 +1,104 @@
+"""Does a recommendation hold when somebody else checks it?
+
+    python benchmarks/audit.py RUN_DIR [--audits 5] [--seconds 60]
+
+Serves RUN_DIR/model_repository on a server of its own, started afresh for each audit, sends the certified rate
+with arrivals that the run never saw, and prints the share of requests over the limit and p99. The exit code is 1
+when a promise is broken. Nothing of the search takes part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from loadgen.plan import LoadPlan, Target
+from loadgen.runner import LoadGenerator
+from model_repo.options import ServerOptions
+from model_repo.standing import serve_repository
+from search.records import RecommendationRecord
+
+WARMUP_S = 2.0
+
+
+def main() -> int:
+    """Run the audits and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--audits", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--share-of-rate", type=float, default=1.0, help="1.05 shows the edge")
+    parser.add_argument("--json", type=Path, help="append the raw results to this file, a line each")
+    arguments = parser.parse_args()
+    found = RecommendationRecord.model_validate_json((arguments.run / "recommendation.json").read_text())
+    assert found.winner.certificate is not None
+    rate = found.winner.certificate.rate_per_s * arguments.share_of_rate
+    print(
+        f"{found.model.name}: {rate:,.1f} requests/s, p{100 * found.slo.quantile:g} within "
+        f"{found.slo.limit_ms:g} ms, {arguments.audits} audits of {arguments.seconds:g} s"
+    )
+    kept = 0
+    for audit in range(arguments.audits):
+        result = audited(found, arguments.run, rate, arguments.seconds, seed=90_000 + audit)
+        kept += result["kept"]
+        share = 100 * result["share_over_limit"]
+        verdict = " ".join(["kept" if result["kept"] else "BROKEN", *result["problems"]])
+        print(
+            f"  {audit + 1}: p99 {result['p99_ms']:6.1f} ms, {share:.3f} % over the limit of "
+            f"{result['requests']:,} requests, send lag p99 {result['send_lag_p99_ms']:.2f} ms, {verdict}",
+            flush=True,
+        )
+        if arguments.json:
+            with arguments.json.open("a") as file:
+                file.write(json.dumps({"run": arguments.run.name, "audit": audit, **result}) + "\n")
+    print(f"kept {kept} of {arguments.audits}")
+    return 0 if kept == arguments.audits else 1
+
+
+def audited(
+    found: RecommendationRecord, directory: Path, rate_per_s: float, seconds: float, *, seed: int
+) -> dict[str, object]:
+    """One fresh server, one run with fresh arrivals."""
+    options = ServerOptions(run_dir=directory)
+    with (
+        serve_repository(directory / found.repository, options) as standing,
+        LoadGenerator() as generator,
+    ):
+        run = generator.run(
+            Target(url=standing.endpoint.http_url, model_name=found.model.name),
+            LoadPlan(rate_per_s=rate_per_s, duration_s=WARMUP_S + seconds, seed=seed, timeout_s=10.0),
+            payload=payload_of(directory),
+        )
+    log = run.log.between(WARMUP_S, WARMUP_S + seconds)
+    latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)
+    over = float(np.mean(latency_ms > found.slo.limit_ms))
+    return {
+        "rate_per_s": rate_per_s,
+        "seconds": seconds,
+        "seed": seed,
+        "requests": len(log),
+        "p50_ms": float(np.quantile(latency_ms, 0.5, method="inverted_cdf")),
+        "p99_ms": float(np.quantile(latency_ms, 0.99, method="inverted_cdf")),
+        "share_over_limit": over,
+        "kept": over <= 1 - found.slo.quantile,
+        "send_lag_p99_ms": run.measurement.send_lag_p99_ms,
+        "problems": list(run.measurement.problems),
+        "load_average_1min": os.getloadavg()[0],
+    }
+
+
+def payload_of(directory: Path):
+    """The same request shapes as in the run."""
+    from loadgen.plan import Payload
+
+    shapes = json.loads((directory / "run.json").read_text())["shapes"]
+    return Payload(shapes={name: tuple(shape) for name, shape in shapes.items()})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

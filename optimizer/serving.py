@@ -1,0 +1,58 @@
+"""`optimize serve`: a recommendation on a server of its own, in the foreground."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from model_repo.errors import ServerError
+from model_repo.launchers import LAUNCHERS
+from model_repo.options import ServerOptions
+from model_repo.standing import serve_repository
+from optimizer.errors import BadInput, UserError
+from optimizer.hardware import hardware
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from model_repo.options import ServerKind
+
+REPOSITORY = "model_repository"
+
+
+def serve_run(directory: Path, *, server: str, port: int | None) -> None:
+    """Serve the repository in `directory`, and say on stdout where. Returns after Ctrl-C."""
+    repository = directory / REPOSITORY if (directory / REPOSITORY).is_dir() else directory
+    options = ServerOptions(run_dir=Path(), kind=_kind(server), http_port=port, gpu=bool(hardware().gpus))
+    _stop_on_sigterm()
+    try:
+        with serve_repository(repository, options) as standing:
+            console = Console(highlight=False, soft_wrap=True)
+            for name in standing.model_names:
+                console.print(f"{name} is served at {standing.endpoint.http_url} (Ctrl-C ends it)")
+                console.print(f"  loadtest {standing.endpoint.http_url} --model {name} --rate 100 --p99 50ms")
+            standing.wait()
+    except ServerError as error:
+        what, _, fix = str(error).partition("\n")
+        raise UserError(what, f"{fix}\n{error.log_tail}".strip()) from error
+    except KeyboardInterrupt:
+        return  # how it is meant to end
+
+
+def _stop_on_sigterm() -> None:
+    """SIGTERM ends it as Ctrl-C does, so that nothing is left behind."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _kind(server: str) -> ServerKind:
+    for kind in LAUNCHERS:
+        if kind == server:
+            return kind
+    raise BadInput(f"--server {server} cannot serve a folder.", f"Choose one of {', '.join(LAUNCHERS)}.")
