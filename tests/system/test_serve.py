@@ -38,6 +38,7 @@ def test_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(timeout=30)
+        process.stdout.close()
     assert process.returncode == 0
     deadline = time.monotonic() + 10
     while any(child.is_running() for child in family) and time.monotonic() < deadline:
