@@ -7,7 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from loadgen.http2 import Call, Http2Connection, RequestHead, request_head
+from loadgen.http2 import Call, Http2Connection
+from loadgen.http2_frames import RequestHead, request_head
 from loadgen.http_answer import MalformedAnswer, ReadBuffer
 from loadgen.outcomes import (
     CLOSED,

@@ -3,73 +3,48 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loadgen.hpack import Field, HeaderDecoder, block_of, indexed, literal, static_index
+from loadgen.hpack import HeaderDecoder
+from loadgen.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    ENABLE_PUSH,
+    END_HEADERS,
+    END_STREAM,
+    FRAME,
+    GOAWAY,
+    HEADERS,
+    INITIAL_WINDOW,
+    MAX_FRAME,
+    MAX_STREAMS,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    TABLE_SIZE,
+    WINDOW_UPDATE,
+    WITH_PRIORITY,
+    RequestHead,
+    frame,
+    frame_head,
+    unpadded,
+)  # fmt: skip
 from loadgen.http_answer import ClosedEarly, MalformedAnswer, ReadBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
+    from loadgen.hpack import Field
     from loadgen.streams import Stream
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _PRIORITY, _RST_STREAM, _SETTINGS, _PUSH, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = range(
-    10
-)
-_END_STREAM = _ACK = 0x1
-_END_HEADERS = 0x4
-_PADDED = 0x8
-_WITH_PRIORITY = 0x20
-_ENABLE_PUSH, _INITIAL_WINDOW, _MAX_FRAME = 0x2, 0x4, 0x5
-_MAX_STREAMS, _TABLE_SIZE = 0x3, 0x1
 _CANCEL = 8
-_FIRST_DYNAMIC = 62
-
 _DEFAULT_WINDOW = 65535
 _LARGEST_WINDOW = (1 << 31) - 1
 _LAST_STREAM_ID = (1 << 31) - 1
 _WINDOW_TOP_UP = 1 << 28
 _SEND_AT_ONCE = 1 << 18
-_FRAME = struct.Struct(">HBBBI")  # length (16 high bits, 8 low bits), type, flags, stream
-
-
-def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """One frame."""
-    return _head(len(payload), kind, flags, stream_id) + payload
-
-
-def _head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
-    return _FRAME.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestHead:
-    """The header block of a call, which is the same for all calls of a connection.
-
-    `first` spells the fields out and lets the server remember them, `later` points to what it remembers, `plain`
-    spells them out for a server that remembers nothing. Headers of the user's are never remembered.
-    """
-
-    first: bytes
-    later: bytes
-    plain: bytes
-
-
-def request_head(fields: Sequence[Field], private: Sequence[Field] = ()) -> RequestHead:
-    """The blocks for these fields and the user's own `private` ones after them."""
-    remembered = [field for field in fields if static_index(field) is None]
-    first, later = bytearray(), bytearray()
-    for field in fields:
-        index = static_index(field)
-        first += literal(field, remember=True) if index is None else indexed(index)
-        # The newest of the remembered fields has the lowest number.
-        later += indexed(
-            _FIRST_DYNAMIC + len(remembered) - 1 - remembered.index(field) if index is None else index
-        )
-    own = block_of(private)
-    return RequestHead(first=bytes(first) + own, later=bytes(later) + own, plain=block_of(fields) + own)
 
 
 class Call:
@@ -116,9 +91,9 @@ class Http2Connection:
         self._rest = b""  # the beginning of a frame that is not whole yet
         self._headers: tuple[int, int, bytearray] | None = None  # stream, flags, block in pieces
         self._outgoing = bytearray()
-        settings = struct.pack(">HIHI", _ENABLE_PUSH, 0, _INITIAL_WINDOW, _LARGEST_WINDOW)
+        settings = struct.pack(">HIHI", ENABLE_PUSH, 0, INITIAL_WINDOW, _LARGEST_WINDOW)
         window = struct.pack(">I", _LARGEST_WINDOW - _DEFAULT_WINDOW)
-        self._outgoing += _PREFACE + frame(_SETTINGS, 0, 0, settings) + frame(_WINDOW_UPDATE, 0, 0, window)
+        self._outgoing += PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, window)
 
     @property
     def has_room(self) -> bool:
@@ -136,13 +111,13 @@ class Http2Connection:
         self._next_id += 2
         self.leaving = self.leaving or self._next_id > _LAST_STREAM_ID
         call = self.calls[stream_id] = Call(row, message, self._initial_window, keep_answer=keep_answer)
-        head = frame(_HEADERS, _END_HEADERS, stream_id, self._block)
+        head = frame(HEADERS, END_HEADERS, stream_id, self._block)
         if self._block is self._head.first:
             self._block = self._head.later
         if not self._outgoing and len(message) <= min(self._most_data, self._window, self._initial_window):
             self._window -= len(message)
             call.unsent = None
-            self._write(b"".join((head, _head(len(message), _DATA, _END_STREAM, stream_id), message)))
+            self._write(b"".join((head, frame_head(len(message), DATA, END_STREAM, stream_id), message)))
         else:
             self._outgoing += head
             self._waiting[stream_id] = call
@@ -154,7 +129,7 @@ class Http2Connection:
         """Break a call off; nothing more is heard of it."""
         self._waiting.pop(stream_id, None)
         if self.calls.pop(stream_id, None) is not None:
-            self._outgoing += frame(_RST_STREAM, 0, stream_id, struct.pack(">I", _CANCEL))
+            self._outgoing += frame(RST_STREAM, 0, stream_id, struct.pack(">I", _CANCEL))
             self.flush()
 
     def flush(self) -> None:
@@ -196,10 +171,10 @@ class Http2Connection:
         at, end = min(self._skip, len(data)), len(data)
         self._skip -= at
         while end - at >= 9:
-            high, low, kind, flags, stream_id = _FRAME.unpack_from(data, at)
+            high, low, kind, flags, stream_id = FRAME.unpack_from(data, at)
             length = high << 8 | low
             stream_id &= _LAST_STREAM_ID
-            if kind == _DATA:
+            if kind == DATA:
                 after = self._take_data(data, at + 9, length, flags, stream_id)
                 if after is None:
                     break
@@ -219,15 +194,15 @@ class Http2Connection:
         call = self.calls.get(stream_id)
         available = len(data) - at
         keeps = call is not None and call.answer is not None
-        if available < length and (keeps or flags & _END_STREAM):
+        if available < length and (keeps or flags & END_STREAM):
             return None
         self._taken += length
         if self._taken > _WINDOW_TOP_UP:
-            self._outgoing += frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
+            self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
             self._taken = 0
         if call is not None and call.answer is not None:
-            call.answer += _unpadded(bytes(data[at : at + length]), flags)
-        if flags & _END_STREAM:
+            call.answer += unpadded(bytes(data[at : at + length]), flags)
+        if flags & END_STREAM:
             self._end(stream_id, reset=False)
         if available < length:
             self._skip = length - available
@@ -235,33 +210,33 @@ class Http2Connection:
         return at + length
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._headers is not None and kind != _CONTINUATION:
+        if self._headers is not None and kind != CONTINUATION:
             raise MalformedAnswer("a header block is interrupted")
-        if kind == _HEADERS:
-            block = _unpadded(payload, flags)[5 if flags & _WITH_PRIORITY else 0 :]
+        if kind == HEADERS:
+            block = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
             self._take_headers(stream_id, flags, block)
-        elif kind == _CONTINUATION:
+        elif kind == CONTINUATION:
             self._continue_headers(flags, payload)
-        elif kind == _RST_STREAM:
+        elif kind == RST_STREAM:
             self._end(stream_id, reset=True)
-        elif kind == _SETTINGS and not flags & _ACK:
+        elif kind == SETTINGS and not flags & ACK:
             self._apply_settings(payload)
-        elif kind == _PING and not flags & _ACK:
-            self._outgoing += frame(_PING, _ACK, 0, payload)
-        elif kind == _WINDOW_UPDATE:
+        elif kind == PING and not flags & ACK:
+            self._outgoing += frame(PING, ACK, 0, payload)
+        elif kind == WINDOW_UPDATE:
             self._widen(stream_id, struct.unpack(">I", payload)[0])
-        elif kind == _GOAWAY:
+        elif kind == GOAWAY:
             self._leave(struct.unpack_from(">I", payload)[0] & _LAST_STREAM_ID)
 
     def _take_headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        if not flags & _END_HEADERS:
+        if not flags & END_HEADERS:
             self._headers = (stream_id, flags, bytearray(block))
             return
         fields = self._decoder.decode(block)  # also for a call that is gone: the table must stay in step
         call = self.calls.get(stream_id)
         if call is not None:
             call.fields += fields
-            if flags & _END_STREAM:
+            if flags & END_STREAM:
                 self._end(stream_id, reset=False)
 
     def _continue_headers(self, flags: int, payload: bytes) -> None:
@@ -269,9 +244,9 @@ class Http2Connection:
             raise MalformedAnswer("a header block goes on that never began")
         stream_id, first_flags, block = self._headers
         block += payload
-        if flags & _END_HEADERS:
+        if flags & END_HEADERS:
             self._headers = None
-            self._take_headers(stream_id, first_flags | _END_HEADERS, bytes(block))
+            self._take_headers(stream_id, first_flags | END_HEADERS, bytes(block))
 
     def _end(self, stream_id: int, *, reset: bool) -> None:
         self._waiting.pop(stream_id, None)
@@ -288,18 +263,18 @@ class Http2Connection:
     def _apply_settings(self, payload: bytes) -> None:
         for at in range(0, len(payload) - 5, 6):
             name, value = struct.unpack_from(">HI", payload, at)
-            if name == _INITIAL_WINDOW:
+            if name == INITIAL_WINDOW:
                 for call in self.calls.values():
                     call.window += value - self._initial_window
                 self._initial_window = value
-            elif name == _MAX_FRAME:
+            elif name == MAX_FRAME:
                 self._most_data = value
-            elif name == _MAX_STREAMS:
+            elif name == MAX_STREAMS:
                 self._most_calls = value
-            elif name == _TABLE_SIZE and value < 4096:
+            elif name == TABLE_SIZE and value < 4096:
                 self._block = self._head.plain
         self.settled = True
-        self._outgoing += frame(_SETTINGS, _ACK, 0)
+        self._outgoing += frame(SETTINGS, ACK, 0)
         self._send_waiting()
 
     def _widen(self, stream_id: int, more: int) -> None:
@@ -318,18 +293,12 @@ class Http2Connection:
     def _send_message(self, stream_id: int, call: Call) -> None:
         """Put as much of the message in frames as both windows allow."""
         while call.unsent is not None:
-            size = min(len(call.unsent), self._most_data, self._window, call.window)
-            if size <= 0:
+            size = max(0, min(len(call.unsent), self._most_data, self._window, call.window))
+            if size == 0 and call.unsent:
                 return
             last = size == len(call.unsent)
-            self._outgoing += _head(size, _DATA, _END_STREAM if last else 0, stream_id)
+            self._outgoing += frame_head(size, DATA, END_STREAM if last else 0, stream_id)
             self._outgoing += call.unsent[:size]
             self._window -= size
             call.window -= size
             call.unsent = None if last else call.unsent[size:]
-
-
-def _unpadded(payload: bytes, flags: int) -> bytes:
-    if not flags & _PADDED:
-        return payload
-    return payload[1 : len(payload) - payload[0]]

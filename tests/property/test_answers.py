@@ -1,0 +1,142 @@
+"""Answers are read the same however the network cuts them up."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.http_answer import AnswerReader, ClosedEarly, MalformedAnswer, ReadBuffer
+
+
+class Pieces:
+    """A stream that gives the pieces it was made of, one a read, then its end."""
+
+    hides_data = False
+
+    def __init__(self, pieces):
+        self.pieces = list(pieces)
+
+    def recv_into(self, buffer, /):
+        if not self.pieces:
+            return 0
+        piece = self.pieces.pop(0)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def cut(data, places):
+    at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+    return [data[a:b] for a, b in itertools.pairwise(at)]
+
+
+def read_all(stream, count):
+    reader = AnswerReader(ReadBuffer())
+    heads = []
+    while len(heads) < count:
+        head = reader.read(stream)
+        if head is not None:
+            heads.append((head.status, reader.body if head.status != 200 or head.length is None else None))
+    return heads
+
+
+BODY = st.binary(max_size=300)
+
+
+def sized(status, body):
+    return b"HTTP/1.1 %d Said\r\nX-Other: 1\r\ncontent-LENGTH: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+def chunked(status, parts):
+    chunks = b"".join(b"%X;note=1\r\n%b\r\n" % (len(part), part) for part in parts if part)
+    return b"HTTP/1.1 %d Said\r\nTransfer-Encoding: chunked\r\n\r\n%b0\r\nTrailer: x\r\n\r\n" % (status, chunks)
+
+
+@given(st.sampled_from([200, 404, 500]), BODY, st.lists(st.integers(0, 1000), max_size=8))
+@settings(deadline=None)
+def test_an_answer_of_known_length_however_it_is_cut(status, body, places):
+    answer = sized(status, body)
+    [(seen, text)] = read_all(Pieces(cut(answer, places)), 1)
+    assert seen == status
+    assert text in (None, body)
+    assert status == 200 or text == body
+
+
+@given(st.sampled_from([200, 503]), st.lists(BODY, max_size=4), st.lists(st.integers(0, 2000), max_size=8))
+@settings(deadline=None)
+def test_a_chunked_answer_however_it_is_cut(status, parts, places):
+    assert read_all(Pieces(cut(chunked(status, parts), places)), 1) == [(status, b"".join(parts))]
+
+
+@given(BODY, st.lists(st.integers(0, 1000), max_size=5))
+@settings(deadline=None)
+def test_an_answer_without_a_length_ends_with_its_connection(body, places):
+    answer = b"HTTP/1.0 200 OK\r\n\r\n" + body
+    assert read_all(Pieces(cut(answer, places)), 1) == [(200, body)]
+
+
+@given(st.lists(st.tuples(st.sampled_from([200, 500]), BODY), min_size=2, max_size=4), st.data())
+@settings(deadline=None, max_examples=50)
+def test_one_answer_after_the_other_on_the_same_connection(answers, data):
+    pieces = []
+    for status, body in answers:
+        pieces += cut(sized(status, body), data.draw(st.lists(st.integers(0, 500), max_size=3)))
+    assert [status for status, _ in read_all(Pieces(pieces), len(answers))] == [status for status, _ in answers]
+
+
+@given(BODY.filter(bool), st.integers(0, 10_000))
+@settings(deadline=None)
+def test_an_answer_that_breaks_off_is_never_taken_for_whole(body, keep):
+    answer = sized(200, body)
+    whole = answer[: keep % len(answer)]
+    with pytest.raises(ClosedEarly):
+        read_all(Pieces([whole] if whole else []), 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 two hundred\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nmore",
+        b"HTTP/1.1 500 X\r\nContent-Length: 1\r\n\r\nmore",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"x" * 100_000,
+    ],
+)
+def test_bytes_that_are_no_answer(answer):
+    with pytest.raises(MalformedAnswer):
+        read_all(Pieces([answer]), 1)
+
+
+def test_an_interim_answer_is_skipped():
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert read_all(Pieces([interim + sized(500, b"no")]), 1) == [(500, b"no")]
+    assert read_all(Pieces([interim, sized(200, b"yes")]), 1)[0][0] == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "keep_alive"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: Close\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n", True),
+    ],
+)
+def test_whether_the_connection_may_be_used_again(head, keep_alive):
+    answer = AnswerReader(ReadBuffer()).read(Pieces([head]))
+    assert answer is not None
+    assert answer.keep_alive is keep_alive
+
+
+def test_a_body_larger_than_the_buffer():
+    body = bytes(np.arange(5000) % 251)
+    answer = sized(200, body)
+    reader = AnswerReader(ReadBuffer(size=600))
+    stream = Pieces([answer[at : at + 600] for at in range(0, len(answer), 600)])
+    heads = [reader.read(stream) for _ in range(len(stream.pieces))]
+    assert heads[-1] is not None
+    assert not any(heads[:-1])

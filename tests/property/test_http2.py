@@ -1,0 +1,207 @@
+"""HTTP/2 answers are read the same however the network cuts them up, and windows are never overrun."""
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.hpack import block_of
+from loadgen.http2 import Http2Connection
+from loadgen.http2_frames import frame, request_head
+from loadgen.http_answer import MalformedAnswer, ReadBuffer
+
+DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")], [(b"authorization", b"secret")])
+OK_HEADERS = block_of([(b":status", b"200"), (b"content-type", b"application/grpc")])
+OK_TRAILERS = block_of([(b"grpc-status", b"0")])
+
+
+class Server:
+    """The other end, in memory: takes everything, or `takes` bytes at a time; gives the pieces it was made of."""
+
+    hides_data = False
+
+    def __init__(self, pieces=(), takes=None):
+        self.pieces = list(pieces)
+        self.taken = bytearray()
+        self.takes = takes
+
+    def send(self, data, /):
+        if self.takes == 0:
+            raise BlockingIOError
+        count = len(data) if self.takes is None else min(len(data), self.takes)
+        self.taken += data[:count]
+        return count
+
+    def recv_into(self, buffer, /):
+        if not self.pieces:
+            raise BlockingIOError
+        piece = self.pieces.pop(0)
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def frames(self):
+        """What was sent, frame by frame, without the preface."""
+        at, found = len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), []
+        while at < len(self.taken):
+            length = int.from_bytes(self.taken[at : at + 3], "big")
+            kind, flags = self.taken[at + 3], self.taken[at + 4]
+            stream_id = int.from_bytes(self.taken[at + 5 : at + 9], "big")
+            found.append((kind, flags, stream_id, bytes(self.taken[at + 9 : at + 9 + length])))
+            at += 9 + length
+        return found
+
+
+def connect(server, ended):
+    return Http2Connection(server, HEAD, ReadBuffer(), lambda call, reset: ended.append((call.row, reset, call)))
+
+
+def drain(connection):
+    while connection.stream.pieces:
+        connection.receive()
+
+
+def settings_frame(**values):
+    names = {"table": 1, "calls": 3, "window": 4, "data": 5}
+    return frame(
+        SETTINGS, 0, 0, b"".join(struct.pack(">HI", names[name], value) for name, value in values.items())
+    )
+
+
+def cut(data, places):
+    at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
+    return [data[a:b] for a, b in itertools.pairwise(at)]
+
+
+@given(
+    bodies=st.lists(st.binary(max_size=200), min_size=1, max_size=3),
+    places=st.lists(st.integers(0, 5000), max_size=20),
+    keep=st.booleans(),
+)
+@settings(deadline=None)
+def test_interleaved_answers_however_they_are_cut(bodies, places, keep):
+    calls = range(len(bodies))
+    parts = [settings_frame(calls=100)]
+    parts += [frame(HEADERS, 0x4, 2 * call + 1, OK_HEADERS) for call in calls]
+    parts += [frame(PING, 0, 0, b"12345678")]
+    parts += [frame(DATA, 0x8, 2 * call + 1, b"\x03" + body + b"pad") for call, body in enumerate(bodies)]
+    split = len(OK_TRAILERS) // 2
+    for call in calls:
+        parts.append(frame(HEADERS, 0x1, 2 * call + 1, OK_TRAILERS[:split]))
+        parts.append(frame(CONTINUATION, 0x4, 2 * call + 1, OK_TRAILERS[split:]))
+    server, ended = Server(cut(b"".join(parts), places)), []
+    connection = connect(server, ended)
+    for call in calls:
+        connection.start(call, b"message", keep_answer=keep)
+    drain(connection)
+    assert [(row, reset) for row, reset, _ in ended] == [(call, False) for call in calls]
+    for _, _, call in ended:
+        assert dict(call.fields)[b":status"] == b"200"
+        assert dict(call.fields)[b"grpc-status"] == b"0"
+        assert not keep or call.answer == bodies[call.row]
+    assert (PING, 1, 0, b"12345678") in server.frames()
+
+
+@given(
+    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
+    window=st.integers(0, 200),
+    steps=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 100)), max_size=40),
+    takes=st.integers(1, 50),
+)
+@settings(deadline=None)
+def test_no_more_is_sent_than_the_windows_allow_and_in_the_end_all(sizes, window, steps, takes):
+    server, ended = Server([settings_frame(window=window, data=16384)], takes), []
+    connection = connect(server, ended)
+    drain(connection)
+    messages = [bytes([number]) * size for number, size in enumerate(sizes)]
+    for number, message in enumerate(messages):
+        connection.start(number, message)
+    allowed = {2 * number + 1: window for number in range(len(sizes))}
+
+    def sent():
+        totals = dict.fromkeys(allowed, 0)
+        for kind, _, stream_id, payload in server.frames():
+            if kind == DATA:
+                totals[stream_id] += len(payload)
+        return totals
+
+    for which, more in steps:
+        stream_id = 2 * (which % len(sizes)) + 1
+        allowed[stream_id] += more
+        server.pieces.append(frame(WINDOW, 0, stream_id, struct.pack(">I", more)))
+        drain(connection)
+        assert all(sent()[number] <= allowed[number] for number in allowed)
+    server.pieces += [frame(WINDOW, 0, number, struct.pack(">I", 1000)) for number in allowed]
+    drain(connection)
+    whole = dict.fromkeys(allowed, b"")
+    for kind, _, stream_id, payload in server.frames():
+        if kind == DATA:
+            whole[stream_id] += payload
+    assert list(whole.values()) == messages
+    ends = [stream_id for kind, flags, stream_id, _ in server.frames() if kind == DATA and flags & 1]
+    assert sorted(ends) == sorted(allowed)
+
+
+def test_a_changed_window_applies_to_calls_in_flight():
+    server, ended = Server([settings_frame(window=10)]), []
+    connection = connect(server, ended)
+    drain(connection)
+    connection.start(0, b"x" * 100)
+    server.pieces.append(settings_frame(window=100))
+    drain(connection)
+    assert sum(len(payload) for kind, _, _, payload in server.frames() if kind == DATA) == 100
+
+
+def test_the_first_head_is_remembered_and_the_users_headers_never_are():
+    server = Server([settings_frame(calls=10)])
+    connection = connect(server, [])
+    drain(connection)
+    for row in range(3):
+        connection.start(row, b"")
+    heads = [payload for kind, _, _, payload in server.frames() if kind == HEADERS]
+    assert heads[1] == heads[2]
+    assert len(heads[1]) < len(heads[0])
+    assert all(b"secret" in head for head in heads)
+
+
+def test_a_server_that_remembers_nothing_gets_everything_spelled_out():
+    server = Server([settings_frame(table=0)])
+    connection = connect(server, [])
+    drain(connection)
+    for row in range(2):
+        connection.start(row, b"")
+    heads = [payload for kind, _, _, payload in server.frames() if kind == HEADERS]
+    assert heads == [HEAD.plain, HEAD.plain]
+
+
+def test_a_goodbye_ends_the_calls_that_were_not_taken():
+    server, ended = Server([settings_frame(calls=10)]), []
+    connection = connect(server, ended)
+    drain(connection)
+    for row in range(3):
+        connection.start(row, b"")
+    server.pieces.append(frame(GOAWAY, 0, 0, struct.pack(">II", 3, 0)))
+    drain(connection)
+    assert [(row, reset) for row, reset, _ in ended] == [(2, True)]
+    assert not connection.has_room
+
+
+def test_a_reset_call_ends_and_a_cancelled_one_is_not_heard_of():
+    server, ended = Server([settings_frame(calls=10)]), []
+    connection = connect(server, ended)
+    drain(connection)
+    first, second = connection.start(0, b""), connection.start(1, b"")
+    connection.cancel(second)
+    server.pieces.append(frame(HEADERS, 0x5, second, OK_HEADERS) + frame(RST, 0, first, struct.pack(">I", 2)))
+    drain(connection)
+    assert [(row, reset) for row, reset, _ in ended] == [(0, True)]
+    assert (RST, 0, second, struct.pack(">I", 8)) in server.frames()
+
+
+def test_frames_between_the_parts_of_a_head_are_refused():
+    server = Server([frame(HEADERS, 0, 1, b""), frame(PING, 0, 0, b"12345678")])
+    connection = connect(server, [])
+    with pytest.raises(MalformedAnswer):
+        drain(connection)
