@@ -126,7 +126,8 @@ def _rates_edges_s(arrivals: Arrivals) -> NDArray[np.float64]:
 
 def _repeated_rates(plan: LoadPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     edges = _rates_edges_s(plan.arrivals)
-    rates = np.array(plan.arrivals.levels) * (plan.rate_per_s / recorded_rate_per_s(plan.arrivals))
+    shape = np.array(plan.arrivals.levels) / max(plan.arrivals.levels)
+    rates = shape * (plan.rate_per_s / np.average(shape, weights=np.diff(edges)))
     times = max(1, int(np.ceil(plan.duration_s / edges[-1])))
     starts = np.concatenate([edges[:-1] + turn * edges[-1] for turn in range(times)])
     return np.append(starts, times * edges[-1]), np.tile(rates, times)
