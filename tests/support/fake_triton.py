@@ -7,9 +7,12 @@ inference after a fixed delay and writes down, by its own clock, how long it rea
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import heapq
 import json
+import os
+import random
 import select
 import socket
 import ssl
@@ -49,6 +52,8 @@ class Server:
         self.arrived_ns: list[int] = []
         self.busy_until_ns = 0
         self.infer_count = 0
+        seed = options.exponential_seed
+        self.random = None if seed is None else random.Random(seed)
 
     def serve(self) -> None:
         while True:
@@ -90,6 +95,8 @@ class Server:
         self.infer_count += 1
         self.arrived_ns.append(now)
         delay_ns = round(self.options.delay_ms * 1e6)
+        if self.random is not None:
+            delay_ns = round(self.random.expovariate(1 / delay_ns))
         if self.options.stall_at_s and self.infer_count == 1 + self.options.stall_after:
             time.sleep(self.options.stall_at_s)
         start = max(now, self.busy_until_ns) if self.options.one_at_a_time else now
@@ -274,6 +281,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=256, help="elements of the input")
     parser.add_argument("--answer-bytes", type=int, default=8)
     parser.add_argument("--one-at-a-time", action="store_true", help="requests queue: M/D/1 instead of M/D/inf")
+    parser.add_argument("--exponential-seed", type=int, help="delays are drawn, with delay-ms as their mean")
     parser.add_argument("--fault", choices=FAULTS, default="none")
     parser.add_argument("--good-first", type=int, default=0, help="so many inferences are answered well")
     parser.add_argument("--stall-at-s", type=float, default=0.0, help="sleep so long, once")
@@ -282,6 +290,8 @@ def main() -> None:
     parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: waits end within a microsecond
+    with contextlib.suppress(PermissionError):  # on a busy machine the delay is kept where the system allows it
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     server = Server(options)
     print(server.listener.getsockname()[1], flush=True)
     server.serve()

@@ -1,0 +1,129 @@
+"""The instrument against servers whose latency is known: from their own clock, or from queueing theory."""
+
+import math
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from fake_triton import fake_triton
+
+from loadgen.arrivals import schedule
+from loadgen.plan import Arrivals, ClosedLoopPlan, LoadPlan, Target
+from loadgen.runner import LoadGenerator, LoadRun
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(scope="module")
+def generator() -> Iterator[LoadGenerator]:
+    with LoadGenerator() as generator:
+        yield generator
+
+
+def run(generator: LoadGenerator, url: str, plan: LoadPlan | ClosedLoopPlan, **options) -> LoadRun:
+    return generator.run(Target(url=url, model_name="delay"), plan, **options)
+
+
+@pytest.mark.parametrize("delay_ms", [2.0, 20.0])
+def test_a_fixed_delay_is_measured_to_half_a_millisecond(generator: LoadGenerator, delay_ms: float) -> None:
+    plan = LoadPlan(rate_per_s=200, duration_s=2.0, seed=1)
+    with fake_triton("--delay-ms", str(delay_ms)) as server:
+        measured = run(generator, server.url, plan)
+        kept_ms = np.array(server.document("/kept")["kept_ns"][1:]) / 1e6  # the first one was the trial request
+    assert len(kept_ms) == measured.measurement.n
+    service_ms = np.sort(measured.log.service_ns / 1e6)
+    # The server's clock says how long it really kept each request; the network on one machine adds little. The
+    # tail is left to p99 >= delay: on a busy machine it is the processor's queue that it shows.
+    for quantile in (0.1, 0.5):
+        assert 0 < np.quantile(service_ms, quantile) - np.quantile(kept_ms, quantile) < 0.5
+    assert measured.measurement.p50_ms == pytest.approx(delay_ms, abs=0.5)
+    assert measured.measurement.p99_ms >= delay_ms
+
+
+def test_latency_is_service_time_plus_send_lag_for_every_request(generator: LoadGenerator) -> None:
+    with fake_triton("--delay-ms", "3") as server:
+        log = run(generator, server.url, LoadPlan(rate_per_s=300, duration_s=0.5, seed=2)).log
+    assert np.array_equal(log.latency_ns, log.service_ns + log.send_lag_ns)
+    assert (log.sent_ns >= log.scheduled_ns).all()
+    assert (log.done_ns > log.sent_ns).all()
+
+
+def test_a_client_that_stalls_for_a_second_raises_p99_and_says_so(generator: LoadGenerator) -> None:
+    [pid] = generator.pids
+    plan = LoadPlan(rate_per_s=200, duration_s=3.0, seed=3)
+    stall = threading.Timer(1.2, os.kill, (pid, signal.SIGSTOP))
+    resume = threading.Timer(2.2, os.kill, (pid, signal.SIGCONT))
+    with fake_triton("--delay-ms", "2") as server:
+        stall.start()
+        resume.start()
+        measured = run(generator, server.url, plan, limit_ms=50.0).measurement
+    assert measured.n == len(schedule(plan))
+    assert measured.p99_ms > 800
+    assert measured.send_lag_p99_ms > 800
+    assert measured.service_p99_ms < 500  # what a generator that forgets the schedule would have reported
+    assert any("left late" in problem for problem in measured.problems)
+
+
+def test_a_server_that_stalls_is_seen_by_the_open_loop_and_hidden_from_the_closed(
+    generator: LoadGenerator,
+) -> None:
+    stalling = ("--delay-ms", "1", "--stall-at-s", "1.0", "--stall-after", "300")
+    with fake_triton(*stalling) as server:
+        opened = run(generator, server.url, LoadPlan(rate_per_s=300, duration_s=3.0, seed=4))
+    with fake_triton(*stalling) as server:
+        closed = run(generator, server.url, ClosedLoopPlan(concurrency=1, duration_s=3.0))
+    assert opened.measurement.p99_ms > 800
+    assert closed.measurement.n > 300
+    assert closed.measurement.max_ms > 900  # it met the stall, once
+    assert closed.measurement.p99_ms < 500
+
+
+@pytest.mark.parametrize("kind", ["poisson", "constant"])
+def test_sends_follow_the_schedule_without_drift(generator: LoadGenerator, kind: str) -> None:
+    plan = LoadPlan(rate_per_s=500, duration_s=2.0, seed=5, arrivals=Arrivals(kind=kind))
+    with fake_triton() as server:
+        measured = run(generator, server.url, plan)
+        arrived_ns = np.array(server.document("/kept")["arrived_ns"][1:])
+    assert len(arrived_ns) == len(schedule(plan))
+    # By the server's clock: the time from the first arrival to each other one is that of the schedule.
+    due_ns = measured.log.scheduled_ns
+    drift_ns = (arrived_ns - arrived_ns[0]) - (due_ns - due_ns[0])
+    assert abs(np.median(drift_ns[:200]) - np.median(drift_ns[-200:])) < 1_000_000
+    assert measured.measurement.achieved_rate_per_s == pytest.approx(len(due_ns) / 2.0, rel=0.003)
+
+
+def test_every_request_of_a_queue_waits_as_long_as_the_queue_says(generator: LoadGenerator) -> None:
+    """M/M/1: the same arrivals and the same service times, put through Lindley's recursion by hand."""
+    mean_ms, seed = 4.0, 11
+    plan = LoadPlan(rate_per_s=150, duration_s=6.0, seed=6)  # 60 % busy
+    with fake_triton("--delay-ms", str(mean_ms), "--one-at-a-time", "--exponential-seed", str(seed)) as server:
+        measured = run(generator, server.url, plan)
+    draws = random.Random(seed)
+    draws.expovariate(1 / (mean_ms * 1e6))  # the trial request's
+    free_at, expected_ns = 0.0, []
+    for due in measured.log.scheduled_ns:
+        free_at = max(float(due), free_at) + draws.expovariate(1 / (mean_ms * 1e6))
+        expected_ns.append(free_at - due)
+    error_ms = (measured.log.latency_ns - np.array(expected_ns)) / 1e6
+    assert np.median(np.abs(error_ms)) < 0.5
+    assert error_ms.min() > -0.1  # nothing is measured faster than it can have been
+    measured_p99 = measured.measurement.p99_ms
+    assert measured_p99 == pytest.approx(np.quantile(np.array(expected_ns) / 1e6, 0.99), rel=0.15, abs=1.0)
+    closed_form_p99_ms = math.log(100) / (1 / mean_ms - 0.150)
+    # About 900 requests in busy periods of some ten tell p99 to within a factor of two, no better.
+    assert closed_form_p99_ms / 2 < measured_p99 < closed_form_p99_ms * 2
+
+
+def test_the_servers_own_figures_are_those_of_the_window(generator: LoadGenerator) -> None:
+    with fake_triton("--delay-ms", "5") as server:
+        run(generator, server.url, LoadPlan(rate_per_s=100, duration_s=0.5, seed=7))
+        measured = run(generator, server.url, LoadPlan(rate_per_s=100, duration_s=0.5, seed=8)).measurement
+        kept_ms = np.array(server.document("/kept")["kept_ns"][-measured.n :]) / 1e6
+    assert measured.server is not None
+    assert measured.server.requests == measured.n
+    assert measured.server.total_ms == pytest.approx(kept_ms.mean(), rel=0.02)
+    assert measured.mean_ms > measured.server.total_ms
