@@ -41,9 +41,9 @@ class LogTable:
         Call when the workers have written their last row.
         """
         log = self.rows_until(rows)
-        sent = log.sent_ns != 0
-        if not sent.all():  # several workers, stopped at different rows
-            log = _picked(log, np.flatnonzero(sent))
+        count = int(np.count_nonzero(log.sent_ns))
+        without_holes = bool(log.sent_ns[:count].all())  # else: several workers, stopped at different rows
+        log = log.rows(0, count) if without_holes else _picked(log, np.flatnonzero(log.sent_ns))
         if np.any(log.scheduled_ns[1:] < log.scheduled_ns[:-1]):  # closed loop: users of several workers
             log = _picked(log, np.argsort(log.scheduled_ns, kind="stable"))
         return log

@@ -1,0 +1,200 @@
+import json
+
+import numpy as np
+import pytest
+from tritonclient.grpc.service_pb2 import ModelInferRequest
+
+from loadgen.errors import PayloadError
+from loadgen.model_info import ModelInfo, Tensor, model_info
+from loadgen.payloads import grpc_request, http_request, raw_bytes, request_tensors
+from loadgen.plan import Payload, Target
+
+TARGET = Target(url="http://h:8000/base", model_name="m", headers=(("X-Key", "v"),))
+
+
+def info(*inputs, max_batch_size=8):
+    tensors = tuple(Tensor(name=name, datatype=datatype, shape=shape) for name, datatype, shape in inputs)
+    return ModelInfo(name="m", inputs=tensors, outputs=(), max_batch_size=max_batch_size)
+
+
+TOKENS = info(("ids", "INT64", (-1, -1)), ("mask", "INT64", (-1, -1)))
+
+
+def test_integers_are_zero_or_one_and_floats_vary():
+    pool = request_tensors(
+        info(("ids", "INT64", (-1, 64)), ("x", "FP16", (-1, 64)), ("flag", "BOOL", (-1, 1))), Payload()
+    )
+    assert len(pool) == 16
+    assert set(np.unique([request["ids"] for request in pool])) == {0, 1}
+    assert pool[0]["x"].dtype == np.float16
+    assert not np.array_equal(pool[0]["x"], pool[1]["x"])
+    assert pool[0]["flag"].dtype == np.bool_
+
+
+def test_the_same_seed_makes_the_same_requests():
+    wanted = info(("x", "FP32", (-1, 4)))
+    first, again, other = (request_tensors(wanted, Payload(seed=seed))[0]["x"] for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_a_pool_of_large_requests_is_smaller():
+    assert len(request_tensors(info(("x", "FP32", (-1, 8_000_000))), Payload())) == 2
+
+
+def test_a_free_dimension_names_the_option_that_fixes_it():
+    with pytest.raises(PayloadError, match="--shape ids:N"):
+        request_tensors(TOKENS, Payload())
+
+
+def test_free_dimensions_are_filled_and_the_batch_comes_first():
+    pool = request_tensors(TOKENS, Payload(batch_size=3, shapes={"ids": (128,), "mask": (128,)}))
+    assert pool[0]["ids"].shape == (3, 128)
+
+
+@pytest.mark.parametrize("shape", [(3,), (4, 1)])
+def test_a_shape_that_contradicts_the_model(shape):
+    with pytest.raises(PayloadError, match=r"takes \(4,\), not"):
+        request_tensors(info(("x", "FP32", (-1, 4))), Payload(shapes={"x": shape}))
+
+
+def test_a_shape_for_an_input_that_does_not_exist():
+    with pytest.raises(PayloadError, match="has no input y"):
+        request_tensors(info(("x", "FP32", (-1, 4))), Payload(shapes={"y": (4,)}))
+
+
+def test_batches_the_model_does_not_take():
+    with pytest.raises(PayloadError, match="at most 8, not 9"):
+        request_tensors(info(("x", "FP32", (-1, 4))), Payload(batch_size=9))
+    with pytest.raises(PayloadError, match="takes no batches"):
+        request_tensors(info(("x", "FP32", (2, 4)), max_batch_size=0), Payload(batch_size=2))
+
+
+def test_a_model_without_batches_gets_its_shape_as_it_is():
+    assert request_tensors(info(("x", "FP32", (2, 4)), max_batch_size=0), Payload())[0]["x"].shape == (2, 4)
+
+
+def test_a_server_that_hides_its_configuration_is_judged_by_its_shapes():
+    batched = model_info({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}, None)
+    plain = model_info({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4]}]}, None)
+    assert batched.batched
+    assert not plain.batched
+
+
+def test_optional_inputs_are_left_out():
+    metadata = {
+        "name": "m",
+        "inputs": [{"name": name, "datatype": "FP32", "shape": [-1, "4"]} for name in ("x", "extra")],
+    }
+    config = {"max_batch_size": 4, "input": [{"name": "x"}, {"name": "extra", "optional": True}]}
+    assert [tensor.name for tensor in model_info(metadata, config).inputs] == ["x"]
+
+
+def test_a_datatype_that_nobody_knows():
+    with pytest.raises(PayloadError, match="FP8"):
+        request_tensors(info(("x", "FP8", (-1, 4))), Payload())
+
+
+@pytest.mark.parametrize(
+    ("values", "datatype", "expected"),
+    [
+        (np.array([1.0, -2.0]), "FP32", "0000803f000000c0"),
+        (np.array([1.0, -2.0]), "FP16", "003c00c0"),
+        (np.array([1.0, -2.0]), "BF16", "803f00c0"),
+        (np.array([[1], [2]]), "INT64", "01000000000000000200000000000000"),
+        (np.array([True, False]), "BOOL", "0100"),
+        (np.array([b"ab", "é"], dtype=object), "BYTES", "0200000061620200" + "0000c3a9"),
+    ],
+)
+def test_values_as_the_protocol_carries_them(values, datatype, expected):
+    assert raw_bytes(values, datatype).hex() == expected
+
+
+def test_an_http_request_can_be_read_back():
+    wanted = info(("ids", "INT64", (-1, 2)), ("x", "FP32", (-1, 3)))
+    tensors = {"ids": np.array([[1, 0]]), "x": np.array([[1.0, 2.0, 3.0]])}
+    head, _, body = http_request(TARGET, wanted, tensors).partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    assert lines[0] == "POST /base/v2/models/m/infer HTTP/1.1"
+    fields = dict(line.split(": ") for line in lines[1:])
+    assert fields["Host"] == "h:8000"
+    assert fields["X-Key"] == "v"
+    assert int(fields["Content-Length"]) == len(body)
+    json_length = int(fields["Inference-Header-Content-Length"])
+    document = json.loads(body[:json_length])
+    assert [entry["shape"] for entry in document["inputs"]] == [[1, 2], [1, 3]]
+    assert [entry["parameters"]["binary_data_size"] for entry in document["inputs"]] == [16, 12]
+    assert document["parameters"]["binary_data_output"] is True
+    raw = body[json_length:]
+    assert np.frombuffer(raw[:16], np.int64).tolist() == [1, 0]
+    assert np.frombuffer(raw[16:], np.float32).tolist() == [1.0, 2.0, 3.0]
+
+
+def test_a_grpc_request_can_be_read_back():
+    wanted = info(("ids", "INT64", (-1, 2)))
+    data = grpc_request(TARGET, wanted, {"ids": np.array([[1, 0]])})
+    request = ModelInferRequest.FromString(data)
+    assert request.model_name == "m"
+    assert list(request.inputs[0].shape) == [1, 2]
+    assert np.frombuffer(request.raw_input_contents[0], np.int64).tolist() == [1, 0]
+
+
+@pytest.fixture
+def npz(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.arange(20, dtype=np.float32).reshape(5, 4))
+    return path
+
+
+X = info(("x", "FP32", (-1, 4)))
+
+
+def test_samples_of_an_npz_are_cycled_in_batches(npz):
+    pool = request_tensors(X, Payload(data_file=npz, batch_size=2))
+    assert [request["x"][:, 0].tolist() for request in pool] == [[0, 4], [8, 12], [16, 0]]
+
+
+def test_samples_of_json_nested_flat_and_with_a_shape(tmp_path):
+    path = tmp_path / "data.json"
+    path.write_text(
+        json.dumps(
+            {"data": [{"x": [1, 2, 3, 4]}, {"x": [[5, 6], [7, 8]]}, {"x": {"content": [9] * 4, "shape": [4]}}]}
+        )
+    )
+    pool = request_tensors(X, Payload(data_file=path))
+    assert [request["x"].tolist() for request in pool] == [[[1, 2, 3, 4]], [[5, 6, 7, 8]], [[9, 9, 9, 9]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no samples"),
+        ("[]", "is empty"),
+        ('[{"y": [1]}]', "sample 0 .* has no input x"),
+        ('[{"x": [1, 2]}]', r"has shape \(2,\), and the model takes \(4,\)"),
+        ('[{"x": ["a", "b", "c", "d"]}]', "x is no FP32"),
+        ('{"samples": []}', "holds no samples"),
+    ],
+)
+def test_files_that_hold_no_samples_for_this_model(tmp_path, text, says):
+    path = tmp_path / "data.json"
+    path.write_text(text)
+    with pytest.raises(PayloadError, match=says):
+        request_tensors(X, Payload(data_file=path))
+
+
+def test_an_npz_with_columns_of_different_length_and_one_that_is_missing(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.zeros((2, 4)), z=np.zeros((3, 4)))
+    with pytest.raises(PayloadError, match="different numbers of samples"):
+        request_tensors(X, Payload(data_file=path))
+    with pytest.raises(PayloadError, match="holds no samples"):
+        request_tensors(X, Payload(data_file=tmp_path / "none.npz"))
+
+
+def test_samples_of_different_shapes_make_no_batch(tmp_path):
+    path = tmp_path / "data.json"
+    path.write_text('[{"ids": [1], "mask": [1]}, {"ids": [1, 2], "mask": [1, 1]}]')
+    assert len(request_tensors(TOKENS, Payload(data_file=path))) == 2
+    with pytest.raises(PayloadError, match="differ in shape"):
+        request_tensors(TOKENS, Payload(data_file=path, batch_size=2))
