@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help demo test lint format clean
+.PHONY: help demo test lint format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)   ## install, write a small CNN, and find its cheapest configuration under p99 50 ms
 	$(BIN)/python examples/small_cnn.py .demo/small_cnn.onnx
-	$(BIN)/optimize --model .demo/small_cnn.onnx --p99 50ms
+	$(BIN)/optimize --model .demo/small_cnn.onnx --p99 50ms --time-budget 4.5m
 
 test: $(STAMP)   ## run all tests (GPU tests are skipped where there is no GPU)
 	$(BIN)/pytest
@@ -30,6 +30,11 @@ lint: $(STAMP)   ## ruff, mypy --strict, import contracts
 format: $(STAMP) ## reformat and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+lock:            ## refresh constraints.txt from the newest versions that pyproject.toml allows
+	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev]'
+	$(BIN)/pip freeze --exclude-editable > constraints.txt
 
 clean:           ## remove the environment and all caches, not the runs
 	rm -rf $(VENV) .demo build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

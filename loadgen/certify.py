@@ -39,6 +39,7 @@ class Verdict:
     confidence: float
     steady_from_s: float
     stationary: bool
+    overloaded: bool  # more requests left than came back, and "broken" for that reason alone
     n: int
     violations: int
     share_lower: float
@@ -52,6 +53,11 @@ class Verdict:
     def effective_n(self) -> float:
         """How many independent requests would say as much; NaN when the run is too short to tell."""
         return self.n / self.vif
+
+    @property
+    def burst(self) -> float:
+        """The mean number of violations in one burst; NaN when the run is too short to tell."""
+        return self.vif if math.isnan(self.vif) else max(1.0, self.vif / 2)
 
     @property
     def share(self) -> float:
@@ -105,7 +111,7 @@ def _with_the_whole_run(verdict: Verdict, steady: Steady) -> Verdict:
     verdict = replace(verdict, stationary=steady.stationary and not steady.backed_up)
     if steady.growing:
         reason = "overloaded: over 3 x rate x limit requests were waiting, and more and more for a second"
-        return replace(verdict, answer="broken", reason=reason)
+        return replace(verdict, answer="broken", overloaded=True, reason=reason)
     if verdict.answer == "kept" and not verdict.stationary:
         return replace(verdict, answer="undecided", reason=f"{verdict.reason}; but the latencies had not settled")
     if verdict.answer == "undecided" and steady.start_ns > steady.earliest_ns:
@@ -136,6 +142,7 @@ def _judge(
         confidence=promise.confidence,
         steady_from_s=start_ns / 1e9,
         stationary=True,
+        overloaded=False,
         n=n,
         violations=violations,
         share_lower=share_lower,

@@ -45,6 +45,9 @@ def config_from_arguments(
     if assumed:
         notes.append(f"--time-budget {time_budget} has no unit: taken as {budget_ms / 1000:g} s.")
     _check_choices(server, server_url, server_repository, price_per_hour, rate)
+    _check_range("--confidence", confidence, 0.8, 0.999)
+    _check_range("--server-port", server_port, 1, 65535)
+    _check_range("--seed", seed, 0, 2**31)
     for option, path in (("--input-data", input_data), ("--price-file", price_file)):
         if path is not None and not path.is_file():
             raise BadInput(f"{option} {path} is not a file.", "Check the path.")
@@ -104,6 +107,13 @@ def _check_choices(
     for option, value in (("--price-per-hour", price_per_hour), ("--rate", rate)):
         if value is not None and not value > 0:
             raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
+
+
+def _check_range(option: str, value: float | None, least: float, most: float) -> None:
+    if value is not None and not least <= value <= most:
+        raise BadInput(
+            f"{option} {value:.15g} is out of range.", f"Give {option} a number from {least:g} to {most:.15g}."
+        )
 
 
 def _default_output(model: Path) -> Path:

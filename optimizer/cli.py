@@ -50,7 +50,7 @@ def optimize(
         ),
     ] = None,
     confidence: Annotated[
-        float, typer.Option(help="Confidence of the promise.", rich_help_panel=LIMIT, min=0.8, max=0.999)
+        float, typer.Option(help="Confidence of the promise, 0.8 to 0.999.", rich_help_panel=LIMIT)
     ] = 0.95,
     server: Annotated[
         str,
@@ -75,12 +75,7 @@ def optimize(
     ] = None,
     server_port: Annotated[
         int | None,
-        typer.Option(
-            help="HTTP port of the server that is started. Default: a free one.",
-            rich_help_panel=SERVER,
-            min=1,
-            max=65535,
-        ),
+        typer.Option(help="HTTP port of the server that is started. Default: a free one.", rich_help_panel=SERVER),
     ] = None,
     docker_image: Annotated[
         str | None,
@@ -124,7 +119,7 @@ def optimize(
             metavar="URL",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all random choices.", rich_help_panel=RUN, min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.", rich_help_panel=RUN)] = 0,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=RUN)
     ] = False,
@@ -195,7 +190,7 @@ def doctor() -> None:
 def serve(
     run: Annotated[Path, typer.Argument(help="Output directory of a run, or a model repository.", metavar="DIR")],
     server: Annotated[str, typer.Option(help="`embedded`, `local` or `docker`.", metavar="KIND")] = "embedded",
-    port: Annotated[int | None, typer.Option(help="HTTP port. Default: a free one.", min=1, max=65535)] = None,
+    port: Annotated[int | None, typer.Option(help="HTTP port. Default: a free one.")] = None,
 ) -> None:
     """Serve a run's recommendation on this machine until Ctrl-C, to try it or to load-test it."""
     from optimizer.serving import serve_run

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 DOCS = Path(__file__).parents[1] / "docs"
+RECORDED_RUN = DOCS / "benchmarks" / "2026-11-21-first-light" / "demo" / "recommendation.json"
 
 
 def recommendation_schema() -> str:
@@ -50,10 +51,26 @@ def cli_reference() -> str:
     return "\n".join(sections)
 
 
+def demo_picture() -> str:
+    """The terminal's answer for a recorded run, as an SVG."""
+    from rich.console import Console
+    from rich.terminal_theme import MONOKAI
+
+    from optimizer.report import recommendation_view
+    from search.records import RecommendationRecord
+
+    found = RecommendationRecord.model_validate_json(RECORDED_RUN.read_text())
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(record=True, width=84, force_terminal=True, color_system="truecolor", file=nowhere)
+        console.print(recommendation_view(found, Path("runs/small_cnn")))
+    return console.export_svg(title="optimize --model small_cnn.onnx --p99 50ms", theme=MONOKAI)
+
+
 FILES: dict[str, Callable[[], str]] = {
     "recommendation.schema.json": recommendation_schema,
     "trials.schema.json": trial_schema,
     "cli.md": cli_reference,
+    "images/demo.svg": demo_picture,
 }
 
 

@@ -26,6 +26,8 @@ REPOSITORY = "model_repository"
 def serve_run(directory: Path, *, server: str, port: int | None) -> None:
     """Serve the repository in `directory`, and say on stdout where. Returns after Ctrl-C."""
     repository = directory / REPOSITORY if (directory / REPOSITORY).is_dir() else directory
+    if port is not None and not 1 <= port <= 65535:
+        raise BadInput(f"--port {port} is no port.", "Give --port a number from 1 to 65535.")
     options = ServerOptions(run_dir=Path(), kind=_kind(server), http_port=port, gpu=bool(hardware().gpus))
     _stop_on_sigterm()
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import resource
 import sys
 import tempfile
 from contextlib import contextmanager
@@ -114,6 +115,7 @@ def _logging_to(path: Path) -> Iterator[None]:
         log.debug("ended by %s: %s", type(error).__name__, error, exc_info=True)
         raise
     finally:
+        log.info("peak memory of this process: %.0f MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         log.removeHandler(handler)
         handler.close()
 

@@ -23,7 +23,7 @@ class NothingFound(UserError):
 def explain_infeasible(trials: Sequence[Trial], slo: Slo) -> NothingFound:
     """The error that says what is reachable. `trials` may be any that were finished."""
     promise = f"p{100 * slo.quantile:g} within {slo.limit_ms:g} ms"
-    within_reach = [trial for trial in trials if trial.lone_p99_ms is not None and trial.state == "infeasible"]
+    within_reach = [trial for trial in trials if trial.lone_latency_ms is not None and trial.state == "infeasible"]
     if any(trial.state == "complete" for trial in trials):
         return NothingFound(
             f"No rate could be certified to keep {promise}: the time budget was too short for that many requests.",
@@ -34,12 +34,13 @@ def explain_infeasible(trials: Sequence[Trial], slo: Slo) -> NothingFound:
             f"No configuration was found that keeps {promise}: none could be measured.",
             "See trials.jsonl in the run's directory for the reason of each trial.",
         )
-    best = min(within_reach, key=lambda trial: trial.lone_p99_ms or 0.0)
-    assert best.lone_p99_ms is not None
-    reachable_ms = 1.1 * best.lone_p99_ms
+    best = min(within_reach, key=lambda trial: trial.lone_latency_ms or 0.0)
+    assert best.lone_latency_ms is not None
+    seen_p99_ms = best.measurement.latency_p99_ms if best.measurement is not None else None
+    reachable_ms = 1.1 * max(best.lone_latency_ms, seen_p99_ms or 0.0)
     return NothingFound(
         f"No configuration keeps {promise}. The best, {knobs_text(best.config)}, answers single requests on an "
-        f"idle server with p99 {best.lone_p99_ms:.3g} ms. {what_binds(best, slo)}",
+        f"idle server in {best.lone_latency_ms:.3g} ms. {what_binds(best, slo)}",
         f"Give a limit from about --p99 {reachable_ms:.3g}ms, a faster machine, or a smaller model.",
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-CERTIFY_SHARE = 0.4
-CERTIFY_AT_MOST_S = 200.0
+CERTIFY_SHARE = 0.45
+CERTIFY_AT_MOST_S = 300.0
 CERTIFY_AT_LEAST_S = 45.0
 CERTIFY_SHARE_OF_SHORT_RUNS = 0.6
 TRIAL_SHARE = 0.25

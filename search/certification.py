@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from loadgen.certify import Verdict, certify
+from loadgen.confirm import FIRST_SHARE, confirm
 from search import events
 from search.bench import BenchFailed
 from search.records import CertificateRecord
@@ -15,7 +15,7 @@ from search.space import default_config
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loadgen.measurement import RequestLog
+    from loadgen.confirm import Attempt
     from search.bench import Bench
     from search.budget import Budget
     from search.ledger import Ledger
@@ -24,24 +24,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tritune.certification")
 
-FIRST_SHARE = 0.985
-"""Of the estimated rate at the limit, where the first confirmation is tried."""
-
-STEPS_DOWN = (0.97, 0.95, 0.92, 0.88, 0.8)
-"""What a rate that was not kept is multiplied by, one after the other; the last one again and again."""
-
-LARGE_STEP_DOWN = 0.7
-"""The same when little time is left: a low promise is better than none."""
-
-HURRY_BELOW_S = 20.0
-SHARE_FOR_ONE_RUN = 0.6
-LONGEST_RUN_S = 90.0
-SHORTEST_RUN_S = 6.0
+LEAST_S = 6.0
 WHEN_STOPPED_S = 30.0
-"""What certification may still take after the user has asked to finish."""
+SHARE_WHEN_STOPPED = 0.8
+"""What certification may still take after the user has asked to finish, and the share of the estimate it tries:
+further from the limit fewer requests decide."""
 
-SHARE_FOR_SECOND_RUN = 0.3
-SHARE_FOR_BASELINE = 0.25
+SHARE_FOR_FIRST_RUN = 0.5
+SHARE_FOR_SECOND_RUN = 0.6
+"""Of what is left of the budget; the baseline gets the rest."""
+
+LAST_RESORT_S = 15.0
+LAST_RESORT_SHARE = 0.6
+"""Seconds kept back for a last try far below the estimate, where few requests decide: a low promise beats none."""
+
+NEARLY = 0.97
+"""A candidate gives way when its rate has fallen to this share of what the next one is expected to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,81 +52,78 @@ class Certified:
 
 @dataclass(slots=True, kw_only=True)
 class Certifier:
-    """Confirms rates on a bench. `deadline_s` is on the budget's clock of elapsed seconds."""
+    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds."""
 
     bench: Bench
     slo: Slo
     budget: Budget
     seed: int
-    on_event: events.OnEvent
     deadline_s: float
-    stop: Callable[[], bool]
-    _runs: int = field(default=0)
+    on_event: events.OnEvent
+    _confirmations: int = 0
 
-    def left_s(self, kept_back: float = 0.0) -> float:
-        """Seconds that may still be spent, less a share of all that is left to the budget's end."""
-        left = self.deadline_s - self.budget.elapsed_s()
-        return max(0.0, left * (1.0 - kept_back))
+    def left_s(self) -> float:
+        """Seconds that may still be spent; never negative."""
+        return max(0.0, self.deadline_s - self.budget.elapsed_s())
 
-    def confirm(self, trial: Trial, rate_per_s: float, *, longest_s: float) -> Verdict | None:
-        """One run at a rate until it is decided; None when it could not be measured."""
-        self._runs += 1
-        duration_s = max(SHORTEST_RUN_S, min(LONGEST_RUN_S, longest_s))
-
-        def decided(so_far: RequestLog) -> bool:
-            return self._verdict(so_far).answer != "undecided"
-
-        probe = self.bench.measure(rate_per_s, duration_s, self.seed + 15485863 * self._runs, decided)
-        if probe.problems:
-            log.warning("not trusted: %s", probe.problems)
-            self.on_event(
-                events.Note(text=f"A confirmation run was not trusted: {probe.problems[0]}", warning=True)
-            )
-            return None
-        verdict = self._verdict(probe.log)
-        log.info("trial %d at %.1f/s: %s", trial.number, rate_per_s, verdict)
-        if verdict.answer == "kept" and not probe.overloaded:
-            return verdict
-        return replace(verdict, answer="broken" if probe.overloaded else verdict.answer)
-
-    def lower_until_kept(
-        self, trial: Trial, rate_per_s: float, *, kept_back: float, floor_per_s: float
+    def confirmed(
+        self, trial: Trial, rate_per_s: float, *, budget_s: float, floor_per_s: float = 0.0
     ) -> Trial | None:
-        """The trial with a certificate at the highest rate tried that was kept; None below `floor_per_s`."""
-        steps = iter(STEPS_DOWN)
-        while self.left_s(kept_back) > SHORTEST_RUN_S and rate_per_s > floor_per_s:
-            verdict = self.confirm(trial, rate_per_s, longest_s=SHARE_FOR_ONE_RUN * self.left_s(kept_back))
-            if verdict is not None and verdict.answer == "kept":
-                certified = self._with_certificate(trial, rate_per_s, verdict)
-                self.on_event(
-                    events.Certified(trial=trial, rate_per_s=rate_per_s, certificate=certified.certificate)
-                )
-                return certified
-            if verdict is not None:
-                self.on_event(events.Certified(trial=trial, rate_per_s=rate_per_s, certificate=None))
-                hurry = self.left_s(kept_back) < HURRY_BELOW_S
-                rate_per_s *= LARGE_STEP_DOWN if hurry else next(steps, STEPS_DOWN[-1])
-        return None
+        """The trial with a certificate at `rate_per_s` or below; None where nothing down to the floor was kept."""
+        self._confirmations += 1
 
-    def _verdict(self, seen: RequestLog) -> Verdict:
-        return certify(
-            seen, limit_ms=self.slo.limit_ms, quantile=self.slo.quantile, confidence=self.slo.confidence
+        def on_attempt(attempt: Attempt) -> None:
+            log.info("trial %d: %s", trial.number, attempt)
+            for problem in attempt.problems:
+                self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
+            if not attempt.problems and not attempt.kept:
+                self.on_event(events.Certified(trial=trial, rate_per_s=attempt.rate_per_s, certificate=None))
+
+        confirmation = confirm(
+            self.bench.measure,
+            rate_per_s / FIRST_SHARE,
+            limit_ms=self.slo.limit_ms,
+            quantile=self.slo.quantile,
+            confidence=self.slo.confidence,
+            budget_s=budget_s,
+            seed=self.seed + 15_485_863 * self._confirmations,
+            floor_per_s=floor_per_s,
+            on_attempt=on_attempt,
         )
+        if confirmation.kept is None:
+            if confirmation.attempts:
+                last = confirmation.attempts[-1]
+                self.on_event(events.Note(text=f"{last.rate_per_s:,.0f}/s: {last.verdict.reason}."))
+            return None
+        certified = self._with_certificate(trial, confirmation.kept)
+        self.on_event(
+            events.Certified(
+                trial=trial, rate_per_s=confirmation.kept.rate_per_s, certificate=certified.certificate
+            )
+        )
+        return certified
 
-    def _with_certificate(self, trial: Trial, rate_per_s: float, verdict: Verdict) -> Trial:
+    def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
+        verdict = attempt.verdict
         before = trial.certificate.runs if trial.certificate is not None else 0
         certificate = CertificateRecord(
-            rate_per_s=rate_per_s,
+            rate_per_s=attempt.rate_per_s,
             p99_ms=verdict.latency_ms,
             p99_low_ms=verdict.latency_lower_ms,
             p99_high_ms=verdict.latency_upper_ms,
             confidence=verdict.confidence,
             requests=verdict.n,
             violations=verdict.violations,
-            seconds=verdict.n / rate_per_s,
+            seconds=attempt.load_s,
             runs=before + 1,
         )
         return replace(trial, certificate=certificate, measurement=self.bench.last_measurement())
+
+    def lost(self, trial: Trial, failure: BenchFailed) -> None:
+        """Say that the bench failed in the middle of it."""
+        log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
+        text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
+        self.on_event(events.Note(text=text, warning=True))
 
 
 def certify_best(
@@ -148,68 +143,84 @@ def certify_best(
     """
     hurried = stop()
     deadline_s = budget.elapsed_s() + WHEN_STOPPED_S if hurried else budget.total_s
-    certifier = Certifier(
-        bench=bench, slo=slo, budget=budget, seed=seed, on_event=on_event, deadline_s=deadline_s, stop=stop
-    )
+    certifier = Certifier(bench=bench, slo=slo, budget=budget, seed=seed, deadline_s=deadline_s, on_event=on_event)
     candidates = [trial for trial in ledger.trials if trial.state == "complete" and trial.rate_at_limit_per_s]
     candidates.sort(key=lambda trial: -(trial.rate_at_limit_per_s or 0.0))
-    winner = _first_confirmed(certifier, candidates, kept_back=0.0 if hurried else SHARE_FOR_SECOND_RUN)
-    if winner is None or winner.certificate is None:
+    if hurried:
+        winner = (
+            _loaded_and_confirmed(
+                certifier, candidates[0], from_share=SHARE_WHEN_STOPPED, budget_s=certifier.left_s()
+            )
+            if candidates
+            else None
+        )
+    else:
+        winner = _first_confirmed(certifier, candidates) or _last_resort(certifier, candidates)
+    if winner is None:
         return None
-    if not hurried:
+    if not stop():
         winner = _confirmed_again(certifier, winner)
     baseline = next((trial for trial in ledger.trials if _is_baseline(trial)), None)
     if baseline is not None and baseline.number == winner.number:
         return Certified(winner=winner, baseline=winner)
     if baseline is not None and baseline.state == "complete" and not stop():
-        baseline = _confirmed_once(certifier, baseline) or baseline
+        baseline = _loaded_and_confirmed(certifier, baseline, budget_s=certifier.left_s()) or baseline
     return Certified(winner=winner, baseline=baseline)
 
 
-def _first_confirmed(certifier: Certifier, candidates: list[Trial], *, kept_back: float) -> Trial | None:
+def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
+    """The first candidate that keeps more than the next is expected to; the last one has no floor."""
     for index, trial in enumerate(candidates):
+        budget_s = min(SHARE_FOR_FIRST_RUN * certifier.left_s(), certifier.left_s() - LAST_RESORT_S)
         following = candidates[index + 1].rate_at_limit_per_s if index + 1 < len(candidates) else None
-        confirmed = _confirmed_once(
-            certifier, trial, kept_back=kept_back, floor_per_s=FIRST_SHARE * (following or 0.0) * 0.97
-        )
+        floor_per_s = NEARLY * FIRST_SHARE * (following or 0.0)
+        confirmed = _loaded_and_confirmed(certifier, trial, budget_s=budget_s, floor_per_s=floor_per_s)
         if confirmed is not None:
             return confirmed
-        if certifier.left_s(kept_back) <= SHORTEST_RUN_S:
-            return None
     return None
 
 
-def _confirmed_once(
-    certifier: Certifier, trial: Trial, *, kept_back: float = 0.0, floor_per_s: float = 0.0
+def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
+    """The best candidate at a rate far below its estimate."""
+    if not candidates:
+        return None
+    return _loaded_and_confirmed(
+        certifier, candidates[0], from_share=LAST_RESORT_SHARE, budget_s=certifier.left_s()
+    )
+
+
+def _loaded_and_confirmed(
+    certifier: Certifier,
+    trial: Trial,
+    *,
+    budget_s: float,
+    from_share: float = FIRST_SHARE,
+    floor_per_s: float = 0.0,
 ) -> Trial | None:
     assert trial.rate_at_limit_per_s is not None
+    if budget_s < LEAST_S:
+        return None
     try:
         certifier.bench.load(trial.config)
-        return certifier.lower_until_kept(
-            trial, FIRST_SHARE * trial.rate_at_limit_per_s, kept_back=kept_back, floor_per_s=floor_per_s
-        )
+        rate_per_s = from_share * trial.rate_at_limit_per_s
+        return certifier.confirmed(trial, rate_per_s, budget_s=budget_s, floor_per_s=floor_per_s)
     except BenchFailed as failure:
-        log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
-        certifier.on_event(
-            events.Note(text=f"Trial {trial.number} failed: {failure.reason.splitlines()[0]}", warning=True)
-        )
+        certifier.lost(trial, failure)
         return None
 
 
 def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
     """The winner after a second confirmation on a restarted server; as it was where there is no time for it."""
     assert winner.certificate is not None
-    if certifier.left_s(SHARE_FOR_BASELINE) <= SHORTEST_RUN_S:
+    budget_s = SHARE_FOR_SECOND_RUN * certifier.left_s()
+    if budget_s < LEAST_S:
         return winner
     try:
         certifier.bench.restart()
-        again = certifier.lower_until_kept(
-            winner, winner.certificate.rate_per_s, kept_back=SHARE_FOR_BASELINE, floor_per_s=0.0
-        )
+        return certifier.confirmed(winner, winner.certificate.rate_per_s, budget_s=budget_s) or winner
     except BenchFailed as failure:
-        log.warning("second confirmation failed: %s", failure.reason)
+        certifier.lost(winner, failure)
         return winner
-    return again or winner
 
 
 def _is_baseline(trial: Trial) -> bool:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from loadgen.capacity import find_capacity
 from search import events
 from search.bench import BenchFailed
-from search.edge import Edge, EdgeFinder, Seen
 from search.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from loadgen.capacity import CapacityEstimate
+    from loadgen.probing import Seen
     from model_repo.spec import ServingConfig
     from search.bench import Bench
     from search.records import MeasurementRecord, Slo
@@ -20,9 +26,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tritune.evaluate")
 
-WORTH_BEATING_BY = 1.03
+WORTH_BEATING_BY = 1.02
 """A configuration is worth the seconds of finding its edge when it keeps the best rate so far, and a little more:
 less than that is within the noise of the estimates."""
+
+IDLE_SHARE = 0.1
+LONE_REQUESTS = 40
+LONE_AT_MOST_S = 10.0
+"""How the latency of a lone request is measured where no rate keeps the limit: how busy the server is then, how
+many requests are wanted, and how long that may take."""
+
+STATE_OF: Mapping[str, TrialState] = {"found": "complete", "too_slow": "infeasible", "gave_up": "pruned"}
+"""What a trial is after each outcome; after any other it has failed."""
 
 
 def evaluate(
@@ -43,75 +58,84 @@ def evaluate(
 
     def on_probe(seen: Seen) -> None:
         measured.append((seen, bench.last_measurement()))
-        p99_ms = seen.p99_ms if seen.p99_ms == seen.p99_ms else None
-        on_event(events.Probed(number=number, rate_per_s=seen.rate_per_s, p99_ms=p99_ms, verdict=seen.verdict))
+        p99_ms = seen.verdict.latency_ms
+        on_event(
+            events.Probed(
+                number=number,
+                rate_per_s=seen.rate_per_s,
+                p99_ms=p99_ms if math.isfinite(p99_ms) else None,
+                verdict="kept" if seen.reading.kept else "broken",
+            )
+        )
 
-    def finished(state: TrialState, reason: str, **known: float | None) -> Trial:
+    def finished(state: TrialState, reason: str, estimate: CapacityEstimate | None = None) -> Trial:
         return Trial(
             number=number,
             config=config,
             state=state,
             reason=reason,
+            rate_at_limit_per_s=_rate_known(estimate),
+            rate_low_per_s=None if estimate is None else estimate.lower_per_s,
+            rate_high_per_s=None if estimate is None else estimate.upper_per_s,
+            lone_latency_ms=None if estimate is None else estimate.lone_latency_ms,
             measurement=_best_measurement(measured),
             probes=len(measured),
             loading_s=bench.spent.loading_s - loading_before,
             load_s=bench.spent.load_s - load_before,
-            **known,  # type: ignore[arg-type]
         )
 
     beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
     try:
         bench.load(config)
-        finder = EdgeFinder(
-            measure=bench.measure,
-            slo=slo,
-            seed=seed + 104729 * (1 + number),
+        estimate = find_capacity(
+            bench.measure,
+            limit_ms=slo.limit_ms,
+            quantile=slo.quantile,
             budget_s=budget_s,
-            spent_s=lambda: bench.spent.load_s,
+            seed=seed + 104_729 * (1 + number),
+            give_up_below_per_s=beat,
             stop=stop,
             on_probe=on_probe,
         )
-        edge = finder.find(beat_per_s=beat, start_per_s=None)
+        if estimate.outcome == "too_slow" and not stop():
+            estimate = replace(estimate, lone_latency_ms=_lone_latency_ms(bench, estimate, seed=seed))
+            measured.append((estimate.probes[-1], bench.last_measurement()))
     except BenchFailed as failure:
         log.warning("trial %d failed: %s", number, failure.reason)
         return finished("failed", failure.reason)
-    if stop() and edge.kept_per_s is None:
+    log.info("trial %d: %s", number, estimate)
+    if stop() and estimate.outcome != "found":
         return None
-    return _concluded(edge, slo, finished)
+    state = STATE_OF.get(estimate.outcome, "failed")
+    return finished(state, estimate.reason, estimate)
 
 
-def _concluded(edge: Edge, slo: Slo, finished: Callable[..., Trial]) -> Trial:
-    if edge.gave_up:
-        last = edge.probes[-1]
-        return finished(
-            "pruned",
-            f"breaks the limit at {last.rate_per_s:,.0f}/s, which the best so far nearly keeps",
-            rate_at_limit_per_s=min(last.throughput_per_s, last.rate_per_s),
-            rate_high_per_s=last.rate_per_s,
-        )
-    if edge.kept_per_s is not None:
-        return finished(
-            "complete",
-            "the rate at the limit was found",
-            rate_at_limit_per_s=edge.estimate_per_s,
-            rate_low_per_s=edge.kept_per_s,
-            rate_high_per_s=edge.broken_per_s,
-        )
-    if edge.broken_per_s is None or (edge.problems and edge.lone_p99_ms is None):
-        why = edge.problems[0] if edge.problems else "the time for it ran out"
-        return finished("failed", f"no trustworthy measurement: {why}")
-    return finished(
-        "infeasible",
-        f"over {slo.limit_ms:g} ms at {edge.broken_per_s:,.3g}/s already",
-        rate_at_limit_per_s=0.0,
-        rate_high_per_s=edge.broken_per_s,
-        lone_p99_ms=edge.lone_p99_ms or edge.probes[-1].p99_ms,
-    )
+def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:
+    """The median latency of requests so rare that they meet an idle server: the least that this one can do."""
+    slowest_ms = estimate.lone_latency_ms
+    if slowest_ms is None or not math.isfinite(slowest_ms):
+        return slowest_ms
+    rate_per_s = IDLE_SHARE * 1000 / slowest_ms
+    probe = bench.measure(rate_per_s, min(LONE_REQUESTS / rate_per_s, LONE_AT_MOST_S), seed)
+    answered_ms = probe.log.latency_ns[~probe.log.failed] / 1e6
+    return float(np.median(answered_ms)) if len(answered_ms) else slowest_ms
+
+
+def _rate_known(estimate: CapacityEstimate | None) -> float | None:
+    """The estimate of the rate at the limit; what bounds it where it was not sought; 0 where there is none."""
+    if estimate is None:
+        return None
+    if estimate.outcome == "too_slow":
+        return 0.0
+    if estimate.outcome == "gave_up":
+        lowest = min(estimate.probes, key=lambda seen: seen.rate_per_s)
+        return min(lowest.rate_per_s, lowest.answered_per_s or math.inf, estimate.upper_per_s or math.inf)
+    return estimate.rate_per_s
 
 
 def _best_measurement(measured: list[tuple[Seen, MeasurementRecord | None]]) -> MeasurementRecord | None:
     """That of the highest rate that was kept; of the last probe where none was."""
-    kept = [pair for pair in measured if pair[0].verdict == "kept"]
+    kept = [pair for pair in measured if pair[0].reading.kept and not pair[0].problems]
     if kept:
         return max(kept, key=lambda pair: pair[0].rate_per_s)[1]
     return measured[-1][1] if measured else None

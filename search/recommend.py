@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from search.convert import trial_to_record
@@ -33,11 +32,11 @@ def cost_of(
     price: Price, winner: Trial, baseline: Trial | None, *, rate_to_serve_per_s: float | None
 ) -> CostRecord:
     """Money at the certified rates; replicas and their total where a rate to serve was given."""
-    from search.cost import cost_per_million_inferences_usd
+    from search.cost import cost_per_million_inferences_usd, replicas
 
     assert winner.certificate is not None
     rate = winner.certificate.rate_per_s
-    replicas = None if rate_to_serve_per_s is None else max(1, math.ceil(rate_to_serve_per_s / rate))
+    needed = None if rate_to_serve_per_s is None else replicas(rate_to_serve_per_s, rate)
     certified = baseline.certificate if baseline is not None else None
     return CostRecord(
         price=PriceRecord(
@@ -51,8 +50,8 @@ def cost_of(
         if certified is None
         else cost_per_million_inferences_usd(price.usd_per_hour, certified.rate_per_s),
         rate_to_serve_per_s=rate_to_serve_per_s,
-        replicas=replicas,
-        total_usd_per_hour=None if replicas is None else replicas * price.usd_per_hour,
+        replicas=needed,
+        total_usd_per_hour=None if needed is None else needed * price.usd_per_hour,
     )
 
 

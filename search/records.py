@@ -90,7 +90,7 @@ class TrialRecord(Record):
     rate_at_limit_per_s: float | None
     rate_low_per_s: float | None
     rate_high_per_s: float | None
-    lone_p99_ms: float | None
+    lone_latency_ms: float | None
     measurement: MeasurementRecord | None
     probes: int
     loading_s: float

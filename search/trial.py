@@ -19,8 +19,8 @@ class Trial:
     """One configuration that was tried, and what came of it.
 
     `rate_at_limit_per_s` is the estimated highest rate that keeps the limit; for a pruned trial it is the best
-    guess of a bound, for an infeasible one 0, for a failed one None. `lone_p99_ms` is the latency of requests
-    that meet an idle server, None where it was not measured.
+    guess of a bound, for an infeasible one 0, for a failed one None. `lone_latency_ms` is the latency of requests
+    that meet an idle server (median), None where it was not measured.
     """
 
     number: int
@@ -30,7 +30,7 @@ class Trial:
     rate_at_limit_per_s: float | None = None
     rate_low_per_s: float | None = None
     rate_high_per_s: float | None = None
-    lone_p99_ms: float | None = None
+    lone_latency_ms: float | None = None
     measurement: MeasurementRecord | None = None
     probes: int = 0
     loading_s: float = 0.0

@@ -62,6 +62,7 @@ def test_a_limit_in_two_words(capsys: pytest.CaptureFixture[str], model: Path) -
         (["--price-file", "/nowhere/p.json"], "/nowhere/p.json"),
         (["--server-port", "70000"], "70000"),
         (["--confidence", "1.5"], "1.5"),
+        (["--seed", "-1"], "-1"),
         (["--no-such-option"], "--no-such-option"),
     ],
 )

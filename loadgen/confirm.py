@@ -1,0 +1,193 @@
+"""From an estimated rate to a promised one: fresh arrivals until the limit is certified, lower where it is not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from loadgen.certify import Verdict, certify
+from loadgen.evidence import log_evidence_below
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.capacity import Measure
+    from loadgen.measurement import RequestLog
+
+FIRST_SHARE = 0.985
+"""Of the estimated rate at the limit, where the first confirmation is tried."""
+
+LOWER = 0.96
+ALLOT = 1.0
+SPARE = 0.5
+LOWEST=.8
+LOWER_WHEN_BROKEN = 0.92
+
+_LEAST_RUN_S = 2.0
+_JUDGED_BEFORE_HOPELESS_S = 2.0
+_LEAST_BURSTS_BEFORE_HOPELESS = 1.0
+_LONGEST_OUTLOOK = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One confirmation run. Nothing follows from one with problems."""
+
+    rate_per_s: float
+    load_s: float
+    verdict: Verdict
+    overloaded: bool
+    problems: tuple[str, ...]
+
+    @property
+    def kept(self) -> bool:
+        """Whether the rate may be promised."""
+        return self.verdict.answer == "kept" and not self.overloaded and not self.problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """`kept` is the attempt whose rate may be promised; None: there was no such rate in the seconds for it."""
+
+    kept: Attempt | None
+    attempts: tuple[Attempt, ...]
+    reason: str
+
+    @property
+    def load_s(self) -> float:
+        """Seconds of load that it took."""
+        return sum(attempt.load_s for attempt in self.attempts)
+
+
+def confirm(
+    measure: Measure,
+    rate_per_s: float,
+    *,
+    limit_ms: float,
+    budget_s: float,
+    seed: int,
+    quantile: float = 0.99,
+    confidence: float = 0.95,
+    floor_per_s: float = 0.0,
+    stop: Callable[[], bool] = lambda: False,
+    on_attempt: Callable[[Attempt], None] = lambda attempt: None,
+) -> Confirmation:
+    """Certify the highest rate possible from 0.985 x `rate_per_s` on downwards, within `budget_s` of load.
+
+    Every rate is tried with fresh arrivals until it is decided, or until what is left of the budget would not
+    decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated once.
+    """
+    confirming = _Confirming(
+        measure=measure,
+        limit_ms=limit_ms,
+        quantile=quantile,
+        confidence=confidence,
+        budget_s=budget_s,
+        seed=seed,
+        stop=stop,
+        on_attempt=on_attempt,
+    )
+    rate = FIRST_SHARE * rate_per_s
+    while True:
+        if stop() or confirming.left_s() < _LEAST_RUN_S + confirming.warmup_s:
+            return confirming.confirmation("the seconds for it ran out before any rate was decided to be kept")
+        if rate < floor_per_s:
+            return confirming.confirmation(f"no rate down to {floor_per_s:,.4g}/s was kept")
+        attempt = confirming.attempt(rate)
+        if attempt.kept:
+            return confirming.confirmation(attempt.verdict.reason, kept=attempt)
+        if confirming.untrusted():
+            return confirming.confirmation(attempt.problems[0])
+        if not attempt.problems:
+            rate *= _step_down(attempt, confirming.left_s())
+
+
+@dataclass(slots=True, kw_only=True)
+class _Confirming:
+    measure: Measure
+    limit_ms: float
+    quantile: float
+    confidence: float
+    budget_s: float
+    seed: int
+    stop: Callable[[], bool]
+    on_attempt: Callable[[Attempt], None]
+    attempts: list[Attempt] = field(default_factory=list)
+
+    @property
+    def warmup_s(self) -> float:
+        return max(1.0, 3e-3 * self.limit_ms)
+
+    def left_s(self) -> float:
+        return self.budget_s - sum(attempt.load_s for attempt in self.attempts)
+
+    def untrusted(self) -> bool:
+        return len(self.attempts) > 1 and all(attempt.problems for attempt in self.attempts[-2:])
+
+    def confirmation(self, reason: str, *, kept: Attempt | None = None) -> Confirmation:
+        return Confirmation(kept=kept, attempts=tuple(self.attempts), reason=reason)
+
+    def attempt(self, rate_per_s: float) -> Attempt:
+        duration_s = self.left_s()
+        allotted_s = ALLOT * duration_s
+
+        def decided(log: RequestLog) -> bool:
+            verdict = self.verdict(log)
+            left_s = allotted_s - float(log.scheduled_ns[-1]) / 1e9 if len(log) else duration_s
+            return self.stop() or verdict.answer != "undecided" or is_hopeless(verdict, rate_per_s, left_s)
+
+        probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
+        verdict = self.verdict(probe.log)
+        attempt = Attempt(
+            rate_per_s=rate_per_s,
+            load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
+            verdict=verdict,
+            overloaded=probe.overloaded or verdict.overloaded,
+            problems=probe.problems,
+        )
+        self.attempts.append(attempt)
+        self.on_attempt(attempt)
+        return attempt
+
+    def verdict(self, log: RequestLog) -> Verdict:
+        return certify(log, limit_ms=self.limit_ms, quantile=self.quantile, confidence=self.confidence)
+
+
+def _step_down(attempt: Attempt, left_s: float) -> float:
+    """What to multiply the rate by: more where even without violations half of what is left would not do."""
+    if attempt.overloaded or attempt.verdict.answer == "broken":
+        return LOWER_WHEN_BROKEN
+    verdict = replace(attempt.verdict, violations=0)
+    excess = seconds_needed(replace(verdict, n=1), attempt.rate_per_s) / (SPARE * max(left_s, 1.0))
+    return max(LOWEST, LOWER ** (1 + math.log2(max(1.0, excess)))) if math.isfinite(excess) else LOWER
+
+
+def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
+    """Whether a run would stay undecided for `left_s` more seconds even if one burst so far was bad luck."""
+    if not verdict.n * (1 - verdict.quantile) >= _LEAST_BURSTS_BEFORE_HOPELESS * verdict.burst:
+        return False
+    if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
+        return False
+    return seconds_needed(verdict, rate_per_s, forgiven_bursts=1.0) > left_s
+
+
+def seconds_needed(verdict: Verdict, rate_per_s: float, *, forgiven_bursts: float = 0.0) -> float:
+    """How much longer a run at this rate has to be until "kept", if it goes on as it went; inf: it never gets there.
+
+    `forgiven_bursts` of average size are taken from the violations so far.
+    """
+    allowed, wanted = 1 - verdict.quantile, -math.log1p(-verdict.confidence)
+    share = max(0.0, verdict.violations - forgiven_bursts * verdict.burst) / max(verdict.n, 1)
+    if not share < allowed or math.isnan(verdict.burst):
+        return math.inf
+    low = high = float(verdict.n)
+    while log_evidence_below(share * high, high, allowed, verdict.burst) < wanted:
+        low, high = high, 1.5 * high
+        if high > _LONGEST_OUTLOOK:
+            return math.inf
+    for _ in range(20):
+        middle = (low + high) / 2
+        enough = log_evidence_below(share * middle, middle, allowed, verdict.burst) >= wanted
+        low, high = (low, middle) if enough else (middle, high)
+    return (high - verdict.n) / rate_per_s

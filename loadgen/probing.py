@@ -1,0 +1,88 @@
+"""What one short run says about a latency limit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loadgen.certify import Verdict, certify
+from loadgen.knee import Reading
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from loadgen.capacity import Probe
+    from loadgen.measurement import RequestLog
+
+_LEAST_TAIL = 0.02
+_VIF_WHEN_UNKNOWN = 50.0
+_MOST = 0.5
+_SEEN_TOO_WELL = 0.5
+"""Standard errors by which a short run overrates the headroom: it begins with an empty queue, and the bursts that
+make the quantile are more often missed than met. From simulated queues, where it is 0.5 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One probe and what it says. Problems: it says nothing, because the client was measured."""
+
+    reading: Reading
+    verdict: Verdict
+    median_ms: float  # of the steady part; inf where most failed, NaN where nothing was measured
+    answered_per_s: float  # in the second half of the run: where overloaded, about the most the server can do
+    load_s: float
+    problems: tuple[str, ...]
+
+    @property
+    def rate_per_s(self) -> float:
+        """The rate that was sent."""
+        return self.reading.rate_per_s
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether more requests left than came back, or most took longer than the limit."""
+        return self.reading.headroom == 0
+
+
+def seen_from_probe(probe: Probe, rate_per_s: float, *, limit_ms: float, quantile: float) -> Seen:
+    """The reading of one run at a rate, its verdict, and what else is worth knowing of it."""
+    log = probe.log
+    verdict = certify(log, limit_ms=limit_ms, quantile=quantile)
+    steady = log.scheduled_ns >= verdict.steady_from_s * 1e9
+    latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)[steady]
+    overloaded = probe.overloaded or verdict.overloaded
+    return Seen(
+        reading=_reading(latency_ms, rate_per_s, verdict, overloaded=overloaded),
+        verdict=verdict,
+        median_ms=float(np.median(latency_ms)) if len(latency_ms) else math.nan,
+        answered_per_s=_answered_per_s(log),
+        load_s=float(log.done_ns.max()) / 1e9 if len(log) else 0.0,
+        problems=probe.problems,
+    )
+
+
+def _reading(
+    latency_ms: NDArray[np.float64], rate_per_s: float, verdict: Verdict, *, overloaded: bool
+) -> Reading:
+    """Headroom from the quantile. Its error: that of the share beyond it, times how far the tail is drawn out."""
+    over_most = verdict.share > _MOST  # a queue that has not stopped growing, or soon will not
+    if overloaded or over_most or not len(latency_ms) or not math.isfinite(verdict.latency_ms):
+        return Reading(rate_per_s=rate_per_s, headroom=0.0, error=0.0)
+    beyond = 1 - verdict.quantile
+    shoulder_ms = float(np.quantile(latency_ms, max(0.0, 1 - 10 * beyond)))
+    tail = max(_LEAST_TAIL, (1 - shoulder_ms / verdict.latency_ms) / math.log(min(10.0, 1 / beyond)))
+    vif = verdict.vif if math.isfinite(verdict.vif) else _VIF_WHEN_UNKNOWN
+    relative = min(1.0, tail * math.sqrt(vif / (verdict.n * beyond)))
+    headroom = verdict.limit_ms / verdict.latency_ms * math.exp(-_SEEN_TOO_WELL * relative)
+    return Reading(rate_per_s=rate_per_s, headroom=headroom, error=headroom * relative)
+
+
+def _answered_per_s(log: RequestLog) -> float:
+    answered = np.sort(log.done_ns[~log.failed])
+    if len(answered) < 20:
+        return 0.0
+    half = answered[len(answered) // 2 :]
+    return float((len(half) - 1) / max((half[-1] - half[0]) / 1e9, 1e-9))

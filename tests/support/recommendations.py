@@ -1,0 +1,133 @@
+"""Hand-made trials and recommendations, for what only shows or converts them."""
+
+from pathlib import Path
+
+from model_repo.spec import Engine, ServingConfig, TensorSpec
+from search.convert import trial_to_record
+from search.records import (
+    CertificateRecord,
+    CostRecord,
+    MachineRecord,
+    MeasurementRecord,
+    ModelRecord,
+    PriceRecord,
+    RecommendationRecord,
+    SecondsRecord,
+    ServerTimingsRecord,
+    Slo,
+)
+from search.trial import Trial
+
+
+def engine(*, batched: bool = True) -> Engine:
+    tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
+    return Engine(
+        model_name="m",
+        backend="onnxruntime",
+        precision="fp32",
+        model_file="model.onnx",
+        files=(("model.onnx", Path("model.onnx")),),
+        inputs=(tensor,),
+        outputs=(tensor,),
+        batched=batched,
+    )
+
+
+def config(**changes: object) -> ServingConfig:
+    known: dict[str, object] = {
+        "engine": engine(),
+        "max_batch_size": 8,
+        "instance_count": 2,
+        "intra_op_threads": 1,
+    }
+    return ServingConfig(**{**known, **changes})
+
+
+def measurement(**changes: object) -> MeasurementRecord:
+    known: dict[str, object] = {
+        "rate_per_s": 100.0,
+        "achieved_rate_per_s": 100.0,
+        "requests": 1000,
+        "failures": 0,
+        "latency_p50_ms": 10.0,
+        "latency_p90_ms": 20.0,
+        "latency_p95_ms": 25.0,
+        "latency_p99_ms": 40.0,
+        "latency_p999_ms": 50.0,
+        "latency_mean_ms": 12.0,
+        "latency_max_ms": 60.0,
+        "send_lag_p99_ms": 0.1,
+        "server": timings(),
+        "network_and_client_ms": 0.5,
+        "problems": (),
+    }
+    return MeasurementRecord(**{**known, **changes})
+
+
+def timings(**changes: float) -> ServerTimingsRecord:
+    known = {
+        "queue_ms": 3.0,
+        "compute_input_ms": 0.1,
+        "compute_infer_ms": 8.0,
+        "compute_output_ms": 0.2,
+        "mean_batch_size": 2.5,
+    }
+    return ServerTimingsRecord(**{**known, **changes})
+
+
+def certificate(rate_per_s: float = 1000.0, **changes: object) -> CertificateRecord:
+    known: dict[str, object] = {
+        "rate_per_s": rate_per_s,
+        "p99_ms": 30.0,
+        "p99_low_ms": 28.0,
+        "p99_high_ms": 36.0,
+        "confidence": 0.95,
+        "requests": 20_000,
+        "violations": 12,
+        "seconds": 20.0,
+        "runs": 2,
+    }
+    return CertificateRecord(**{**known, **changes})
+
+
+def trial(number: int = 3, **changes: object) -> Trial:
+    known: dict[str, object] = {
+        "number": number,
+        "config": config(),
+        "state": "complete",
+        "reason": "the rate at the limit was found",
+        "rate_at_limit_per_s": 1050.0,
+        "measurement": measurement(),
+        "certificate": certificate(),
+    }
+    return Trial(**{**known, **changes})
+
+
+def recommendation(**changes: object) -> RecommendationRecord:
+    baseline = trial(
+        0, config=config(max_batch_size=4, intra_op_threads=0), certificate=certificate(500.0, runs=1)
+    )
+    known: dict[str, object] = {
+        "tritune_version": "0.1.0",
+        "created_at": "2026-11-21T10:00:00+00:00",
+        "model": ModelRecord(name="m", file="m.onnx", sha256="0" * 64, opset=17, batching="It has a batch."),
+        "slo": Slo(limit_ms=50.0),
+        "winner": trial_to_record(trial()),
+        "baseline": trial_to_record(baseline),
+        "gain": 2.0,
+        "cost": CostRecord(
+            price=PriceRecord(usd_per_hour=0.5, source="--price-per-hour", as_of="", describes="this machine"),
+            cost_per_million_inferences_usd=0.139,
+            baseline_cost_per_million_inferences_usd=0.278,
+            rate_to_serve_per_s=2500.0,
+            replicas=3,
+            total_usd_per_hour=1.5,
+        ),
+        "alternatives": (),
+        "reason": "It was the best.",
+        "seconds": SecondsRecord(total=100.0, load=85.0, loading_models=10.0, other=5.0),
+        "machine": MachineRecord(cpu="a processor", cores=2, memory_bytes=2**34, gpus=(), versions={}),
+        "seed": 0,
+        "repository": "model_repository",
+    }
+    return RecommendationRecord(**{**known, **changes})

@@ -1,0 +1,69 @@
+"""What a person reads at the end: the answer first, and nothing that was not measured."""
+
+from pathlib import Path
+
+import pytest
+from recommendations import certificate, recommendation, trial
+from rich.console import Console
+
+from optimizer.report import dollars, recommendation_view
+from search.convert import trial_to_record
+from search.records import RecommendationRecord
+
+
+def shown(found: RecommendationRecord, width: int = 80) -> str:
+    console = Console(width=width, force_terminal=False, record=True, file=None, quiet=False)
+    with console.capture() as capture:
+        console.print(recommendation_view(found, Path("runs/m")))
+    return capture.get()
+
+
+def test_the_answer_comes_first() -> None:
+    first = shown(recommendation()).splitlines()[1]
+    assert "1,000 requests/s" in first
+    assert "p99 50 ms" in first
+    assert "$0.139" in first
+
+
+def test_every_figure_of_the_promise_is_there() -> None:
+    text = " ".join(shown(recommendation(), width=120).split())
+    for figure in ("30.0 ms (28.0 to 36.0 at 95 %)", "20,000 requests", "12 over the limit", "2 runs"):
+        assert figure in text
+    assert "2.00 times the rate of the baseline" in text
+    assert "3 replicas: $1.50 an hour" in text
+    assert "95 % load or loading" in text
+
+
+def test_nothing_is_wider_than_the_terminal() -> None:
+    assert max(len(line) for line in shown(recommendation()).splitlines()) <= 80
+
+
+def test_a_baseline_that_was_not_certified_is_said_to_be_an_estimate() -> None:
+    baseline = trial_to_record(trial(0, certificate=None, rate_at_limit_per_s=432.0))
+    text = shown(recommendation(baseline=baseline, gain=None), width=120)
+    assert "about 432/s, not certified" in text
+    assert "times the rate" not in text
+
+
+def test_a_winning_baseline_is_shown_once() -> None:
+    winner = trial_to_record(trial(0))
+    text = shown(recommendation(winner=winner, baseline=winner, gain=1.0))
+    assert "Triton default" not in text
+    assert "no better than the baseline" in text
+
+
+def test_what_the_server_did_not_tell_is_a_dash() -> None:
+    winner = trial(measurement=None, certificate=certificate())
+    text = shown(recommendation(winner=trial_to_record(winner), baseline=None, gain=None))
+    queue = next(line for line in text.splitlines() if line.startswith("queue "))
+    assert queue.split()[-1] in ("-", "ms")  # the first is the configuration's delay
+    inference = next(line for line in text.splitlines() if line.startswith("inference"))
+    assert inference.split()[-1] == "-"
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [(1234.5, "$1,234.50"), (4.5, "$4.50"), (0.139, "$0.139"), (0.01234, "$0.0123"), (0.000567, "$0.000567")],
+)
+def test_small_amounts_keep_three_digits(amount: float, text: str) -> None:
+    assert dollars(amount) == text

@@ -1,0 +1,58 @@
+"""When nothing keeps the limit, the message says what is within reach and what binds."""
+
+from recommendations import config, measurement, timings, trial
+
+from optimizer.verdict import explain_infeasible, what_binds
+from search.records import Slo
+
+SLO = Slo(limit_ms=5.0)
+
+
+def over_the_limit(**changes: object):
+    known: dict[str, object] = {"state": "infeasible", "rate_at_limit_per_s": 0.0, "certificate": None}
+    return trial(**{**known, **changes})
+
+
+def test_names_the_fastest_configuration_and_a_limit_to_ask_for() -> None:
+    slow = over_the_limit(number=0, lone_latency_ms=20.0)
+    fast = over_the_limit(
+        number=1,
+        lone_latency_ms=8.0,
+        config=config(max_batch_size=1, dynamic_batching=False, instance_count=1, intra_op_threads=2),
+        measurement=measurement(latency_p99_ms=10.0),
+    )
+    error = explain_infeasible([slow, fast], SLO)
+    assert error.exit_code == 99
+    assert "p99 within 5 ms" in error.what
+    assert "1 instance x 2 threads" in error.what
+    assert "8 ms" in error.what
+    assert "--p99 11ms" in error.fix
+
+
+def test_an_engine_over_the_limit_binds_alone() -> None:
+    assert "engine alone takes 8.3 ms" in what_binds(over_the_limit(), SLO)
+
+
+def test_queueing_binds_where_requests_mostly_wait() -> None:
+    waits = over_the_limit(measurement=measurement(server=timings(queue_ms=9.0, compute_infer_ms=2.0)))
+    assert "Queueing binds" in what_binds(waits, SLO)
+
+
+def test_the_client_binds_where_the_server_is_quick() -> None:
+    quick = measurement(server=timings(queue_ms=0.1, compute_infer_ms=0.5), network_and_client_ms=6.0)
+    assert "client" in what_binds(over_the_limit(measurement=quick), SLO)
+
+
+def test_without_timings_nothing_is_claimed() -> None:
+    assert "not known" in what_binds(over_the_limit(measurement=measurement(server=None)), SLO)
+
+
+def test_a_budget_that_was_too_short_is_not_called_infeasible() -> None:
+    error = explain_infeasible([trial(certificate=None)], SLO)
+    assert "time budget" in error.what
+    assert "--time-budget" in error.fix
+
+
+def test_nothing_measured_at_all() -> None:
+    error = explain_infeasible([over_the_limit(state="failed", rate_at_limit_per_s=None)], SLO)
+    assert "trials.jsonl" in error.fix

@@ -1,0 +1,45 @@
+"""Costs and gains are computed from certified rates only."""
+
+import pytest
+from recommendations import certificate, trial
+
+from search.cost import Price
+from search.recommend import alternatives_to, cost_of, gain_over, reason_for
+
+PRICE = Price(usd_per_hour=3.6, source="--price-per-hour", as_of="", describes="this machine, as given")
+
+
+def test_cost_is_at_the_certified_rate() -> None:
+    cost = cost_of(PRICE, trial(certificate=certificate(1000.0)), None, rate_to_serve_per_s=None)
+    assert cost.cost_per_million_inferences_usd == pytest.approx(1.0)  # 3.60 USD buy 3.6 million
+    assert cost.replicas is None
+    assert cost.total_usd_per_hour is None
+
+
+@pytest.mark.parametrize(("rate", "replicas"), [(1.0, 1), (1000.0, 1), (1000.1, 2), (5500.0, 6)])
+def test_replicas_round_up(rate: float, replicas: int) -> None:
+    cost = cost_of(PRICE, trial(certificate=certificate(1000.0)), None, rate_to_serve_per_s=rate)
+    assert cost.replicas == replicas
+    assert cost.total_usd_per_hour == pytest.approx(3.6 * replicas)
+
+
+def test_a_gain_is_never_taken_over_an_estimate() -> None:
+    winner = trial(certificate=certificate(1000.0))
+    assert gain_over(winner, trial(0, certificate=certificate(500.0))) == pytest.approx(2.0)
+    assert gain_over(winner, trial(0, certificate=None, rate_at_limit_per_s=500.0)) is None
+    assert gain_over(winner, None) is None
+
+
+def test_alternatives_are_the_next_best_complete_trials() -> None:
+    trials = [trial(number, rate_at_limit_per_s=100.0 * number) for number in range(8)]
+    trials.append(trial(9, state="pruned", rate_at_limit_per_s=5000.0))
+    assert [record.number for record in alternatives_to(trials[7], trials)] == [6, 5, 4, 3, 2]
+
+
+def test_the_reason_counts_what_was_tried() -> None:
+    winner = trial(0, rate_at_limit_per_s=1000.0)
+    trials = [winner, trial(1, rate_at_limit_per_s=800.0), trial(2, state="pruned"), trial(3, state="failed")]
+    reason = reason_for(winner, trials)
+    assert "4 configurations" in reason
+    assert "2 measured to the limit" in reason
+    assert "trial 1, is 20 % behind" in reason
