@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,10 @@ SHARE_FOR_SECOND_RUN = 0.6
 LAST_RESORT_S = 15.0
 LAST_RESORT_SHARE = 0.6
 """Seconds kept back for a last try far below the estimate, where few requests decide: a low promise beats none."""
+
+TYPICAL_VIF = 50.0
+TYPICAL_ELASTICITY = 20.0
+"""Near the edge of CPU servers; only the first rate to try depends on them, never a verdict."""
 
 NEARLY = 0.97
 """A candidate gives way when its rate has fallen to this share of what the next one is expected to keep."""
@@ -164,17 +169,34 @@ def certify_best(
     if baseline is not None and baseline.number == winner.number:
         return Certified(winner=winner, baseline=winner)
     if baseline is not None and baseline.state == "complete" and not stop():
-        baseline = _loaded_and_confirmed(certifier, baseline, budget_s=certifier.left_s()) or baseline
+        budget_s = certifier.left_s()
+        share = first_share(baseline, slo, budget_s)
+        baseline = _loaded_and_confirmed(certifier, baseline, from_share=share, budget_s=budget_s) or baseline
     return Certified(winner=winner, baseline=baseline)
+
+
+def first_share(trial: Trial, slo: Slo, budget_s: float) -> float:
+    """Of the estimated rate, where the first confirmation is tried so that `budget_s` is likely to decide it.
+
+    n requests tell the rate at the limit to a relative error of sqrt(VIF / ((1 - quantile) n s^2)), with VIF the
+    inflation of the variance by bursts and s the elasticity of the violations to the rate (binomial variance over
+    the slope in ln(rate)). Two such errors below the estimate, bursts are short and violations rare.
+    """
+    requests = max(1.0, (trial.rate_at_limit_per_s or 0.0) * budget_s)
+    error = math.sqrt(TYPICAL_VIF / ((1 - slo.quantile) * requests)) / TYPICAL_ELASTICITY
+    return max(LAST_RESORT_SHARE, FIRST_SHARE - 2 * error)
 
 
 def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
     """The first candidate that keeps more than the next is expected to; the last one has no floor."""
     for index, trial in enumerate(candidates):
         budget_s = min(SHARE_FOR_FIRST_RUN * certifier.left_s(), certifier.left_s() - LAST_RESORT_S)
+        share = first_share(trial, certifier.slo, budget_s)
         following = candidates[index + 1].rate_at_limit_per_s if index + 1 < len(candidates) else None
-        floor_per_s = NEARLY * FIRST_SHARE * (following or 0.0)
-        confirmed = _loaded_and_confirmed(certifier, trial, budget_s=budget_s, floor_per_s=floor_per_s)
+        floor_per_s = NEARLY * share * (following or 0.0)
+        confirmed = _loaded_and_confirmed(
+            certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
+        )
         if confirmed is not None:
             return confirmed
     return None
@@ -194,7 +216,7 @@ def _loaded_and_confirmed(
     trial: Trial,
     *,
     budget_s: float,
-    from_share: float = FIRST_SHARE,
+    from_share: float,
     floor_per_s: float = 0.0,
 ) -> Trial | None:
     assert trial.rate_at_limit_per_s is not None

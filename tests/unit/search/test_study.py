@@ -152,12 +152,14 @@ def test_stopping_certifies_the_best_so_far(space: SearchSpace, tmp_path: Path) 
     assert certified.winner.certificate.runs == 1
 
 
-def test_the_same_seed_gives_the_same_run(space: SearchSpace, tmp_path: Path) -> None:
+def test_the_same_seed_gives_the_same_trials_and_winner(space: SearchSpace, tmp_path: Path) -> None:
     runs = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         ledger, certified, _ = search_on(SimulatedBench(), space, tmp_path / name)
-        runs.append((ledger.trials, certified))
+        assert certified is not None
+        # How far below its estimate a rate is tried depends on the seconds that are left, on the wall's clock.
+        runs.append((ledger.trials, certified.winner.config))
     assert runs[0] == runs[1]
 
 
