@@ -11,6 +11,7 @@ import tempfile
 from loadgen import errors
 from loadgen.messages import Channel, Message
 
+PATIENCE_S = 120.0  # for what takes a second: a process that needs longer will not come back
 _STDERR_LINES = 12
 
 
@@ -42,8 +43,10 @@ class LoadProcess:
         except OSError as error:
             raise self._death() from error
 
-    def receive(self) -> Message:
-        """The next message. Blocks. Raises WorkerDied."""
+    def receive(self, within_s: float = PATIENCE_S) -> Message:
+        """The next message. Raises WorkerDied, also for a process that says nothing for `within_s`."""
+        if not self.waits(within_s):
+            self._process.kill()
         try:
             message, _ = self._channel.receive()
         except (EOFError, ConnectionError) as error:

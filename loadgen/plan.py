@@ -156,7 +156,8 @@ class Target:
     """The model that is loaded, and how it is reached. `url`: http://, https://, grpc:// or grpcs://.
 
     `headers` travel with every request and may hold secrets: they are in no repr. `ca_cert` is a PEM file
-    that replaces the system's authorities; `insecure` accepts any certificate.
+    that replaces the system's authorities; `insecure` accepts any certificate. `metrics_url` is where Triton tells
+    how busy its GPUs are, usually http://HOST:8002/metrics; None: nobody asks.
     """
 
     url: str
@@ -165,8 +166,11 @@ class Target:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     ca_cert: Path | None = None
     insecure: bool = False
+    metrics_url: str | None = None
 
     def __post_init__(self) -> None:
+        if self.metrics_url is not None and urlsplit(self.metrics_url).scheme not in ("http", "https"):
+            raise PlanError(f"{self.metrics_url} is no address.\nUse http://HOST:8002/metrics.")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
             raise PlanError(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from loadgen import errors
 from loadgen.arrivals import schedule
-from loadgen.load_process import LoadProcess, error_from
+from loadgen.gpu import GpuSampler, reader_for
+from loadgen.load_process import PATIENCE_S, LoadProcess, error_from
 from loadgen.measurement import ClientUse, Measurement, RequestLog
 from loadgen.messages import payload_to_json, target_to_json
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
@@ -126,7 +127,8 @@ class _Run:
     def carried_out(self) -> LoadRun:
         table = self._prepare()
         before = self._statistics()
-        results = self._load(table)
+        with GpuSampler(reader_for(self._target)) as gpu:
+            results = self._load(table)
         after = self._statistics()
         self.workers_are_free = True
         log = table.finished(self._rows_used(results, table.rows))
@@ -136,6 +138,7 @@ class _Run:
             client=_client_use(results),
             limit_ms=self._limit_ms,
             server=timings_between(before, after),
+            gpu=gpu.use,
             error_example=next((result.error_example for result in results if result.error_example), None),
             stopped=self._stopped is not None,
         )
@@ -204,15 +207,16 @@ class _Run:
         closed = isinstance(self._plan, ClosedLoopPlan)
         growing = ClosedLog(table) if closed else GrowingLog(table, late_ns)
         results: list[ShareResult] = []
+        give_up = time.monotonic() + self._plan.duration_s + self._plan.timeout_s + PATIENCE_S
         for worker in self._workers:
             next_look = time.monotonic() + _WATCH_EVERY_S
-            while not worker.waits(max(0.0, next_look - time.monotonic())):
+            while not worker.waits(max(0.0, next_look - time.monotonic())) and time.monotonic() < give_up:
                 next_look = time.monotonic() + _WATCH_EVERY_S
                 if self._watch is not None and self._stopped is None:
                     now_ns = time.monotonic_ns() - origin_ns
                     if self._watch(growing.at(now_ns)):
                         self._stop("watch")
-            answer = worker.receive()
+            answer = worker.receive(within_s=0.0)
             if "error" in answer:
                 raise error_from(answer)
             result = ShareResult(**answer)
