@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from loadgen.certify import certify
 from loadgen.knee import Knee, Reading, knee_from_readings
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
     from loadgen.measurement import RequestLog
 
-    Watch = Callable[[RequestLog], bool]
+Watch: TypeAlias = "Callable[[RequestLog], bool]"
+"""Asked about every 0.5 s with the log so far; True ends the run."""
 
 Outcome = Literal["found", "too_slow", "gave_up", "untrusted", "out_of_budget"]
 
 _STEP_DOWN = 0.25
 _BELOW_SATURATION = 0.9
+_LEAST_PROBE_S = 0.5
 _LONE_REQUESTS = 8
 _CAUTION = 0.5
 """How many standard errors below the estimate the reported rate is."""
@@ -47,10 +49,11 @@ class Measure(Protocol):
 class CapacityEstimate:
     """The rate at the limit, or why there is none.
 
-    `rate_per_s` is on the cautious side; `lower_per_s` and `upper_per_s` each hold with about 95 %. All are None
-    unless `outcome` is "found", except the upper one, which "gave_up" has too. "too_slow": not even requests so
-    rare that they hardly meet keep the limit; `lone_latency_ms` is the median of theirs. "gave_up": the rate to
-    beat is out of reach. "untrusted": the client could not send the load, twice in a row.
+    `rate_per_s` is on the cautious side; `lower_per_s` and `upper_per_s` each hold with about 95 %, less often
+    where the seconds ran out. All are None unless `outcome` is "found", but for the bounds named here.
+    "too_slow": not even requests so rare that they hardly meet keep the limit. "gave_up": the rate to beat is out
+    of reach, see `upper_per_s`. "untrusted": the client could not send the load, twice in a row; `lower_per_s` is
+    the highest rate that seemed kept before. `lone_latency_ms` is the median of lone requests, if any were sent.
     """
 
     outcome: Outcome
@@ -74,7 +77,7 @@ def find_capacity(
     give_up_below_per_s: float | None = None,
     resolution: float = 0.02,
     stop: Callable[[], bool] = lambda: False,
-    on_probe: Callable[[Seen], None] = lambda seen: None,
+    on_probe: Callable[[Seen], object] = id,
 ) -> CapacityEstimate:
     """Probe rates until the one at the limit is known to within `resolution` (a standard error of its logarithm).
 
@@ -93,11 +96,12 @@ def find_capacity(
         on_probe=on_probe,
     )
     rate = give_up_below_per_s or start_rate_per_s or search.lone_rate_per_s
-    while search.answer is None:
+    while True:
         search.probe(rate)
-        search.conclude()
+        answer = search.answer()
+        if answer is not None:
+            return answer
         rate = search.next_rate()
-    return search.answer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,9 +114,8 @@ class _Search:
     to_beat: float | None
     resolution: float
     stop: Callable[[], bool]
-    on_probe: Callable[[Seen], None]
+    on_probe: Callable[[Seen], object]
     seen: list[Seen] = field(default_factory=list)
-    answer: CapacityEstimate | None = None
 
     @property
     def lone_rate_per_s(self) -> float:
@@ -132,7 +135,7 @@ class _Search:
         return [seen.reading for seen in self.trusted]
 
     def left_s(self) -> float:
-        return self.budget_s - sum(seen.load_s for seen in self.seen)
+        return self.budget_s - sum(max(seen.load_s, _LEAST_PROBE_S) for seen in self.seen)
 
     def probe(self, rate_per_s: float) -> None:
         """One run, short where the limit is far away, and its reading."""
@@ -141,7 +144,7 @@ class _Search:
         else:
             judged_s = min(max(1.5, 100 / rate_per_s), 3.0)
         judged_s = max(judged_s, _LONE_REQUESTS / rate_per_s)
-        duration_s = max(min(self.warmup_s + judged_s, self.left_s()), self.warmup_s + 0.5)
+        duration_s = max(min(self.warmup_s + judged_s, self.left_s()), self.warmup_s + _LEAST_PROBE_S)
         probe = self.measure(rate_per_s, duration_s, self.seed + 7919 * len(self.seen), self._enough)
         seen = seen_from_probe(probe, rate_per_s, limit_ms=self.limit_ms, quantile=self.quantile)
         self.seen.append(seen)
@@ -185,7 +188,8 @@ class _Search:
         return min(rate, self._saturation_per_s())
 
     def _saturation_per_s(self) -> float:
-        return min((seen.answered_per_s for seen in self.trusted if seen.overloaded), default=math.inf)
+        answered = (seen.answered_per_s for seen in self.trusted if seen.overloaded)
+        return min((rate for rate in answered if rate > 0), default=math.inf)
 
     def _further_up(self, highest: Reading) -> float:
         """Up in large steps where the limit is far. One request at a time already makes 1 / latency a second."""
@@ -201,52 +205,84 @@ class _Search:
             aim = _BELOW_SATURATION * self._saturation_per_s()
         else:
             aim = 0.98 * knee_from_readings(self.readings).rate_per_s
-        rate = min(max(aim, _STEP_DOWN * lowest.rate_per_s), lowest.rate_per_s / 1.1)
+        least = 1.1 if len(broken) < 3 else 2.0  # guesses that were wrong again and again are given up
+        rate = min(max(aim, _STEP_DOWN * lowest.rate_per_s), lowest.rate_per_s / least)
         return max(rate, self.lone_rate_per_s)
 
-    def conclude(self) -> None:
-        """Set `answer` once there is nothing more to find, or nothing left to find it with."""
+    def answer(self) -> CapacityEstimate | None:
+        """What was found, once there is nothing more to find, or nothing left to find it with."""
+        ended = self._settled()
+        if ended is None and (self.stop() or self.left_s() < self.warmup_s + 1.0):
+            ended = self._out_of_seconds()
+        return None if ended is None else self._estimate(*ended)
+
+    def _settled(self) -> tuple[Outcome, str] | None:
+        """Outcome and reason where more load would not change them."""
         if len(self.seen) > 1 and self.seen[-1].problems and self.seen[-2].problems:
-            self._answer("untrusted", self.seen[-1].problems[0])
-            return
-        readings = self.readings
+            return "untrusted", self.seen[-1].problems[0]
         kept, broken = self._kept(), self._broken()
-        if broken and not kept and broken[0].rate_per_s <= 1.001 * self.lone_rate_per_s:
-            self._answer("too_slow", f"requests take over {self.limit_ms:g} ms even where they hardly meet")
-        elif self.to_beat is not None and self._out_of_reach(self.to_beat):
-            self._answer("gave_up", f"the limit breaks below {self.to_beat:,.4g}/s")
-        elif kept and broken and self._known(knee_from_readings(readings)):
-            self._answer("found", "the rate at the limit was found")
-        elif self.left_s() < self.warmup_s + 1.0 or self.stop():
-            if kept:
-                self._answer("found", "the seconds for it ran out")
-            else:
-                self._answer("out_of_budget", "no rate that keeps the limit was seen in the seconds for it")
+        if not kept and self._too_slow():
+            return "too_slow", f"requests fail or take over {self.limit_ms:g} ms even where they hardly meet"
+        if self.to_beat is not None and self._out_of_reach(self.to_beat):
+            return "gave_up", f"the limit breaks below {self.to_beat:,.4g}/s"
+        if kept and broken and self._known(knee_from_readings(self.readings)):
+            return "found", "the rate at the limit was found"
+        return None
+
+    def _out_of_seconds(self) -> tuple[Outcome, str]:
+        if not self._kept():
+            return "out_of_budget", "no rate that keeps the limit was seen in the seconds for it"
+        if not self._broken():
+            return "found", "no rate that breaks the limit was seen in the seconds for it"
+        return "found", "the seconds for it ran out"
+
+    def _lone(self) -> list[Seen]:
+        return [seen for seen in self.trusted if seen.rate_per_s <= 1.001 * self.lone_rate_per_s]
+
+    def _too_slow(self) -> bool:
+        """Whether most lone requests are over the limit, or some are in two runs: one hiccup proves nothing."""
+        lone = self._lone()
+        over = [seen for seen in lone if not seen.verdict.latency_ms <= self.limit_ms]
+        return len(over) > 1 or any(not seen.median_ms <= self.limit_ms for seen in lone)
 
     def _known(self, knee: Knee) -> bool:
-        close = [r for r in self.readings if abs(math.log(r.rate_per_s / knee.rate_per_s)) < 0.1 and r.headroom > 0]
+        close = [
+            r for r in self.readings if abs(math.log(r.rate_per_s / knee.rate_per_s)) < 0.1 and r.headroom > 0
+        ]
         return knee.error <= self.resolution and len(close) >= 2
 
     def _out_of_reach(self, to_beat: float) -> bool:
         surely_broken = any(
-            seen.rate_per_s <= 1.001 * to_beat and seen.reading.headroom + 2 * seen.reading.error < 1 for seen in self.trusted
+            seen.rate_per_s <= 1.001 * to_beat and seen.reading.headroom + 2 * seen.reading.error < 1
+            for seen in self.trusted
         )
         if surely_broken:
             return True
         useful = [reading for reading in self.readings if reading.headroom > 0]
         return len(useful) > 1 and knee_from_readings(self.readings).upper_per_s < to_beat
 
-    def _answer(self, outcome: Outcome, reason: str) -> None:
-        useful = [reading for reading in self.readings if reading.headroom > 0]
-        knee = knee_from_readings(self.readings) if useful and outcome in ("found", "gave_up") else None
-        lone = [seen for seen in self.trusted if seen.rate_per_s <= 1.001 * self.lone_rate_per_s]
-        found = knee if outcome == "found" else None
-        self.answer = CapacityEstimate(
+    def _estimate(self, outcome: Outcome, reason: str) -> CapacityEstimate:
+        kept, lone = self._kept(), self._lone()
+        rate = lower = upper = None
+        if outcome in ("found", "gave_up") and any(reading.headroom > 0 for reading in self.readings):
+            knee = knee_from_readings(self.readings)
+            rate, lower, upper = (
+                knee.rate_per_s * math.exp(-_CAUTION * knee.error),
+                knee.lower_per_s,
+                knee.upper_per_s,
+            )
+            if outcome == "gave_up":
+                rate = lower = None
+            elif not self._broken():  # what was never tried is not estimated
+                rate, lower = min(rate, kept[-1].rate_per_s), min(lower, kept[-1].rate_per_s)
+        elif outcome == "untrusted" and kept:
+            lower = kept[-1].rate_per_s
+        return CapacityEstimate(
             outcome=outcome,
             reason=reason,
-            rate_per_s=None if found is None else found.rate_per_s * math.exp(-_CAUTION * found.error),
-            lower_per_s=None if found is None else found.lower_per_s,
-            upper_per_s=None if knee is None else knee.upper_per_s,
+            rate_per_s=rate,
+            lower_per_s=lower,
+            upper_per_s=upper,
             lone_latency_ms=lone[-1].median_ms if lone else None,
             probes=tuple(self.seen),
             load_s=sum(seen.load_s for seen in self.seen),

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 FIRST_SHARE = 0.985
 """Of the estimated rate at the limit, where the first confirmation is tried."""
 
-LOWER = 0.96
-ALLOT = 1.0
-SPARE = 0.5
-LOWEST=.8
-LOWER_WHEN_BROKEN = 0.92
+_LOWER, _LOWER_WHEN_BROKEN, _LOWEST = 0.96, 0.92, 0.85
+"""What a rate is multiplied by after it was not decided, after it was broken, and at the least."""
+
+_HALF_FOR_BAD_LUCK = 0.5
+"""The share of what is left that a rate may need without any violation: with some it takes about twice that."""
 
 _LEAST_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
-_LEAST_BURSTS_BEFORE_HOPELESS = 1.0
+_LEAST_BURSTS_BEFORE_HOPELESS = 0.5
 _LONGEST_OUTLOOK = 1e9
 
 
@@ -71,7 +71,7 @@ def confirm(
     confidence: float = 0.95,
     floor_per_s: float = 0.0,
     stop: Callable[[], bool] = lambda: False,
-    on_attempt: Callable[[Attempt], None] = lambda attempt: None,
+    on_attempt: Callable[[Attempt], object] = id,
 ) -> Confirmation:
     """Certify the highest rate possible from 0.985 x `rate_per_s` on downwards, within `budget_s` of load.
 
@@ -112,7 +112,7 @@ class _Confirming:
     budget_s: float
     seed: int
     stop: Callable[[], bool]
-    on_attempt: Callable[[Attempt], None]
+    on_attempt: Callable[[Attempt], object]
     attempts: list[Attempt] = field(default_factory=list)
 
     @property
@@ -120,7 +120,7 @@ class _Confirming:
         return max(1.0, 3e-3 * self.limit_ms)
 
     def left_s(self) -> float:
-        return self.budget_s - sum(attempt.load_s for attempt in self.attempts)
+        return self.budget_s - sum(max(attempt.load_s, _LEAST_RUN_S) for attempt in self.attempts)
 
     def untrusted(self) -> bool:
         return len(self.attempts) > 1 and all(attempt.problems for attempt in self.attempts[-2:])
@@ -130,11 +130,10 @@ class _Confirming:
 
     def attempt(self, rate_per_s: float) -> Attempt:
         duration_s = self.left_s()
-        allotted_s = ALLOT * duration_s
 
         def decided(log: RequestLog) -> bool:
             verdict = self.verdict(log)
-            left_s = allotted_s - float(log.scheduled_ns[-1]) / 1e9 if len(log) else duration_s
+            left_s = duration_s - float(log.scheduled_ns[-1]) / 1e9 if len(log) else duration_s
             return self.stop() or verdict.answer != "undecided" or is_hopeless(verdict, rate_per_s, left_s)
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
@@ -157,10 +156,14 @@ class _Confirming:
 def _step_down(attempt: Attempt, left_s: float) -> float:
     """What to multiply the rate by: more where even without violations half of what is left would not do."""
     if attempt.overloaded or attempt.verdict.answer == "broken":
-        return LOWER_WHEN_BROKEN
-    verdict = replace(attempt.verdict, violations=0)
-    excess = seconds_needed(replace(verdict, n=1), attempt.rate_per_s) / (SPARE * max(left_s, 1.0))
-    return max(LOWEST, LOWER ** (1 + math.log2(max(1.0, excess)))) if math.isfinite(excess) else LOWER
+        return _LOWER_WHEN_BROKEN
+    from_nothing = replace(attempt.verdict, violations=0, n=0)
+    needed_s = seconds_needed(from_nothing, attempt.rate_per_s)
+    if not math.isfinite(needed_s):
+        return _LOWER
+    excess = needed_s / (_HALF_FOR_BAD_LUCK * max(left_s, 1.0))
+    steps = 1 + math.log2(max(1.0, excess))
+    return max(_LOWEST, math.pow(_LOWER, steps))
 
 
 def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
@@ -173,7 +176,7 @@ def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
 
 
 def seconds_needed(verdict: Verdict, rate_per_s: float, *, forgiven_bursts: float = 0.0) -> float:
-    """How much longer a run at this rate has to be until "kept", if it goes on as it went; inf: it never gets there.
+    """How much longer a run has to be until "kept", if it goes on as it went; inf: it never gets there.
 
     `forgiven_bursts` of average size are taken from the violations so far.
     """
@@ -181,7 +184,7 @@ def seconds_needed(verdict: Verdict, rate_per_s: float, *, forgiven_bursts: floa
     share = max(0.0, verdict.violations - forgiven_bursts * verdict.burst) / max(verdict.n, 1)
     if not share < allowed or math.isnan(verdict.burst):
         return math.inf
-    low = high = float(verdict.n)
+    low = high = max(float(verdict.n), 1.0)
     while log_evidence_below(share * high, high, allowed, verdict.burst) < wanted:
         low, high = high, 1.5 * high
         if high > _LONGEST_OUTLOOK:

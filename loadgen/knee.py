@@ -92,7 +92,7 @@ def knee_from_readings(readings: Sequence[Reading]) -> Knee:
 
 
 def _below_overload(knee: Knee, readings: Sequence[Reading]) -> Knee:
-    """The same; halfway between the highest surely kept and the lowest overloaded rate where the line runs beyond."""
+    """The same; where the line runs beyond an overload, halfway from there to the highest rate surely kept."""
     ceiling = _ceiling_per_s(readings)
     if knee.rate_per_s < ceiling:
         return knee

@@ -32,7 +32,7 @@ class Seen:
     reading: Reading
     verdict: Verdict
     median_ms: float  # of the steady part; inf where most failed, NaN where nothing was measured
-    answered_per_s: float  # in the second half of the run: where overloaded, about the most the server can do
+    answered_per_s: float  # in the run's second half: where overloaded, the most the server can do; 0: unknown
     load_s: float
     problems: tuple[str, ...]
 
@@ -64,9 +64,7 @@ def seen_from_probe(probe: Probe, rate_per_s: float, *, limit_ms: float, quantil
     )
 
 
-def _reading(
-    latency_ms: NDArray[np.float64], rate_per_s: float, verdict: Verdict, *, overloaded: bool
-) -> Reading:
+def _reading(latency_ms: NDArray[np.float64], rate_per_s: float, verdict: Verdict, *, overloaded: bool) -> Reading:
     """Headroom from the quantile. Its error: that of the share beyond it, times how far the tail is drawn out."""
     over_most = verdict.share > _MOST  # a queue that has not stopped growing, or soon will not
     if overloaded or over_most or not len(latency_ms) or not math.isfinite(verdict.latency_ms):
@@ -74,9 +72,11 @@ def _reading(
     beyond = 1 - verdict.quantile
     shoulder_ms = float(np.quantile(latency_ms, max(0.0, 1 - 10 * beyond)))
     tail = max(_LEAST_TAIL, (1 - shoulder_ms / verdict.latency_ms) / math.log(min(10.0, 1 / beyond)))
-    vif = verdict.vif if math.isfinite(verdict.vif) else _VIF_WHEN_UNKNOWN
-    relative = min(1.0, tail * math.sqrt(vif / (verdict.n * beyond)))
-    headroom = verdict.limit_ms / verdict.latency_ms * math.exp(-_SEEN_TOO_WELL * relative)
+    known = math.isfinite(verdict.vif)
+    seen_times = verdict.n * beyond / (verdict.vif if known else _VIF_WHEN_UNKNOWN)  # that the quantile was passed
+    relative = tail * (1 / math.sqrt(seen_times) if seen_times >= 1 else 1 + math.log(1 / seen_times))
+    relative = min(1.0, relative)
+    headroom = verdict.limit_ms / verdict.latency_ms * math.exp(-_SEEN_TOO_WELL * relative if known else 0.0)
     return Reading(rate_per_s=rate_per_s, headroom=headroom, error=headroom * relative)
 
 

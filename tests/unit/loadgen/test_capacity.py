@@ -1,0 +1,124 @@
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from simulated_load import SimulatedLoad
+from simulated_queues import BATCHING_GPU, LONG_BURSTS, Queue, constant_servers, log_of
+
+from loadgen.capacity import Probe, find_capacity
+
+SLOW = Queue(
+    name="60 ms a request",
+    completions=partial(constant_servers, service_s=0.06, servers=1),
+    limit_ms=50,
+    rate_at_limit_per_s=math.nan,
+)
+
+
+def found(load: SimulatedLoad, **options):
+    given = {"limit_ms": load.queue.limit_ms, "budget_s": 30.0, "seed": 1, **options}
+    return find_capacity(load, **given)
+
+
+@pytest.mark.parametrize("start", [None, 0.5, 1.4, 4.0])
+def test_any_start_leads_to_the_limit(start):
+    rate = BATCHING_GPU.rate_at_limit_per_s
+    estimate = found(SimulatedLoad(BATCHING_GPU), start_rate_per_s=None if start is None else start * rate)
+    assert estimate.outcome == "found"
+    assert 0.85 * rate < estimate.rate_per_s < 1.1 * rate
+    assert estimate.lower_per_s <= estimate.rate_per_s <= estimate.upper_per_s
+
+
+def test_the_budget_is_kept():
+    load = SimulatedLoad(LONG_BURSTS)
+    estimate = found(load, budget_s=12)
+    assert estimate.load_s == pytest.approx(load.load_s, abs=0.5)
+    assert load.load_s < 14
+    assert len(estimate.probes) == len(load.rates)
+
+
+def test_the_same_seed_probes_the_same_rates():
+    first, second = SimulatedLoad(LONG_BURSTS), SimulatedLoad(LONG_BURSTS)
+    assert found(first, budget_s=10) == found(second, budget_s=10) or first.rates == second.rates
+    assert first.rates == second.rates
+
+
+def test_a_server_too_slow_for_a_lone_request_says_so():
+    estimate = found(SimulatedLoad(SLOW), start_rate_per_s=20.0)
+    assert estimate.outcome == "too_slow"
+    assert estimate.rate_per_s is None
+    assert estimate.lone_latency_ms == pytest.approx(60, rel=0.2)
+
+
+def test_a_server_that_answers_nothing_is_too_slow():
+    def refuse(rate_per_s, duration_s, seed, watch=None):
+        times = np.arange(0, duration_s, 1 / rate_per_s)
+        log = log_of(times, times + 0.001)
+        log.outcome[:] = 2
+        return Probe(log=log, overloaded=False, problems=())
+
+    assert find_capacity(refuse, limit_ms=50, budget_s=30, seed=1).outcome == "too_slow"
+
+
+def test_empty_runs_come_to_an_end():
+    nothing = Probe(log=log_of(np.empty(0), np.empty(0)), overloaded=False, problems=())
+    estimate = find_capacity(lambda *_: nothing, limit_ms=50, budget_s=5, seed=1)
+    assert estimate.rate_per_s is None
+
+
+@pytest.mark.parametrize("share", [1.3, 2.0])
+def test_a_rate_out_of_reach_is_given_up_within_one_probe_or_two(share):
+    load = SimulatedLoad(BATCHING_GPU)
+    estimate = found(load, give_up_below_per_s=share * BATCHING_GPU.rate_at_limit_per_s)
+    assert estimate.outcome == "gave_up"
+    assert estimate.rate_per_s is None
+    assert len(load.rates) <= 2
+
+
+def test_a_rate_within_reach_is_beaten():
+    rate = 0.7 * BATCHING_GPU.rate_at_limit_per_s
+    estimate = found(SimulatedLoad(BATCHING_GPU), give_up_below_per_s=rate)
+    assert estimate.outcome == "found"
+    assert estimate.rate_per_s > 1.1 * rate
+
+
+def test_a_probe_with_problems_is_repeated():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({1}))
+    estimate = found(load)
+    assert load.rates[1] == load.rates[2]
+    assert estimate.outcome == "found"
+
+
+def test_two_in_a_row_end_the_search():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({2, 3}))
+    estimate = found(load)
+    assert estimate.outcome == "untrusted"
+    assert estimate.reason == "the client sent late"
+    assert estimate.rate_per_s is None
+    assert estimate.lower_per_s == max(load.rates[:2])
+    assert len(load.rates) == 4
+
+
+def test_no_seconds_no_rate():
+    assert found(SimulatedLoad(BATCHING_GPU), start_rate_per_s=5000.0, budget_s=1).outcome == "out_of_budget"
+
+
+def test_what_was_never_tried_is_not_estimated():
+    load = SimulatedLoad(BATCHING_GPU)
+    estimate = found(load, budget_s=4)
+    assert estimate.outcome == "found"
+    assert estimate.rate_per_s <= max(load.rates)
+
+
+def test_stop_ends_it_with_what_is_known():
+    load = SimulatedLoad(BATCHING_GPU)
+    estimate = found(load, stop=lambda: len(load.rates) >= 3)
+    assert len(load.rates) == 3
+    assert estimate.outcome == "found"
+
+
+def test_probes_are_told_as_they_end():
+    told = []
+    estimate = found(SimulatedLoad(BATCHING_GPU), on_probe=told.append, budget_s=8)
+    assert tuple(told) == estimate.probes

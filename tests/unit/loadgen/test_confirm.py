@@ -1,0 +1,93 @@
+import dataclasses
+import math
+
+import pytest
+from simulated_load import SimulatedLoad
+from simulated_queues import BATCHING_GPU, LONG_BURSTS
+
+from loadgen.certify import certify
+from loadgen.confirm import FIRST_SHARE, confirm, seconds_needed
+
+KNEE = BATCHING_GPU.rate_at_limit_per_s
+
+
+def confirmed(load: SimulatedLoad, rate: float, **options):
+    return confirm(load, rate, **{"limit_ms": load.queue.limit_ms, "budget_s": 60.0, "seed": 1, **options})
+
+
+def test_a_rate_below_the_limit_is_kept_and_the_run_stops_itself():
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 0.88 * KNEE)
+    assert confirmation.kept.rate_per_s == pytest.approx(FIRST_SHARE * 0.88 * KNEE)
+    assert confirmation.kept.verdict.answer == "kept"
+    assert len(confirmation.attempts) == 1
+    assert load.load_s < 40
+    assert confirmation.load_s == pytest.approx(load.load_s, abs=0.5)
+
+
+def test_a_rate_above_the_limit_is_lowered():
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 1.3 * KNEE)
+    assert confirmation.kept.rate_per_s < KNEE
+    assert load.rates == sorted(load.rates, reverse=True)
+    assert not confirmation.attempts[0].kept
+
+
+def test_nothing_is_promised_on_too_few_seconds():
+    confirmation = confirmed(SimulatedLoad(LONG_BURSTS), LONG_BURSTS.rate_at_limit_per_s, budget_s=6)
+    assert confirmation.kept is None
+    assert "ran out" in confirmation.reason
+
+
+def test_no_seconds_no_attempt():
+    load = SimulatedLoad(BATCHING_GPU)
+    assert confirmed(load, KNEE, budget_s=1).kept is None
+    assert load.rates == []
+
+
+def test_the_floor_is_kept():
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 2 * KNEE, floor_per_s=1.7 * KNEE)
+    assert confirmation.kept is None
+    assert "was kept" in confirmation.reason
+    assert min(load.rates) >= 1.7 * KNEE
+
+
+def test_a_run_with_problems_is_repeated_once_at_the_same_rate():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0}))
+    confirmation = confirmed(load, 0.88 * KNEE)
+    assert load.rates[0] == load.rates[1]
+    assert confirmation.kept is not None
+    assert not confirmation.attempts[0].kept
+
+
+def test_problems_twice_end_it():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0, 1}))
+    confirmation = confirmed(load, 0.8 * KNEE)
+    assert confirmation.kept is None
+    assert confirmation.reason == "the client sent late"
+    assert len(load.rates) == 2
+
+
+def test_stop_is_asked_before_and_within_runs():
+    load = SimulatedLoad(BATCHING_GPU)
+    assert confirmed(load, KNEE, stop=lambda: True).attempts == ()
+    asked = []
+    confirmed(load, 0.9 * KNEE, stop=lambda: asked.append(1) or len(asked) > 3)
+    assert load.load_s < 3
+
+
+def test_attempts_are_told_as_they_end():
+    told = []
+    confirmation = confirmed(SimulatedLoad(BATCHING_GPU), 1.2 * KNEE, on_attempt=told.append)
+    assert tuple(told) == confirmation.attempts
+
+
+def test_seconds_needed_are_those_after_which_a_steady_run_is_kept():
+    log = next(BATCHING_GPU.logs(0.95 * KNEE, 40, seed=3, runs=1))
+    verdict = dataclasses.replace(certify(log, limit_ms=50), n=10_000, violations=20, vif=30.0)
+    seconds = seconds_needed(verdict, 1000)
+    assert 0 < seconds < math.inf
+    assert seconds_needed(dataclasses.replace(verdict, violations=0), 1000) < seconds
+    assert seconds_needed(dataclasses.replace(verdict, vif=60.0), 1000) > seconds
+    assert seconds_needed(dataclasses.replace(verdict, violations=100), 1000) == math.inf
