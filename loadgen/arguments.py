@@ -12,6 +12,7 @@ from loadgen.own_machine import is_on_this_machine
 from loadgen.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.units import duration_ms, shape_from_text, share_from_text
 from loadgen.user_errors import BadInput
+from loadgen.worker_rights import WorkerRights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -95,6 +96,13 @@ def order_from_arguments(arguments: Arguments, environment: Mapping[str, str]) -
             "Add --yes when you may load it.",
         )
     return order, notes
+
+
+def worker_from_arguments(
+    headers: tuple[str, ...], header_env: tuple[str, ...], environment: Mapping[str, str], *, yes: bool
+) -> WorkerRights:
+    """What a worker is allowed to send. Raises BadInput."""
+    return WorkerRights(headers=headers_from_options(headers, header_env, environment), may_load_others=yes)
 
 
 def _target(arguments: Arguments, environment: Mapping[str, str]) -> Target:

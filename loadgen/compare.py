@@ -50,14 +50,16 @@ def check_comparable(baseline: LoadTestRecord, order: Order) -> None:
                 "Compare runs of the same load, or measure a new baseline with --output.",
             )
     if order.find_max:
-        if _bounds_of_capacity(baseline) is None:
+        bounds = _bounds_of_capacity(baseline)
+        if bounds is None or bounds[0] == 0:
             raise BadInput("The baseline found no highest rate.", "Measure one with --find-max and --output.")
         return
     if baseline.capacity is not None:
         raise BadInput(
             "The baseline is a search for the highest rate.", "Add --find-max, or use another baseline."
         )
-    if baseline.measurement is None or _bounds_of_p99(baseline) is None:
+    bounds = _bounds_of_p99(baseline)
+    if bounds is None or bounds[2] == math.inf:
         raise BadInput(
             "The baseline has too few requests to bound its p99.", "Measure a longer one with --output."
         )
@@ -81,7 +83,7 @@ def compare(baseline: LoadTestRecord, now: LoadTestRecord) -> tuple[ComparisonRe
 
 
 Bounds = tuple[float, float, float]
-"""(low, value, high), all positive."""
+"""(low, value, high), positive; low 0 or high inf where there were too few requests for a bound on that side."""
 
 
 def ratio_bounds(baseline: Bounds, now: Bounds) -> Bounds:
@@ -91,30 +93,38 @@ def ratio_bounds(baseline: Bounds, now: Bounds) -> Bounds:
     intervals do not overlap, and errs less often than asking that the value lies outside the other interval.
     Source: Zou & Donner, Statistics in Medicine 27 (2008), 1693-1702.
     """
-    base_low, base, base_high = (math.log(value) for value in baseline)
-    now_low, here, now_high = (math.log(value) for value in now)
+    base_low, base, base_high = (_log(value) for value in baseline)
+    now_low, here, now_high = (_log(value) for value in now)
     ratio = here - base
     low = ratio - math.hypot(here - now_low, base_high - base)
     high = ratio + math.hypot(now_high - here, base - base_low)
     return math.exp(low), math.exp(ratio), math.exp(high)
 
 
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
 def _compared(
     figure: str, unit: str, before: Bounds | None, now: Bounds | None, more_is_better: bool
 ) -> tuple[ComparisonRecord, ...]:
+    """Empty where a bound is missing that it takes to say that this run is not worse."""
     if before is None or now is None:
         return ()
     low, ratio, high = ratio_bounds(before, now)
     less, more = high < 1, low > 1
+    worse = less if more_is_better else more
+    if not worse and (low == 0 or high == math.inf):
+        return ()
     record = ComparisonRecord(
         figure=figure,
         unit=unit,
         baseline=before[1],
         now=now[1],
         ratio=ratio,
-        ratio_low=low,
-        ratio_high=high,
-        answer="no difference seen" if not (less or more) else "better" if more == more_is_better else "worse",
+        ratio_low=low or None,
+        ratio_high=high if high < math.inf else None,
+        answer="worse" if worse else "better" if less or more else "no difference seen",
     )
     return (record,)
 
@@ -147,6 +157,6 @@ def _bounds_of_capacity(record: LoadTestRecord) -> Bounds | None:
 
 
 def _positive(low: float | None, value: float | None, high: float | None) -> Bounds | None:
-    if low is None or value is None or high is None or not 0 < low <= value <= high < math.inf:
+    if value is None or not 0 < value < math.inf:
         return None
-    return low, value, high
+    return low or 0.0, value, math.inf if high is None else high

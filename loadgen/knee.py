@@ -92,11 +92,11 @@ def knee_from_readings(readings: Sequence[Reading]) -> Knee:
 
 
 def _below_overload(knee: Knee, readings: Sequence[Reading]) -> Knee:
-    """The same; where the line runs beyond an overload, halfway from there to the highest rate surely kept."""
+    """The same; where the line runs beyond an overload, halfway from there to the highest rate kept."""
     ceiling = _ceiling_per_s(readings)
     if knee.rate_per_s < ceiling:
         return knee
-    floor = max((r.rate_per_s for r in readings if r.surely_kept and r.rate_per_s < ceiling), default=ceiling / 2)
+    floor = max((r.rate_per_s for r in readings if r.kept and r.rate_per_s < ceiling), default=ceiling / 2)
     return Knee.around(math.sqrt(floor * ceiling), math.log(ceiling / floor) / 4)
 
 
@@ -109,4 +109,10 @@ def _near(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def _ceiling_per_s(readings: Sequence[Reading]) -> float:
-    return min((r.rate_per_s for r in readings if r.headroom == 0), default=math.inf)
+    """The lowest rate that overloads, unless it was kept more often, there or beyond: that was one long burst."""
+
+    def believed(overload: Reading) -> bool:
+        against = sum(r.kept and r.rate_per_s >= 0.999 * overload.rate_per_s for r in readings)
+        return sum(r.headroom == 0 and r.rate_per_s <= 1.001 * overload.rate_per_s for r in readings) >= against
+
+    return min((r.rate_per_s for r in readings if r.headroom == 0 and believed(r)), default=math.inf)

@@ -95,6 +95,9 @@ class Order:
     def __post_init__(self) -> None:
         if self.find_max and not self.limits.latency:
             raise BadInput("--find-max needs a limit to keep.", "Add --p99, for example --p99 50ms")
+        if self.find_max and len(self.limits.latency) > 1:
+            names = ", ".join(limit.text for limit in self.limits.latency)
+            raise BadInput(f"--find-max searches for one limit, and {names} are several.", "Give one of them.")
         if self.find_max and isinstance(self.plan, ClosedLoopPlan):
             raise BadInput(
                 "--find-max searches over rates, and --concurrency has none.",

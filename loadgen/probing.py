@@ -31,6 +31,7 @@ class Seen:
 
     reading: Reading
     verdict: Verdict
+    overloaded: bool  # more requests left than came back, or most took longer than the limit
     median_ms: float  # of the steady part; inf where most failed, NaN where nothing was measured
     answered_per_s: float  # in the run's second half: where overloaded, the most the server can do; 0: unknown
     load_s: float
@@ -41,11 +42,6 @@ class Seen:
         """The rate that was sent."""
         return self.reading.rate_per_s
 
-    @property
-    def overloaded(self) -> bool:
-        """Whether more requests left than came back, or most took longer than the limit."""
-        return self.reading.headroom == 0
-
 
 def seen_from_probe(probe: Probe, rate_per_s: float, *, limit_ms: float, quantile: float) -> Seen:
     """The reading of one run at a rate, its verdict, and what else is worth knowing of it."""
@@ -53,10 +49,11 @@ def seen_from_probe(probe: Probe, rate_per_s: float, *, limit_ms: float, quantil
     verdict = certify(log, limit_ms=limit_ms, quantile=quantile)
     steady = log.scheduled_ns >= verdict.steady_from_s * 1e9
     latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)[steady]
-    overloaded = probe.overloaded or verdict.overloaded
+    growing = probe.overloaded or verdict.overloaded
     return Seen(
-        reading=_reading(latency_ms, rate_per_s, verdict, overloaded=overloaded),
+        reading=_reading(latency_ms, rate_per_s, verdict, growing=growing),
         verdict=verdict,
+        overloaded=growing or verdict.share > _MOST,
         median_ms=float(np.median(latency_ms)) if len(latency_ms) else math.nan,
         answered_per_s=_answered_per_s(log),
         load_s=float(log.done_ns.max()) / 1e9 if len(log) else 0.0,
@@ -64,10 +61,9 @@ def seen_from_probe(probe: Probe, rate_per_s: float, *, limit_ms: float, quantil
     )
 
 
-def _reading(latency_ms: NDArray[np.float64], rate_per_s: float, verdict: Verdict, *, overloaded: bool) -> Reading:
+def _reading(latency_ms: NDArray[np.float64], rate_per_s: float, verdict: Verdict, *, growing: bool) -> Reading:
     """Headroom from the quantile. Its error: that of the share beyond it, times how far the tail is drawn out."""
-    over_most = verdict.share > _MOST  # a queue that has not stopped growing, or soon will not
-    if overloaded or over_most or not len(latency_ms) or not math.isfinite(verdict.latency_ms):
+    if growing or not len(latency_ms) or not math.isfinite(verdict.latency_ms):
         return Reading(rate_per_s=rate_per_s, headroom=0.0, error=0.0)
     beyond = 1 - verdict.quantile
     shoulder_ms = float(np.quantile(latency_ms, max(0.0, 1 - 10 * beyond)))
@@ -77,7 +73,12 @@ def _reading(latency_ms: NDArray[np.float64], rate_per_s: float, verdict: Verdic
     relative = tail * (1 / math.sqrt(seen_times) if seen_times >= 1 else 1 + math.log(1 / seen_times))
     relative = min(1.0, relative)
     headroom = verdict.limit_ms / verdict.latency_ms * math.exp(-_SEEN_TOO_WELL * relative if known else 0.0)
-    return Reading(rate_per_s=rate_per_s, headroom=headroom, error=headroom * relative)
+    error = headroom * relative
+    if (
+        verdict.share > _MOST
+    ):  # one long burst, or a queue that still grows: the quantile depends on the run's length
+        error = max(error, _MOST)
+    return Reading(rate_per_s=rate_per_s, headroom=headroom, error=error)
 
 
 def _answered_per_s(log: RequestLog) -> float:

@@ -29,7 +29,7 @@ UNKNOWN = "-"
 
 def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:
     """The whole answer; `directory` is where its files lie."""
-    parts: list[RenderableType] = [_headline(found), _comparison(found), _time_table(found)]
+    parts: list[RenderableType] = [_headline(found), _comparison(found), "", _time_table(found), ""]
     parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
     parts.append(Text.from_markup(_spent(found)))
     repository = directory / found.repository

@@ -102,10 +102,8 @@ def _latency(measured: MeasurementRecord) -> str:
 
 
 def _traffic(record: LoadTestRecord, measured: MeasurementRecord) -> str:
-    planned = "" if measured.planned_rate_per_s is None else f", {words.rate(measured.planned_rate_per_s)} planned"
     rows: list[Sequence[Cell]] = [
-        ("Requests", f"{measured.requests:,} in {words.seconds(measured.duration_s)}"),
-        ("Rate", f"{words.rate(measured.achieved_rate_per_s)} per second{planned}"),
+        ("Requests", words.traffic_in_words(measured)),
         ("Errors", words.errors_in_words(record)),
         ("Sent, received", f"{words.size(measured.bytes_sent)}, {words.size(measured.bytes_received)}"),
         (
@@ -118,7 +116,7 @@ def _traffic(record: LoadTestRecord, measured: MeasurementRecord) -> str:
         ),
     ]
     if measured.error_example:
-        rows.insert(3, ("First error", measured.error_example))
+        rows.insert(2, ("First error", measured.error_example))
     if measured.gpu is not None and measured.gpu.utilization is not None:
         rows.append(("GPU", f"{words.percent(measured.gpu.utilization)} busy"))
     return _table("Traffic", (), rows)
@@ -160,12 +158,12 @@ def _capacity(found: CapacityRecord) -> str:
             f"{probe.seconds:.1f}",
             f"{probe.requests:,}",
             f"{probe.violations:,}",
-            words.ms(probe.p99_ms),
+            words.ms(probe.latency_ms),
             probe.answer,
         )
         for probe in found.probes
     ]
-    headings = ("requests/s", "seconds", "requests", "over the limit", "p99 ms", "answer")
+    headings = ("requests/s", "seconds", "requests", "over the limit", f"p{100 * found.quantile:g} ms", "answer")
     return _table("The search for the highest rate", headings, rows, numbers=True) if rows else ""
 
 

@@ -176,18 +176,19 @@ class ProbeRecord(Record):
     seconds: float
     requests: int
     violations: int
-    p99_ms: float | None
+    latency_ms: float | None = Field(description="The limit's quantile.")
     answer: str
 
 
 class CapacityRecord(Record):
     """The highest rate that keeps the limit. `certified_rate_per_s` null: no rate was confirmed."""
 
+    quantile: float
     certified_rate_per_s: float | None
     estimate_per_s: float | None
     low_per_s: float | None
     high_per_s: float | None
-    lone_p99_ms: float | None = Field(description="p99 at a rate so low that requests hardly meet.")
+    lone_latency_ms: float | None = Field(description="Median at a rate so low that requests hardly meet.")
     undecided: bool = Field(description="No rate was confirmed, but one might have been with more load.")
     seconds: float
     probes: tuple[ProbeRecord, ...]
@@ -202,8 +203,8 @@ class ComparisonRecord(Record):
     baseline: float
     now: float
     ratio: float
-    ratio_low: float
-    ratio_high: float
+    ratio_low: float | None = Field(description="null: one of the two could not be bounded on that side.")
+    ratio_high: float | None
     answer: Literal["worse", "better", "no difference seen"]
 
 

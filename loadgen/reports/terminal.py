@@ -99,14 +99,7 @@ def _figures(record: LoadTestRecord, measured: MeasurementRecord) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    planned = (
-        "" if measured.planned_rate_per_s is None else f" of {words.rate(measured.planned_rate_per_s)} planned"
-    )
-    table.add_row(
-        "rate",
-        f"{words.rate(measured.achieved_rate_per_s)}/s{planned}; {measured.requests:,} requests in "
-        f"{words.seconds(measured.duration_s)}",
-    )
+    table.add_row("requests", words.traffic_in_words(measured))
     table.add_row("errors", Text(words.errors_in_words(record), style="red" if measured.failures else ""))
     if measured.error_example:
         table.add_row("", Text(measured.error_example, style="dim", overflow="ellipsis", no_wrap=True))
@@ -137,7 +130,7 @@ def _server_text(server: ServerRecord) -> str:
 
 def _capacity(found: CapacityRecord) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("rate/s", "seconds", "requests", "over the limit", "p99 ms"):
+    for heading in ("rate/s", "seconds", "requests", "over the limit", f"p{100 * found.quantile:g} ms"):
         table.add_column(heading, justify="right")
     table.add_column("answer")
     for probe in found.probes:
@@ -146,7 +139,7 @@ def _capacity(found: CapacityRecord) -> Table:
             f"{probe.seconds:.1f}",
             f"{probe.requests:,}",
             f"{probe.violations:,}",
-            words.ms(probe.p99_ms),
+            words.ms(probe.latency_ms),
             probe.answer,
         )
     return table

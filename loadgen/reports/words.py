@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadgen.reports.record import CheckRecord, ComparisonRecord, LoadRecord, LoadTestRecord
+    from loadgen.reports.record import CheckRecord, ComparisonRecord, LoadRecord, LoadTestRecord, MeasurementRecord
 
 UNKNOWN = "-"
 
@@ -22,11 +22,11 @@ HEADLINES = {
 
 
 def ms(value: float | None) -> str:
-    """Three significant digits, at least; `-` where unknown."""
+    """Three significant digits, two below 1 ms; `-` where unknown."""
     if value is None:
         return UNKNOWN
     if value < 1:
-        return f"{value:.3g}" if value >= 1e-3 else f"{value:.3f}".rstrip("0").rstrip(".")
+        return f"{value:.2g}" if value >= 1e-3 else f"{value:.3f}".rstrip("0").rstrip(".")
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
@@ -74,6 +74,8 @@ def load_in_words(load: LoadRecord) -> str:
     """`200 requests/s, poisson, 30 s`."""
     if load.kind == "closed":
         return f"closed loop, {load.concurrency} callers, {seconds(load.duration_s)}"
+    if load.rate_per_s is None:
+        return f"searching for the highest rate, {load.arrivals}, {seconds(load.duration_s)} of load"
     cap = f", at most {load.max_in_flight} in flight" if load.max_in_flight else ""
     return f"{rate(load.rate_per_s)} requests/s, {load.arrivals}{cap}, {seconds(load.duration_s)}"
 
@@ -93,12 +95,20 @@ def observed_in_words(check: CheckRecord) -> str:
 def comparison_in_words(compared: ComparisonRecord) -> str:
     """`p99 41.2 ms, baseline 30.1 ms: 37 % more (21 to 55 %), worse`."""
     show = ms if compared.unit == "ms" else rate
-    change, low, high = (100 * (ratio - 1) for ratio in (compared.ratio, compared.ratio_low, compared.ratio_high))
-    now, before = (f"{show(value)} {compared.unit}" for value in (compared.now, compared.baseline))
-    return (
-        f"{compared.figure} {now}, baseline {before}: "
-        f"{change:+.1f} % ({low:+.1f} to {high:+.1f} %), {compared.answer}"
+    change = 100 * (compared.ratio - 1)
+    low, high = (
+        "?" if ratio is None else f"{100 * (ratio - 1):+.1f}"
+        for ratio in (compared.ratio_low, compared.ratio_high)
     )
+    now, before = (f"{show(value)} {compared.unit}" for value in (compared.now, compared.baseline))
+    return f"{compared.figure} {now}, baseline {before}: {change:+.1f} % ({low} to {high} %), {compared.answer}"
+
+
+def traffic_in_words(measured: MeasurementRecord) -> str:
+    """`6,001 in 30 s: 200.0/s (201.0/s planned)`."""
+    seen = rate(measured.achieved_rate_per_s)
+    plan = "" if measured.planned_rate_per_s is None else f" ({rate(measured.planned_rate_per_s)}/s planned)"
+    return f"{measured.requests:,} in {seconds(measured.duration_s)}: {seen}/s{plan}"
 
 
 def errors_in_words(record: LoadTestRecord) -> str:

@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("onnx", "onnxruntime", "optuna", "locust", "gevent", "grpc", "tritonclient", "numpy", "torch", "sqlalchemy")
+HEAVY = (
+    "onnx",
+    "onnxruntime",
+    "optuna",
+    "locust",
+    "gevent",
+    "grpc",
+    "tritonclient",
+    "numpy",
+    "torch",
+    "sqlalchemy",
+)
 
 
 @pytest.fixture(scope="module")

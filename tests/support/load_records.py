@@ -134,16 +134,19 @@ def curve() -> CurveRecord:
 
 def capacity(**changes: Any) -> CapacityRecord:
     values: dict[str, Any] = {
+        "quantile": 0.99,
         "certified_rate_per_s": 412.0,
         "estimate_per_s": 420.0,
         "low_per_s": 405.0,
         "high_per_s": 431.0,
-        "lone_p99_ms": 9.4,
+        "lone_latency_ms": 9.4,
         "undecided": False,
         "seconds": 58.3,
         "probes": (
-            ProbeRecord(rate_per_s=300, seconds=4.0, requests=1204, violations=0, p99_ms=30.1, answer="kept"),
-            ProbeRecord(rate_per_s=450, seconds=1.9, requests=850, violations=301, p99_ms=260.0, answer="broken"),
+            ProbeRecord(rate_per_s=300, seconds=4.0, requests=1204, violations=0, latency_ms=30.1, answer="kept"),
+            ProbeRecord(
+                rate_per_s=450, seconds=1.9, requests=850, violations=301, latency_ms=260.0, answer="broken"
+            ),
         ),
         "reason": "412 requests/s kept p99 <= 50 ms in a run of its own",
     }

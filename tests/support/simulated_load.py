@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from simulated_queues import Queue
 
 from loadgen.backlog import BacklogRule
 from loadgen.capacity import Probe, Watch
-from loadgen.measurement import RequestLog
 from loadgen.outcomes import UNFINISHED
+
+if TYPE_CHECKING:
+    from loadgen.measurement import RequestLog
 
 _TICK_S = 0.05
 _LOOK_EVERY = 10

@@ -44,8 +44,14 @@ def test_a_lower_capacity_is_worse() -> None:
     assert compare(now, before)[0].answer == "better"
 
 
-def test_nothing_is_said_where_a_run_is_too_short_for_bounds() -> None:
-    assert compare(p99(9, 10, 11), p99(None, 30, None)) == ()
+@pytest.mark.parametrize("now", [(None, 30, 40), (None, 30, None), (9, 10, None), (None, 5, 6)])
+def test_nothing_is_said_where_a_run_is_too_short_for_it(now: tuple[float | None, float, float | None]) -> None:
+    assert compare(p99(9, 10, 11), p99(*now)) == ()
+
+
+def test_one_bound_is_enough_to_be_worse() -> None:
+    (found,) = compare(p99(9, 10, 11), p99(25, 30, None))
+    assert (found.answer, found.ratio_high) == ("worse", None)
 
 
 def test_the_bounds_hold_the_true_ratio_as_often_as_they_promise() -> None:

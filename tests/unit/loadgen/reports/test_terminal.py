@@ -39,7 +39,7 @@ def test_the_figures_are_there() -> None:
     for figure in (
         "41.2",
         "10,000",
-        "199.9/s of 200.0 planned",
+        "6,001 in 30 s: 199.9/s (200.0/s planned)",
         "2 time-out, 1 http 503",
         "queue 1.20",
         "0.31 ms",

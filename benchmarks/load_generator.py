@@ -1,0 +1,199 @@
+"""What one load process costs and holds, beside perf_analyzer, against the same Triton in the same minutes.
+
+    python benchmarks/load_generator.py --perf-analyzer PATH [--quick]
+
+Starts the embedded Triton with a model that swallows its input, and prints for each protocol and body size:
+requests per second of the client's processor time at a fixed rate, the ratio of the two, the latency each saw, and
+the highest Poisson rate that our one process sends within its lag limit. Run it on an idle machine.
+
+perf_analyzer comes with the wheel tritonclient==2.41.0; LD_LIBRARY_PATH must lead to its libb64 and libcudart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.plan import LoadPlan, Target
+from loadgen.runner import LoadGenerator
+from loadgen.summary import most_send_lag_ms
+from model_repo.options import ServerOptions
+from model_repo.server import serve
+from model_repo.spec import Endpoint
+
+MODEL = "swallow"
+CONFIG = """
+name: "swallow"
+backend: "python"
+max_batch_size: 64
+input {{ name: "x" data_type: TYPE_FP32 dims: {size} }}
+output {{ name: "y" data_type: TYPE_FP32 dims: 1 }}
+instance_group {{ count: 1 kind: KIND_CPU }}
+dynamic_batching {{ }}
+"""
+CODE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answer = pb_utils.Tensor("y", np.zeros((1, 1), np.float32))
+        return [pb_utils.InferenceResponse([answer]) for _ in requests]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    protocol: str
+    body_bytes: int
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """`cpu_us` is the client's processor time for one request, system calls included."""
+
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+    lag_p99_ms: float | None
+
+
+CASES = (
+    Case(protocol="http", body_bytes=1_000, rate_per_s=1000),
+    Case(protocol="http", body_bytes=1_000, rate_per_s=2500),
+    Case(protocol="grpc", body_bytes=1_000, rate_per_s=1000),
+    Case(protocol="grpc", body_bytes=1_000, rate_per_s=2500),
+    Case(protocol="http", body_bytes=600_000, rate_per_s=200),
+    Case(protocol="grpc", body_bytes=600_000, rate_per_s=200),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--perf-analyzer", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="3 s, once, and no search for the highest rate")
+    options = parser.parse_args()
+    seconds, repeats = (3.0, 1) if options.quick else (options.seconds, options.repeats)
+    print("| case | ours us | perf_analyzer us | ratio | p50 ms | p99 ms | lag p99 ms | highest rate |")
+    print("|---|---|---|---|---|---|---|---|")
+    for case in CASES:
+        with triton(case.body_bytes // 4) as endpoint, LoadGenerator() as generator:
+            pairs = [
+                (
+                    ours(generator, endpoint, case, seconds, seed),
+                    theirs(options.perf_analyzer, endpoint, case, seconds),
+                )
+                for seed in range(repeats)
+            ]
+            highest = None if options.quick else highest_rate(generator, endpoint, case)
+        print(line(case, pairs, highest), flush=True)
+
+
+def line(case: Case, pairs: list[tuple[Seen, Seen]], highest: float | None) -> str:
+    """Medians of the repeats; the ratio is the median of the pairs' ratios, with its range."""
+    mine, other = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    ratios = sorted(b.cpu_us / a.cpu_us for a, b in pairs)
+
+    def both(name: str) -> str:
+        return " / ".join(
+            f"{statistics.median(getattr(seen, name) for seen in group):.2f}" for group in (mine, other)
+        )
+
+    lag = statistics.median(seen.lag_p99_ms or 0.0 for seen in mine)
+    return (
+        f"| {case.protocol} {case.body_bytes // 1000} kB at {case.rate_per_s:.0f}/s "
+        f"| {statistics.median(seen.cpu_us for seen in mine):.0f} "
+        f"| {statistics.median(seen.cpu_us for seen in other):.0f} "
+        f"| {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) "
+        f"| {both('p50_ms')} | {both('p99_ms')} | {lag:.2f} | {'-' if highest is None else f'{highest:.0f}'} |"
+    )
+
+
+def ours(generator: LoadGenerator, endpoint: Endpoint, case: Case, seconds: float, seed: int) -> Seen:
+    plan = LoadPlan(rate_per_s=case.rate_per_s, duration_s=seconds, seed=seed)
+    seen = generator.run(target_of(endpoint, case), plan).measurement
+    return Seen(
+        cpu_us=seen.client.cpu_s / seen.n * 1e6,
+        p50_ms=seen.p50_ms,
+        p99_ms=seen.p99_ms,
+        lag_p99_ms=seen.send_lag_p99_ms,
+    )
+
+
+def theirs(perf_analyzer: Path, endpoint: Endpoint, case: Case, seconds: float) -> Seen:
+    """All its processor time over all the requests that the server counted, its warm-up among them."""
+    before = served(endpoint)
+    port = endpoint.http_port if case.protocol == "http" else endpoint.grpc_port
+    with tempfile.NamedTemporaryFile(suffix=".csv") as report:
+        command = [
+            str(perf_analyzer), "-m", MODEL, "-i", case.protocol, "-u", f"{endpoint.host}:{port}",
+            "--request-rate-range", f"{case.rate_per_s:.0f}", "--request-distribution", "poisson",
+            "-p", f"{seconds * 500:.0f}", "-s", "999", "-r", "3", "--percentile=99", "-f", report.name,
+        ]  # fmt: skip
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert process.stdout is not None
+        output = process.stdout.read().decode(errors="replace")
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise SystemExit(f"perf_analyzer failed with {process.returncode}:\n{output[-2000:]}")
+        row = next(csv.DictReader(Path(report.name).read_text().splitlines()))
+    return Seen(
+        cpu_us=(usage.ru_utime + usage.ru_stime) / (served(endpoint) - before) * 1e6,
+        p50_ms=float(row["p50 latency"]) / 1e3,
+        p99_ms=float(row["p99 latency"]) / 1e3,
+        lag_p99_ms=None,
+    )
+
+
+def highest_rate(generator: LoadGenerator, endpoint: Endpoint, case: Case) -> float:
+    """The highest rate, in steps of a tenth, at which sends keep to their schedule; the server may well not."""
+    rate = case.rate_per_s
+    best = 0.0
+    while True:
+        plan = LoadPlan(rate_per_s=rate, duration_s=3.0, seed=1, timeout_s=5.0)
+        seen = generator.run(target_of(endpoint, case), plan, limit_ms=200.0).measurement
+        if seen.send_lag_p99_ms > most_send_lag_ms(None) or seen.client.cpu_share > 0.8 or seen.error_ratio > 0:
+            return best
+        best = seen.achieved_rate_per_s
+        rate *= 1.1
+
+
+def target_of(endpoint: Endpoint, case: Case) -> Target:
+    port = endpoint.http_port if case.protocol == "http" else endpoint.grpc_port
+    return Target(url=f"{case.protocol}://{endpoint.host}:{port}", model_name=MODEL)
+
+
+def served(endpoint: Endpoint) -> int:
+    with urllib.request.urlopen(f"{endpoint.http_url}/v2/models/{MODEL}/stats") as answer:
+        return int(json.load(answer)["model_stats"][0]["inference_count"])
+
+
+@contextmanager
+def triton(size: int) -> Iterator[Endpoint]:
+    """The embedded Triton with the model that swallows `size` floats."""
+    with tempfile.TemporaryDirectory() as folder, serve(ServerOptions(run_dir=Path(folder))) as server:
+        version = server.repository / MODEL / "1"
+        version.mkdir(parents=True)
+        (version.parent / "config.pbtxt").write_text(CONFIG.format(size=size))
+        (version / "model.py").write_text(CODE)
+        url = f"{server.endpoint.http_url}/v2/repository/models/{MODEL}/load"
+        urllib.request.urlopen(urllib.request.Request(url, data=b"{}", method="POST")).close()
+        yield server.endpoint
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""A worker of a load test that several machines send: a Locust worker that carries out its share of each plan."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import resource
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gevent
+from locust.env import Environment
+
+from loadgen import distributed_messages as kinds
+from loadgen.arrivals import schedule, split
+from loadgen.errors import LoadError, PlanError
+from loadgen.open_loop import OpenLoopUser
+from loadgen.own_machine import is_on_this_machine
+from loadgen.plan import Payload, Target
+from loadgen.poller import Poller, precise_timers
+from loadgen.share import PreparedTarget, Share, carry_out
+from loadgen.shared_log import GrowingLog
+from loadgen.triton import read_statistics
+from loadgen.triton_user import table_with
+from loadgen.worker import run_with_locust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from locust.runners import WorkerRunner
+
+    from loadgen.distributed_messages import Message
+    from loadgen.shared_log import LogTable
+    from loadgen.worker_rights import WorkerRights
+
+_ROWS_EVERY_NS = 500_000_000
+_MOST_ROWS = 20_000  # a message: half a megabyte, packed in half a millisecond
+_NEVER_NS = 1 << 62
+_FAREWELL_S = 0.2
+
+
+def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[], None]) -> None:
+    """Serve the master until it says quit or is gone for a minute. Raises ConnectionError where there is none."""
+    logging.getLogger("locust").setLevel(logging.ERROR)
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    precise_timers()
+    environment = Environment(user_classes=[])
+    runner: WorkerRunner = environment.create_worker_runner(host, port)
+    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
+        DistributedWorker(runner, rights, Path(folder))
+        on_connected()
+        try:
+            runner.greenlet.join()
+        finally:
+            environment.events.quitting.fire(environment=environment)  # type: ignore[no-untyped-call]
+            gevent.sleep(_FAREWELL_S)
+
+
+class DistributedWorker:
+    """Answers the master's messages; one plan at a time."""
+
+    def __init__(self, runner: WorkerRunner, rights: WorkerRights, folder: Path) -> None:
+        self._runner = runner
+        self._rights = rights
+        self._folder = folder
+        self._poller = Poller()
+        self._job: _Job | None = None
+        for kind, answer in (
+            (kinds.CLOCK, self._tell_time),
+            (kinds.PREPARE, self._prepare),
+            (kinds.START, self._start),
+            (kinds.STOP, self._stop),
+            (kinds.STATISTICS, self._tell_statistics),
+        ):
+            takes_long = kind in (kinds.PREPARE, kinds.START, kinds.STATISTICS)
+            runner.register_message(kind, _answering(self, answer), concurrent=takes_long)
+
+    def send(self, kind: str, message: Message) -> None:
+        """To the master."""
+        self._runner.send_message(kind, message)
+
+    def _tell_time(self, message: Mapping[str, Any]) -> None:
+        self.send(kinds.CLOCK, {**message, "here_ns": time.monotonic_ns()})
+
+    def _prepare(self, message: Mapping[str, Any]) -> None:
+        """Connect, and try a request: PREPARED, or FAILED with the reason."""
+        if self._job is not None:
+            self._job.prepared.close()
+        self._job = None
+        target = self._target(message["target"])
+        plan = kinds.plan_from_message(message["plan"])
+        part, parts = message["part"], message["parts"]
+        share = Share(
+            part=0,
+            parts=1,
+            timeout_s=plan.timeout_s,
+            rate_per_s=plan.rate_per_s / parts,
+            limit_ms=message["limit_ms"],
+            duration_s=plan.duration_s,
+            max_in_flight=None if plan.max_in_flight is None else max(1, (plan.max_in_flight + part) // parts),
+        )
+        prepared = PreparedTarget(target, self._payload(message["payload"]), self._poller, plan.timeout_s)
+        prepared.connect(share.connections_ahead)
+        self._job = _Job(
+            run=message["run"],
+            target=target,
+            share=share,
+            table=table_with(split(schedule(plan), part, parts)),
+            prepared=prepared,
+        )
+        self.send(kinds.PREPARED, {"run": message["run"]})
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        """Send the share from `origin_ns` of this machine's clock on; ROWS on the way, DONE at the end."""
+        job = self._job
+        if job is None or job.run != message["run"]:
+            return
+        origin_ns: int = message["origin_ns"]
+        growing, next_ns, shipped = GrowingLog(job.table, None), _ROWS_EVERY_NS, 0
+
+        def tick() -> bool:
+            nonlocal next_ns, shipped
+            OpenLoopUser.give_way()
+            now_ns = time.monotonic_ns() - origin_ns
+            if now_ns >= next_ns:
+                next_ns = now_ns + _ROWS_EVERY_NS
+                shipped = self._ship(job, growing.at(now_ns), shipped)
+            return job.stop
+
+        result = run_with_locust(
+            lambda: carry_out(job.share, job.table, job.prepared, self._poller, origin_ns, tick)
+        )
+        self._job = None
+        job.prepared.close()
+        log = job.table.finished(result.rows)
+        while shipped < len(log):
+            shipped = self._ship(job, log, shipped)
+            gevent.sleep(0)
+        self.send(kinds.DONE, {"run": job.run, "result": dataclasses.asdict(result)})
+
+    def _ship(self, job: _Job, log: Any, shipped: int) -> int:
+        """Send rows that are settled, and until when all are; returns how many the master has by now."""
+        end = min(len(log), shipped + _MOST_ROWS)
+        until_ns = int(job.table.scheduled_ns[end]) if end < job.table.rows else _NEVER_NS
+        rows = kinds.rows_to_message(log.rows(shipped, end))
+        self.send(kinds.ROWS, {"run": job.run, "until_ns": until_ns, "rows": rows})
+        return end
+
+    def _stop(self, message: Mapping[str, Any]) -> None:
+        if self._job is not None and self._job.run == message["run"]:
+            self._job.stop = True
+
+    def _tell_statistics(self, message: Mapping[str, Any]) -> None:
+        target = self._target(message["target"])
+        self.send(kinds.STATISTICS, {"run": message["run"], "statistics": read_statistics(target)})
+
+    def _target(self, message: Mapping[str, Any]) -> Target:
+        """The target with this worker's own headers. Raises PlanError for other headers, or without --yes."""
+        names = sorted(name.lower() for name, _ in self._rights.headers)
+        if names != sorted(name.lower() for name in message["header_names"]):
+            raise PlanError(
+                f"this worker sends the headers {names}, and the test needs {message['header_names']}.\n"
+                "Start it with the same --header-env; values never travel between machines."
+            )
+        ca_cert = None
+        if message["ca_cert"] is not None:
+            ca_cert = self._folder / "authority.pem"
+            ca_cert.write_bytes(message["ca_cert"])
+        target = Target(
+            url=message["url"],
+            model_name=message["model_name"],
+            model_version=message["model_version"],
+            headers=self._rights.headers,
+            ca_cert=ca_cert,
+            insecure=message["insecure"],
+        )
+        if not self._rights.may_load_others and not is_on_this_machine(target.host):
+            raise PlanError(
+                f"{target.host} is not the worker's machine, and a load test can take a server down.\n"
+                "Start the worker with --yes when it may load it."
+            )
+        return target
+
+    def _payload(self, message: Mapping[str, Any]) -> Payload:
+        """What to send; a data file came along and lies in this worker's own folder."""
+        data_file = None
+        if message["data"] is not None:
+            data_file = self._folder / f"samples{Path(message['data_name']).suffix}"
+            data_file.write_bytes(message["data"])
+        return Payload(
+            batch_size=message["batch_size"],
+            shapes={name: tuple(shape) for name, shape in message["shapes"].items()},
+            data_file=data_file,
+            seed=message["seed"],
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Job:
+    """A share that is prepared or running."""
+
+    run: int
+    target: Target
+    share: Share
+    table: LogTable
+    prepared: PreparedTarget
+    stop: bool = False
+
+
+def _answering(worker: DistributedWorker, answer: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:
+    """A listener for Locust; errors go to the master, which knows what to say about them."""
+
+    def listen(*, msg: Any, **_: Any) -> None:
+        try:
+            answer(msg.data)
+        except LoadError as error:
+            worker.send(
+                kinds.FAILED, {"run": msg.data.get("run"), "error": type(error).__name__, "text": str(error)}
+            )
+        except Exception as error:  # Locust would log it here, where nobody looks
+            text = f"{type(error).__name__} in the worker: {error}\nThis is a bug in tritune; please report it."
+            worker.send(kinds.FAILED, {"run": msg.data.get("run"), "error": "WorkerDied", "text": text})
+
+    return listen

@@ -1,0 +1,142 @@
+"""One load test from an order to its record: warm up, send, judge, compare."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from loadgen.finding import Finding, answer
+from loadgen.judge import judge, p99_bounds_ms, surely_broken
+from loadgen.plan import Arrivals, LoadPlan
+from loadgen.reports.convert import load_record, measurement_record, target_record, tool_name
+from loadgen.reports.figures import curve_of, timeline_of
+from loadgen.reports.record import EXIT_CODES, LoadTestRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from loadgen.live import LiveView
+    from loadgen.measurement import RequestLog
+    from loadgen.order import Note, Order
+    from loadgen.plan import ClosedLoopPlan, Payload, Target
+    from loadgen.reports.record import ComparisonRecord
+    from loadgen.runner import LoadRun, Watch
+
+
+class Generator(Protocol):
+    """Sends plans: `loadgen.runner.LoadGenerator` here, or workers on other machines."""
+
+    def run(
+        self,
+        target: Target,
+        plan: LoadPlan | ClosedLoopPlan,
+        *,
+        payload: Payload | None = None,
+        limit_ms: float | None = None,
+        watch: Watch | None = None,
+    ) -> LoadRun:
+        """See `LoadGenerator.run`."""
+        ...
+
+
+def find_out(order: Order, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> Finding:
+    """Carry the order out. `stop` is asked about every half second; True ends it with what is known by then."""
+    if order.find_max:
+        from loadgen.highest_rate import highest_rate
+
+        return highest_rate(order, generator, view, stop)
+    return measure(order, generator, view, stop)
+
+
+def measure(order: Order, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> Finding:
+    """One load, warmed up with load of its own that is thrown away, and what it says about the limits."""
+    warm_up(order, generator, view, stop)
+    if stop():
+        return Finding(run=None, interrupted=True)
+
+    def watch(log: RequestLog) -> bool:
+        view.look(log)
+        return stop() or (order.fail_fast and surely_broken(log, order.limits))
+
+    view.phase(f"Measuring {order.target.model_name}", order.plan.duration_s)
+    run = generator.run(
+        order.target,
+        order.plan,
+        payload=order.payload,
+        # A load that changes may pile up and come down again: only a steady one is stopped for it.
+        limit_ms=order.limits.strictest_ms if order.is_stationary else None,
+        watch=watch,
+    )
+    return Finding(run=run, checks=judge(run.log, order.limits), interrupted=stop())
+
+
+def warm_up(order: Order, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> None:
+    """Load of the same size from another seed, so that first requests and cold caches are not measured."""
+    seconds = order.effective_warmup_s
+    if seconds == 0:
+        return
+    view.phase("Warming up", seconds)
+    plan = replace(order.plan, duration_s=seconds, seed=order.plan.seed + 1)
+    if isinstance(plan, LoadPlan) and not order.is_stationary:
+        level = plan.arrivals.levels[0] if plan.arrivals.kind in ("ramp", "steps") else 1.0
+        plan = replace(plan, arrivals=Arrivals(), rate_per_s=plan.rate_per_s * (level or 1.0))
+
+    def watch(log: RequestLog) -> bool:
+        view.look(log)
+        return stop()
+
+    generator.run(order.target, plan, payload=order.payload, watch=watch)
+
+
+def record_of(
+    order: Order,
+    finding: Finding,
+    *,
+    notes: Sequence[Note],
+    started_at: datetime,
+    baseline: LoadTestRecord | None = None,
+    machines: int = 1,
+) -> LoadTestRecord:
+    """Everything that was found out, compared with the baseline where there is one."""
+    run = finding.run
+    timeout_ns = round(order.plan.timeout_s * 1e9)
+    record = LoadTestRecord(
+        tool=tool_name(),
+        started_at=started_at.astimezone(UTC),
+        outcome="measured",
+        exit_code=0,
+        reasons=(),
+        notes=tuple(note.text for note in notes),
+        target=target_record(order.target),
+        load=load_record(order, machines=machines),
+        checks=finding.checks,
+        measurement=None
+        if run is None
+        else measurement_record(
+            run.measurement,
+            run.log,
+            target=order.target,
+            bounds_ms=p99_bounds_ms(run.log, order.limits.confidence),
+            confidence=order.limits.confidence,
+        ),
+        curve=None if run is None else curve_of(run.log, timeout_ns),
+        timeline=None if run is None else timeline_of(run.log, timeout_ns, max(1e-3, run.measurement.duration_s)),
+        capacity=finding.capacity,
+        baseline=None if order.compare is None else order.compare.name,
+        comparison=(),
+    )
+    comparison: tuple[ComparisonRecord, ...] = ()
+    if baseline is not None:
+        from loadgen.compare import compare
+
+        comparison = compare(baseline, record)
+    outcome, reasons = answer(order, finding, comparison)
+    return record.model_copy(
+        update={
+            "comparison": comparison,
+            "outcome": outcome,
+            "reasons": reasons,
+            "exit_code": EXIT_CODES[outcome],
+        }
+    )

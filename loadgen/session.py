@@ -1,0 +1,123 @@
+"""A load test around its flow: what the terminal shows, which files are written, and the exit code."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from loadgen.command import complain
+from loadgen.compare import check_comparable, read_baseline
+from loadgen.finding import Finding
+from loadgen.interrupts import finish_on_first_interrupt
+from loadgen.live import LiveView
+from loadgen.loadtest import find_out, record_of
+from loadgen.reports.terminal import answer_view
+from loadgen.reports.write import check_writable, record_json, write_reports
+from loadgen.runner import LoadGenerator
+from loadgen.web import WebDashboard
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from loadgen.distributed import DistributedGenerator
+    from loadgen.order import Note, Order
+    from loadgen.reports.record import LoadTestRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """Where the master of a test that several machines send listens, and how many workers it waits for."""
+
+    host: str
+    port: int
+    workers: int
+
+
+def run(
+    order: Order,
+    notes: Sequence[Note],
+    *,
+    as_json: bool,
+    web_port: int | None = None,
+    fleet: Fleet | None = None,
+) -> int:
+    """Carry the order out, show and write what came of it; returns the exit code.
+
+    `web_port` None: no web UI. `fleet` None: this machine alone sends the load.
+    """
+    check_writable(order.outputs)
+    baseline = None
+    if order.compare is not None:
+        baseline = read_baseline(order.compare)
+        check_comparable(baseline, order)
+    started_at = datetime.now(UTC)
+    finding = _carried_out(order, notes, web_port, fleet)
+    record = record_of(
+        order,
+        finding,
+        notes=notes,
+        started_at=started_at,
+        baseline=baseline,
+        machines=1 if fleet is None else fleet.workers,
+    )
+    show(record, as_json=as_json)
+    problems = write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
+    for problem in problems:
+        complain(problem.what, problem.fix, problem.exit_code)
+    return record.exit_code or (problems[0].exit_code if problems else 0)
+
+
+def _carried_out(order: Order, notes: Sequence[Note], web_port: int | None, fleet: Fleet | None) -> Finding:
+    """What came of the order, with everything around it that has to end again."""
+    with ExitStack() as stack:
+        dashboard = None
+        if web_port is not None:
+            dashboard = stack.enter_context(WebDashboard(order.target, web_port))
+        view = stack.enter_context(
+            LiveView(
+                Console(stderr=True),
+                timeout_s=order.plan.timeout_s,
+                limit_ms=order.limits.strictest_ms,
+                dashboard=dashboard,
+            )
+        )
+        for note in notes:
+            view.note(note.text, warning=note.loud)
+        if dashboard is not None:
+            view.note(f"Locust's web UI is on {dashboard.url}; its percentiles are rounded, those below are not.")
+
+        def announce() -> None:
+            view.note("Stopping; waiting for requests in flight. Ctrl-C again drops everything.", warning=True)
+
+        interrupted = stack.enter_context(finish_on_first_interrupt(announce))
+
+        def stop() -> bool:
+            return interrupted() or (dashboard is not None and dashboard.stop_asked())
+
+        if fleet is None:
+            return find_out(order, stack.enter_context(LoadGenerator(order.processes)), view, stop)
+        workers = stack.enter_context(_generator_of(fleet))
+        view.phase(f"Waiting for {fleet.workers} workers on port {fleet.port}")
+        if not workers.wait_for_workers(stop):
+            return Finding(run=None, interrupted=True)
+        return find_out(order, workers, view, stop)
+
+
+def _generator_of(fleet: Fleet) -> DistributedGenerator:
+    from loadgen.distributed import DistributedGenerator  # brings Locust into this process
+
+    return DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers)
+
+
+def show(record: LoadTestRecord, *, as_json: bool) -> None:
+    """The result on stdout: the record as JSON, or for people."""
+    if as_json:
+        sys.stdout.write(record_json(record))
+        sys.stdout.flush()
+    else:
+        Console().print(answer_view(record))

@@ -1,0 +1,85 @@
+"""A load generator in virtual time: a queue with a fixed service time behind a perfect client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from loadgen.arrivals import schedule
+from loadgen.errors import TargetRefused
+from loadgen.measurement import ClientUse, RequestLog
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
+from loadgen.runner import LoadRun
+from loadgen.summary import measurement_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WATCH_EVERY_NS = 500_000_000
+
+
+@dataclass
+class SimulatedGenerator:
+    """Serves one request after the other, each for `service_ms` (first come, first served), then `delay_ms` more.
+
+    `failing` is the share of requests that fail with http 503, `send_lag_ms` how late every request leaves.
+    `plans` remembers what was asked for. A model named `absent` is refused.
+    """
+
+    service_ms: float = 0.0
+    delay_ms: float = 0.0
+    failing: float = 0.0
+    send_lag_ms: float = 0.0
+    plans: list[LoadPlan | ClosedLoopPlan] = field(default_factory=list)
+
+    def run(
+        self,
+        target: Target,
+        plan: LoadPlan | ClosedLoopPlan,
+        *,
+        payload: Payload | None = None,
+        limit_ms: float | None = None,
+        watch: Callable[[RequestLog], bool] | None = None,
+    ) -> LoadRun:
+        if target.model_name == "absent":
+            raise TargetRefused("absent is not loaded.\nLoad it.")
+        self.plans.append(plan)
+        log = self._log(plan)
+        stopped = False
+        for now_ns in range(_WATCH_EVERY_NS, round(plan.duration_s * 1e9), _WATCH_EVERY_NS):
+            waiting = np.flatnonzero((log.scheduled_ns >= now_ns) | (log.done_ns > now_ns))
+            if watch is not None and watch(log.rows(0, int(waiting[0]) if len(waiting) else len(log))):
+                log = log.between(0.0, now_ns / 1e9)
+                stopped = True
+                break
+        measurement = measurement_of(
+            log,
+            plan,
+            client=ClientUse(cpu_share=0.1, cpu_s=0.1, bytes_sent=0, bytes_received=0, connections_opened=1),
+            limit_ms=limit_ms,
+            error_example=f"http 503: you sent {dict(target.headers)}" if self.failing else None,
+            stopped=stopped,
+        )
+        return LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
+
+    def _log(self, plan: LoadPlan | ClosedLoopPlan) -> RequestLog:
+        due = self._closed(plan) if isinstance(plan, ClosedLoopPlan) else schedule(plan)
+        rng = np.random.default_rng(plan.seed)
+        sent = due + round(self.send_lag_ms * 1e6)
+        service = round(self.service_ms * 1e6)
+        steps = np.arange(len(due), dtype=np.int64) * service
+        started = np.maximum.accumulate(sent - steps) + steps if len(due) else sent
+        return RequestLog(
+            scheduled_ns=due,
+            sent_ns=sent,
+            done_ns=started + service + round(self.delay_ms * 1e6) + 1000,
+            outcome=np.where(rng.random(len(due)) < self.failing, 103, 0).astype(np.uint8),
+        )
+
+    def _closed(self, plan: ClosedLoopPlan) -> np.ndarray:
+        """Users ask again as soon as they have their answer; the server takes one request at a time."""
+        turn_s = max(1e-3, (self.service_ms * plan.concurrency + self.delay_ms) / 1e3)
+        times = np.arange(0.0, plan.duration_s, turn_s)
+        return np.sort(np.repeat(np.rint(times * 1e9).astype(np.int64), plan.concurrency))

@@ -1,0 +1,181 @@
+"""One load test from several machines' worth of processes: the same load, and honest about losses."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from fake_triton import fake_triton
+
+from loadgen.arrivals import schedule
+from loadgen.plan import LoadPlan
+from loadgen.reports.record import LoadTestRecord
+
+pytestmark = pytest.mark.system
+
+COMMAND = [sys.executable, "-c", "from loadgen.cli import main; main()"]
+
+TWO_RUNS = """
+import json, sys
+import locust
+from loadgen.distributed import DistributedGenerator
+from loadgen.plan import LoadPlan, Target
+from loadgen.runner import LoadGenerator
+
+url, port, seconds, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+target = Target(url=url, model_name="delay")
+plan = LoadPlan(rate_per_s=rate, duration_s=seconds, seed=5)
+looks = []
+with DistributedGenerator(host="127.0.0.1", port=port, workers=2) as several:
+    several.wait_for_workers(lambda: False)
+    together = several.run(target, plan, watch=lambda log: bool(looks.append(len(log))))
+with LoadGenerator() as one:
+    alone = one.run(target, plan)
+print(json.dumps({
+    "scheduled_ns": together.log.scheduled_ns.tolist(),
+    "together_ns": together.log.latency_ns.tolist(),
+    "alone_ns": alone.log.latency_ns.tolist(),
+    "problems": together.measurement.problems,
+    "server_requests": together.measurement.server.requests,
+    "looks": looks,
+}))
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def workers(port: int, *options: tuple[str, ...]) -> Iterator[list[subprocess.Popen[str]]]:
+    """A worker for each tuple of options; they end with their master, and by force at the end of the block."""
+    command = [*COMMAND, "--worker", "127.0.0.1", "--port", str(port)]
+    started = [subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True) for more in options]
+    try:
+        yield started
+        for process in started:
+            process.wait(timeout=20)
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def master(url: str, port: int, *options: str) -> list[str]:
+    command = [*COMMAND, url, "--model", "delay", "--master", "--expect-workers", "2", "--bind", "127.0.0.1"]
+    return [*command, "--port", str(port), "--json", *options]
+
+
+def kolmogorov_smirnov(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest distance between the two empirical distribution functions."""
+    values = np.sort(np.concatenate((first, second)))
+    shares = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+def test_two_workers_send_exactly_the_plan_and_see_what_one_process_sees() -> None:
+    port = free_port()
+    seconds, rate = 8.0, 300.0
+    with fake_triton("--delay-ms", "2", "--one-at-a-time") as server, workers(port, (), ()):
+        done = subprocess.run(
+            [sys.executable, "-c", TWO_RUNS, server.url, str(port), str(seconds), str(rate)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+    seen = json.loads(done.stdout)
+    planned = schedule(LoadPlan(rate_per_s=rate, duration_s=seconds, seed=5))
+    assert seen["scheduled_ns"] == planned.tolist()
+    assert seen["server_requests"] == len(planned)
+    assert seen["looks"] == sorted(seen["looks"])
+    assert seen["looks"][-1] > 0.5 * len(planned)
+    # 1.63 is the 1 % point for two samples; the same queue twice is far closer together than chance.
+    distance = kolmogorov_smirnov(np.array(seen["together_ns"]), np.array(seen["alone_ns"]))
+    assert distance < 1.63 * np.sqrt(2 / len(planned))
+
+
+def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
+    port = free_port()
+    options = ("--rate", "100", "--duration", "9s", "--p50", "250ms", "--warmup", "0s")
+    with (
+        fake_triton("--delay-ms", "2") as server,
+        workers(port, (), ()) as (lost, _),
+        subprocess.Popen(
+            master(server.url, port, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        deadline = time.monotonic() + 30
+        while not server.document("/kept")["kept_ns"] and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(3.0)
+        lost.kill()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 98, err
+    record = LoadTestRecord.model_validate_json(out)
+    assert record.outcome == "untrustworthy"
+    assert "was lost" in " ".join(record.reasons)
+    assert record.measurement is not None
+    assert record.measurement.requests > 400  # all of the other worker's, and what the lost one had reported
+    assert record.load.machines == 2
+
+
+def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
+    port = free_port()
+    with fake_triton("--delay-ms", "2") as server, workers(port, (), ()) as started:
+        with subprocess.Popen(
+            master(server.url, port, "--rate", "100", "--duration", "60s", "--warmup", "0s"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            deadline = time.monotonic() + 30
+            while not server.document("/kept")["kept_ns"] and time.monotonic() < deadline:
+                time.sleep(0.1)
+            time.sleep(2.0)
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert LoadTestRecord.model_validate_json(out).measurement is not None
+        for worker in started:
+            assert worker.wait(timeout=20) == 0
+
+
+def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:
+    port = free_port()
+    environment = {**os.environ, "TOKEN": "s3cret"}
+    with fake_triton() as server, workers(port, (), ()):
+        done = subprocess.run(
+            master(server.url, port, "--rate", "100", "--duration", "2s", "--header-env", "Authorization=TOKEN"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert "--header-env" in done.stderr
+    assert "s3cret" not in done.stderr
+
+
+def test_a_port_in_use_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            master("http://127.0.0.1:9", port, "--rate", "1"),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert str(port) in done.stderr

@@ -1,0 +1,63 @@
+"""Locust's web UI beside a load test: it shows the requests, its Stop button works, and it ends with the run."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from fake_triton import fake_triton
+
+from loadgen.cli import run_command
+from loadgen.reports.record import LoadTestRecord
+
+pytestmark = pytest.mark.system
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def asked(url: str, *, method: str = "GET") -> Any:
+    with urlopen(Request(url, method=method), timeout=10) as answer:
+        return json.load(answer)
+
+
+def requests_shown(url: str) -> int:
+    try:
+        stats = asked(f"{url}/stats/requests")["stats"]
+    except OSError:
+        return 0
+    return sum(entry["num_requests"] for entry in stats if entry["name"] == "delay")
+
+
+def test_requests_are_shown_and_stop_ends_the_run_with_a_result() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with fake_triton("--delay-ms", "2") as server:
+        command = [sys.executable, "-c", "from loadgen.cli import main; main()", server.url, "--model", "delay"]
+        command += ["--rate", "100", "--duration", "60s", "--json", "--web", "--web-port", url.rpartition(":")[2]]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            deadline = time.monotonic() + 40
+            while requests_shown(url) < 200 and time.monotonic() < deadline:
+                time.sleep(0.2)
+            shown = requests_shown(url)
+            asked(f"{url}/stop", method="POST")
+            out, err = process.communicate(timeout=40)
+    assert process.returncode == 130, err
+    record = LoadTestRecord.model_validate_json(out)
+    assert record.measurement is not None
+    assert 200 <= shown <= record.measurement.requests
+    assert requests_shown(url) == 0
+
+
+def test_a_port_in_use_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        arguments = ["http://127.0.0.1:9", "--model", "m", "--rate", "1", "--web", "--web-port", str(port)]
+        assert run_command(arguments) == 2
+    assert str(port) in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""What `loadtest` answers to arguments it cannot use: two lines on stderr, nothing on stdout, exit code 2."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli import run_command
+from loadgen.command import run_app
+
+HERE = ["http://127.0.0.1:9", "--model", "m", "--rate", "10"]
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
+    assert run_command(list(arguments)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == 2, captured.err
+    assert lines[0].startswith("error: ")
+    return lines[0], lines[1]
+
+
+def test_nothing_given_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "loadtest http://" in refused(capsys)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["http://127.0.0.1:9", "--rate", "1"], "model"),
+        (["http://127.0.0.1:9", "--model", "m"], "load"),
+        ([*HERE, "--p99", "50", "parsecs"], "parsecs"),
+        ([*HERE, "--p99", "0"], "--p99 0"),
+        ([*HERE, "--no-such-option"], "--no-such-option"),
+        ([*HERE, "--rate", "fast"], "--rate"),
+        ([*HERE, "--rate", "1e9"], "1000000000"),
+        ([*HERE, "--duration", "0"], "--duration 0"),
+        ([*HERE, "--find-max"], "--find-max"),
+        ([*HERE, "--header", "s3cret"], "--header number 1"),
+        ([*HERE, "--header-env", "Authorization=NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
+        ([*HERE, "--compare", "/nowhere.json"], "/nowhere.json"),
+        ([*HERE, "--output", "/proc/run.json"], "/proc/run.json"),
+        ([*HERE, "--csv", "/proc/run"], "/proc/run"),
+        (["http://192.0.2.1", "--model", "m", "--rate", "1"], "192.0.2.1"),
+    ],
+)
+def test_what_cannot_be_used_is_named(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
+) -> None:
+    what, _ = refused(capsys, *arguments)
+    assert named in what
+    assert "s3cret" not in what
+
+
+def test_a_trace_that_goes_back_in_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.txt"
+    trace.write_text("0\n2\n1\n")
+    what, _ = refused(capsys, "http://127.0.0.1:9", "--model", "m", "--trace", str(trace))
+    assert "decrease" in what
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tritune ")
+
+
+def test_a_load_process_that_dies_is_the_clients_failure_and_a_bug_is_ours(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import typer
+
+    from loadgen.errors import WorkerDied
+
+    app = typer.Typer()
+
+    @app.command()
+    def fail(kind: str, debug: bool = False) -> None:
+        raise {"died": WorkerDied("a load process ended.\nIt said nothing."), "bug": KeyError("oops")}[kind]
+
+    assert run_app(app, ["died"], name="x", when_stopped="") == 98
+    assert "a load process ended" in capsys.readouterr().err
+    assert run_app(app, ["bug"], name="x", when_stopped="") == 1
+    assert "bug in tritune" in capsys.readouterr().err
+    with pytest.raises(KeyError):
+        run_app(app, ["bug", "--debug"], name="x", when_stopped="")
