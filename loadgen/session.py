@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -17,7 +19,7 @@ from loadgen.interrupts import finish_on_first_interrupt
 from loadgen.live import LiveView
 from loadgen.loadtest import find_out, record_of
 from loadgen.reports.terminal import answer_view
-from loadgen.reports.write import check_writable, record_json, write_reports
+from loadgen.reports.write import ReportNotWritten, check_writable, record_json, write_reports
 from loadgen.runner import LoadGenerator
 from loadgen.web import WebDashboard
 
@@ -65,8 +67,10 @@ def run(
         baseline=baseline,
         machines=1 if fleet is None else fleet.workers,
     )
-    show(record, as_json=as_json)
-    problems = write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
+    problems = [
+        *show(record, as_json=as_json),
+        *write_reports(record, None if finding.run is None else finding.run.log, order.outputs),
+    ]
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
     return record.exit_code or (problems[0].exit_code if problems else 0)
@@ -114,10 +118,23 @@ def _generator_of(fleet: Fleet) -> DistributedGenerator:
     return DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers)
 
 
-def show(record: LoadTestRecord, *, as_json: bool) -> None:
-    """The result on stdout: the record as JSON, or for people."""
-    if as_json:
-        sys.stdout.write(record_json(record))
+def show(record: LoadTestRecord, *, as_json: bool) -> list[ReportNotWritten]:
+    """The result on stdout, as JSON or for people; an error where stdout takes no more: files may still get it."""
+    try:
+        if as_json:
+            sys.stdout.write(record_json(record))
+        else:
+            Console().print(answer_view(record))
         sys.stdout.flush()
-    else:
-        Console().print(answer_view(record))
+    except BrokenPipeError:  # whoever reads, `head` for one, has seen enough
+        _drop_stdout()
+    except OSError as error:
+        _drop_stdout()
+        return [ReportNotWritten(f"The result could not be printed: {error.strerror}.", "Use --output as well.")]
+    return []
+
+
+def _drop_stdout() -> None:
+    """Or the interpreter would try again at its end, and fail again."""
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)

@@ -264,3 +264,13 @@ def test_a_report_that_does_not_fit_on_the_disk_is_said_and_the_result_stands(
     assert "KEPT" in done.stdout
     assert done.stderr.splitlines()[-2].startswith(f"error: --html {tmp_path / 'r.html'} was not written")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stdout_that_takes_no_more_is_said_and_the_files_are_written(server: FakeTriton, tmp_path: Path) -> None:
+    command = [*COMMAND, server.url, "--model", "delay", "--rate", "100", "--duration", "1s", "--warmup", "0s"]
+    command += ["--output", str(tmp_path / "r.json"), "--json"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "No space left" in done.stderr
+    LoadTestRecord.model_validate_json((tmp_path / "r.json").read_bytes())
