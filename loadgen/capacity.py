@@ -177,15 +177,20 @@ class _Search:
             return self._further_up(max(self.readings, key=lambda reading: reading.rate_per_s))
         if not kept:
             return self._further_down(broken)
-        high = broken[0].rate_per_s
-        low = max((r.rate_per_s for r in kept if r.surely_kept and r.rate_per_s < high), default=None)
+        return min(self._between(kept, broken), self._saturation_per_s())
+
+    def _between(self, kept: list[Reading], broken: list[Reading]) -> float:
+        """Where the line says; while the two are far apart there is no line yet, but perhaps a saturation."""
         rate = knee_from_readings(self.readings).rate_per_s
-        if low is None or high / low > 1.2:  # far apart: there is no line yet
-            if broken[0].headroom == 0:
-                rate = _BELOW_SATURATION * self._saturation_per_s()  # where the queue's end comes into sight
-            if low is not None:
-                rate = min(max(rate, low * (high / low) ** 0.15), low * (high / low) ** 0.85)
-        return min(rate, self._saturation_per_s())
+        high, highest_kept = broken[0].rate_per_s, kept[-1].rate_per_s
+        low = max((r.rate_per_s for r in kept if r.surely_kept and r.rate_per_s < high), default=None)
+        if highest_kept < high and (low is None or high / low > 1.2):
+            below_saturation = _BELOW_SATURATION * self._saturation_per_s()
+            if below_saturation < high / 1.02:
+                rate = below_saturation  # where the queue's end comes into sight
+        if low is not None and high / low > 1.2:
+            rate = min(max(rate, low * (high / low) ** 0.15), low * (high / low) ** 0.85)
+        return rate
 
     def _saturation_per_s(self) -> float:
         answered = (seen.answered_per_s for seen in self.trusted if seen.overloaded)

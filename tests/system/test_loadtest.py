@@ -274,3 +274,14 @@ def test_a_stdout_that_takes_no_more_is_said_and_the_files_are_written(server: F
     assert done.returncode == 2, done.stderr
     assert "No space left" in done.stderr
     LoadTestRecord.model_validate_json((tmp_path / "r.json").read_bytes())
+
+
+def test_a_certificate_that_does_not_match_is_refused_unless_it_is_said_not_to_matter() -> None:
+    options = ("--rate", "100", "--duration", "2s", "--warmup", "0s", "--json")
+    with fake_triton("--tls", scheme="https") as server:
+        done = loadtest(server.url, *options, expected=2)
+        assert "certificate" in done.stderr
+        done = loadtest(server.url, *options, "--insecure", expected=0)
+    assert "NOT checked" in done.stderr
+    assert record_of(done).target.certificate_checked is False
+    assert "NOT checked" in record_of(done).notes[0]

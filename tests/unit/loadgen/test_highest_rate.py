@@ -82,7 +82,7 @@ def test_a_client_that_is_always_late_finds_nothing() -> None:
 
 
 def test_failures_have_their_own_limit_at_the_highest_rate() -> None:
-    generator = SimulatedGenerator(service_ms=20.0, failing=0.02)
+    generator = SimulatedGenerator(service_ms=20.0, failing=0.01)
     record = found(generator, max_errors="0%", limits=(("p95", "400ms"),), rate=40.0)
     assert record.outcome == "broken"
     assert record.checks[1].answer == "broken"
