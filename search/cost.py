@@ -205,4 +205,4 @@ def replicas(rate_to_serve_per_s: float, certified_rate_per_s: float, *, headroo
     usable_per_s = certified_rate_per_s * (1 - headroom)
     if not rate_to_serve_per_s > 0 or not 0 < usable_per_s < math.inf or headroom < 0:
         raise ValueError(f"{rate_to_serve_per_s}/s cannot be served at {certified_rate_per_s}/s, {headroom=}")
-    return math.ceil(rate_to_serve_per_s / usable_per_s - 1e-9)  # 3.3 / 1.1 is three machines, not four
+    return max(1, math.ceil(rate_to_serve_per_s / usable_per_s - 1e-9))  # 3.3 / 1.1 is three machines, not four
