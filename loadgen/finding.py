@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from loadgen.plan import LoadPlan
 from loadgen.reports import words
 
 if TYPE_CHECKING:
     from loadgen.order import Order
     from loadgen.reports.record import CapacityRecord, CheckRecord, ComparisonRecord, Outcome
     from loadgen.runner import LoadRun
+
+
+CLOSED_LOOP = "in a closed loop: independent users, who do not wait for each other, would see more"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +53,11 @@ def answer(
 def _good(order: Order, finding: Finding) -> tuple[Outcome, tuple[str, ...]]:
     if finding.capacity is not None:
         return "kept", (finding.capacity.reason,)
+    closed = () if isinstance(order.plan, LoadPlan) else (CLOSED_LOOP,)
     if not order.limits:
-        return "measured", ("no limit was given, so there is nothing to keep or to break",)
+        return "measured", ("no limit was given, so there is nothing to keep or to break", *closed)
     names = " and ".join(check.name for check in finding.checks)
-    return "kept", (f"{names}, with {100 * order.limits.confidence:g} % confidence",)
+    return "kept", (f"{names}, with {100 * order.limits.confidence:g} % confidence", *closed)
 
 
 def _worse(comparison: tuple[ComparisonRecord, ...]) -> tuple[str, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from loadgen.errors import LoadError
 from loadgen.user_errors import BadInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 _OURS = ("connection", "content-length", "inference-header-content-length", "transfer-encoding")
 _LEAST_SECRET = 4
@@ -40,6 +42,15 @@ def headers_from_options(
         if name.lower() in _OURS:
             raise BadInput(f"The header {name} is set by loadtest itself.", "Leave it out.")
     return tuple(found)
+
+
+@contextmanager
+def errors_without_secrets(headers: Iterable[tuple[str, str]]) -> Iterator[None]:
+    """Errors of the load, which may quote the server, with every header value struck out."""
+    try:
+        yield
+    except LoadError as error:
+        raise type(error)(without_secrets(str(error), headers)) from None
 
 
 def without_secrets(text: str, headers: Iterable[tuple[str, str]]) -> str:

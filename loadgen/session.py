@@ -15,6 +15,7 @@ from rich.console import Console
 from loadgen.command import complain
 from loadgen.compare import check_comparable, read_baseline
 from loadgen.finding import Finding
+from loadgen.headers import errors_without_secrets
 from loadgen.interrupts import finish_on_first_interrupt
 from loadgen.live import LiveView
 from loadgen.loadtest import find_out, record_of
@@ -103,6 +104,7 @@ def _carried_out(order: Order, notes: Sequence[Note], web_port: int | None, flee
         def stop() -> bool:
             return interrupted() or (dashboard is not None and dashboard.stop_asked())
 
+        stack.enter_context(errors_without_secrets(order.target.headers))
         if fleet is None:
             return find_out(order, stack.enter_context(LoadGenerator(order.processes)), view, stop)
         workers = stack.enter_context(_generator_of(fleet))

@@ -1,6 +1,7 @@
 import pytest
 
-from loadgen.headers import headers_from_options, without_secrets
+from loadgen.errors import TargetRefused
+from loadgen.headers import errors_without_secrets, headers_from_options, without_secrets
 from loadgen.user_errors import BadInput
 
 
@@ -35,3 +36,11 @@ def test_a_secret_that_the_server_echoes_is_struck_out() -> None:
     cleaned = without_secrets(echoed, headers)
     assert "s3cret" not in cleaned
     assert "is on the list" in cleaned  # short values are words of the language, not secrets
+
+
+def test_an_error_that_quotes_the_server_is_the_same_error_without_the_secret() -> None:
+    headers = (("Authorization", "Bearer s3cret-token"),)
+    with pytest.raises(TargetRefused) as caught, errors_without_secrets(headers):
+        raise TargetRefused("m did not answer: http 401: s3cret-token is not known.\nCheck it.")
+    assert str(caught.value) == "m did not answer: http 401: *** is not known.\nCheck it."
+    assert caught.value.__suppress_context__

@@ -149,6 +149,7 @@ def test_no_warmup_sends_none() -> None:
 def test_a_closed_loop_is_measured_and_labelled() -> None:
     record = carried_out(order(rate=None, concurrency=4), SimulatedGenerator(delay_ms=10.0))
     assert record.load.kind == "closed"
+    assert "closed loop" in record.reasons[1]
     assert record.measurement is not None
     assert record.measurement.planned_rate_per_s is None
 
