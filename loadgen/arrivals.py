@@ -55,6 +55,25 @@ def recorded_rate_per_s(arrivals: Arrivals) -> float:
     return len(arrivals.times_s) / recorded_duration_s(arrivals)
 
 
+def peak_rate_per_s(plan: LoadPlan) -> float:
+    """The highest rate that the plan goes through: its own, times the highest level of a shape that has levels.
+
+    Of a trace it is that of its busiest second.
+    """
+    arrivals = plan.arrivals
+    if arrivals.kind in ("ramp", "steps"):
+        return plan.rate_per_s * max(arrivals.levels)
+    if arrivals.kind == "spike":
+        return plan.rate_per_s * max(1.0, arrivals.levels[0])
+    if arrivals.kind == "rates":
+        return plan.rate_per_s * max(arrivals.levels) / recorded_rate_per_s(arrivals)
+    if arrivals.kind == "trace":
+        due_ns = schedule(plan)
+        in_a_second = np.searchsorted(due_ns, due_ns + round(_NS_PER_S)) - np.arange(len(due_ns))
+        return max(plan.rate_per_s, float(in_a_second.max(initial=0)))
+    return plan.rate_per_s
+
+
 def _poisson_s(
     rng: np.random.Generator, edges_s: NDArray[np.float64], rates_per_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from loadgen import errors
-from loadgen.arrivals import schedule
+from loadgen.arrivals import peak_rate_per_s, schedule
 from loadgen.gpu import GpuSampler, reader_for
 from loadgen.load_process import PATIENCE_S, LoadProcess, error_from
 from loadgen.measurement import ClientUse, Measurement, RequestLog
@@ -178,7 +178,7 @@ class _Run:
         if isinstance(plan, ClosedLoopPlan):
             rate_per_s, cap, concurrency = None, None, (plan.concurrency + number) // parts
         else:
-            rate_per_s, concurrency = plan.rate_per_s / parts, None
+            rate_per_s, concurrency = peak_rate_per_s(plan) / parts, None
             cap = None if plan.max_in_flight is None else max(1, (plan.max_in_flight + number) // parts)
         return Share(
             part=number,

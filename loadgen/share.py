@@ -31,7 +31,7 @@ _MOST_CONNECTIONS_AHEAD = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Rows `part`, `part + parts`, ... of a table, and the rules for them. `rate_per_s` is that of this share.
+    """Rows `part`, `part + parts`, ... of a table, and the rules for them. `rate_per_s` is the highest of it.
 
     `limit_ms` None: no backlog is a verdict. `concurrency`: closed loop for `duration_s`, this share's users.
     """

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from loadgen.plan import Target
 
+_PROBE_S = 3.0
+
 
 class Stream(Protocol):
     """What a connection needs of its socket. BlockingIOError where it would wait, OSError where it broke.
@@ -185,16 +187,26 @@ class Address:
 
 
 def address_of(target: Target) -> Address:
-    """Resolve the target's name, once. Raises TargetUnreachable when the name is unknown."""
+    """Resolve the target's name, once: the first of its addresses that takes a connection, else the first.
+
+    Raises TargetUnreachable when the name is unknown.
+    """
     try:
         found = socket_names.getaddrinfo(target.host, target.port, type=socket_names.SOCK_STREAM)
     except OSError as error:
         raise TargetUnreachable(
             f"the name {target.host} is not known ({error}).\nCheck the address {target.url}."
         ) from error
-    family, _, _, _, sockaddr = found[0]
+    family, _, _, _, sockaddr = next((entry for entry in found if len(found) == 1 or _answers(entry)), found[0])
     context = tls_context(target) if target.is_tls else None
     return Address(family=family, sockaddr=sockaddr, host=target.host, context=context)
+
+
+def _answers(entry: tuple[Any, ...]) -> bool:
+    """Whether a connection can be opened: `localhost` may be two addresses, with a server on one of them."""
+    with socket_names.socket(entry[0], socket_names.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        return probe.connect_ex(entry[4]) == 0
 
 
 def tls_context(target: Target) -> ssl.SSLContext:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.arrivals import recorded_duration_s, recorded_rate_per_s, schedule, split
+from loadgen.arrivals import peak_rate_per_s, recorded_duration_s, recorded_rate_per_s, schedule, split
 from loadgen.plan import Arrivals, LoadPlan
 
 LEVELS = st.floats(0.0, 4.0)
@@ -133,3 +133,25 @@ def test_a_rate_trace_keeps_its_pattern_within_each_turn():
     seconds = np.bincount((schedule(plan) // 1_000_000_000).astype(int), minlength=4)
     assert seconds[0] == seconds[2] == 0
     assert seconds[1] + seconds[3] == pytest.approx(8000, abs=5 * math.sqrt(8000))
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "peak"),
+    [
+        (Arrivals(), 100.0),
+        (Arrivals(kind="ramp", levels=(0.5, 2.0)), 200.0),
+        (Arrivals(kind="steps", levels=(0.2, 0.1)), 20.0),
+        (Arrivals(kind="spike", levels=(4.0,), start=0.1, end=0.2), 400.0),
+        (Arrivals(kind="rates", levels=(10.0, 30.0), times_s=(0.0, 1.0)), 150.0),
+    ],
+    ids=lambda value: value.kind if isinstance(value, Arrivals) else "",
+)
+def test_the_highest_rate_of_a_plan(arrivals, peak):
+    plan = LoadPlan(rate_per_s=100.0, duration_s=10.0, seed=0, arrivals=arrivals)
+    assert peak_rate_per_s(plan) == peak
+
+
+def test_the_highest_rate_of_a_trace_is_that_of_its_busiest_second():
+    recorded = Arrivals(kind="trace", times_s=(0.0, 0.1, 0.2, 0.3, 9.0))
+    plan = LoadPlan(rate_per_s=recorded_rate_per_s(recorded), duration_s=10.0, seed=0, arrivals=recorded)
+    assert peak_rate_per_s(plan) == 4.0

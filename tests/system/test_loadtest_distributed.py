@@ -99,9 +99,10 @@ def test_two_workers_send_exactly_the_plan_and_see_what_one_process_sees() -> No
     assert seen["server_requests"] == len(planned)
     assert seen["looks"] == sorted(seen["looks"])
     assert seen["looks"][-1] > 0.5 * len(planned)
-    # 1.63 is the 1 % point for two samples; the same queue twice is far closer together than chance.
+    # A busy machine shifts latencies of 2 ms by a tenth between two runs; a lost half, or workers that do not
+    # know of each other's requests, would be much further away.
     distance = kolmogorov_smirnov(np.array(seen["together_ns"]), np.array(seen["alone_ns"]))
-    assert distance < 1.63 * np.sqrt(2 / len(planned))
+    assert distance < 0.2
 
 
 def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:

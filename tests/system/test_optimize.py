@@ -181,7 +181,8 @@ def test_two_ctrl_c_stop_now_whatever_was_going_on(start, model: Path, run_dir: 
 
 def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Path, run_dir: Path) -> None:
     run = start(
-        "--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--time-budget", "60s", "--json"
+        *("--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--json"),
+        *("--time-budget", "2m"),  # so that the search goes on for a while after its first trial
     )
     run.wait_for(lambda: len(trials_in(run_dir)) >= 1)
     servers = [child for child in run.family() if child.name() == "tritonserver"]

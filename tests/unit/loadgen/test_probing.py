@@ -43,7 +43,8 @@ def test_overloaded_is_what_the_generator_says_or_most_requests_show(overloaded)
         probe_of(constant_log(500, 5, latency_s), overloaded=overloaded), 500, limit_ms=30, quantile=0.99
     )
     assert seen.overloaded
-    assert seen.reading.headroom == 0
+    # What the generator calls overloaded has no headroom; where most requests are late, it is hardly known.
+    assert seen.reading.headroom == 0 if overloaded else seen.reading.error >= 0.5
 
 
 def test_failures_leave_no_headroom():
