@@ -117,6 +117,7 @@ def record_of(
             run.measurement,
             run.log,
             target=order.target,
+            plan=order.plan,
             bounds_ms=p99_bounds_ms(run.log, order.limits.confidence),
             confidence=order.limits.confidence,
         ),

@@ -21,7 +21,7 @@ from loadgen.reports.record import (
 if TYPE_CHECKING:
     from loadgen.measurement import Measurement, RequestLog
     from loadgen.order import Order
-    from loadgen.plan import Target
+    from loadgen.plan import Arrivals, Target
     from loadgen.server_stats import ServerTimings
 
 
@@ -68,6 +68,7 @@ def measurement_record(
     log: RequestLog,
     *,
     target: Target,
+    plan: LoadPlan | ClosedLoopPlan,
     bounds_ms: tuple[float | None, float | None],
     confidence: float,
 ) -> MeasurementRecord:
@@ -78,7 +79,9 @@ def measurement_record(
         failures=sum(seen.errors.values()),
         errors=dict(seen.errors),
         error_example=None if seen.error_example is None else without_secrets(seen.error_example, target.headers),
-        planned_rate_per_s=seen.planned_rate_per_s,
+        planned_rate_per_s=None
+        if seen.planned_rate_per_s is None or isinstance(plan, ClosedLoopPlan)
+        else mean_level(plan.arrivals) * seen.planned_rate_per_s,
         achieved_rate_per_s=_known(seen.achieved_rate_per_s) or 0.0,
         duration_s=seen.duration_s,
         latency_min_ms=float(log.latency_ns.min()) / 1e6 if len(log) else None,
@@ -104,6 +107,15 @@ def measurement_record(
         gpu=None if seen.gpu is None else GpuRecord(**asdict(seen.gpu)),
         problems=tuple(seen.problems),
     )
+
+
+def mean_level(arrivals: Arrivals) -> float:
+    """What a plan's rate is multiplied by on average: levels that change it do not always average to 1."""
+    if arrivals.kind in ("ramp", "steps"):
+        return sum(arrivals.levels) / len(arrivals.levels)
+    if arrivals.kind == "spike":
+        return 1.0 + (arrivals.levels[0] - 1.0) * (arrivals.end - arrivals.start)
+    return 1.0
 
 
 def _server_record(seen: ServerTimings) -> ServerRecord:

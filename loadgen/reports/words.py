@@ -22,11 +22,11 @@ HEADLINES = {
 
 
 def ms(value: float | None) -> str:
-    """Three significant digits, two below 1 ms; `-` where unknown."""
+    """About three digits, to the microsecond; `-` where unknown."""
     if value is None:
         return UNKNOWN
     if value < 1:
-        return f"{value:.2g}" if value >= 1e-3 else f"{value:.3f}".rstrip("0").rstrip(".")
+        return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}" if value >= 0.0005 else "0"
     return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 

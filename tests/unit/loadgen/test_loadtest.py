@@ -185,3 +185,19 @@ def test_secrets_that_the_server_echoes_do_not_reach_the_record() -> None:
     assert record.measurement is not None
     assert "you sent" in (record.measurement.error_example or "")
     assert "s3cret" not in record.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "mean"),
+    [
+        ("poisson", 200),
+        ("ramp:from=0.5,to=2", 250),
+        ("steps:1,2,3", 400),
+        ("spike:level=3,start=0.4,end=0.6", 280),
+    ],
+)
+def test_the_planned_rate_is_the_one_that_the_levels_average_to(arrivals: str, mean: float) -> None:
+    record = carried_out(order(arrivals=arrivals), SimulatedGenerator())
+    assert record.measurement is not None
+    assert record.measurement.planned_rate_per_s == pytest.approx(mean)
+    assert record.measurement.achieved_rate_per_s == pytest.approx(mean, rel=0.05)
