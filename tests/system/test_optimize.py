@@ -91,6 +91,10 @@ def trials_in(run_dir: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def probes_in(run_dir: Path) -> int:
+    return (run_dir / "optimize.log").read_text().count(" measured ")
+
+
 def test_finds_a_configuration_and_writes_every_file(start, model: Path, run_dir: Path) -> None:
     run = start(
         *("--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--time-budget", "60s"),
@@ -185,6 +189,8 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Pat
         *("--time-budget", "2m"),  # so that the search goes on for a while after its first trial
     )
     run.wait_for(lambda: len(trials_in(run_dir)) >= 1)
+    before = probes_in(run_dir)
+    run.wait_for(lambda: probes_in(run_dir) > before)  # the next trial is under load
     servers = [child for child in run.family() if child.name() == "tritonserver"]
     assert len(servers) == 1
     os.kill(servers[0].pid, signal.SIGKILL)
