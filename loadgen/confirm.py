@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from loadgen.certify import Verdict, certify
@@ -19,7 +20,10 @@ FIRST_SHARE = 0.985
 """Of the estimated rate at the limit, where the first confirmation is tried."""
 
 _LOWER, _LOWER_WHEN_BROKEN, _LOWEST = 0.96, 0.92, 0.85
-"""What a rate is multiplied by after it was not decided, after it was broken, and at the least."""
+"""What a rate is multiplied by after it was not decided, after it was broken, and at the least; broken rates in a
+row are further apart each time, for then the estimate was wrong, or the server is slower than it was."""
+
+_LOWEST_AT_ONCE = 0.7
 
 _HALF_FOR_BAD_LUCK = 0.5
 """The share of what is left that a rate may need without any violation: with some it takes about twice that."""
@@ -44,6 +48,11 @@ class Attempt:
     def kept(self) -> bool:
         """Whether the rate may be promised."""
         return self.verdict.answer == "kept" and not self.overloaded and not self.problems
+
+    @property
+    def broken(self) -> bool:
+        """Whether the rate is surely too high."""
+        return (self.verdict.answer == "broken" or self.overloaded) and not self.problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +109,7 @@ def confirm(
         if confirming.untrusted():
             return confirming.confirmation(attempt.problems[0])
         if not attempt.problems:
-            rate *= _step_down(attempt, confirming.left_s())
+            rate *= _step_down(confirming.attempts, confirming.left_s())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,10 +162,12 @@ class _Confirming:
         return certify(log, limit_ms=self.limit_ms, quantile=self.quantile, confidence=self.confidence)
 
 
-def _step_down(attempt: Attempt, left_s: float) -> float:
-    """What to multiply the rate by: more where even without violations half of what is left would not do."""
-    if attempt.overloaded or attempt.verdict.answer == "broken":
-        return _LOWER_WHEN_BROKEN
+def _step_down(attempts: list[Attempt], left_s: float) -> float:
+    """What to multiply the rate by: less where even without violations half of what is left would not do."""
+    attempt = attempts[-1]
+    if attempt.broken:
+        in_a_row = sum(1 for _ in takewhile(lambda earlier: earlier.broken, reversed(attempts)))
+        return max(_LOWEST_AT_ONCE, math.pow(_LOWER_WHEN_BROKEN, in_a_row))
     from_nothing = replace(attempt.verdict, violations=0, n=0)
     needed_s = seconds_needed(from_nothing, attempt.rate_per_s)
     if not math.isfinite(needed_s):

@@ -132,9 +132,10 @@ def _tested_text(trial: TrialRecord) -> str:
     certificate = trial.certificate
     if certificate is None:
         return UNKNOWN
+    caveat = f"; {certificate.caveat}" if certificate.caveat else ""
     return (
         f"{certificate.requests:,} requests, {certificate.violations:,} over the limit, "
-        f"{certificate.runs} run{'s' if certificate.runs > 1 else ''}"
+        f"{certificate.runs} run{'s' if certificate.runs > 1 else ''}{caveat}"
     )
 
 

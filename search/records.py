@@ -77,6 +77,7 @@ class CertificateRecord(Record):
     violations: int
     seconds: float
     runs: int
+    caveat: str | None = Field(default=None, description="What keeps the promise from being a firm one.")
 
 
 class TrialRecord(Record):

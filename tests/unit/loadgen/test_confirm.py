@@ -91,3 +91,15 @@ def test_seconds_needed_are_those_after_which_a_steady_run_is_kept():
     assert seconds_needed(dataclasses.replace(verdict, violations=0), 1000) < seconds
     assert seconds_needed(dataclasses.replace(verdict, vif=60.0), 1000) > seconds
     assert seconds_needed(dataclasses.replace(verdict, violations=100), 1000) == math.inf
+
+
+def test_rates_that_break_in_a_row_are_further_and_further_apart():
+    """A server that became slower after its rate was estimated is found within few runs."""
+    load = SimulatedLoad(BATCHING_GPU)
+    assert confirmed(load, 3 * KNEE).kept is not None
+    steps = [
+        lower / higher for higher, lower in zip(load.rates, load.rates[1:], strict=False) if higher > 1.2 * KNEE
+    ]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > 0.9 > 0.75 > steps[-1]
+    assert len(load.rates) < 10

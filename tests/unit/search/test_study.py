@@ -103,6 +103,38 @@ def test_the_winner_is_confirmed_again_on_a_restarted_server(space: SearchSpace,
     assert certified.winner.certificate.runs == 2
 
 
+def after_the_search(bench: SimulatedBench, space: SearchSpace, folder: Path) -> tuple[Ledger, Budget]:
+    ledger = open_ledger(space, folder, storage="sqlite://", seed=3)
+    budget = Budget(total_s=600.0)
+    Search(ledger=ledger, bench=bench, slo=SLO, budget=budget, seed=3).run()
+    return ledger, budget
+
+
+def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    ledger, budget = after_the_search(bench, space, tmp_path)
+    bench.service_s = lambda config, size: default_service_s(config, size) * (50.0 if bench.restarts else 1.0)
+    certified = certify_best(ledger, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    assert certified.winner.certificate.runs == 1
+    assert "not again on a restarted server" in certified.winner.certificate.caveat
+
+
+def test_the_default_is_the_answer_where_it_was_confirmed_at_more(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    ledger, budget = after_the_search(bench, space, tmp_path)
+    default = default_config(space.engines[0])
+
+    def slower_when_restarted(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (1.0 if config == default or not bench.restarts else 2.0)
+
+    bench.service_s = slower_when_restarted
+    certified = certify_best(ledger, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    assert certified.winner.config == default
+    assert certified.baseline == certified.winner
+
+
 def test_most_trials_cost_little_because_they_cannot_win(space: SearchSpace, tmp_path: Path) -> None:
     ledger, _, _ = search_on(SimulatedBench(), space, tmp_path)
     pruned = [trial for trial in ledger.trials if trial.state == "pruned"]
@@ -150,6 +182,7 @@ def test_stopping_certifies_the_best_so_far(space: SearchSpace, tmp_path: Path) 
     assert len(ledger.trials) <= 5
     assert certified is not None
     assert certified.winner.certificate.runs == 1
+    assert "stopped" in certified.winner.certificate.caveat
 
 
 def test_the_same_seed_gives_the_same_trials_and_winner(space: SearchSpace, tmp_path: Path) -> None:
