@@ -63,8 +63,13 @@ def bursts(
     levels = _levels(latency_ns, limit_ns)
     slower = np.stack([np.bincount(block_of[latency_ns > level], minlength=blocks) for level in levels])
     vif = float(_inflation(counts.astype(float), slower.astype(float)).max())
-    vif = max(vif, 2 * n / span_ns * limit_ns / 4)
+    vif = max(vif, 2 * least_burst(n / span_ns * 1e9, limit_ns / 1e6))
     return Bursts(vif=max(1.0, vif), size=max(1.0, vif / 2), size_to_break=max(1.0, vif / 6))
+
+
+def least_burst(rate_per_s: float, limit_ms: float) -> float:
+    """Violations in a burst that are assumed at the least: a quarter of the limit's worth of requests."""
+    return rate_per_s * limit_ms / 4000
 
 
 def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:

@@ -113,9 +113,12 @@ def _comparison(found: RecommendationRecord) -> Table:
 def _rate_text(trial: TrialRecord) -> str:
     if trial.certificate is not None:
         return f"{trial.certificate.rate_per_s:,.0f}/s certified"
-    if trial.rate_at_limit_per_s is None:
-        return UNKNOWN
-    return f"about {trial.rate_at_limit_per_s:,.0f}/s, not certified"
+    return UNKNOWN if trial.rate_at_limit_per_s is None else "not certified"
+
+
+def _edge_text(trial: TrialRecord) -> str:
+    """Where the search saw the limit break: beside a certified rate, so that two rates of one kind compare."""
+    return UNKNOWN if trial.rate_at_limit_per_s is None else f"about {trial.rate_at_limit_per_s:,.0f}/s"
 
 
 def _p99_text(trial: TrialRecord) -> str:
@@ -148,6 +151,7 @@ _ROWS = (
         "queue delay",
         lambda trial: f"{trial.config.max_queue_delay_us / 1000:g} ms" if trial.config.dynamic_batching else "-",
     ),
+    ("limit breaks at", _edge_text),
     ("sustained rate", _rate_text),
     ("p99 at that rate", _p99_text),
     ("tested with", _tested_text),

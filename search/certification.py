@@ -7,7 +7,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from loadgen.bursts import least_burst
 from loadgen.confirm import FIRST_SHARE, confirm
+from loadgen.evidence import requests_needed
 from search import events
 from search.bench import BenchFailed
 from search.records import CertificateRecord
@@ -37,7 +39,12 @@ SHARE_FOR_SECOND_RUN = 0.6
 
 LAST_RESORT_S = 15.0
 LAST_RESORT_SHARE = 0.6
-"""Seconds kept back for a last try far below the estimate, where few requests decide: a low promise beats none."""
+LAST_RESORT_OF_WHAT_IS_LEFT = 0.5
+"""Seconds kept back, at the least and at the most, for a last try far below the estimate, where few requests
+decide: a low promise beats none."""
+
+BAD_LUCK = 1.3
+"""Longer than the shortest run that decides: some of it is warm-up, and it is looked at every half second."""
 
 TYPICAL_VIF = 50.0
 TYPICAL_ELASTICITY = 20.0
@@ -202,19 +209,35 @@ def first_share(trial: Trial, slo: Slo, budget_s: float) -> float:
     return max(LAST_RESORT_SHARE, FIRST_SHARE - 2 * error)
 
 
+def least_s(rate_per_s: float, slo: Slo) -> float:
+    """Seconds that a confirmation takes in which no request is over the limit; see `loadgen.bursts` for them."""
+    burst = max(1.0, least_burst(rate_per_s, slo.limit_ms))
+    requests = requests_needed(0, 1 - slo.quantile, burst, slo.confidence)
+    return BAD_LUCK * requests / rate_per_s + 3e-3 * slo.limit_ms
+
+
 def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
     """The first candidate that keeps more than the next is expected to; the last one has no floor."""
     for index, trial in enumerate(candidates):
-        budget_s = min(SHARE_FOR_FIRST_RUN * certifier.left_s(), certifier.left_s() - LAST_RESORT_S)
+        left_s = certifier.left_s()
+        last_resort_s = max(LAST_RESORT_S, least_s(LAST_RESORT_SHARE * _estimate(candidates[0]), certifier.slo))
+        kept_back_s = min(last_resort_s, LAST_RESORT_OF_WHAT_IS_LEFT * left_s)
+        budget_s = min(SHARE_FOR_FIRST_RUN * left_s, left_s - kept_back_s)
         share = first_share(trial, certifier.slo, budget_s)
-        following = candidates[index + 1].rate_at_limit_per_s if index + 1 < len(candidates) else None
-        floor_per_s = NEARLY * share * (following or 0.0)
+        if budget_s < least_s(share * _estimate(trial), certifier.slo):
+            return None  # and those that follow need even longer
+        following = _estimate(candidates[index + 1]) if index + 1 < len(candidates) else 0.0
         confirmed = _loaded_and_confirmed(
-            certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
+            certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=NEARLY * share * following
         )
         if confirmed is not None:
             return confirmed
     return None
+
+
+def _estimate(trial: Trial) -> float:
+    assert trial.rate_at_limit_per_s is not None
+    return trial.rate_at_limit_per_s
 
 
 def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:

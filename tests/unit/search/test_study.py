@@ -12,7 +12,7 @@ from model_repo.spec import Engine, ServingConfig, TensorSpec
 from search import events
 from search.bench import BenchFailed
 from search.budget import Budget
-from search.certification import Certified, certify_best
+from search.certification import Certified, certify_best, least_s
 from search.ledger import Ledger, open_ledger
 from search.records import Slo
 from search.space import MachineLimits, SearchSpace, default_config, search_space
@@ -118,6 +118,24 @@ def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: Search
     assert certified is not None
     assert certified.winner.certificate.runs == 1
     assert "not again on a restarted server" in certified.winner.certificate.caveat
+
+
+def test_at_low_rates_the_seconds_go_to_one_promise_not_to_many_tries(space: SearchSpace, tmp_path: Path) -> None:
+    """A model of a ResNet's size on two cores: one confirmation takes about a minute."""
+    slo = Slo(limit_ms=500.0)
+    bench = SimulatedBench(
+        service_s=lambda config, size: 40 * default_service_s(config, size) / 4, limit_ms=slo.limit_ms
+    )
+    ledger, certified, _ = search_on(bench, space, tmp_path, slo=slo)
+    best = ledger.best()
+    assert best is not None
+    assert certified is not None
+    assert certified.winner.certificate.rate_per_s > 0.55 * best.rate_at_limit_per_s
+
+
+def test_the_least_seconds_are_those_of_a_run_without_violations() -> None:
+    assert least_s(30.0, Slo(limit_ms=500.0)) > 2 * least_s(30.0, Slo(limit_ms=100.0))
+    assert 300 / 1000 < least_s(1000.0, Slo(limit_ms=1.0)) < 1.0
 
 
 def test_the_default_is_the_answer_where_it_was_confirmed_at_more(space: SearchSpace, tmp_path: Path) -> None:
