@@ -40,7 +40,7 @@ def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -
     else:
         message.backend, message.platform = _native_backend(config)
         message.default_model_filename = config.engine.model_file
-        _add_cuda_graphs(message, config)
+        _add_optimization(message, config)
     for key, value in _parameters(config, runtime).items():
         message.parameters[key].string_value = value
     return str(text_format.MessageToString(message))
@@ -59,6 +59,26 @@ def warmup_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
     """The batch sizes worth warming up, ascending: 1, the powers of two, and the maximum; (1,) for no batching."""
     powers = {2**exponent for exponent in range(max(1, max_batch_size).bit_length())}
     return tuple(sorted(powers | {max(1, max_batch_size)}))
+
+
+def graph_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """Batch sizes worth a CUDA graph each, ascending: powers of two, from an eighth of the maximum on its eighths.
+
+    A batch replays the next larger graph, so a full queue pads by an eighth at most; () for no batching.
+    """
+    if max_batch_size == 0:
+        return ()
+    step = max(1, max_batch_size // 8)
+    small = {2**exponent for exponent in range(step.bit_length())}
+    return tuple(sorted({*small, *range(step, max_batch_size + 1, step), max_batch_size}))
+
+
+def executed_batch_sizes(config: ServingConfig) -> tuple[int, ...]:
+    """The batch sizes that our GPU runtime executes; batches in between are padded to the next. () on the CPU."""
+    if config.engine.device == "cpu" or config.max_batch_size == 0:
+        return ()
+    chosen = config.cuda_graph_batch_sizes or warmup_batch_sizes(config.max_batch_size)
+    return tuple(sorted({*chosen, config.max_batch_size}))
 
 
 def _protobuf() -> tuple[Any, Any]:
@@ -110,32 +130,63 @@ def _warmup(config: ServingConfig) -> list[dict[str, Any]]:
         }
         for spec in config.engine.inputs
     }
-    sizes = warmup_batch_sizes(config.max_batch_size)
+    sizes = executed_batch_sizes(config) or warmup_batch_sizes(config.max_batch_size)
     return [{"name": f"batch_{size}", "batch_size": size, "inputs": inputs} for size in sizes]
 
 
 def _parameters(config: ServingConfig, runtime: Runtime) -> dict[str, str]:
-    if config.engine.backend != "onnxruntime":
-        return {"model_file": config.engine.model_file} if runtime == "python" else {}
+    engine = config.engine
     if runtime == "native":
+        return _native_parameters(config)
+    if engine.device == "gpu":
         return {
-            "intra_op_thread_count": str(config.intra_op_threads),
-            "inter_op_thread_count": "1",
-            "execution_mode": "0",
+            "model_file": engine.model_file,
+            "engine_backend": engine.backend,
+            "batch_sizes": ",".join(str(size) for size in executed_batch_sizes(config)),
+            "cuda_graphs": str(int(bool(config.cuda_graph_batch_sizes))),
+            "tf32": str(int(engine.precision == "tf32")),
+            **dict(config.backend_options),
         }
     return {
-        "model_file": config.engine.model_file,
+        "model_file": engine.model_file,
         "intra_op_threads": str(config.intra_op_threads),
         "allow_spinning": "0",
     }
 
 
+def _native_parameters(config: ServingConfig) -> dict[str, str]:
+    if config.engine.backend != "onnxruntime":
+        return {}
+    return {
+        "intra_op_thread_count": str(config.intra_op_threads),
+        "inter_op_thread_count": "1",
+        "execution_mode": "0",
+    }
+
+
+def _add_optimization(message: Any, config: ServingConfig) -> None:
+    """What Triton's own backends can do on a GPU."""
+    if config.engine.device == "cpu":
+        return
+    message.optimization.input_pinned_memory.enable = True
+    message.optimization.output_pinned_memory.enable = True
+    if config.engine.backend == "tensorrt":
+        # The next batch is formed while this one is still copied: fewer gaps, but smaller batches.
+        message.optimization.eager_batching = dict(config.backend_options).get("eager_batching") == "1"
+        _add_cuda_graphs(message, config)
+
+
 def _add_cuda_graphs(message: Any, config: ServingConfig) -> None:
     """One graph per batch size, also for the smaller batches down to the next: else only exact sizes replay."""
-    if config.engine.backend != "tensorrt" or not config.cuda_graph_batch_sizes:
+    if not config.cuda_graph_batch_sizes:
         return
     message.optimization.cuda.graphs = True
     shapes = {spec.name: spec.concrete_shape for spec in config.engine.inputs}
+    if any(shape is None for shape in shapes.values()):
+        raise ValueError(
+            f"{config.engine.model_name}: a CUDA graph needs the size of every dimension.\n"
+            "Give the shapes of its inputs, or serve it without CUDA graphs."
+        )
     lower_bound = 1
     for size in sorted(set(config.cuda_graph_batch_sizes)):
         graph = message.optimization.cuda.graph_spec.add(batch_size=size)

@@ -83,6 +83,13 @@ LAUNCHERS: dict[ServerKind, Launcher] = {
 """The kinds that we start ourselves. `remote` is not among them: somebody else started it."""
 
 
+_GPU_SHARED_MEMORY = (
+    f"--backend-config=python,shm-default-byte-size={128 * 2**20}",
+    f"--backend-config=python,shm-growth-byte-size={128 * 2**20}",
+)
+"""Large steps from the start: each growth is a new mapping, which the GPU runtime has to page-lock anew."""
+
+
 def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> tuple[str, ...]:
     return (
         f"--id={token}",
@@ -100,6 +107,7 @@ def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, tok
         "--log-verbose=0",
         f"--exit-timeout-secs={max(1, round(options.exit_grace_s))}",
         f"--backend-config=python,shm-region-prefix-name={token}-",
+        *(_GPU_SHARED_MEMORY if options.gpu else ()),
     )
 
 

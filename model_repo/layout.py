@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from model_repo.config_pbtxt import Runtime
-    from model_repo.spec import Backend, ServingConfig
+    from model_repo.spec import Engine, ServingConfig
 
 VERSION = "1"
 """The version folder of every model we write: one model, one version."""
 
-RUNTIME_FILES: dict[Backend, Path] = {"onnxruntime": Path(__file__).with_name("runtime") / "onnx_runtime.py"}
-"""Engine backend -> the code that becomes `model.py` in the Python backend."""
+RUNTIME = Path(__file__).with_name("runtime")
+"""The code that runs inside Triton's Python backend."""
+
+PACKAGES = {"onnxruntime": "onnxruntime-gpu", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
+"""Engine backend -> what its Python needs on a GPU, besides cuda-bindings and numpy."""
 
 _ADVICE = {
     errno.ENOSPC: "The disk is full: free some space, or choose another folder.",
@@ -38,14 +41,14 @@ _ADVICE = {
 _README = """\
 # Model repository for Triton
 
-`{model_name}` as it was measured: ONNX Runtime inside Triton's Python backend.
+`{model_name}` as it was measured: a {engine} engine inside Triton's Python backend.
 
     tritonserver --model-repository=THIS_FOLDER
 
 The path of this folder must not contain blanks: Triton's Python backend does not start with them.
-The Python that it uses needs ONNX Runtime and numpy, for instance in NVIDIA's container:
+The Python that it uses needs these packages, for instance in NVIDIA's container:
 
-    pip install onnxruntime        # on a GPU: onnxruntime-gpu
+    pip install {packages}
 """
 
 
@@ -78,8 +81,21 @@ def write_final_repository(root: Path, config: ServingConfig) -> Path:
     """
     model_dir = write_repository(root, config, copy=True)
     with writing(root):
-        (root / "README.md").write_text(_README.format(model_name=config.engine.model_name))
+        (root / "README.md").write_text(_readme(config.engine))
     return model_dir
+
+
+def runtime_files(engine: Engine) -> dict[str, Path]:
+    """What the Python backend needs beside the engine: the name in the version folder -> our file.
+
+    Raises ValueError where this engine cannot run without a GPU.
+    """
+    if engine.device == "gpu":
+        helpers = sorted((RUNTIME / "tritune_gpu").glob("*.py"))
+        return {"model.py": RUNTIME / "gpu_model.py", **{f"tritune_gpu/{file.name}": file for file in helpers}}
+    if engine.backend != "onnxruntime":
+        raise ValueError(f"{engine.model_name}: a {engine.backend} engine runs on a GPU, not on the CPU")
+    return {"model.py": RUNTIME / "onnx_runtime.py"}
 
 
 def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "python") -> Path:
@@ -106,17 +122,26 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
         target.parent.mkdir(parents=True, exist_ok=True)
         _place(source, target, copy=copy)
     if runtime == "python":
-        model_py = Path(shutil.copyfile(_runtime_file(config), version_dir / "model.py"))
-        if not copy:
+        _add_runtime(version_dir, config.engine, compiled=not copy)
+
+
+def _add_runtime(version_dir: Path, engine: Engine, *, compiled: bool) -> None:
+    for name, source in runtime_files(engine).items():
+        target = version_dir / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, target)
+        if compiled:
             # Else the first instance does it, and Triton takes the changed folder for a changed model.
-            py_compile.compile(str(model_py), doraise=True)
+            py_compile.compile(str(target), doraise=True)
 
 
-def _runtime_file(config: ServingConfig) -> Path:
-    backend = config.engine.backend
-    if backend not in RUNTIME_FILES:
-        raise ValueError(f"Triton's Python backend runs {', '.join(RUNTIME_FILES)} engines here, not {backend}")
-    return RUNTIME_FILES[backend]
+def _readme(engine: Engine) -> str:
+    on_gpu = f"{PACKAGES[engine.backend]} cuda-bindings numpy"
+    return _README.format(
+        model_name=engine.model_name,
+        engine=f"{engine.backend} {engine.precision}",
+        packages=on_gpu if engine.device == "gpu" else "onnxruntime numpy",
+    )
 
 
 def _place(source: Path, target: Path, *, copy: bool) -> None:

@@ -88,7 +88,9 @@ class ServingConfig:
 
     `max_batch_size` 0 means no batching: each request carries the whole tensors. `intra_op_threads` 0
     leaves the number to ONNX Runtime (one per core). `preferred_batch_sizes` empty means that Triton
-    prefers the maximum batch size alone.
+    prefers the maximum batch size alone. `cuda_graph_batch_sizes` empty means no CUDA graphs; a batch in between
+    is padded to the next. `backend_options` are (name, value) pairs for whatever runs a GPU engine: `input_path`
+    and `gpu_wait` for our runtime (`runtime/tritune_gpu/opening.py`), `eager_batching` for Triton's TensorRT.
     """
 
     engine: Engine
@@ -99,6 +101,7 @@ class ServingConfig:
     preferred_batch_sizes: tuple[int, ...] = ()
     intra_op_threads: int = 0
     cuda_graph_batch_sizes: tuple[int, ...] = ()
+    backend_options: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.max_batch_size < 0 or self.instance_count < 1:

@@ -1,7 +1,7 @@
 import dataclasses
 import errno
 import os
-from pathlib import Path
+import re
 
 import pytest
 from engines import cnn_engine, plain_engine
@@ -139,13 +139,23 @@ def test_an_engine_without_a_runtime_is_named(tmp_path):
     file = tmp_path / "model.plan"
     file.write_bytes(b"")
     engine = plain_engine(backend="tensorrt", model_file="model.plan", files=(("model.plan", file),))
-    with pytest.raises(ValueError, match="not tensorrt"):
+    with pytest.raises(ValueError, match="a tensorrt engine runs on a GPU"):
         write_repository(tmp_path / "repository", ServingConfig(engine=engine, max_batch_size=4))
 
 
-def test_every_runtime_file_exists_and_imports_nothing_of_ours():
-    for file in layout.RUNTIME_FILES.values():
-        text = Path(file).read_text()
-        assert "class TritonPythonModel" in text
-        assert "import model_repo" not in text
-        assert "from model_repo" not in text
+@pytest.mark.parametrize("engine", [plain_engine(), plain_engine(backend="tensorrt_rtx", device="gpu")])
+def test_the_runtime_exists_and_imports_nothing_of_ours(engine):
+    files = layout.runtime_files(engine)
+    assert "class TritonPythonModel" in files["model.py"].read_text()
+    for file in files.values():
+        assert not re.search(r"(import|from) (model_repo|search|loadgen|optimizer)", file.read_text())
+
+
+def test_a_gpu_engine_brings_its_helpers_compiled(tmp_path):
+    file = tmp_path / "model.plan"
+    file.write_bytes(b"plan")
+    engine = plain_engine(backend="tensorrt", device="gpu", model_file="model.plan", files=(("model.plan", file),))
+    version = write_repository(tmp_path / "repository", ServingConfig(engine=engine, max_batch_size=4)) / "1"
+    helpers = {path.name for path in (version / "tritune_gpu").glob("*.py")}
+    assert {"__init__.py", "driver.py", "runner.py", "tensorrt_engine.py"} <= helpers
+    assert len(list((version / "tritune_gpu" / "__pycache__").iterdir())) == len(helpers)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from model_repo.launchers import _embedded_folder
-from model_repo.layout import RUNTIME_FILES
+from model_repo.layout import RUNTIME
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def runtime():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(_embedded_folder() / "backends" / "python")
         patch.setattr(sys, "dont_write_bytecode", True)
-        spec = importlib.util.spec_from_file_location("triton_model", RUNTIME_FILES["onnxruntime"])
+        spec = importlib.util.spec_from_file_location("triton_model", RUNTIME / "onnx_runtime.py")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         yield module

@@ -1,0 +1,59 @@
+"""The model.py of a GPU engine in Triton's Python backend: TensorRT, TensorRT-RTX or ONNX Runtime, without torch.
+
+Copied as it is into `<model>/1/model.py`, with the folder `tritune_gpu` beside it, so it imports nothing else of
+ours. `tritune_gpu.opening` says which `parameters` of the model's configuration it reads.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from tritune_gpu.opening import open_runner
+
+
+class TritonPythonModel:
+    """What Triton's Python backend calls: `initialize` once per instance, then `execute` per batch."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        """Load the engine and record its graphs. What is raised here fails the load, its text being the reason."""
+        config = json.loads(args["model_config"])
+        version_dir = Path(args["model_repository"], args["model_version"])
+        self._runner = open_runner(version_dir, config, device=int(args["model_instance_device_id"]))
+        self._inputs = [tensor["name"] for tensor in config["input"]]
+        self._batched = config["max_batch_size"] > 0
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """One response per request, in order. Requests of one call always have equal shapes past the batch."""
+        try:
+            if self._batched:
+                return self._run(requests)
+            return [self._run([request])[0] for request in requests]
+        except Exception as error:
+            # Whatever the engine raises is the answer to the requests it was given.
+            if len(requests) == 1:
+                return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))]
+            # One bad request must not fail its neighbours: find it by running each alone.
+            return [response for request in requests for response in self.execute([request])]
+
+    def _run(self, requests: list[Any]) -> list[Any]:
+        arrays = [
+            {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self._inputs}
+            for request in requests
+        ]
+        outputs = self._runner.run(arrays).items()
+        if len(requests) == 1:
+            return [pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in outputs])]
+        responses, start, first = [], 0, self._inputs[0]
+        for request in arrays:
+            end = start + len(request[first])
+            tensors = [pb_utils.Tensor(name, array[start:end]) for name, array in outputs]
+            responses.append(pb_utils.InferenceResponse(tensors))
+            start = end
+        return responses

@@ -1,0 +1,112 @@
+"""ONNX models on ONNX Runtime's CUDA provider, bound to our device memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime as ort
+
+from .engine import Port, Shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+DTYPES = {
+    "tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64,
+    "tensor(bool)": np.bool_, "tensor(int8)": np.int8, "tensor(int16)": np.int16, "tensor(int32)": np.int32,
+    "tensor(int64)": np.int64, "tensor(uint8)": np.uint8, "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32, "tensor(uint64)": np.uint64,
+}  # fmt: skip
+
+_RUNS_UNTIL_CAPTURED = 2
+"""The first settles memory, the second records the graph and replays it."""
+
+
+class OnnxRuntimeEngine:
+    """A session on one GPU and one stream. Never falls back from GPU to CPU silently."""
+
+    def __init__(self, model: Path, *, device: int, stream: int, cuda_graphs: bool, tf32: bool = False) -> None:
+        if hasattr(ort, "preload_dlls"):
+            ort.preload_dlls()
+        options = ort.SessionOptions()
+        options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+        options.intra_op_num_threads = 1  # the CPU only launches
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        cuda = {
+            "device_id": str(device),
+            "user_compute_stream": str(stream),
+            "enable_cuda_graph": str(int(cuda_graphs)),
+            "use_tf32": str(int(tf32)),
+        }
+        self._session = ort.InferenceSession(
+            str(model), options, providers=[("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
+        )
+        if self._session.get_providers()[0] != "CUDAExecutionProvider":
+            raise RuntimeError(
+                f"ONNX Runtime has no working CUDA provider, it offers {self._session.get_providers()}"
+            )
+        self.inputs = tuple(_port(value) for value in self._session.get_inputs())
+        self.outputs = tuple(_port(value) for value in self._session.get_outputs())
+        self.captures_itself = cuda_graphs
+        self._device = device
+        self._graphs = 0
+
+    def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> OnnxRuntimeBound:
+        """Executes once, because only then the outputs' shapes are known."""
+        binding = self._session.io_binding()
+        for port in self.inputs:
+            shape, address = list(shapes[port.name]), addresses[port.name]
+            binding.bind_input(port.name, "cuda", self._device, port.dtype.type, shape, address)
+        for port in self.outputs:
+            binding.bind_output(port.name, "cuda", self._device)
+        self._session.run_with_iobinding(binding, _run_options(graph=-1))
+        found = [tuple(value.shape()) for value in binding.get_outputs()]
+        output_shapes = {port.name: shape for port, shape in zip(self.outputs, found, strict=True)}
+        binding.clear_binding_outputs()
+        self._graphs += 1
+        graph = self._graphs if self.captures_itself else -1
+        return OnnxRuntimeBound(self._session, binding, self.outputs, output_shapes, self._device, graph)
+
+
+class OnnxRuntimeBound:
+    """See `engine.Bound`. `graph` is the number of its CUDA graph in the session, -1 for none."""
+
+    def __init__(
+        self, session: Any, binding: Any, outputs: tuple[Port, ...], output_shapes: Shapes, device: int, graph: int
+    ) -> None:
+        self.output_shapes = output_shapes
+        self._session = session
+        self._binding = binding
+        self._outputs = outputs
+        self._device = device
+        self._graph = graph
+        self._options = _run_options(graph=graph)
+
+    def put_outputs(self, addresses: Mapping[str, int]) -> None:
+        """Records the graph, where there is one to record."""
+        for port in self._outputs:
+            shape, address = list(self.output_shapes[port.name]), addresses[port.name]
+            self._binding.bind_output(port.name, "cuda", self._device, port.dtype.type, shape, address)
+        if self._graph >= 0:
+            for _ in range(_RUNS_UNTIL_CAPTURED):
+                self._session.run_with_iobinding(self._binding, self._options)
+
+    def enqueue(self, stream: int) -> None:  # noqa: ARG002 - the session has its own for life
+        """See `engine.Bound`."""
+        self._session.run_with_iobinding(self._binding, self._options)
+
+
+def _run_options(*, graph: int) -> Any:
+    """Without a wait at the end of the run: the copy out follows on the same stream."""
+    options = ort.RunOptions()
+    options.add_run_config_entry("gpu_graph_id", str(graph))
+    options.add_run_config_entry("disable_synchronize_execution_providers", "1")
+    return options
+
+
+def _port(value: Any) -> Port:
+    if value.type not in DTYPES:
+        raise RuntimeError(f"{value.name} is a {value.type}, which cannot be bound to GPU memory here.")
+    return Port(name=value.name, dtype=np.dtype(DTYPES[value.type]))

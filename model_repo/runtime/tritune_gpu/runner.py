@@ -1,0 +1,227 @@
+"""Runs batches of requests: one copy in, one execution, one copy out, in memory that was set aside beforehand."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from .host_memory import DirectMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .driver import Cuda
+    from .engine import Bound, GpuEngine, Port, Shapes
+
+Array = np.ndarray[Any, Any]
+InputPath = Literal["pinned", "direct"]
+"""`pinned`: requests are joined in page-locked memory, whose copy to the GPU is part of the graph.
+`direct`: the GPU reads each request where Triton put it."""
+
+MOST_BOUND = 64
+"""Shapes that are kept ready; beyond it the one that was made first goes."""
+
+
+class Buffer:
+    """The same tensor of every batch: device memory and page-locked host memory of equal size."""
+
+    def __init__(self, port: Port, cuda: Cuda) -> None:
+        self.port = port
+        self._cuda = cuda
+        self._host: Array = np.empty(0, dtype=np.uint8)
+        self.size_bytes = 0
+        self.device = 0
+        self.host_address = 0
+
+    def grow(self, size_bytes: int) -> bool:
+        """Make room for that much; True where that moved the memory, so that what was bound to it is void."""
+        if size_bytes <= self.size_bytes:
+            return False
+        size_bytes = max(size_bytes, 2 * self.size_bytes)  # old memory stays taken: at most as much again
+        self.device = self._cuda.allocate(size_bytes)
+        self._host = self._cuda.allocate_pinned(size_bytes)
+        self.host_address = self._host.__array_interface__["data"][0]
+        self.size_bytes = size_bytes
+        return True
+
+    def host(self, shape: tuple[int, ...]) -> Array:
+        """The host memory's first bytes as an array of this shape."""
+        size_bytes = self.bytes_of(shape)
+        return self._host[:size_bytes].view(self.port.dtype).reshape(shape)
+
+    def bytes_of(self, shape: tuple[int, ...]) -> int:
+        """How many bytes an array of this shape has."""
+        return math.prod(shape) * self.port.dtype.itemsize
+
+
+class Prepared:
+    """Everything for one set of shapes: the bound engine, and its recorded graph where there is one."""
+
+    def __init__(self, bound: Bound, shapes: Shapes) -> None:
+        self.bound = bound
+        self.shapes = shapes
+        self.graph: int | None = None
+
+
+class Runner:
+    """One engine on one stream. Not for several threads.
+
+    `batch_sizes` are those that are executed, ascending: a batch is padded to the next of them, with rows whose
+    results nobody sees. Beyond the last, a batch is executed as it is. `max_batch_size` 0: requests carry whole
+    tensors, and come alone.
+    """
+
+    def __init__(
+        self,
+        engine: GpuEngine,
+        cuda: Cuda,
+        stream: int,
+        *,
+        max_batch_size: int,
+        batch_sizes: Sequence[int] = (),
+        cuda_graphs: bool = False,
+        input_path: InputPath = "pinned",
+    ) -> None:
+        self._engine = engine
+        self._cuda = cuda
+        self._stream = stream
+        self._max_batch_size = max_batch_size
+        self._batch_sizes = sorted(set(batch_sizes)) if max_batch_size else []
+        self._record = cuda_graphs and not engine.captures_itself
+        self._direct = DirectMemory(cuda) if input_path == "direct" else None
+        self._in = {port.name: Buffer(port, cuda) for port in engine.inputs}
+        self._out = {port.name: Buffer(port, cuda) for port in engine.outputs}
+        self._prepared: dict[tuple[tuple[int, ...], ...], Prepared] = {}
+
+    def run(self, requests: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+        """The outputs of all requests together, in order; overwritten by the next run.
+
+        Requests have equal shapes past the batch, and contiguous arrays of the engine's dtypes.
+        """
+        rows, shapes = self._batch_of(requests)
+        prepared = self.prepare(shapes)
+        filled = self._fill(requests, prepared)
+        self._execute(prepared, filled=filled)
+        outputs = {}
+        for name, shape in prepared.bound.output_shapes.items():
+            outputs[name] = self._out[name].host((rows, *shape[1:]) if self._max_batch_size else shape)
+        return outputs
+
+    def prepare(self, shapes: Shapes) -> Prepared:
+        """Bind, and record where graphs are wanted, unless that was done for these shapes before."""
+        key = tuple(shapes[name] for name in self._in)
+        if key not in self._prepared:
+            if len(self._prepared) >= MOST_BOUND:
+                self._forget(next(iter(self._prepared)))
+            self._prepared[key] = self._bind(shapes)
+        return self._prepared[key]
+
+    def warm_up(self, row_shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Prepare every batch size for rows of these shapes, largest first, so that memory moves at most once."""
+        for size in reversed(self._batch_sizes):
+            prepared = self.prepare({name: (size, *shape) for name, shape in row_shapes.items()})
+            self._execute(prepared, filled=False)
+
+    def replay(self, prepared: Prepared) -> None:
+        """Give one execution to the stream with the data that is on the GPU, without copies in; do not wait."""
+        self._compute(prepared)
+
+    def _batch_of(self, requests: Sequence[Mapping[str, Array]]) -> tuple[int, Shapes]:
+        """How many rows there are, and the shapes to execute."""
+        first = requests[0]
+        if not self._max_batch_size:
+            return 1, {name: first[name].shape for name in self._in}
+        name = next(iter(self._in))
+        rows = sum(len(request[name]) for request in requests)
+        at = bisect_left(self._batch_sizes, rows)
+        size = self._batch_sizes[at] if at < len(self._batch_sizes) else rows
+        return rows, {name: (size, *first[name].shape[1:]) for name in self._in}
+
+    def _bind(self, shapes: Shapes) -> Prepared:
+        self._make_room(self._in, shapes)
+        bound = self._engine.bind(shapes, {name: buffer.device for name, buffer in self._in.items()})
+        self._make_room(self._out, bound.output_shapes)
+        prepared = Prepared(bound, shapes)
+        bound.put_outputs({name: buffer.device for name, buffer in self._out.items()})
+        if self._record:
+            self._compute(prepared)  # the first execution compiles and allocates, which no graph can hold
+            self._cuda.wait(self._stream)
+            with self._cuda.capture(self._stream) as captured:
+                if self._direct is None:
+                    self._copy_in(prepared)
+                bound.enqueue(self._stream)
+                self._copy_out(prepared)
+            prepared.graph = captured.handle
+        return prepared
+
+    def _make_room(self, buffers: Mapping[str, Buffer], shapes: Shapes) -> None:
+        """Memory for these shapes at the full batch. Where it moves, what was bound to the old is forgotten."""
+        moved = [
+            buffer.grow(buffer.bytes_of(self._at_full_batch(shapes[name]))) for name, buffer in buffers.items()
+        ]
+        if any(moved):
+            for key in list(self._prepared):
+                self._forget(key)
+
+    def _at_full_batch(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (max(shape[0], self._max_batch_size), *shape[1:]) if self._max_batch_size else shape
+
+    def _forget(self, key: tuple[tuple[int, ...], ...]) -> None:
+        graph = self._prepared.pop(key).graph
+        if graph is not None:
+            self._cuda.free_graph(graph)
+
+    def _fill(self, requests: Sequence[Mapping[str, Array]], prepared: Prepared) -> bool:
+        """Bring the requests to the GPU, or only into page-locked memory where the graph does the rest.
+
+        Gives whether the copy in has been enqueued already.
+        """
+        for name, buffer in self._in.items():
+            offset = 0
+            host = buffer.host(prepared.shapes[name]).reshape(-1).view(np.uint8)
+            for request in requests:
+                part = request[name]
+                if self._direct is not None and self._sent_directly(part, buffer.device + offset):
+                    offset += part.nbytes
+                    continue
+                host[offset : offset + part.nbytes] = part.reshape(-1).view(np.uint8)
+                if self._direct is not None:
+                    self._cuda.copy_in(
+                        buffer.device + offset, buffer.host_address + offset, part.nbytes, self._stream
+                    )
+                offset += part.nbytes
+        return self._direct is not None
+
+    def _sent_directly(self, part: Array, device: int) -> bool:
+        assert self._direct is not None
+        address = part.__array_interface__["data"][0]
+        if not self._direct.covers(address, part.nbytes):
+            return False
+        self._cuda.copy_in(device, address, part.nbytes, self._stream)
+        return True
+
+    def _execute(self, prepared: Prepared, *, filled: bool) -> None:
+        if prepared.graph is not None:
+            self._cuda.launch(prepared.graph, self._stream)
+        else:
+            if not filled:
+                self._copy_in(prepared)
+            self._compute(prepared)
+            self._copy_out(prepared)
+        self._cuda.wait(self._stream)
+
+    def _compute(self, prepared: Prepared) -> None:
+        prepared.bound.enqueue(self._stream)
+
+    def _copy_in(self, prepared: Prepared) -> None:
+        for name, buffer in self._in.items():
+            size_bytes = buffer.bytes_of(prepared.shapes[name])
+            self._cuda.copy_in(buffer.device, buffer.host_address, size_bytes, self._stream)
+
+    def _copy_out(self, prepared: Prepared) -> None:
+        for name, buffer in self._out.items():
+            size_bytes = buffer.bytes_of(prepared.bound.output_shapes[name])
+            self._cuda.copy_out(buffer.host_address, buffer.device, size_bytes, self._stream)

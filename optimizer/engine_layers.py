@@ -1,0 +1,68 @@
+"""In which precision an engine really computes: read from the engine inspector's description."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LAYER = re.compile(
+    r"^Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: (?P<inputs>.*?), Outputs: (?P<rest>.*)$"
+)
+_FORMAT = re.compile(r"Format/Datatype: ([^}]*)")
+_NODE = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
+_PRECISIONS = (  # the first that is found in TensorRT's words for a tensor's format
+    ("bf16", re.compile(r"bfloat16|bf16", re.IGNORECASE)),
+    ("fp16", re.compile(r"\bhalf\b|\bfp16\b", re.IGNORECASE)),
+    ("fp8", re.compile(r"\bfp8\b|\be4m3\b", re.IGNORECASE)),
+    ("int8", re.compile(r"\bint8\b", re.IGNORECASE)),
+    ("fp32", re.compile(r"\bfloat\b|\bfp32\b", re.IGNORECASE)),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One layer of an engine: the precisions of its inputs, and the ONNX nodes that went into it."""
+
+    name: str
+    kind: str
+    precisions: frozenset[str]
+    nodes: tuple[str, ...]
+
+
+def layers_from_description(text: str) -> tuple[Layer, ...]:
+    """The layers in the inspector's one-line format, which the builder's verbose log has too; the rest is skipped."""
+    found = (_LAYER.match(line.strip()) for line in text.splitlines())
+    return tuple(
+        Layer(
+            name=match["name"],
+            kind=match["kind"],
+            precisions=frozenset(filter(None, map(_precision, _FORMAT.findall(match["inputs"])))),
+            nodes=tuple(_NODE.findall(match["rest"])),
+        )
+        for match in found
+        if match
+    )
+
+
+def executed_precisions(layers: tuple[Layer, ...], nodes: frozenset[str], wanted: str) -> Mapping[str, int]:
+    """How many of these ONNX nodes are executed in which precision, those in the `wanted` one first.
+
+    A node that TensorRT split or fused counts as `wanted` where any layer with a part of it reads that precision.
+    Where no layer names any of the nodes, all layers are counted instead.
+    """
+    by_node: dict[str, set[str]] = {}
+    for layer in layers:
+        for node in nodes.intersection(layer.nodes):
+            by_node.setdefault(node, set()).update(layer.precisions)
+    seen = list(by_node.values()) or [set(layer.precisions) for layer in layers if layer.precisions]
+    counts = Counter(wanted if wanted in found else min(found, default="unknown") for found in seen)
+    return dict(sorted(counts.items(), key=lambda item: (item[0] != wanted, item[0])))
+
+
+def _precision(words: str) -> str | None:
+    return next((name for name, pattern in _PRECISIONS if pattern.search(words)), None)

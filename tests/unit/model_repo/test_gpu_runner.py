@@ -1,0 +1,148 @@
+"""Batches, padding, graphs and buffers of the GPU runtime, on a GPU made of ordinary memory."""
+
+import mmap
+
+import numpy as np
+import pytest
+from fake_cuda import DoublingEngine, FakeCuda
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model_repo.runtime.tritune_gpu.host_memory import DirectMemory, shared_mapping_at
+from model_repo.runtime.tritune_gpu.runner import Runner
+
+
+def runner_on(cuda=None, *, captures_itself=False, **options):
+    cuda = cuda or FakeCuda()
+    engine = DoublingEngine(cuda, captures_itself=captures_itself)
+    given_options = {"max_batch_size": 8, "batch_sizes": (1, 2, 4, 8), **options}
+    return Runner(engine, cuda, cuda.stream(), **given_options), engine, cuda
+
+
+def requests_of(*rows, width=3, seed=0):
+    rng = np.random.default_rng(seed)
+    return [{"x": rng.standard_normal((count, width)).astype(np.float32)} for count in rows]
+
+
+def check(outputs, requests):
+    x = np.concatenate([request["x"] for request in requests])
+    np.testing.assert_array_equal(outputs["y"], 2 * x)
+    np.testing.assert_allclose(outputs["sums"], x.reshape(len(x), -1).sum(axis=1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("input_path", ["pinned", "direct"])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+@given(batches=st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1, max_size=5))
+def test_every_request_gets_its_own_rows(batches, cuda_graphs, input_path):
+    runner, _, _ = runner_on(cuda_graphs=cuda_graphs, input_path=input_path)
+    for seed, rows in enumerate(batches):
+        requests = requests_of(*rows, seed=seed)
+        check(runner.run(requests), requests)
+
+
+def test_a_batch_is_padded_to_the_next_size():
+    runner, engine, _ = runner_on()
+    runner.run(requests_of(1, 2))
+    assert engine.executed == [(4, 3)]
+
+
+def test_a_batch_beyond_the_last_size_is_executed_as_it_is():
+    runner, engine, _ = runner_on(batch_sizes=(1, 2))
+    runner.run(requests_of(5))
+    assert engine.executed == [(5, 3)]
+
+
+def test_one_graph_per_size_and_one_launch_per_batch():
+    runner, engine, cuda = runner_on(cuda_graphs=True)
+    runner.warm_up({"x": (3,)})
+    assert sorted(shape[0] for shape in engine.bound) == [1, 2, 4, 8]
+    cuda.calls.clear()
+    runner.run(requests_of(3))
+    runner.run(requests_of(1))
+    assert cuda.calls == ["launch", "wait"] * 2
+
+
+def test_an_engine_with_graphs_of_its_own_is_not_recorded():
+    runner, _, cuda = runner_on(cuda_graphs=True, captures_itself=True)
+    requests = requests_of(2)
+    check(runner.run(requests), requests)
+    assert "launch" not in cuda.calls
+
+
+def test_nothing_is_allocated_after_the_warm_up():
+    runner, engine, cuda = runner_on(cuda_graphs=True)
+    runner.warm_up({"x": (3,)})
+    cuda.calls.clear()
+    bound = len(engine.bound)
+    for seed, rows in enumerate([(8,), (1,), (3, 3), (2, 1, 1)]):
+        requests = requests_of(*rows, seed=seed)
+        check(runner.run(requests), requests)
+    assert not {"allocate", "allocate_pinned"} & set(cuda.calls)
+    assert len(engine.bound) == bound
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_larger_rows_move_the_memory_and_nothing_uses_the_old(cuda_graphs):
+    runner, _, _ = runner_on(cuda_graphs=cuda_graphs)
+    for width in (3, 50, 3, 400, 50):
+        requests = requests_of(1, 2, width=width, seed=width)
+        check(runner.run(requests), requests)
+
+
+def test_shapes_that_were_not_used_for_long_are_forgotten():
+    runner, engine, cuda = runner_on(cuda_graphs=True)
+    runner.run(requests_of(8, width=100))
+    for width in range(1, 80):
+        requests = requests_of(1, width=width)
+        check(runner.run(requests), requests)
+    assert cuda.calls.count("free_graph") >= 80 - 64
+    assert len(engine.bound) == 80
+
+
+def test_without_a_batch_axis_a_request_is_the_whole_tensor():
+    runner, engine, _ = runner_on(max_batch_size=0, cuda_graphs=True)
+    (request,) = requests_of(5)
+    check(runner.run([request]), [request])
+    assert engine.executed[0] == (5, 3)
+
+
+def shared_array(shape):
+    """Memory that is /dev/shm to the fake maps below."""
+    memory = mmap.mmap(-1, 1 << 16)
+    count = int(np.prod(shape))
+    return np.frombuffer(memory, dtype=np.float32, count=count).reshape(shape)
+
+
+def maps_of(array, path="/dev/shm/tritune-abc-region"):
+    start = array.__array_interface__["data"][0]
+    return f"1000-2000 r--p 00000000 00:00 0\n{start:x}-{start + (1 << 16):x} rw-s 00000000 00:01 5   {path}\n"
+
+
+def test_shared_memory_is_found_in_the_map():
+    array = shared_array((4, 3))
+    address = array.__array_interface__["data"][0]
+    assert shared_mapping_at(address + 16, maps_of(array)) == (address, address + (1 << 16))
+    assert shared_mapping_at(address + 16, maps_of(array, path="/usr/lib/libc.so")) is None
+    assert shared_mapping_at(0x1800, maps_of(array)) is None
+    assert shared_mapping_at(0x10, maps_of(array)) is None
+
+
+def test_a_mapping_is_locked_once_and_read_directly():
+    array = shared_array((4, 3))
+    address = array.__array_interface__["data"][0]
+    cuda = FakeCuda()
+    direct = DirectMemory(cuda, mappings=lambda: maps_of(array))
+    assert direct.covers(address, array.nbytes)
+    assert direct.covers(address + 64, 64)
+    assert cuda.registered == [(address, 1 << 16)]
+    assert not direct.covers(address + (1 << 16) - 8, 16)
+
+
+def test_memory_that_cannot_be_locked_is_asked_for_once():
+    array = shared_array((4, 3))
+    cuda = FakeCuda(registers=False)
+    direct = DirectMemory(cuda, mappings=lambda: maps_of(array))
+    address = array.__array_interface__["data"][0]
+    assert not direct.covers(address, 16)
+    assert not direct.covers(address, 16)
+    assert cuda.calls == ["register"]

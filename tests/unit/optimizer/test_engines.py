@@ -1,0 +1,249 @@
+"""Engines of TensorRT-RTX, built for real: the builder needs no GPU."""
+
+import errno
+import hashlib
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import small_cnn, token_classifier
+
+from model_repo.runtime.tritune_gpu.engine import EngineMismatch
+from model_repo.runtime.tritune_gpu.tensorrt_engine import check_fits
+from optimizer.engine_cache import CacheWriteFailed, EngineCache, default_cache_dir
+from optimizer.engine_layers import executed_precisions, layers_from_description
+from optimizer.engines import EngineFailed, Target, engine_from_variant, profile_of
+from optimizer.onnx_model import read_model
+from optimizer.shapes import with_shapes
+from optimizer.tensorrt_library import find_tensorrt
+
+AMPERE = Target(compute_capability="8.6")
+LIBRARY = find_tensorrt("tensorrt_rtx")
+needs_tensorrt_rtx = pytest.mark.skipif(LIBRARY is None, reason="tensorrt-rtx is not installed")
+
+
+def half_cnn(path, *, half=True, channels=8):
+    """image (N, 3, 16, 16) fp32 -> logits (N, 10) fp32; a convolution and a product in fp16 in between."""
+    kind, dtype = (TensorProto.FLOAT16, np.float16) if half else (TensorProto.FLOAT, np.float32)
+    rng = np.random.default_rng(0)
+    weights = {"kernel": rng.standard_normal((channels, 3, 3, 3)), "dense": rng.standard_normal((channels, 10))}
+    nodes = [
+        helper.make_node("Cast", ["image"], ["x"], to=kind),
+        helper.make_node("Conv", ["x", "kernel"], ["conv"], name="conv_node", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["conv"], ["relu"]),
+        helper.make_node("GlobalAveragePool", ["relu"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "dense"], ["y"], name="dense_node"),
+        helper.make_node("Cast", ["y"], ["logits"], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "half",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 3, 16, 16])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 10])],
+        [numpy_helper.from_array(value.astype(dtype), name) for name, value in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def build(model_file, tmp_path, precision="fp16", **options):
+    given = {"target": AMPERE, "cache": EngineCache(tmp_path / "cache"), "max_batch_size": 8, **options}
+    return engine_from_variant(read_model(model_file), precision, library=LIBRARY, **given)
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6", "8.9", "12.0"])
+def test_an_engine_is_built_for_every_gpu_without_one(tmp_path, capability):
+    built = build(half_cnn(tmp_path / "m.onnx"), tmp_path, target=Target(compute_capability=capability))
+    assert built.metadata.compute_capability == capability
+    assert built.metadata.executed == {"fp16": 2}
+    assert (built.engine.backend, built.engine.device, built.engine.batched) == ("tensorrt_rtx", "gpu", True)
+    assert {name for name, _ in built.engine.files} == {"model.plan", "engine.json"}
+
+
+@needs_tensorrt_rtx
+def test_a_second_run_builds_nothing(tmp_path):
+    model = half_cnn(tmp_path / "m.onnx")
+    phases = []
+    first = build(model, tmp_path, on_phase=phases.append)
+    assert "Building engine" in phases
+    phases.clear()
+    second = build(model, tmp_path, on_phase=phases.append)
+    assert (first.source, second.source) == ("built", "cache")
+    assert not phases
+    assert second.engine == first.engine
+
+
+@needs_tensorrt_rtx
+def test_whatever_decides_an_engine_has_an_entry_of_its_own(tmp_path):
+    model = half_cnn(tmp_path / "m.onnx")
+    builds = [
+        build(model, tmp_path),
+        build(model, tmp_path, max_batch_size=4),
+        build(model, tmp_path, target=Target(compute_capability="8.9")),
+        build(half_cnn(tmp_path / "other.onnx", channels=16), tmp_path),
+        build(half_cnn(tmp_path / "full.onnx", half=False), tmp_path, precision="fp32"),
+        build(half_cnn(tmp_path / "full.onnx", half=False), tmp_path, precision="tf32"),
+    ]
+    assert all(built.source == "built" for built in builds)
+    assert len({built.metadata.key.digest for built in builds}) == len(builds)
+
+
+@needs_tensorrt_rtx
+def test_an_engine_that_would_silently_be_fp32_is_an_error(tmp_path):
+    model = half_cnn(tmp_path / "m.onnx", half=False)
+    with pytest.raises(EngineFailed, match=r"was to compute in fp16; its heavy layers are: 2 in fp32"):
+        build(model, tmp_path, precision="fp16")
+    assert not (tmp_path / "cache").exists()
+
+
+@needs_tensorrt_rtx
+def test_int8_needs_quantize_nodes(tmp_path):
+    with pytest.raises(EngineFailed, match="was to compute in int8"):
+        build(half_cnn(tmp_path / "m.onnx"), tmp_path, precision="int8")
+
+
+@needs_tensorrt_rtx
+def test_a_precision_that_the_gpu_lacks_is_named(tmp_path):
+    with pytest.raises(EngineFailed, match=r"bf16 needs a GPU of compute capability 8\.0"):
+        build(half_cnn(tmp_path / "m.onnx"), tmp_path, "bf16", target=Target(compute_capability="7.5"))
+
+
+@needs_tensorrt_rtx
+def test_an_operator_that_cannot_be_parsed_is_named_with_its_node(tmp_path):
+    node = helper.make_node("Det", ["x"], ["y"], name="the_determinant")
+    graph = helper.make_graph(
+        [node],
+        "det",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N"])],
+    )
+    path = tmp_path / "det.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    with pytest.raises(EngineFailed, match=r"the_determinant.*operator Det") as caught:
+        build(path, tmp_path, "fp32")
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize("harm", ["truncated", "other plan", "no metadata", "not json"])
+def test_a_damaged_entry_is_built_anew(tmp_path, harm):
+    model = half_cnn(tmp_path / "m.onnx")
+    first = build(model, tmp_path)
+    files = dict(first.engine.files)
+    if harm == "truncated":
+        os.truncate(files["model.plan"], 100)
+    elif harm == "other plan":
+        files["model.plan"].write_bytes(b"x" * files["model.plan"].stat().st_size)
+    elif harm == "no metadata":
+        files["engine.json"].unlink()
+    else:
+        files["engine.json"].write_text("{")
+    again = build(model, tmp_path)
+    assert again.source == "built"
+    plan = dict(again.engine.files)["model.plan"].read_bytes()
+    assert hashlib.sha256(plan).hexdigest() == again.metadata.plan_sha256
+
+
+@needs_tensorrt_rtx
+def test_a_disk_that_fills_leaves_no_half_engine(tmp_path):
+    """The limit on a file's size is the nearest to a full disk that a test can have of its own."""
+    model = half_cnn(tmp_path / "m.onnx")
+    read = read_model(model)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, old[1]))
+    try:
+        with pytest.raises(CacheWriteFailed, match=r"cannot be written below .*: ") as caught:
+            engine_from_variant(
+                read,
+                "fp16",
+                library=LIBRARY,
+                target=AMPERE,
+                cache=EngineCache(tmp_path / "cache"),
+                max_batch_size=8,
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert caught.value.__cause__.errno == errno.EFBIG
+    assert list((tmp_path / "cache" / "engines").iterdir()) == []
+
+
+@needs_tensorrt_rtx
+def test_stopping_ends_a_build(tmp_path):
+    with pytest.raises(EngineFailed, match="it was stopped"):
+        build(half_cnn(tmp_path / "m.onnx"), tmp_path, stop=lambda: True)
+
+
+def test_the_profile_spans_the_batch_and_open_axes(tmp_path):
+    model = with_shapes(read_model(token_classifier(tmp_path / "tokens.onnx")), {"ids": (16,), "mask": (16,)})
+    assert profile_of(model, 8, 4) == {
+        "ids": ((1, 1), (4, 16), (8, 16)),
+        "mask": ((1, 1), (4, 16), (8, 16)),
+    }
+    with pytest.raises(EngineFailed, match="largest size of its axis"):
+        profile_of(read_model(token_classifier(tmp_path / "tokens.onnx")), 8, 8)
+
+
+def test_a_plan_for_another_version_or_gpu_is_refused_with_the_command(tmp_path):
+    plan = tmp_path / "model.plan"
+    plan.write_bytes(b"plan")
+    check_fits(plan, version="1", compute_capability="8.6")
+    metadata = {"library_version": "1.4", "compute_capability": "8.6", "rebuild": "optimize --model m.onnx"}
+    (tmp_path / "engine.json").write_text(json.dumps(metadata))
+    check_fits(plan, version="1.4", compute_capability="8.6")
+    with pytest.raises(
+        EngineMismatch, match=r"library version 1\.4, and this is 1\.7.*\n.*optimize --model m\.onnx"
+    ):
+        check_fits(plan, version="1.7", compute_capability="8.6")
+    with pytest.raises(EngineMismatch, match=r"compute capability 8\.6, and this is 9\.0"):
+        check_fits(plan, version="1.4", compute_capability="9.0")
+
+
+def test_the_cache_folder_follows_the_xdg_specification():
+    assert default_cache_dir({"XDG_CACHE_HOME": "/var/cache/me"}) == Path("/var/cache/me/tritune")
+    assert default_cache_dir({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "tritune"
+    assert default_cache_dir({}) == Path.home() / ".cache" / "tritune"
+
+
+DESCRIPTION = """Layers:
+Name: reformat, LayerType: Reformat, Inputs: [ { Name: image, Dimensions: [-1,3,32,32], Format/Datatype: Float }], \
+Outputs: [ { Name: x, Dimensions: [-1,3,32,32], Format/Datatype: Half }], TacticName: , StreamId: 0, Metadata: 
+Name: conv_myl0, LayerType: correlation, Inputs: [ { Name: x, Dimensions: [-1,3,32,32], Format/Datatype: \
+Channel major FP16 format where channel % 8 == 0 }], Outputs: [ { Name: y, Dimensions: [-1,8], Format/Datatype: \
+Half }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: a][ONNX Layer: relu]
+Name: gemm, LayerType: gemm, Inputs: [ { Name: y, Dimensions: [-1,8], Format/Datatype: Float }], Outputs: \
+[ { Name: z, Dimensions: [-1,10], Format/Datatype: Float }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: b]
+Name: bgemm, LayerType: gemm, Inputs: [ { Name: y, Dimensions: [-1,8], Format/Datatype: BFloat16 }], Outputs: \
+[ { Name: z, Dimensions: [-1,10], Format/Datatype: Float }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: c]
+
+Bindings:
+image
+"""  # noqa: W291 - as TensorRT writes it
+
+
+def test_layers_are_read_from_the_inspectors_words():
+    layers = layers_from_description(DESCRIPTION)
+    assert [layer.name for layer in layers] == ["reformat", "conv_myl0", "gemm", "bgemm"]
+    assert [set(layer.precisions) for layer in layers] == [{"fp32"}, {"fp16"}, {"fp32"}, {"bf16"}]
+    assert layers[1].nodes == ("a", "relu")
+
+
+def test_executed_precisions_are_those_of_the_named_nodes():
+    layers = layers_from_description(DESCRIPTION)
+    assert executed_precisions(layers, frozenset({"a", "b", "c"}), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 1}
+    assert executed_precisions(layers, frozenset(), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 2}
+
+
+def test_small_models_without_casts_are_fp32(tmp_path):
+    if LIBRARY is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    assert build(small_cnn(tmp_path / "cnn.onnx"), tmp_path, "fp32").metadata.executed == {"fp32": 2}
