@@ -12,6 +12,7 @@ Needs torch, torchvision and transformers to write the models, TensorRT-RTX or T
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -89,7 +90,7 @@ DESIGNS = {
 }
 
 
-# --- sections -----------------------------------------------------------------------------------------------------
+# --- sections
 
 
 def export(out: Path, work: Path, note) -> dict:
@@ -136,7 +137,7 @@ def export_one(name: str, work: Path) -> None:
         example, inputs, outputs = (ids, ids.clone()), ["input_ids", "attention_mask"], ["logits"]
     else:
         sizes = (256, 512, 256)
-        layers = [part for a, b in zip(sizes, sizes[1:]) for part in (torch.nn.Linear(a, b), torch.nn.ReLU())]
+        layers = [part for a, b in itertools.pairwise(sizes) for part in (torch.nn.Linear(a, b), torch.nn.ReLU())]
         model = torch.nn.Sequential(*layers, torch.nn.Linear(sizes[-1], 1))
         example, inputs, outputs = (torch.randn(2, 256).half(),), ["features"], ["score"]
     model = model.eval().half().to(device)
@@ -263,7 +264,8 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                         (seen.rate_per_s, seen.verdict.latency_ms, seen.reading.kept, list(seen.problems))
                     )
                     note(
-                        f"  {seen.rate_per_s:,.0f}/s: p99 {seen.verdict.latency_ms:.1f} ms {' '.join(seen.problems)}"
+                        f"  {seen.rate_per_s:,.0f}/s: p99 {seen.verdict.latency_ms:.1f} ms "
+                        + " ".join(seen.problems)
                     )
 
                 estimate = find_capacity(
@@ -308,7 +310,7 @@ def first_request(out: Path, work: Path, note) -> dict:
     return result
 
 
-def first_request_process(out: Path, cache: Path, work: Path) -> None:
+def first_request_process(cache: Path) -> None:
     """From the .onnx to an answer, one instance with all its CUDA graphs; stages in seconds on stdout."""
     import numpy as np
 
@@ -357,7 +359,7 @@ def first_request_process(out: Path, cache: Path, work: Path) -> None:
     print(json.dumps(stages))
 
 
-# --- helpers ------------------------------------------------------------------------------------------------------
+# --- helpers
 
 
 def build(name: str, cache: Path, note):
@@ -458,7 +460,7 @@ def unchanged():
 
 @contextmanager
 def mps(work: Path, note):
-    """NVIDIA's multi-process service for what is started inside the block. Nothing of the GPU's settings changes."""
+    """NVIDIA's multi-process service for what is started in the block. The GPU's settings stay."""
     folder = work / "mps"
     folder.mkdir(exist_ok=True)
     names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
@@ -523,8 +525,10 @@ def summary(out: Path) -> str:
         if rows:
             at = {row["batch_size"]: row for row in rows}
             plain = {row["batch_size"]: row for row in engine.get("launches", {}).get("times", [])}
-            lines.append(f"{name}: bare engine {best:,.0f}/s at best, batch 1 {at[1]['batch_ms']:.3f} ms with a graph"
-                         + (f", {plain[1]['batch_ms']:.3f} ms without" if plain else ""))  # fmt: skip
+            lines.append(
+                f"{name}: bare engine {best:,.0f}/s at best, batch 1 {at[1]['batch_ms']:.3f} ms with a graph"
+                + (f", {plain[1]['batch_ms']:.3f} ms without" if plain else "")
+            )
         for design, row in served.get("designs", {}).items():
             if "error" in row:
                 lines.append(f"  {design}: FAILED {row['error'].splitlines()[0]}")
@@ -570,7 +574,7 @@ def main() -> int:
         export_one(arguments.export_one, work)
         return 0
     if arguments.first_request:
-        first_request_process(out, arguments.first_request, work)
+        first_request_process(arguments.first_request)
         return 0
     if arguments.section:
         run_section(arguments.section, out, work, arguments.seconds)

@@ -15,6 +15,8 @@ from model_repo.errors import LauncherMissing
 from model_repo.process import Launch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from model_repo.options import ServerKind, ServerOptions
     from model_repo.spec import Endpoint
 
@@ -83,11 +85,9 @@ LAUNCHERS: dict[ServerKind, Launcher] = {
 """The kinds that we start ourselves. `remote` is not among them: somebody else started it."""
 
 
-_GPU_SHARED_MEMORY = (
-    f"--backend-config=python,shm-default-byte-size={128 * 2**20}",
-    f"--backend-config=python,shm-growth-byte-size={128 * 2**20}",
-)
-"""Large steps from the start: each growth is a new mapping, which the GPU runtime has to page-lock anew."""
+SHARED_MEMORY_STEP_BYTES = 64 * 2**20
+"""Of the memory through which an instance gets its requests. Each growth is a new mapping, which our runtime has
+to page-lock anew, so on a GPU it grows in large steps where the machine has room for many."""
 
 
 def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> tuple[str, ...]:
@@ -107,8 +107,15 @@ def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, tok
         "--log-verbose=0",
         f"--exit-timeout-secs={max(1, round(options.exit_grace_s))}",
         f"--backend-config=python,shm-region-prefix-name={token}-",
-        *(_GPU_SHARED_MEMORY if options.gpu else ()),
+        *(_large_steps() if options.gpu and options.kind != "docker" else ()),
     )
+
+
+def _large_steps() -> Iterator[str]:
+    room = os.statvfs("/dev/shm")  # noqa: S108 - where Triton puts it
+    if room.f_bavail * room.f_frsize >= 32 * SHARED_MEMORY_STEP_BYTES:
+        for name in ("shm-default-byte-size", "shm-growth-byte-size"):
+            yield f"--backend-config=python,{name}={SHARED_MEMORY_STEP_BYTES}"
 
 
 def _environment() -> dict[str, str]:

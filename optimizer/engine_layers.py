@@ -35,7 +35,7 @@ class Layer:
 
 
 def layers_from_description(text: str) -> tuple[Layer, ...]:
-    """The layers in the inspector's one-line format, which the builder's verbose log has too; the rest is skipped."""
+    """The layers in the inspector's one-line format, which the builder's log has too; the rest is skipped."""
     found = (_LAYER.match(line.strip()) for line in text.splitlines())
     return tuple(
         Layer(

@@ -1,6 +1,6 @@
-"""How fast an engine is on its own: graph replay, data on the GPU, no server. Also fills TensorRT-RTX's kernel cache.
+"""How fast an engine is on its own: graph replay, data on the GPU, no server. Fills TensorRT-RTX's kernel cache.
 
-    python -m optimizer.engine_time ENGINE_DIR MODEL_FILE BACKEND MAX_BATCH GRAPHS    (one JSON object on stdout)
+    python -m optimizer.engine_time FOLDER FILE BACKEND MAX_BATCH GRAPHS SHAPES    (one JSON object on stdout)
 
 A process of its own, because a CUDA context holds memory for as long as its process lives, and because a GPU fault
 would take the search with it.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,6 @@ from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from optimizer.engine_cache import EngineCache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from model_repo.runtime.tritune_gpu.driver import Cuda
     from model_repo.runtime.tritune_gpu.engine import GpuEngine, Port, Shapes
 
@@ -45,17 +43,10 @@ class EngineTime:
 
 
 def engine_time(
-    engine: GpuEngine,
-    cuda: Cuda,
-    stream: int,
-    row_shapes: Mapping[str, tuple[int, ...]],
-    size: int,
-    *,
-    graph: bool,
+    engine: GpuEngine, cuda: Cuda, stream: int, shapes: Shapes, *, batch_size: int, graph: bool
 ) -> EngineTime:
-    """The mean of back-to-back executions of one batch size; `graph` replays a recorded graph of it."""
+    """The mean of back-to-back executions of these whole shapes; `graph` replays a recorded graph of it."""
     started = time.monotonic()
-    shapes: Shapes = {name: (size, *shape) for name, shape in row_shapes.items()}
     bound = engine.bind(shapes, _allocated(cuda, engine.inputs, shapes))
     bound.put_outputs(_allocated(cuda, engine.outputs, bound.output_shapes))
     bound.enqueue(stream)
@@ -86,7 +77,7 @@ def engine_time(
     best_s = min(seconds_for(count) / count for _ in range(3))
     if handle is not None:
         cuda.free_graph(handle)
-    return EngineTime(batch_size=size, batch_ms=1000 * best_s, first_s=first_s)
+    return EngineTime(batch_size=batch_size, batch_ms=1000 * best_s, first_s=first_s)
 
 
 def _allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, int]:
@@ -109,31 +100,26 @@ def load_engine(folder: Path, file: str, backend: str, cuda: Cuda, stream: int, 
 
 
 def main(arguments: list[str]) -> None:
-    """Measure the batch sizes worth a graph, print them, and keep what TensorRT-RTX compiled on the way."""
-    folder, file, backend, max_batch_size, graphs, shapes = (
-        *arguments[:3],
-        int(arguments[3]),
-        arguments[4] == "1",
-        arguments[5],
-    )
+    """Measure the batch sizes worth a graph, print them, and keep what TensorRT-RTX compiled on the way.
+
+    A maximum batch of 0 means that the shapes are whole tensors: then these alone are measured, as batch 1.
+    """
+    folder, file, backend, largest, graphs, shapes_text = arguments
     cuda = DriverCuda(0)
     stream = cuda.stream()
     began = time.monotonic()
-    engine = load_engine(Path(folder), file, backend, cuda, stream, graphs=graphs)
+    engine = load_engine(Path(folder), file, backend, cuda, stream, graphs=graphs == "1")
     loading_s = time.monotonic() - began
-    row_shapes = {name: tuple(shape) for name, shape in json.loads(shapes).items()}
-    times = [
-        engine_time(engine, cuda, stream, row_shapes, size, graph=graphs)
-        for size in reversed(graph_batch_sizes(max_batch_size))
-    ]
+    shapes = {name: tuple(shape) for name, shape in json.loads(shapes_text).items()}
+    rows = []
+    for size in reversed(graph_batch_sizes(int(largest)) or (1,)):
+        whole = {name: (size, *shape) if int(largest) else shape for name, shape in shapes.items()}
+        seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs == "1")
+        rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:
         EngineCache.put_beside(Path(folder, RUNTIME_CACHE_FILE), kernels)
-    rows = [
-        {"batch_size": t.batch_size, "batch_ms": t.batch_ms, "first_s": t.first_s, "per_s": t.inferences_per_s}
-        for t in reversed(times)
-    ]
-    print(json.dumps({"loading_s": loading_s, "times": rows}))  # noqa: T201 - the result of this process
+    print(json.dumps({"loading_s": loading_s, "times": rows[::-1]}))  # noqa: T201 - the result of this process
 
 
 if __name__ == "__main__":

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from model_repo.spec import Engine
 from optimizer.batching import dynamic_batch
+from optimizer.engine_cache import EngineCache, default_cache_dir
 from optimizer.errors import BadInput
+from optimizer.gpu_engines import engines_for
 from optimizer.hardware import hardware, machine_of
 from optimizer.onnx_model import read_model
 from optimizer.shapes import with_shapes
 from search import events
 from search.cost import PriceError, price_for
-from search.space import MachineLimits, search_space
+from search.space import LARGEST_BATCH, MachineLimits, search_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from model_repo.spec import Engine
     from optimizer.batching import Batching
     from optimizer.config import OptimizeConfig
     from optimizer.hardware import Hardware
@@ -55,28 +57,17 @@ def prepare(config: OptimizeConfig, *, work_dir: Path, on_event: OnEvent = event
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     machine = hardware()
     price = _price(config, machine)
-    device: Literal["cpu", "gpu"] = (
-        "gpu" if machine.gpus and "CUDAExecutionProvider" in machine.providers else "cpu"
+    engines = engines_for(
+        [("fp32", batching.model)],
+        machine,
+        cache=EngineCache(config.cache_dir or default_cache_dir()),
+        max_batch_size=LARGEST_BATCH,
+        limit_ms=config.limit_ms,
+        on_event=on_event,
     )
-    engines = (onnxruntime_engine(batching.model, device=device),)
     limits = MachineLimits(cores=machine.logical_cores, memory_bytes=machine.memory_bytes)
     space = search_space(engines, limits, limit_ms=config.limit_ms)
     return Prepared(source=model, batching=batching, engines=engines, machine=machine, price=price, space=space)
-
-
-def onnxruntime_engine(model: Model, *, device: Literal["cpu", "gpu"] = "cpu") -> Engine:
-    """The model as it is, executed by ONNX Runtime."""
-    return Engine(
-        model_name=model.name,
-        backend="onnxruntime",
-        precision="fp32",
-        model_file="model.onnx",
-        files=model.files,
-        inputs=model.inputs,
-        outputs=model.outputs,
-        batched=model.batched,
-        device=device,
-    )
 
 
 def _price(config: OptimizeConfig, machine: Hardware) -> Price:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from model_repo.spec import ServingConfig
-from search.records import ConfigRecord, MeasurementRecord, ServerTimingsRecord, TrialRecord
+from search.records import ConfigRecord, GpuRecord, MeasurementRecord, ServerTimingsRecord, TrialRecord
 from search.space import engine_label
 from search.trial import Trial
 
@@ -108,7 +108,21 @@ def measurement_to_record(seen: Measurement, rate_per_s: float) -> MeasurementRe
             mean_batch_size=server.mean_batch_size,
         ),
         network_and_client_ms=network_ms,
+        gpu=_gpu_record(seen),
         problems=tuple(seen.problems),
+    )
+
+
+def _gpu_record(seen: Measurement) -> GpuRecord | None:
+    if seen.gpu is None:
+        return None
+    answered = seen.n - sum(seen.errors.values())
+    energy_j = seen.gpu.energy_j
+    return GpuRecord(
+        utilization=seen.gpu.utilization,
+        memory_used_bytes=seen.gpu.memory_used_bytes,
+        power_w=seen.gpu.power_w,
+        energy_per_1000_inferences_j=None if energy_j is None or not answered else 1000 * energy_j / answered,
     )
 
 

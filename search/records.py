@@ -38,6 +38,15 @@ class ServerTimingsRecord(Record):
     mean_batch_size: float | None
 
 
+class GpuRecord(Record):
+    """The GPUs that served during a run: mean utilization (0 to 1) and power, peak memory. null: nobody says."""
+
+    utilization: float | None
+    memory_used_bytes: int | None
+    power_w: float | None
+    energy_per_1000_inferences_j: float | None
+
+
 class MeasurementRecord(Record):
     """One load run. Latency counts from the scheduled send time; null is unknown, never zero."""
 
@@ -57,6 +66,7 @@ class MeasurementRecord(Record):
     network_and_client_ms: float | None = Field(
         description="Mean client latency minus Triton's own time for the request."
     )
+    gpu: GpuRecord | None = Field(default=None, description="null without a GPU, or where it cannot be read.")
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
 
 

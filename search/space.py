@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from model_repo.config_pbtxt import graph_batch_sizes
 from model_repo.spec import ServingConfig
 
 if TYPE_CHECKING:
@@ -45,13 +46,19 @@ class SearchSpace:
 
     def axes(self) -> dict[str, tuple[int | str, ...]]:
         """Each knob's name and its values, in increasing order."""
-        return {
+        axes: dict[str, tuple[int | str, ...]] = {
             "engine": tuple(engine_label(engine) for engine in self.engines),
             "max_batch_size": self.max_batch_sizes,
             "instance_count": self.instance_counts,
             "intra_op_threads": self.intra_op_threads,
             "max_queue_delay_us": self.max_queue_delays_us,
         }
+        return {**axes, "cuda_graphs": (0, 1)} if self.has_cuda_graphs else axes
+
+    @property
+    def has_cuda_graphs(self) -> bool:
+        """Whether CUDA graphs are a knob, on (1) or off (0): where an engine runs on a GPU in batches."""
+        return any(engine.device == "gpu" and engine.batched for engine in self.engines)
 
     def is_legal(self, knobs: Mapping[str, int | str]) -> bool:
         """Whether the combination makes sense: no more threads than cores, no delay where nothing is batched."""
@@ -111,6 +118,7 @@ class SearchSpace:
         engine = next(engine for engine in self.engines if engine_label(engine) == knobs["engine"])
         max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0
         batching = max_batch_size > 1
+        graphs = int(knobs.get("cuda_graphs", 0)) and engine.device == "gpu"
         return ServingConfig(
             engine=engine,
             max_batch_size=max_batch_size,
@@ -118,6 +126,7 @@ class SearchSpace:
             dynamic_batching=batching,
             max_queue_delay_us=int(knobs["max_queue_delay_us"]) if batching else 0,
             intra_op_threads=int(knobs["intra_op_threads"]),
+            cuda_graph_batch_sizes=graph_batch_sizes(max_batch_size) if graphs else (),
         )
 
 
@@ -128,13 +137,16 @@ def engine_label(engine: Engine) -> str:
 
 def knobs_of(config: ServingConfig) -> Knobs:
     """The point of the space that a configuration stands at."""
-    return {
+    knobs: Knobs = {
         "engine": engine_label(config.engine),
         "max_batch_size": max(config.max_batch_size, 1),
         "instance_count": config.instance_count,
         "intra_op_threads": config.intra_op_threads,
         "max_queue_delay_us": config.max_queue_delay_us,
     }
+    if config.engine.device == "gpu" and config.engine.batched:
+        knobs["cuda_graphs"] = int(bool(config.cuda_graph_batch_sizes))
+    return knobs
 
 
 def default_config(engine: Engine) -> ServingConfig:

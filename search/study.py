@@ -98,6 +98,8 @@ class Search:
                         "intra_op_threads": threads,
                         "max_queue_delay_us": 0,
                     }
+                    if space.has_cuda_graphs:
+                        knobs["cuda_graphs"] = 1
                     if space.is_legal(knobs):
                         yield knobs
 

@@ -64,7 +64,13 @@ class TritonBench:
         """Send Poisson load at a rate; a server or a model that dies on the way is a failure."""
         assert self._config is not None
         plan = LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
-        target = Target(url=self._server.endpoint.http_url, model_name=self._config.engine.model_name)
+        endpoint, engine = self._server.endpoint, self._config.engine
+        metrics_url = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
+        target = Target(
+            url=endpoint.http_url,
+            model_name=engine.model_name,
+            metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
+        )
         started = time.monotonic()
         with self._translated():
             try:

@@ -9,10 +9,14 @@ if TYPE_CHECKING:
 
 
 def knobs_text(config: ServingConfig) -> str:
-    """Such as `fp32, batch 8, 2 instances x 1 thread, delay 1 ms`."""
+    """Such as `fp32, batch 8, 2 instances x 1 thread, delay 1 ms`; on a GPU the backend too."""
     batch = f"batch {config.max_batch_size}" if config.max_batch_size > 1 else "no batching"
     instances = f"{config.instance_count} instance" + ("s" if config.instance_count > 1 else "")
-    parts = [config.engine.precision, batch, instances + _threads(config)]
+    engine = config.engine
+    name = f"{engine.backend} {engine.precision}" if engine.device == "gpu" else engine.precision
+    parts = [name, batch, instances + _threads(config)]
+    if config.cuda_graph_batch_sizes:
+        parts.append("CUDA graphs")
     if config.max_queue_delay_us:
         parts.append(f"delay {config.max_queue_delay_us / 1000:g} ms")
     return ", ".join(parts)

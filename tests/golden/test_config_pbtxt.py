@@ -11,6 +11,7 @@ from model_repo.config_pbtxt import render_config_pbtxt
 from model_repo.spec import ServingConfig
 
 GOLDEN = Path(__file__).with_name("config_pbtxt")
+PLAN = (("model.plan", Path("somewhere/model.plan")),)
 ONNX = ServingConfig(
     engine=plain_engine(), max_batch_size=4, instance_count=2, max_queue_delay_us=500, intra_op_threads=1
 )
@@ -20,10 +21,18 @@ TENSORRT = dataclasses.replace(
     cuda_graph_batch_sizes=(1, 4),
     preferred_batch_sizes=(4,),
 )
+TENSORRT_RTX = dataclasses.replace(
+    TENSORRT,
+    engine=plain_engine(backend="tensorrt_rtx", device="gpu", model_file="model.plan", files=PLAN),
+    backend_options=(("input_path", "direct"),),
+)
+ONNX_GPU = dataclasses.replace(ONNX, engine=plain_engine(device="gpu"))
 CASES = {
     "onnxruntime_python": (ONNX, "python"),
     "onnxruntime_native": (ONNX, "native"),
     "tensorrt_native": (TENSORRT, "native"),
+    "tensorrt_rtx_python": (TENSORRT_RTX, "python"),
+    "onnxruntime_gpu_native": (ONNX_GPU, "native"),
 }
 
 

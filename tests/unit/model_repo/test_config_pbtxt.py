@@ -1,7 +1,12 @@
 import pytest
 from engines import plain_engine as engine
 
-from model_repo.config_pbtxt import parse_config_pbtxt, render_config_pbtxt, warmup_batch_sizes
+from model_repo.config_pbtxt import (
+    graph_batch_sizes,
+    parse_config_pbtxt,
+    render_config_pbtxt,
+    warmup_batch_sizes,
+)
 from model_repo.spec import ServingConfig, TensorSpec
 
 
@@ -95,6 +100,51 @@ def test_each_cuda_graph_serves_down_to_the_next_smaller():
     graphs = message.optimization.cuda.graph_spec
     assert message.optimization.cuda.graphs
     assert [(graph.graph_lower_bound.batch_size, graph.batch_size) for graph in graphs] == [(1, 1), (2, 4), (5, 8)]
+
+
+def test_a_graph_for_each_size_pads_by_an_eighth_at_most():
+    assert graph_batch_sizes(64) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
+    assert graph_batch_sizes(4) == (1, 2, 3, 4)
+    assert graph_batch_sizes(1) == (1,)
+    assert graph_batch_sizes(0) == ()
+
+
+def test_a_gpu_engine_tells_its_runtime_what_to_execute():
+    on_gpu = engine(backend="tensorrt_rtx", device="gpu")
+    message = parsed(engine=on_gpu, cuda_graph_batch_sizes=(2, 4), backend_options=(("input_path", "direct"),))
+    parameters = {name: value.string_value for name, value in message.parameters.items()}
+    assert parameters == {
+        "model_file": "model.onnx",
+        "engine_backend": "tensorrt_rtx",
+        "batch_sizes": "2,4,8",
+        "cuda_graphs": "1",
+        "tf32": "0",
+        "input_path": "direct",
+    }
+    assert [sample.batch_size for sample in message.model_warmup] == [2, 4, 8]
+    assert parsed(engine=on_gpu).parameters["cuda_graphs"].string_value == "0"
+    assert parsed(engine=on_gpu).parameters["batch_sizes"].string_value == "1,2,4,8"
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt"])
+def test_native_backends_on_a_gpu_use_pinned_memory(backend):
+    optimization = parsed(engine=engine(backend=backend, device="gpu"), runtime="native").optimization
+    assert optimization.input_pinned_memory.enable
+    assert optimization.output_pinned_memory.enable
+    assert not parsed(engine=engine(), runtime="native").HasField("optimization")
+
+
+def test_eager_batching_is_only_what_was_asked_for():
+    tensorrt = {"engine": engine(backend="tensorrt", device="gpu"), "runtime": "native"}
+    assert not parsed(**tensorrt).optimization.eager_batching
+    assert parsed(**tensorrt, backend_options=(("eager_batching", "1"),)).optimization.eager_batching
+
+
+def test_a_native_graph_needs_every_size():
+    ids = TensorSpec(name="ids", datatype="INT64", shape=(-1,))
+    on_gpu = engine(backend="tensorrt", device="gpu", inputs=(ids,))
+    with pytest.raises(ValueError, match="needs the size of every dimension"):
+        parsed(engine=on_gpu, runtime="native", cuda_graph_batch_sizes=(4,))
 
 
 def test_strings_have_their_own_name_in_triton():

@@ -215,8 +215,8 @@ def test_the_cache_folder_follows_the_xdg_specification():
 
 
 DESCRIPTION = """Layers:
-Name: reformat, LayerType: Reformat, Inputs: [ { Name: image, Dimensions: [-1,3,32,32], Format/Datatype: Float }], \
-Outputs: [ { Name: x, Dimensions: [-1,3,32,32], Format/Datatype: Half }], TacticName: , StreamId: 0, Metadata: 
+Name: reformat, LayerType: Reformat, Inputs: [ { Name: image, Dimensions: [-1,3,32,32], Format/Datatype: Float }],\
+ Outputs: [ { Name: x, Dimensions: [-1,3,32,32], Format/Datatype: Half }], TacticName: , StreamId: 0, Metadata: 
 Name: conv_myl0, LayerType: correlation, Inputs: [ { Name: x, Dimensions: [-1,3,32,32], Format/Datatype: \
 Channel major FP16 format where channel % 8 == 0 }], Outputs: [ { Name: y, Dimensions: [-1,8], Format/Datatype: \
 Half }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: a][ONNX Layer: relu]

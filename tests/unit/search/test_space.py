@@ -6,14 +6,22 @@ from model_repo.spec import Engine, TensorSpec
 from search.space import MachineLimits, default_config, knobs_of, search_space
 
 
-def engine(folder: Path, *, batched: bool = True, size_bytes: int = 1000) -> Engine:
+def engine(
+    folder: Path,
+    *,
+    batched: bool = True,
+    size_bytes: int = 1000,
+    device: str = "cpu",
+    backend: str = "onnxruntime",
+) -> Engine:
     file = folder / "model.onnx"
     file.write_bytes(b"x" * size_bytes)
     tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
     return Engine(
         model_name="m",
-        backend="onnxruntime",
+        backend=backend,
         precision="fp32",
+        device=device,
         model_file="model.onnx",
         files=(("model.onnx", file),),
         inputs=(tensor,),
@@ -70,6 +78,23 @@ def test_the_baseline_is_a_point_that_optuna_can_be_told(tmp_path: Path, batched
     space = space_for(tmp_path, batched=batched)
     knobs = knobs_of(default_config(space.engines[0]))
     assert all(knobs[name] in values for name, values in space.axes().items())
+
+
+def test_on_a_gpu_backends_and_cuda_graphs_are_knobs(tmp_path: Path) -> None:
+    engines = tuple(engine(tmp_path, device="gpu", backend=backend) for backend in ("onnxruntime", "tensorrt"))
+    space = search_space(engines, MachineLimits(cores=4, memory_bytes=2**34), limit_ms=50.0)
+    assert space.axes()["engine"] == ("onnxruntime-fp32", "tensorrt-fp32")
+    assert space.axes()["cuda_graphs"] == (0, 1)
+    for knobs in space.points():
+        config = space.config(knobs)
+        assert knobs_of(config) == knobs
+        assert bool(config.cuda_graph_batch_sizes) == bool(knobs["cuda_graphs"])
+    assert config.cuda_graph_batch_sizes[-1] == config.max_batch_size
+    assert {n["cuda_graphs"] for n in space.neighbours(knobs_of(default_config(engines[0])))} == {0, 1}
+
+
+def test_without_a_gpu_there_is_no_knob_for_cuda_graphs(tmp_path: Path) -> None:
+    assert "cuda_graphs" not in space_for(tmp_path).axes()
 
 
 def test_neighbours_are_one_step_away_or_trade_instances_for_threads(tmp_path: Path) -> None:
