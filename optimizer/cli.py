@@ -103,6 +103,14 @@ def optimize(
             help="Directory for the run's files. Default: runs/MODEL-TIME.", rich_help_panel=RUN, metavar="DIR"
         ),
     ] = None,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for built engines, kept between runs. Default: ~/.cache/tritune.",
+            rich_help_panel=RUN,
+            metavar="DIR",
+        ),
+    ] = None,
     resume: Annotated[
         Path | None,
         typer.Option(help="Go on with an earlier run's directory.", rich_help_panel=RUN, metavar="DIR"),
@@ -165,6 +173,7 @@ def optimize(
             price_file=price_file,
             rate=rate,
             output=output,
+            cache_dir=cache_dir,
             time_budget=time_budget,
             storage=storage,
             seed=seed,

@@ -51,7 +51,11 @@ def diagnose() -> tuple[Check, ...]:
         _package(
             "TensorRT", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"), add="pip install 'tritune[tensorrt]'"
         ),
-        _package("TensorRT-RTX", ("tensorrt-rtx",), add="pip install 'tritune[tensorrt-rtx]'"),
+        _package(
+            "TensorRT-RTX",
+            ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu12-bindings", "tensorrt-rtx"),
+            add="pip install 'tritune[tensorrt-rtx]'",
+        ),
         _kubectl(),
     )
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from model_repo.runtime.tritune_gpu.driver import Cuda
     from model_repo.runtime.tritune_gpu.engine import GpuEngine, Port, Shapes
 
-LEAST_S = 0.25
+LEAST_S = 0.12
 """Each batch size is repeated for about so long, after a tenth of it to warm up."""
 
 

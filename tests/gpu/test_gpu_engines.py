@@ -1,0 +1,109 @@
+"""Engines on a real GPU against ONNX Runtime on the CPU: same numbers, with and without graphs, padded or not."""
+
+import json
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx_models import small_cnn, token_classifier
+
+from model_repo.runtime.tritune_gpu.driver import CudaError, DriverCuda
+from model_repo.runtime.tritune_gpu.engine import EngineMismatch
+from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
+from model_repo.runtime.tritune_gpu.runner import Runner
+from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
+from optimizer.engines import EngineCache, Target, engine_from_variant
+from optimizer.hardware import hardware
+from optimizer.onnx_model import read_model
+from optimizer.shapes import with_shapes
+from optimizer.tensorrt_library import installed_tensorrt
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def cuda():
+    if not hardware().gpus:
+        pytest.skip("no GPU")
+    try:
+        made = DriverCuda()
+    except CudaError as reason:
+        pytest.skip(f"no GPU: {reason}")
+    yield made
+    made.close()
+
+
+def model_of(kind, folder):
+    if kind == "cnn":
+        return read_model(small_cnn(folder / "cnn.onnx"))
+    return with_shapes(read_model(token_classifier(folder / "tokens.onnx")), {"ids": (16,), "mask": (16,)})
+
+
+def requests_for(model, rows, seed):
+    rng = np.random.default_rng(seed)
+    made = []
+    for count in rows:
+        request = {}
+        for spec in model.inputs:
+            shape = (count, *spec.concrete_shape)
+            whole = spec.datatype == "INT64"
+            request[spec.name] = rng.integers(0, 2, shape) if whole else rng.standard_normal(shape, np.float32)
+        made.append(request)
+    return made
+
+
+def built_plan(model, folder, library):
+    gpu = hardware().gpus[0]
+    target = Target(compute_capability=gpu.compute_capability, name=gpu.name)
+    built = engine_from_variant(
+        model, "fp32", library=library, target=target, cache=EngineCache(folder / "cache"), max_batch_size=8
+    )
+    return dict(built.engine.files)["model.plan"]
+
+
+def engine_for(backend, model, folder, cuda, stream, *, cuda_graphs):
+    if backend == "onnxruntime":
+        return OnnxRuntimeEngine(model.path, device=0, stream=stream, cuda_graphs=cuda_graphs)
+    library = next((each for each in installed_tensorrt() if each.backend == backend), None)
+    if library is None:
+        pytest.skip(f"{backend} is not installed")
+    return TensorRtEngine(built_plan(model, folder, library), cuda, backend=backend)
+
+
+@pytest.mark.parametrize("input_path", ["pinned", "direct"])
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+@pytest.mark.parametrize("kind", ["cnn", "tokens"])
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt_rtx", "tensorrt"])
+def test_served_numbers_are_those_of_the_cpu(backend, kind, cuda_graphs, input_path, cuda, tmp_path):
+    model = model_of(kind, tmp_path)
+    stream = cuda.stream()
+    engine = engine_for(backend, model, tmp_path, cuda, stream, cuda_graphs=cuda_graphs)
+    runner = Runner(
+        engine, cuda, stream, max_batch_size=8, batch_sizes=(1, 2, 4, 8),
+        cuda_graphs=cuda_graphs, input_path=input_path,
+    )  # fmt: skip
+    reference = ort.InferenceSession(str(model.path), providers=["CPUExecutionProvider"])
+    for seed, rows in enumerate([(1,), (2, 1), (8,), (3, 3, 2), (1,)]):
+        requests = requests_for(model, rows, seed)
+        outputs = runner.run(requests)
+        together = {name: np.concatenate([r[name] for r in requests]) for name in requests[0]}
+        names = [output.name for output in reference.get_outputs()]
+        for name, expected in zip(names, reference.run(names, together), strict=True):
+            np.testing.assert_allclose(outputs[name], expected, rtol=2e-2, atol=2e-3)
+
+
+def test_a_damaged_plan_is_refused_with_what_to_do(cuda, tmp_path):
+    library = installed_tensorrt()[-1]
+    plan = built_plan(model_of("cnn", tmp_path), tmp_path, library)
+    plan.write_bytes(plan.read_bytes()[:1000])
+    with pytest.raises(EngineMismatch, match="cannot load"):
+        TensorRtEngine(plan, cuda, backend=library.backend)
+
+
+def test_a_plan_of_another_version_is_refused_before_it_is_loaded(cuda, tmp_path):
+    library = installed_tensorrt()[-1]
+    plan = built_plan(model_of("cnn", tmp_path), tmp_path, library)
+    metadata = plan.with_name("engine.json")
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "library_version": "0.1"}))
+    with pytest.raises(EngineMismatch, match=r"built for library version 0\.1"):
+        TensorRtEngine(plan, cuda, backend=library.backend)
