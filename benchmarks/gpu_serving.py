@@ -54,7 +54,7 @@ class Design:
     """One way to serve; `mps` shares the GPU between the instances through NVIDIA's multi-process service."""
 
     instances: int
-    input_path: str = "direct"
+    input_path: str = "auto"
     wait: str = "block"
     delay_us: int = 0
     graphs: bool = True
@@ -82,10 +82,10 @@ DESIGNS = {
     ),
     "bert": (Design(instances=2), Design(instances=3, mps=True), Design(instances=1)),
     "mlp": (
-        Design(instances=4, input_path="pinned"),
-        Design(instances=6, input_path="pinned"),
-        Design(instances=4, input_path="pinned", delay_us=500),
         Design(instances=4),
+        Design(instances=6),
+        Design(instances=4, delay_us=500),
+        Design(instances=4, input_path="direct"),
     ),
 }
 
@@ -171,7 +171,7 @@ def transformers_bert(torch):
 
 
 def plain_bert(torch):
-    """The same arithmetic (12 layers, 768 wide, 12 heads) in plain operators, for exporters that fail on the other."""
+    """The same arithmetic (12 layers, 768 wide, 12 heads) in plain operators, should the exporter fail."""
     nn = torch.nn
 
     class Layer(nn.Module):

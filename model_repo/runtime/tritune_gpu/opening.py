@@ -21,7 +21,7 @@ def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Ru
     """The engine of a model configuration (as JSON gives it) on this GPU.
 
     It reads the `parameters` `model_file`, `engine_backend`, `batch_sizes` (such as `1,2,4`), `cuda_graphs` and
-    `tf32` ("1": yes), `input_path` (pinned or direct), `gpu_wait` (block, spin or yield).
+    `tf32` ("1": yes), `input_path` (auto, pinned or direct), `gpu_wait` (block, spin or yield).
     """
     parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
     cuda = DriverCuda(device, wait=parameters.get("gpu_wait", "block"))
@@ -52,9 +52,9 @@ def row_shape(tensor: dict[str, Any]) -> tuple[int, ...] | None:
 
 
 def _input_path(parameters: dict[str, str]) -> Any:
-    path = parameters.get("input_path", "pinned")
-    if path not in ("pinned", "direct"):
-        raise ValueError(f"input_path {path!r} is neither pinned nor direct")
+    path = parameters.get("input_path", "auto")
+    if path not in ("auto", "pinned", "direct"):
+        raise ValueError(f"input_path {path!r} is not auto, pinned or direct")
     return path
 
 

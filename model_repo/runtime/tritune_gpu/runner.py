@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from .engine import Bound, GpuEngine, Port, Shapes
 
 Array = np.ndarray[Any, Any]
-InputPath = Literal["pinned", "direct"]
+InputPath = Literal["auto", "pinned", "direct"]
 """`pinned`: requests are joined in page-locked memory, whose copy to the GPU is part of the graph.
-`direct`: the GPU reads each request where Triton put it."""
+`direct`: the GPU reads each request where Triton put it. `auto`: the latter for large inputs."""
+
+LARGE_BYTES = 32 * 1024
+"""From this size of a row on, `auto` spares the copy on the CPU rather than the call of the driver."""
 
 MOST_BOUND = 64
 """Shapes that are kept ready; beyond it the one that was made first goes."""
@@ -52,17 +55,25 @@ class Buffer:
         size_bytes = self.bytes_of(shape)
         return self._host[:size_bytes].view(self.port.dtype).reshape(shape)
 
+    def host_bytes(self, shape: tuple[int, ...]) -> Array:
+        """The same memory, byte by byte."""
+        return self._host[: self.bytes_of(shape)]
+
     def bytes_of(self, shape: tuple[int, ...]) -> int:
         """How many bytes an array of this shape has."""
         return math.prod(shape) * self.port.dtype.itemsize
 
 
 class Prepared:
-    """Everything for one set of shapes: the bound engine, and its recorded graph where there is one."""
+    """Everything for one set of shapes: the bound engine, its recorded graph where there is one.
 
-    def __init__(self, bound: Bound, shapes: Shapes) -> None:
+    `direct` are the inputs that each request sends to the GPU by itself, outside the graph.
+    """
+
+    def __init__(self, bound: Bound, shapes: Shapes, direct: frozenset[str]) -> None:
         self.bound = bound
         self.shapes = shapes
+        self.direct = direct
         self.graph: int | None = None
 
 
@@ -83,7 +94,7 @@ class Runner:
         max_batch_size: int,
         batch_sizes: Sequence[int] = (),
         cuda_graphs: bool = False,
-        input_path: InputPath = "pinned",
+        input_path: InputPath = "auto",
     ) -> None:
         self._engine = engine
         self._cuda = cuda
@@ -91,7 +102,8 @@ class Runner:
         self._max_batch_size = max_batch_size
         self._batch_sizes = sorted(set(batch_sizes)) if max_batch_size else []
         self._record = cuda_graphs and not engine.captures_itself
-        self._direct = DirectMemory(cuda) if input_path == "direct" else None
+        self._direct = None if input_path == "pinned" else DirectMemory(cuda)
+        self._all_direct = input_path == "direct"
         self._in = {port.name: Buffer(port, cuda) for port in engine.inputs}
         self._out = {port.name: Buffer(port, cuda) for port in engine.outputs}
         self._prepared: dict[tuple[tuple[int, ...], ...], Prepared] = {}
@@ -103,8 +115,8 @@ class Runner:
         """
         rows, shapes = self._batch_of(requests)
         prepared = self.prepare(shapes)
-        filled = self._fill(requests, prepared)
-        self._execute(prepared, filled=filled)
+        self._fill(requests, prepared)
+        self._execute(prepared)
         outputs = {}
         for name, shape in prepared.bound.output_shapes.items():
             outputs[name] = self._out[name].host((rows, *shape[1:]) if self._max_batch_size else shape)
@@ -123,11 +135,7 @@ class Runner:
         """Prepare every batch size for rows of these shapes, largest first, so that memory moves at most once."""
         for size in reversed(self._batch_sizes):
             prepared = self.prepare({name: (size, *shape) for name, shape in row_shapes.items()})
-            self._execute(prepared, filled=False)
-
-    def replay(self, prepared: Prepared) -> None:
-        """Give one execution to the stream with the data that is on the GPU, without copies in; do not wait."""
-        self._compute(prepared)
+            self._execute(prepared)
 
     def _batch_of(self, requests: Sequence[Mapping[str, Array]]) -> tuple[int, Shapes]:
         """How many rows there are, and the shapes to execute."""
@@ -144,18 +152,26 @@ class Runner:
         self._make_room(self._in, shapes)
         bound = self._engine.bind(shapes, {name: buffer.device for name, buffer in self._in.items()})
         self._make_room(self._out, bound.output_shapes)
-        prepared = Prepared(bound, shapes)
+        prepared = Prepared(bound, shapes, self._sent_directly(shapes))
         bound.put_outputs({name: buffer.device for name, buffer in self._out.items()})
         if self._record:
-            self._compute(prepared)  # the first execution compiles and allocates, which no graph can hold
+            bound.enqueue(self._stream)  # the first execution compiles and allocates, which no graph can hold
             self._cuda.wait(self._stream)
             with self._cuda.capture(self._stream) as captured:
-                if self._direct is None:
-                    self._copy_in(prepared)
-                bound.enqueue(self._stream)
-                self._copy_out(prepared)
+                self._enqueue_all(prepared)
             prepared.graph = captured.handle
         return prepared
+
+    def _sent_directly(self, shapes: Shapes) -> frozenset[str]:
+        """The inputs that the GPU reads where they lie: one call a request, which pays for large ones."""
+        if self._direct is None:
+            return frozenset()
+        rows = self._max_batch_size and next(iter(shapes.values()))[0]
+        return frozenset(
+            name
+            for name, buffer in self._in.items()
+            if self._all_direct or buffer.bytes_of(shapes[name]) >= LARGE_BYTES * max(rows, 1)
+        )
 
     def _make_room(self, buffers: Mapping[str, Buffer], shapes: Shapes) -> None:
         """Memory for these shapes at the full batch. Where it moves, what was bound to the old is forgotten."""
@@ -174,50 +190,48 @@ class Runner:
         if graph is not None:
             self._cuda.free_graph(graph)
 
-    def _fill(self, requests: Sequence[Mapping[str, Array]], prepared: Prepared) -> bool:
-        """Bring the requests to the GPU, or only into page-locked memory where the graph does the rest.
-
-        Gives whether the copy in has been enqueued already.
-        """
+    def _fill(self, requests: Sequence[Mapping[str, Array]], prepared: Prepared) -> None:
+        """Bring the requests to where the execution takes them from: page-locked memory, or the GPU already."""
         for name, buffer in self._in.items():
-            offset = 0
-            host = buffer.host(prepared.shapes[name]).reshape(-1).view(np.uint8)
+            if name in prepared.direct:
+                self._send(buffer, [request[name] for request in requests], prepared.shapes[name])
+                continue
+            host, offset = buffer.host_bytes(prepared.shapes[name]), 0
             for request in requests:
                 part = request[name]
-                if self._direct is not None and self._sent_directly(part, buffer.device + offset):
-                    offset += part.nbytes
-                    continue
                 host[offset : offset + part.nbytes] = part.reshape(-1).view(np.uint8)
-                if self._direct is not None:
-                    self._cuda.copy_in(
-                        buffer.device + offset, buffer.host_address + offset, part.nbytes, self._stream
-                    )
                 offset += part.nbytes
-        return self._direct is not None
 
-    def _sent_directly(self, part: Array, device: int) -> bool:
+    def _send(self, buffer: Buffer, parts: Sequence[Array], shape: tuple[int, ...]) -> None:
+        """Each part from where it lies to its rows on the GPU; by way of page-locked memory where it must."""
         assert self._direct is not None
-        address = part.__array_interface__["data"][0]
-        if not self._direct.covers(address, part.nbytes):
-            return False
-        self._cuda.copy_in(device, address, part.nbytes, self._stream)
-        return True
+        offset = 0
+        for part in parts:
+            address = part.__array_interface__["data"][0]
+            if not self._direct.covers(address, part.nbytes):
+                host = buffer.host_bytes(shape)
+                host[offset : offset + part.nbytes] = part.reshape(-1).view(np.uint8)
+                address = buffer.host_address + offset
+            self._cuda.copy_in(buffer.device + offset, address, part.nbytes, self._stream)
+            offset += part.nbytes
 
-    def _execute(self, prepared: Prepared, *, filled: bool) -> None:
+    def _execute(self, prepared: Prepared) -> None:
         if prepared.graph is not None:
             self._cuda.launch(prepared.graph, self._stream)
         else:
-            if not filled:
-                self._copy_in(prepared)
-            self._compute(prepared)
-            self._copy_out(prepared)
+            self._enqueue_all(prepared)
         self._cuda.wait(self._stream)
 
-    def _compute(self, prepared: Prepared) -> None:
+    def _enqueue_all(self, prepared: Prepared) -> None:
+        """What a graph holds: the copy in of what was not sent directly, the computation, the copy out."""
+        self._copy_in(prepared)
         prepared.bound.enqueue(self._stream)
+        self._copy_out(prepared)
 
     def _copy_in(self, prepared: Prepared) -> None:
         for name, buffer in self._in.items():
+            if name in prepared.direct:
+                continue
             size_bytes = buffer.bytes_of(prepared.shapes[name])
             self._cuda.copy_in(buffer.device, buffer.host_address, size_bytes, self._stream)
 

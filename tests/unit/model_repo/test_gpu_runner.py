@@ -30,7 +30,7 @@ def check(outputs, requests):
     np.testing.assert_allclose(outputs["sums"], x.reshape(len(x), -1).sum(axis=1), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("input_path", ["pinned", "direct"])
+@pytest.mark.parametrize("input_path", ["auto", "pinned", "direct"])
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 @given(batches=st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=4), min_size=1, max_size=5))
 def test_every_request_gets_its_own_rows(batches, cuda_graphs, input_path):
@@ -60,6 +60,16 @@ def test_one_graph_per_size_and_one_launch_per_batch():
     runner.run(requests_of(3))
     runner.run(requests_of(1))
     assert cuda.calls == ["launch", "wait"] * 2
+
+
+@pytest.mark.parametrize(("width", "copies"), [(3, 0), (8192, 3)])
+def test_large_rows_are_sent_one_by_one_and_small_ones_together_in_the_graph(width, copies):
+    runner, _, cuda = runner_on(cuda_graphs=True, input_path="auto")
+    runner.warm_up({"x": (width,)})
+    cuda.calls.clear()
+    requests = requests_of(1, 1, 1, width=width)
+    check(runner.run(requests), requests)
+    assert cuda.calls == [*["copy_in"] * copies, "launch", "wait"]
 
 
 def test_an_engine_with_graphs_of_its_own_is_not_recorded():

@@ -1,0 +1,94 @@
+"""Which engines compete, on machines that are made up: this one may have no GPU."""
+
+import dataclasses
+import json
+
+import pytest
+from onnx_models import small_cnn
+
+from optimizer.engines import EngineCache, Target, engine_from_variant
+from optimizer.gpu_engines import engines_for
+from optimizer.hardware import Gpu, Hardware
+from optimizer.onnx_model import read_model
+from optimizer.tensorrt_library import find_tensorrt
+
+WITHOUT_GPU = Hardware(
+    cpu="some processor",
+    logical_cores=4,
+    physical_cores=4,
+    memory_bytes=2**34,
+    gpus=(),
+    providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
+    cloud=None,
+)
+A10 = Gpu(name="NVIDIA A10", memory_bytes=24 * 2**30, driver="580.1", compute_capability="8.6", uuid="GPU-1")
+WITH_GPU = dataclasses.replace(WITHOUT_GPU, gpus=(A10,))
+
+
+def compete(machine, tmp_path, *, limit_ms=50.0):
+    said = []
+    engines = engines_for(
+        [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))],
+        machine,
+        cache=EngineCache(tmp_path / "cache"),
+        max_batch_size=8,
+        limit_ms=limit_ms,
+        on_event=said.append,
+    )
+    notes = [event.text for event in said if hasattr(event, "text")]
+    return [(engine.backend, engine.device) for engine in engines], engines, notes
+
+
+def test_without_a_gpu_onnx_runtime_is_alone(tmp_path):
+    assert compete(WITHOUT_GPU, tmp_path)[0] == [("onnxruntime", "cpu")]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_gpu_that_says_too_little_is_left_to_onnx_runtime(tmp_path):
+    silent = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, compute_capability=None),))
+    kinds, _, notes = compete(silent, tmp_path)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert "does not tell its compute capability" in notes[0]
+
+
+@pytest.fixture
+def timed(tmp_path):
+    """A cache whose engine has been timed on the A10, as if it were here."""
+    library = find_tensorrt("tensorrt_rtx")
+    if library is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    built = engine_from_variant(
+        read_model(small_cnn(tmp_path / "cnn.onnx")),
+        "fp32",
+        library=library,
+        target=Target(compute_capability="8.6", name=A10.name),
+        cache=EngineCache(tmp_path / "cache"),
+        max_batch_size=8,
+    )
+    plan = dict(built.engine.files)["model.plan"]
+    times = [{"batch_size": 1, "batch_ms": 2.0}, {"batch_size": 8, "batch_ms": 4.0}]
+    found = {"gpu": "GPU-1", "driver": "580.1", "times": times}
+    plan.with_name("times.json").write_text(json.dumps(found))
+    plan.with_name("kernels.cache").write_bytes(b"kernels")
+    return tmp_path
+
+
+def test_an_engine_of_tensorrt_competes_with_its_kernels(timed):
+    kinds, engines, notes = compete(WITH_GPU, timed)
+    assert kinds == [("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
+    assert {name for name, _ in engines[1].files} == {"model.plan", "engine.json", "kernels.cache"}
+    assert any("from the cache" in note for note in notes)
+
+
+def test_an_engine_that_alone_is_slower_than_the_limit_is_not_served(timed):
+    kinds, _, notes = compete(WITH_GPU, timed, limit_ms=1.5)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("alone it takes 2.0 ms, over the limit" in note for note in notes)
+
+
+def test_an_engine_that_does_not_run_is_left_out_with_the_reason(timed):
+    """The times are of another driver, so it is tried; there is no such GPU here."""
+    newer = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, driver="999"),))
+    kinds, _, notes = compete(newer, timed)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("does not run on NVIDIA A10: " in note for note in notes)
