@@ -213,10 +213,20 @@ def bare_engine(name: str, out: Path, work: Path, note) -> dict:
     result = {"library": f"{built.engine.backend} {built.metadata.library_version}", "build_s": seconds}
     result["executed"] = built.metadata.executed
     folder = dict(built.engine.files)["model.plan"].parent
-    for graphs in (True, False):
-        key = "graphs" if graphs else "launches"
-        result[key] = timed_engine(folder, "model.plan", built.engine.backend, name, graphs, note)
-        save(out, f"engine-{name}", result)
+    for scratch in ("shared", "own"):
+        result["scratch"] = scratch
+        for graphs in (True, False):
+            key = "graphs" if graphs else "launches"
+            try:
+                result[key] = timed_engine(
+                    folder, "model.plan", built.engine.backend, name, graphs, note, scratch=scratch
+                )
+            except Exception as error:
+                result[key] = {"error": str(error)}
+                note(traceback.format_exc())
+            save(out, f"engine-{name}", result)
+        if any("times" in result[key] for key in ("graphs", "launches")):
+            break
     return result
 
 
@@ -272,7 +282,11 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
         instance_count=design.instances,
         max_queue_delay_us=design.delay_us,
         cuda_graph_batch_sizes=graph_batch_sizes(MAX_BATCH) if design.graphs else (),
-        backend_options=(("input_path", design.input_path), ("gpu_wait", design.wait)),
+        backend_options=(
+            ("input_path", design.input_path),
+            ("gpu_wait", design.wait),
+            ("scratch", scratch_that_works(out, name)),
+        ),
     )
     with tempfile.TemporaryDirectory(prefix="gpu-serving-") as run_dir:
         options = ServerOptions(run_dir=Path(run_dir), gpu=True)
@@ -433,13 +447,22 @@ def build(name: str, cache: Path, note):
 
 
 def timed_engine(
-    folder: Path, file: str, backend: str, name: str, graphs: bool, note, *, largest: int = MAX_BATCH
+    folder: Path,
+    file: str,
+    backend: str,
+    name: str,
+    graphs: bool,
+    note,
+    *,
+    largest: int = MAX_BATCH,
+    scratch: str = "shared",
 ) -> dict:
     """`optimizer.engine_time` in a process of its own."""
     command = [sys.executable, "-m", "optimizer.engine_time", str(folder), file, backend, str(largest)]
     answer = subprocess.run(
-        [*command, str(int(graphs)), json.dumps(ROW_SHAPES[name])], capture_output=True, text=True, check=False
-    )
+        [*command, str(int(graphs)), json.dumps(ROW_SHAPES[name]), *(["own-scratch"] if scratch == "own" else [])],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
     note(answer.stderr)
     if answer.returncode != 0:
         raise RuntimeError(f"engine_time ended with {answer.returncode}: {answer.stderr[-2000:]}")
@@ -448,6 +471,12 @@ def timed_engine(
         note(f"{backend} graphs={graphs} b{row['batch_size']}: {row['batch_ms']:.3f} ms, {row['per_s']:,.0f}/s, "
              f"first {row['first_s']:.2f} s")  # fmt: skip
     return times
+
+
+def scratch_that_works(out: Path, name: str) -> str:
+    """What the bare engine needed."""
+    path = out / f"engine-{name}.json"
+    return json.loads(path.read_text()).get("scratch", "shared") if path.exists() else "shared"
 
 
 def load_processes() -> int:
@@ -567,7 +596,7 @@ def summary(out: Path) -> str:
 
     for name in MODELS:
         engine, served = read(f"engine-{name}"), read(f"serve-{name}")
-        rows = engine.get("graphs", {}).get("times", [])
+        rows = engine.get("graphs", {}).get("times") or engine.get("launches", {}).get("times", [])
         best = max((row["per_s"] for row in rows), default=None)
         if rows:
             at = {row["batch_size"]: row for row in rows}
@@ -597,7 +626,8 @@ def summary(out: Path) -> str:
         except (KeyError, StopIteration):
             lines.append(f"CUDA graph, {backend}: no figure")
     for state, row in read("first-request").items():
-        lines.append(f"first request {state}: {row['seconds']:.1f} s {row['stages']}")
+        failed = " FAILED" if row["exit"] else ""
+        lines.append(f"first request {state}:{failed} {row['seconds']:.1f} s {row['stages']}")
     return "\n".join(lines) + "\n"
 
 

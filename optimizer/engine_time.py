@@ -1,8 +1,8 @@
 """How fast an engine is on its own: graph replay, data on the GPU, no server. Fills TensorRT-RTX's kernel cache.
 
-    python -m optimizer.engine_time FOLDER FILE BACKEND MAX_BATCH GRAPHS SHAPES    (one JSON object on stdout)
+    python -m optimizer.engine_time FOLDER FILE BACKEND MAX_BATCH GRAPHS SHAPES [own-scratch]
 
-A process of its own, because a CUDA context holds memory for as long as its process lives, and because a GPU fault
+One JSON object on stdout. A process of its own, because a CUDA context holds memory for as long as its process lives, and because a GPU fault
 would take the search with it.
 """
 
@@ -88,7 +88,9 @@ def _allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str,
     return {name: cuda.allocate(size_bytes) for name, size_bytes in sizes.items()}
 
 
-def load_engine(folder: Path, file: str, backend: str, cuda: Cuda, stream: int, *, graphs: bool) -> GpuEngine:
+def load_engine(
+    folder: Path, file: str, backend: str, cuda: Cuda, stream: int, *, graphs: bool, own_scratch: bool = False
+) -> GpuEngine:
     """The engine in this folder, on GPU 0."""
     if backend == "onnxruntime":
         from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
@@ -96,7 +98,8 @@ def load_engine(folder: Path, file: str, backend: str, cuda: Cuda, stream: int, 
         return OnnxRuntimeEngine(folder / file, device=0, stream=stream, cuda_graphs=graphs)
     from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 
-    return TensorRtEngine(folder / file, cuda, backend=backend, runtime_cache=folder / RUNTIME_CACHE_FILE)
+    cache = folder / RUNTIME_CACHE_FILE
+    return TensorRtEngine(folder / file, cuda, backend=backend, runtime_cache=cache, own_scratch=own_scratch)
 
 
 def main(arguments: list[str]) -> None:
@@ -104,11 +107,13 @@ def main(arguments: list[str]) -> None:
 
     A maximum batch of 0 means that the shapes are whole tensors: then these alone are measured, as batch 1.
     """
-    folder, file, backend, largest, graphs, shapes_text = arguments
+    folder, file, backend, largest, graphs, shapes_text, *options = arguments
     cuda = DriverCuda(0)
     stream = cuda.stream()
     began = time.monotonic()
-    engine = load_engine(Path(folder), file, backend, cuda, stream, graphs=graphs == "1")
+    engine = load_engine(
+        Path(folder), file, backend, cuda, stream, graphs=graphs == "1", own_scratch="own-scratch" in options
+    )
     loading_s = time.monotonic() - began
     shapes = {name: tuple(shape) for name, shape in json.loads(shapes_text).items()}
     rows = []

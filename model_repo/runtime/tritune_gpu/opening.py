@@ -21,7 +21,8 @@ def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Ru
     """The engine of a model configuration (as JSON gives it) on this GPU.
 
     It reads the `parameters` `model_file`, `engine_backend`, `batch_sizes` (such as `1,2,4`), `cuda_graphs` and
-    `tf32` ("1": yes), `input_path` (auto, pinned or direct), `gpu_wait` (block, spin or yield).
+    `tf32` ("1": yes), `input_path` (auto, pinned or direct), `gpu_wait` (block, spin or yield), `scratch`
+    (shared or own: TensorRT's scratch memory).
     """
     parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
     cuda = DriverCuda(device, wait=parameters.get("gpu_wait", "block"))
@@ -72,4 +73,10 @@ def _engine(version_dir: Path, parameters: dict[str, str], cuda: Cuda, stream: i
         )
     from .tensorrt_engine import TensorRtEngine
 
-    return TensorRtEngine(file, cuda, backend=backend, runtime_cache=version_dir / RUNTIME_CACHE_FILE)
+    return TensorRtEngine(
+        file,
+        cuda,
+        backend=backend,
+        runtime_cache=version_dir / RUNTIME_CACHE_FILE,
+        own_scratch=parameters.get("scratch") == "own",
+    )

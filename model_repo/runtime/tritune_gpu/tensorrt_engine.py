@@ -53,11 +53,22 @@ def check_fits(plan: Path, *, version: str, compute_capability: str) -> None:
 
 
 class TensorRtEngine:
-    """A plan file on one GPU. Its executions share scratch memory, so they must be on one stream."""
+    """A plan file on one GPU. Its executions share scratch memory, so they must be on one stream.
+
+    `own_scratch`: each set of shapes has scratch memory of its own, that TensorRT allocates; costs memory only.
+    """
 
     captures_itself = False
 
-    def __init__(self, plan: Path, cuda: Cuda, *, backend: str, runtime_cache: Path | None = None) -> None:
+    def __init__(
+        self,
+        plan: Path,
+        cuda: Cuda,
+        *,
+        backend: str,
+        runtime_cache: Path | None = None,
+        own_scratch: bool = False,
+    ) -> None:
         self._trt = trt = import_tensorrt(backend)
         check_fits(plan, version=trt.__version__, compute_capability=cuda.compute_capability)
         self._logger = trt.Logger(trt.Logger.WARNING)
@@ -71,18 +82,20 @@ class TensorRtEngine:
         ports = [self._port(index) for index in range(self._engine.num_io_tensors)]
         self.inputs = tuple(port for port, is_input in ports if is_input)
         self.outputs = tuple(port for port, is_input in ports if not is_input)
-        self._scratch_bytes = int(self._engine.device_memory_size_v2)
+        strategies = trt.ExecutionContextAllocationStrategy
+        self._strategy = strategies.STATIC if own_scratch else strategies.USER_MANAGED
+        self._scratch_bytes = 0 if own_scratch else int(self._engine.device_memory_size_v2)
         unaligned = cuda.allocate(self._scratch_bytes + _SCRATCH_ALIGNMENT)
         self._scratch = -(-unaligned // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
         self._settings, self._cache = self._runtime_settings(runtime_cache)
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> TensorRtBound:
         """A context of its own: a graph recorded from one stays valid only while its shapes stay."""
-        strategy = self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        context = self._engine.create_execution_context(self._settings or strategy)
+        context = self._engine.create_execution_context(self._settings or self._strategy)
         if context is None:
             raise RuntimeError("TensorRT made no execution context: the GPU is out of memory, or see its log.")
-        context.set_device_memory(self._scratch, self._scratch_bytes)
+        if self._scratch_bytes:
+            context.set_device_memory(self._scratch, self._scratch_bytes)
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
                 low, _, high = self._engine.get_tensor_profile_shape(name, 0)
@@ -116,9 +129,7 @@ class TensorRtEngine:
         if not hasattr(self._engine, "create_runtime_config") or not hasattr(self._trt, "IRuntimeCache"):
             return None, None
         settings = self._engine.create_runtime_config()
-        settings.set_execution_context_allocation_strategy(
-            self._trt.ExecutionContextAllocationStrategy.USER_MANAGED
-        )
+        settings.set_execution_context_allocation_strategy(self._strategy)
         settings.dynamic_shapes_kernel_specialization_strategy = (
             self._trt.DynamicShapesKernelSpecializationStrategy.EAGER
         )
