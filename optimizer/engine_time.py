@@ -2,8 +2,8 @@
 
     python -m optimizer.engine_time FOLDER FILE BACKEND MAX_BATCH GRAPHS SHAPES [own-scratch]
 
-One JSON object on stdout. A process of its own, because a CUDA context holds memory for as long as its process lives, and because a GPU fault
-would take the search with it.
+One JSON object on stdout. A process of its own, because a CUDA context holds memory for as long as its process
+lives, and because a GPU fault would take the search with it.
 """
 
 from __future__ import annotations

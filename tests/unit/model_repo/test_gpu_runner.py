@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model_repo.runtime.tritune_gpu.host_memory import DirectMemory, shared_mapping_at
+from model_repo.runtime.tritune_gpu.opening import row_shape
 from model_repo.runtime.tritune_gpu.runner import Runner
 
 
@@ -114,6 +115,20 @@ def test_without_a_batch_axis_a_request_is_the_whole_tensor():
     (request,) = requests_of(5)
     check(runner.run([request]), [request])
     assert engine.executed[0] == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "shape"),
+    [
+        ({"dims": [3, 8]}, (3, 8)),
+        ({"dims": ["3", "8"]}, (3, 8)),
+        ({"dims": [1], "reshape": {"shape": []}}, ()),
+        ({"dims": [1], "reshape": {}}, ()),
+        ({"dims": [-1, 8]}, None),
+    ],
+)
+def test_a_rows_shape_is_read_from_the_configuration(tensor, shape):
+    assert row_shape(tensor) == shape
 
 
 def shared_array(shape):
