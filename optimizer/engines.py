@@ -52,13 +52,14 @@ def engine_from_variant(
     max_batch_size: int,
     usual_batch_size: int | None = None,
     workspace_bytes: int = 4 * 2**30,
+    may_build: bool = True,
     on_phase: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BuiltEngine:
     """The engine of a variant: batches of 1 to `max_batch_size`, fastest at the usual size (default: the largest).
 
-    Raises EngineFailed (an operator that cannot be parsed, a precision that this GPU or the graph does not have),
-    CacheWriteFailed.
+    `may_build` False takes it from the cache or not at all. Raises EngineFailed (an operator that cannot be parsed,
+    a precision that this GPU or the graph does not have), CacheWriteFailed.
     """
     _check_gpu_has(precision, target)
     key = EngineKey(
@@ -75,6 +76,8 @@ def engine_from_variant(
     if found is not None:
         entry, metadata = found
         return BuiltEngine(engine=_engine(variant, key, entry), source="cache", metadata=metadata)
+    if not may_build:
+        raise EngineFailed("it has not been built yet", "A run builds it, --dry-run does not.")
     order = EngineOrder(
         onnx_file=variant.path,
         precision=precision,

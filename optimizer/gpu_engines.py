@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Literal
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from optimizer.engines import BuiltEngine
     from optimizer.hardware import Gpu, Hardware
     from optimizer.onnx_model import Model
+    from optimizer.tensorrt_library import TensorRt
     from search.events import OnEvent
 
 Device = Literal["cpu", "gpu"]
@@ -38,17 +41,27 @@ def engines_for(
     cache: EngineCache,
     max_batch_size: int,
     limit_ms: float,
+    may_build: bool = True,
     on_event: OnEvent = events.ignore,
 ) -> tuple[Engine, ...]:
     """The engines of these (precision, model) pairs, those of ONNX Runtime first.
 
+    `may_build` False: nothing is built or timed, only engines that are in the cache compete.
     An engine that TensorRT cannot build is left out with a note, and so is one that alone takes longer than the
     limit. Raises CacheWriteFailed.
     """
     device = device_of(machine)
     engines = [onnxruntime_engine(model, precision, device=device) for precision, model in variants]
     if machine.gpus:
-        engines += _tensorrt_engines(variants, machine.gpus[0], cache, max_batch_size, limit_ms, on_event)
+        tensorrt = _TensorRtEngines(
+            gpu=machine.gpus[0],
+            cache=cache,
+            max_batch_size=max_batch_size,
+            limit_ms=limit_ms,
+            may_build=may_build,
+            on_event=on_event,
+        )
+        engines += tensorrt.of(variants)
     return tuple(engines)
 
 
@@ -72,58 +85,67 @@ def onnxruntime_engine(model: Model, precision: str = "fp32", *, device: Device 
     )
 
 
-def _tensorrt_engines(
-    variants: Sequence[tuple[str, Model]],
-    gpu: Gpu,
-    cache: EngineCache,
-    max_batch_size: int,
-    limit_ms: float,
-    on_event: OnEvent,
-) -> Iterator[Engine]:
-    if gpu.compute_capability is None:
-        on_event(events.Note(text=f"{gpu.name} does not tell its compute capability: no TensorRT", warning=True))
-        return
-    target = Target(compute_capability=gpu.compute_capability, name=gpu.name)
-    for library in installed_tensorrt():
-        for precision, model in variants:
-            label, largest = f"{library.backend} {precision}", max_batch_size if model.batched else 0
-            on_event(events.PhaseStarted(name="prepare", detail=f"{label} engine"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TensorRtEngines:
+    """Builds and times the engines for one GPU, and tells why it leaves some out."""
+
+    gpu: Gpu
+    cache: EngineCache
+    max_batch_size: int
+    limit_ms: float
+    may_build: bool
+    on_event: OnEvent
+
+    def of(self, variants: Sequence[tuple[str, Model]]) -> Iterator[Engine]:
+        """One for each library and variant, where it works out."""
+        if self.gpu.compute_capability is None:
+            self._note(f"{self.gpu.name} does not tell its compute capability: no TensorRT", warning=True)
+            return
+        target = Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name)
+        for library, (precision, model) in product(installed_tensorrt(), variants):
+            label = f"{library.backend} {precision}"
+            self.on_event(events.PhaseStarted(name="prepare", detail=f"{label} engine"))
             try:
-                built = engine_from_variant(
-                    model, precision, library=library, target=target, cache=cache, max_batch_size=largest
-                )
-                alone_ms = _time_alone(built, gpu, largest)
+                yield self._engine(model, precision, library, target, label)
             except EngineFailed as failure:
-                on_event(events.Note(text=f"no {label} engine: {str(failure).splitlines()[0]}", warning=True))
-                continue
-            if not alone_ms <= limit_ms:
-                text = f"no {label} engine: alone it takes {alone_ms:.1f} ms, over the limit"
-                on_event(events.Note(text=text, warning=True))
-                continue
-            on_event(events.Note(text=_origin(built, label)))
-            yield _with_kernels(built.engine)
+                self._note(f"no {label} engine: {str(failure).splitlines()[0]}", warning=True)
 
-
-def _origin(built: BuiltEngine, label: str) -> str:
-    how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
-    return f"{label} engine {how}"
-
-
-def _time_alone(built: BuiltEngine, gpu: Gpu, max_batch_size: int) -> float:
-    """Milliseconds of batch 1 on the bare engine, measured in a process of its own, and kept with the engine.
-
-    Raises EngineFailed where it does not run.
-    """
-    folder = dict(built.engine.files)[PLAN_FILE].parent
-    shapes = {spec.name: spec.concrete_shape for spec in built.engine.inputs}
-    known = _known_times(folder, gpu)
-    if known is None:
-        known = _measured(
-            [str(folder), PLAN_FILE, built.engine.backend, str(max_batch_size), "1", json.dumps(shapes)], gpu
+    def _engine(self, model: Model, precision: str, library: TensorRt, target: Target, label: str) -> Engine:
+        largest = self.max_batch_size if model.batched else 0
+        built = engine_from_variant(
+            model,
+            precision,
+            library=library,
+            target=target,
+            cache=self.cache,
+            max_batch_size=largest,
+            may_build=self.may_build,
         )
-        text = json.dumps({"gpu": gpu.uuid or gpu.name, "driver": gpu.driver, "times": known}, indent=1)
-        EngineCache.put_beside(folder / TIMES_FILE, text.encode())
-    return float(min(row["batch_ms"] for row in known if row["batch_size"] == 1))
+        alone_ms = self._alone_ms(built, largest)
+        if alone_ms is not None and not alone_ms <= self.limit_ms:
+            raise EngineFailed(f"alone it takes {alone_ms:.1f} ms, over the limit", "Other engines are tried.")
+        how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
+        self._note(f"{label} engine {how}")
+        return _with_kernels(built.engine)
+
+    def _alone_ms(self, built: BuiltEngine, largest: int) -> float | None:
+        """Batch 1 on the bare engine, measured in a process of its own and kept with the engine.
+
+        None where nothing may be run. Raises EngineFailed where the engine does not run.
+        """
+        folder = dict(built.engine.files)[PLAN_FILE].parent
+        times = _known_times(folder, self.gpu)
+        if times is None:
+            if not self.may_build:
+                return None
+            shapes = json.dumps({spec.name: spec.concrete_shape for spec in built.engine.inputs})
+            times = _measured([str(folder), PLAN_FILE, built.engine.backend, str(largest), "1", shapes], self.gpu)
+            found = {"gpu": self.gpu.uuid or self.gpu.name, "driver": self.gpu.driver, "times": times}
+            EngineCache.put_beside(folder / TIMES_FILE, json.dumps(found, indent=1).encode())
+        return min(row["batch_ms"] for row in times if row["batch_size"] == 1)
+
+    def _note(self, text: str, *, warning: bool = False) -> None:
+        self.on_event(events.Note(text=text, warning=warning))
 
 
 def _measured(arguments: list[str], gpu: Gpu) -> list[dict[str, float]]:
@@ -154,8 +176,6 @@ def _known_times(folder: Path, gpu: Gpu) -> list[dict[str, float]] | None:
 
 def _with_kernels(engine: Engine) -> Engine:
     """The engine with the kernels that were compiled for it since it was built."""
-    from dataclasses import replace
-
     files = dict(engine.files)
     fresh = dict(entry_files(files[PLAN_FILE].parent))
     return replace(engine, files=tuple(fresh.items())) if RUNTIME_CACHE_FILE in fresh else engine

@@ -46,8 +46,12 @@ class Prepared:
         return self.batching.model
 
 
-def prepare(config: OptimizeConfig, *, work_dir: Path, on_event: OnEvent = events.ignore) -> Prepared:
+def prepare(
+    config: OptimizeConfig, *, work_dir: Path, may_build: bool = True, on_event: OnEvent = events.ignore
+) -> Prepared:
     """Read and check everything. Rewritten models go to `work_dir`; nothing is served.
+
+    `may_build` False: engines that are not in the cache already are left out.
 
     Raises BadInput, in two lines, for anything that the user has to change.
     """
@@ -63,11 +67,19 @@ def prepare(config: OptimizeConfig, *, work_dir: Path, on_event: OnEvent = event
         cache=EngineCache(config.cache_dir or default_cache_dir()),
         max_batch_size=LARGEST_BATCH,
         limit_ms=config.limit_ms,
+        may_build=may_build,
         on_event=on_event,
     )
-    limits = MachineLimits(cores=machine.logical_cores, memory_bytes=machine.memory_bytes)
+    limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
     space = search_space(engines, limits, limit_ms=config.limit_ms)
     return Prepared(source=model, batching=batching, engines=engines, machine=machine, price=price, space=space)
+
+
+def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:
+    """What all instances share: the GPU's memory where they run on one, and it says how much that is."""
+    on_gpu = any(engine.device == "gpu" for engine in engines)
+    gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus[:1] if on_gpu and gpu.memory_bytes is not None]
+    return min([machine.memory_bytes, *gpu_bytes])
 
 
 def _price(config: OptimizeConfig, machine: Hardware) -> Price:

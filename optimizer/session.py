@@ -66,7 +66,7 @@ def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
     for note in notes:
         console.print(f"note: {note}", highlight=False)
     with tempfile.TemporaryDirectory(prefix="tritune-") as folder:
-        prepared = prepare(config, work_dir=Path(folder))
+        prepared = prepare(config, work_dir=Path(folder), may_build=False)
         console.print(plan_view(prepared, config))
 
 

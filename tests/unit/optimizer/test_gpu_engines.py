@@ -25,7 +25,7 @@ A10 = Gpu(name="NVIDIA A10", memory_bytes=24 * 2**30, driver="580.1", compute_ca
 WITH_GPU = dataclasses.replace(WITHOUT_GPU, gpus=(A10,))
 
 
-def compete(machine, tmp_path, *, limit_ms=50.0):
+def compete(machine, tmp_path, *, limit_ms=50.0, may_build=True):
     said = []
     engines = engines_for(
         [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))],
@@ -33,6 +33,7 @@ def compete(machine, tmp_path, *, limit_ms=50.0):
         cache=EngineCache(tmp_path / "cache"),
         max_batch_size=8,
         limit_ms=limit_ms,
+        may_build=may_build,
         on_event=said.append,
     )
     notes = [event.text for event in said if hasattr(event, "text")]
@@ -84,6 +85,15 @@ def test_an_engine_that_alone_is_slower_than_the_limit_is_not_served(timed):
     kinds, _, notes = compete(WITH_GPU, timed, limit_ms=1.5)
     assert kinds == [("onnxruntime", "gpu")]
     assert any("alone it takes 2.0 ms, over the limit" in note for note in notes)
+
+
+def test_a_dry_run_takes_what_is_in_the_cache_and_builds_nothing(timed, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("empty")
+    kinds, _, notes = compete(WITH_GPU, elsewhere, may_build=False)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("has not been built yet" in note for note in notes)
+    assert not (elsewhere / "cache").exists()
+    assert ("tensorrt_rtx", "gpu") in compete(WITH_GPU, timed, may_build=False)[0]
 
 
 def test_an_engine_that_does_not_run_is_left_out_with_the_reason(timed):
