@@ -56,7 +56,7 @@ def engine_from_variant(
     on_phase: Callable[[str], None] = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> BuiltEngine:
-    """The engine of a variant: batches of 1 to `max_batch_size`, fastest at the usual size (default: the largest).
+    """The engine of a variant for batches of 1 to `max_batch_size`, fastest at the usual size (else the largest).
 
     `may_build` False takes it from the cache or not at all. Raises EngineFailed (an operator that cannot be parsed,
     a precision that this GPU or the graph does not have), CacheWriteFailed.

@@ -18,13 +18,13 @@ def own_mappings() -> str:
         return maps.read()
 
 
-def shared_mapping_at(address: int, mappings: str) -> tuple[int, int] | None:
-    """Start and end of the mapping of shared memory that holds `address`; None where it is other memory."""
+def mapping_at(address: int, mappings: str) -> tuple[int, int, bool] | None:
+    """Start and end of the mapping that holds `address`, and whether it is shared memory; None where none does."""
     for line in mappings.splitlines():
         span, _, rest = line.partition(" ")
         start, end = (int(word, 16) for word in span.split("-"))
         if start <= address < end:
-            return (start, end) if SHARED_MEMORY in rest else None
+            return start, end, SHARED_MEMORY in rest
     return None
 
 
@@ -38,22 +38,22 @@ class DirectMemory:
         self._cuda = cuda
         self._mappings = mappings
         self._locked: list[tuple[int, int]] = []
-        self._refused: set[int] = set()
+        self._refused: list[tuple[int, int]] = []
 
     def covers(self, address: int, size_bytes: int) -> bool:
         """Whether all these bytes are page-locked shared memory, now or as of this call."""
-        for start, end in self._locked:
-            if start <= address and address + size_bytes <= end:
-                return True
-        return self._lock(address, size_bytes)
+        end = address + size_bytes
+        if _within(self._locked, address, end):
+            return True
+        if _within(self._refused, address, end):
+            return False
+        found = mapping_at(address, self._mappings())
+        if found is None or end > found[1]:
+            return False
+        locked = found[2] and self._cuda.register(found[0], found[1] - found[0])
+        (self._locked if locked else self._refused).insert(0, found[:2])
+        return locked
 
-    def _lock(self, address: int, size_bytes: int) -> bool:
-        if address in self._refused:
-            return False
-        found = shared_mapping_at(address, self._mappings())
-        if found is None or not self._cuda.register(found[0], found[1] - found[0]):
-            if len(self._refused) < 4096:
-                self._refused.add(address)
-            return False
-        self._locked.insert(0, found)
-        return address + size_bytes <= found[1]
+
+def _within(spans: list[tuple[int, int]], start: int, end: int) -> bool:
+    return any(first <= start and end <= last for first, last in spans)

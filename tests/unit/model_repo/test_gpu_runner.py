@@ -8,7 +8,7 @@ from fake_cuda import DoublingEngine, FakeCuda
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_repo.runtime.tritune_gpu.host_memory import DirectMemory, shared_mapping_at
+from model_repo.runtime.tritune_gpu.host_memory import DirectMemory, mapping_at
 from model_repo.runtime.tritune_gpu.opening import row_shape
 from model_repo.runtime.tritune_gpu.runner import Runner
 
@@ -146,10 +146,10 @@ def maps_of(array, path="/dev/shm/tritune-abc-region"):
 def test_shared_memory_is_found_in_the_map():
     array = shared_array((4, 3))
     address = array.__array_interface__["data"][0]
-    assert shared_mapping_at(address + 16, maps_of(array)) == (address, address + (1 << 16))
-    assert shared_mapping_at(address + 16, maps_of(array, path="/usr/lib/libc.so")) is None
-    assert shared_mapping_at(0x1800, maps_of(array)) is None
-    assert shared_mapping_at(0x10, maps_of(array)) is None
+    assert mapping_at(address + 16, maps_of(array)) == (address, address + (1 << 16), True)
+    assert mapping_at(address, maps_of(array, path="/usr/lib/libc.so")) == (address, address + (1 << 16), False)
+    assert mapping_at(0x1800, maps_of(array)) == (0x1000, 0x2000, False)
+    assert mapping_at(0x10, maps_of(array)) is None
 
 
 def test_a_mapping_is_locked_once_and_read_directly():
@@ -169,5 +169,13 @@ def test_memory_that_cannot_be_locked_is_asked_for_once():
     direct = DirectMemory(cuda, mappings=lambda: maps_of(array))
     address = array.__array_interface__["data"][0]
     assert not direct.covers(address, 16)
-    assert not direct.covers(address, 16)
+    assert not direct.covers(address + 64, 16)
     assert cuda.calls == ["register"]
+
+
+def test_ordinary_memory_is_never_locked():
+    array = shared_array((4, 3))
+    cuda = FakeCuda()
+    direct = DirectMemory(cuda, mappings=lambda: maps_of(array, path="[heap]"))
+    assert not direct.covers(array.__array_interface__["data"][0], 16)
+    assert cuda.calls == []
