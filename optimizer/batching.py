@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Literal
 from optimizer.batch_proof import Disproved, check_runs_whole, prove_batching
 from optimizer.batch_rewrite import BATCH, free_batch
 from optimizer.errors import ShapeError, UnsupportedModel
+from optimizer.inner_tensors import common_inner_tensors, write_exposing
 from optimizer.onnx_check import check_runs
 from optimizer.onnx_files import load_proto, sha256_of, write_model
 from optimizer.onnx_model import OLDEST_RUNNABLE_OPSET
-from optimizer.shape_view import computed_from_inputs, is_small
+from optimizer.shape_view import is_small
 from optimizer.shapes import require_shapes
 
 if TYPE_CHECKING:
-    from onnx import ModelProto, ValueInfoProto
+    from onnx import ModelProto
 
     from optimizer.batch_proof import Proof
     from optimizer.onnx_model import Model, ModelTensor
@@ -162,12 +163,11 @@ def _prove(reference: Model, candidate: Model) -> Proof:
     with tempfile.TemporaryDirectory(prefix="tritune-probe-") as folder:
 
         def probes() -> tuple[Path, Path, list[str]]:
-            names = _inner_tensors(load_proto(candidate.path), load_proto(reference.path))
+            inner = common_inner_tensors(load_proto(candidate.path), load_proto(reference.path))
+            names = inner[:: -max(1, len(inner) // PROBES)][::-1]
             copies = [Path(folder, kind, "model.onnx") for kind in ("reference", "candidate")]
             for model, copy in zip((reference, candidate), copies, strict=True):
-                proto = load_proto(model.path)
-                proto.graph.output.extend(_untyped(name) for name in names)
-                write_model(proto, copy, dict(model.external))
+                write_exposing(model, names, copy)
             return copies[0], copies[1], names
 
         coarse = _is_low_precision(load_proto(candidate.path))
@@ -179,20 +179,6 @@ def _prove(reference: Model, candidate: Model) -> Proof:
             same_level=coarse,
             probes=probes,
         )
-
-
-def _inner_tensors(proto: ModelProto, reference: ModelProto) -> list[str]:
-    """Results on the way from inputs to outputs that both have, evenly spread, in the order of computation."""
-    seen = computed_from_inputs(proto.graph) & {name for node in reference.graph.node for name in node.output}
-    seen -= {value.name for value in proto.graph.output}
-    inner = [node.output[0] for node in proto.graph.node if node.output[0] in seen]
-    return inner[:: -max(1, len(inner) // PROBES)][::-1]
-
-
-def _untyped(name: str) -> ValueInfoProto:
-    import onnx
-
-    return onnx.helper.make_empty_tensor_value_info(name)
 
 
 def _is_low_precision(proto: ModelProto) -> bool:

@@ -53,25 +53,20 @@ def run_model(
     compare what would not fit into memory. Outputs that are not tensors are left out. Arrays travel as .npz files
     without pickles.
     """
-    import numpy as np
-
     with tempfile.TemporaryDirectory(prefix="tritune-run-") as folder:
         for index, feed in enumerate(feeds):
-            _save(Path(folder, f"feed{index}.npz"), feed)
+            save_tensors(Path(folder, f"feed{index}.npz"), feed)
         request = {"model": str(path.absolute()), "runs": len(feeds), "thinned_to": thinned_to}
         Path(folder, "request.json").write_text(json.dumps(request))
-        _run_child([*child, folder], timeout_s)
+        run_child([*child, folder], timeout_s)
         answer = json.loads(Path(folder, "answer.json").read_text())
         if answer["reason"] is not None:
             raise RunFailed(answer["stage"], answer["reason"])
-        results: list[Tensors] = []
-        for index in range(len(feeds)):
-            with np.load(Path(folder, f"result{index}.npz"), allow_pickle=False) as arrays:
-                results.append(_named(arrays))
-        return results
+        return [load_tensors(Path(folder, f"result{index}.npz")) for index in range(len(feeds))]
 
 
-def _run_child(command: list[str], timeout_s: float) -> None:
+def run_child(command: list[str], timeout_s: float) -> None:
+    """Run one of our modules as a program. Raises RunFailed if it is killed or takes too long."""
     try:  # in a session of its own: Ctrl-C is for the parent to handle, and would look like a crash here
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=False, start_new_session=True
@@ -86,16 +81,23 @@ def _run_child(command: list[str], timeout_s: float) -> None:
         raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
 
 
-def _save(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
-    """Names go into an array of their own: those of ONNX may hold characters that no file name may."""
+def save_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays for `load_tensors`.
+
+    Names go into an array of their own: those of ONNX may hold characters that no file name may.
+    """
     import numpy as np
 
     arrays = {f"t{index}": array for index, array in enumerate(tensors.values())}
     np.savez(path, names=np.array(list(tensors), dtype=str), **arrays)
 
 
-def _named(arrays: Mapping[str, NDArray[Any]]) -> Tensors:
-    return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
+def load_tensors(path: Path) -> Tensors:
+    """What `save_tensors` wrote."""
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as arrays:
+        return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
 
 
 def _child(folder: Path) -> None:
@@ -119,8 +121,7 @@ def _child(folder: Path) -> None:
 def _answer_one(session: Any, folder: Path, index: int, thinned_to: int | None) -> None:
     import numpy as np
 
-    with np.load(folder / f"feed{index}.npz", allow_pickle=False) as arrays:
-        feed = _named(arrays)
+    feed = load_tensors(folder / f"feed{index}.npz")
     names = [output.name for output in session.get_outputs()]
     outputs = zip(names, session.run(names, feed), strict=True)
     tensors = {name: array for name, array in outputs if isinstance(array, np.ndarray)}
@@ -128,7 +129,7 @@ def _answer_one(session: Any, folder: Path, index: int, thinned_to: int | None) 
     tensors = {**tensors, **text}
     if thinned_to is not None:
         tensors = {name: thinned(array, thinned_to) for name, array in tensors.items()}
-    _save(folder / f"result{index}.npz", tensors)
+    save_tensors(folder / f"result{index}.npz", tensors)
 
 
 def thinned(array: NDArray[Any], most: int) -> NDArray[Any]:

@@ -1,0 +1,194 @@
+"""The accuracy gate: whether a variant's results are close enough to those of the fp32 model, and why not.
+
+A pass says "numerically close on these inputs", never "as accurate as before": that takes labelled data.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from optimizer.closeness import Closeness, closeness
+from optimizer.onnx_run import run_model
+from search.records import AccuracyRecord, OutputAccuracyRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from optimizer.onnx_run import Tensors
+    from optimizer.samples import Samples
+    from optimizer.thresholds import AccuracyRule, Precision, Thresholds
+
+INPUTS = 256
+"""Fewer say little about the top class: 256 that all agree bound its agreement at 98.8 %."""
+
+FEWEST_INPUTS = 16
+LARGER_BATCH = 8
+REFERENCE_BUDGET_S = 45.0
+"""What the reference may take; a slower model is judged on fewer inputs, and the record says so."""
+
+_TRIAL_INPUTS = 4
+
+
+class Runner(Protocol):
+    """Something that computes a model's outputs: ONNX Runtime on a file, or an engine."""
+
+    @property
+    def name(self) -> str:
+        """What ran, for the record: `onnxruntime-cpu`, `tensorrt-10.13`."""
+
+    def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
+        """All outputs for each of `feeds`, in order. Raises optimizer.onnx_run.RunFailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxCpuRunner:
+    """ONNX Runtime on a CPU, in a process of its own."""
+
+    path: Path
+    name: str = "onnxruntime-cpu"
+
+    def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
+        """All outputs for each of `feeds`, in order. Raises RunFailed."""
+        return run_model(self.path, feeds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The fp32 model's results for some samples, one request at a time, and what is known about its outputs."""
+
+    samples: Samples
+    rows: tuple[Tensors, ...]  # for each sample
+    classifying: frozenset[str]  # outputs with one score for each class
+    note: str  # on the number of inputs; "" where it is as it should be
+
+
+def reference_of(
+    runner: Runner,
+    samples: Samples,
+    *,
+    classifying: Collection[str],
+    budget_s: float = REFERENCE_BUDGET_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Reference:
+    """Run the fp32 model on as many of the samples as the budget allows (a few first, to see how long they take).
+
+    Raises RunFailed.
+    """
+    started = clock()
+    runner.run(samples.first(_TRIAL_INPUTS).feeds(1))
+    each_s = (clock() - started) / min(_TRIAL_INPUTS, samples.count)
+    affordable = samples.count if each_s <= 0 else int(budget_s / each_s)
+    used = samples.first(max(FEWEST_INPUTS, affordable))
+    return Reference(
+        samples=used,
+        rows=tuple(runner.run(used.feeds(1))),
+        classifying=frozenset(classifying),
+        note=_note(used, samples, each_s),
+    )
+
+
+def _note(used: Samples, offered: Samples, each_s: float) -> str:
+    if used.count >= INPUTS:
+        return ""
+    if used.count < offered.count:
+        return f"{used.count} instead of {INPUTS} inputs: one takes {each_s:.2g} s on this CPU"
+    return f"{used.count} instead of {INPUTS} inputs: no more were given"
+
+
+def judge(
+    runner: Runner,
+    precision: Precision,
+    reference: Reference,
+    rule: AccuracyRule,
+    *,
+    batch_sizes: Sequence[int] = (1, LARGER_BATCH),
+    first_error: Callable[[Thresholds], str | None] | None = None,
+) -> AccuracyRecord:
+    """Compare what `runner` gives with the reference, at each batch size, output by output.
+
+    `first_error` is asked for the node where the error starts if the variant fails. Raises RunFailed.
+    """
+    thresholds = rule.thresholds(precision)
+    sizes = batch_sizes if reference.samples.batched else batch_sizes[:1]
+    outputs: list[OutputAccuracyRecord] = []
+    problems: list[str] = []
+    for size in sizes:
+        for name, seen in _compared(runner, reference, size).items():
+            problem = shortcoming(seen, thresholds)
+            outputs.append(_to_record(name, size, seen, passed=not problem))
+            if problem:
+                problems.append(f"output {name} at batch {size}: {problem}")
+    return AccuracyRecord(
+        precision=precision,
+        runner=runner.name,
+        level=rule.level,
+        passed=not problems,
+        reason=problems[0] if problems else "",
+        first_node=first_error(thresholds) if problems and first_error is not None else None,
+        inputs=reference.samples.count,
+        input_source=reference.samples.source,
+        note=reference.note,
+        outputs=tuple(outputs),
+    )
+
+
+def _compared(runner: Runner, reference: Reference, batch_size: int) -> dict[str, Closeness]:
+    feeds = reference.samples.feeds(batch_size)
+    results = runner.run(feeds)
+    compared = {}
+    for name in reference.rows[0]:
+        expected = [row[name] for row in reference.rows]
+        actual = [row for result in results for row in _rows(result, name, batch_size, reference)]
+        if len(actual) != len(expected):
+            actual = [array[:0] for array in expected]  # of another shape: all of it counts as missing
+        compared[name] = closeness(expected, actual, classes=name in reference.classifying)
+    return compared
+
+
+def _rows(result: Tensors, name: str, batch_size: int, reference: Reference) -> list[NDArray[Any]]:
+    """The results of one feed, one by one, as the reference has them."""
+    if name not in result:
+        return []
+    array = result[name]
+    return [array] if batch_size == 1 or not reference.samples.batched else [row[None] for row in array]
+
+
+def shortcoming(seen: Closeness, thresholds: Thresholds) -> str:
+    """The first figure that misses its threshold, with both; "" where none does."""
+    if seen.non_finite:
+        return f"{seen.non_finite} elements are NaN, infinite or missing"
+    least = (
+        ("SQNR", seen.sqnr_db, thresholds.sqnr_db, "{:.1f} dB"),
+        ("cosine", seen.cosine, thresholds.cosine, "{:.6f}"),
+        ("top-1 agreement", seen.top1_agreement, thresholds.top1, "{:.2%}"),
+    )
+    for label, value, threshold, form in least:
+        if value is not None and threshold is not None and not value >= threshold:
+            return f"{label} {form.format(value)} is below {form.format(threshold)}"
+    largest, allowed = seen.max_relative_error, thresholds.max_error
+    if largest is not None and allowed is not None and not largest <= allowed:
+        return f"relative error {largest:.3g} is above {allowed:.3g}"
+    return ""
+
+
+def _to_record(name: str, batch_size: int, seen: Closeness, *, passed: bool) -> OutputAccuracyRecord:
+    return OutputAccuracyRecord(
+        output=name,
+        batch_size=batch_size,
+        passed=passed,
+        sqnr_db=seen.sqnr_db if seen.sqnr_db is not None and math.isfinite(seen.sqnr_db) else None,
+        exact=not seen.non_finite
+        and (seen.sqnr_db == math.inf or (seen.sqnr_db is None and seen.top1_agreement == 1)),
+        cosine=seen.cosine,
+        max_relative_error=seen.max_relative_error,
+        top1_agreement=seen.top1_agreement,
+        top1_lower_bound=seen.top1_lower_bound,
+        non_finite=seen.non_finite,
+    )

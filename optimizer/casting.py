@@ -1,0 +1,200 @@
+"""A graph in half precision: rounded weights, and casts where fp16 or bf16 meets the fp32 nodes that stay.
+
+The precision is written into the graph, so TensorRT's strongly typed networks and ONNX Runtime read the same file.
+Results keep their names, whatever their new type, so that a variant can be compared with its model inside too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optimizer.delicate import FLOAT, FLOAT_POSITIONS, READS_ANY_TYPE, plan_halving
+from optimizer.half import in_half, without_overflow
+from optimizer.weights import opset_of
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+
+    from optimizer.delicate import HalvingPlan
+    from optimizer.half import Half
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfGraph:
+    """`half_tensors`: results of that type; `kept`: nodes that stayed in fp32, and why."""
+
+    proto: ModelProto
+    half_tensors: frozenset[str]
+    kept: Mapping[str, str]
+
+
+def cast_to_half(
+    proto: ModelProto,
+    half: Half,
+    *,
+    types: Mapping[str, int],
+    half_io: bool = False,
+    peaks: Mapping[str, float] | None = None,
+    keep: Collection[str] = (),
+) -> HalfGraph:
+    """`proto` (which is used up) with every node in `half` that does not suffer from it.
+
+    Needs all weights in the proto. `types` are the element types of its tensors (`tensor_types`), `peaks` the
+    largest magnitudes that were seen in them, `keep` names or operator types of nodes to leave alone. Inputs and
+    outputs keep their types unless `half_io`.
+    """
+    graph = proto.graph
+    weights = {name: without_overflow(weight, half) for name, weight in _take_weights(graph).items()}
+    plan = plan_halving(
+        graph,
+        half,
+        types=types,
+        weights=weights,
+        half_inputs=half_io,
+        peaks=peaks or {},
+        keep=keep,
+        opset=opset_of(proto),
+    )
+    io_names = [value.name for value in graph.output if types.get(value.name) == FLOAT]
+    captured = captured_names(graph)
+    caster = _Caster(
+        half=half,
+        plan=plan,
+        types=types,
+        weights=weights,
+        plain={**dict.fromkeys(io_names, half_io), **dict.fromkeys(captured, False)},
+    )
+    caster.rewrite(graph, kept_weights={*captured, *io_names})
+    if half_io:
+        _retype(graph, half, weights)
+    return HalfGraph(proto=proto, half_tensors=plan.half_tensors, kept=plan.kept)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Caster:
+    """Nodes and weights as they are written. A tensor has one home, where it is computed, and casts on demand."""
+
+    half: Half
+    plan: HalvingPlan
+    types: Mapping[str, int]
+    weights: Mapping[str, TensorProto]
+    plain: Mapping[str, bool]  # tensors whose plain name must be half (True) or fp32 (False); others: their home
+    nodes: list[NodeProto] = field(default_factory=list)
+    used: dict[str, TensorProto] = field(default_factory=dict)  # weights
+    casts: set[str] = field(default_factory=set)
+
+    def rewrite(self, graph: GraphProto, *, kept_weights: Collection[str]) -> None:
+        for value in graph.input:
+            self._settle(value.name)
+        for node, low in zip(graph.node, self.plan.low, strict=True):
+            self._add(node, low=low)
+        for name in kept_weights:
+            if name in self.weights:
+                self.used[name] = self.weights[name]
+        del graph.node[:]
+        graph.node.extend(self.nodes)
+        graph.initializer.extend(self.used.values())
+        del graph.value_info[:]  # of other types now
+
+    def _add(self, node: NodeProto, *, low: bool) -> None:
+        fixed = FLOAT_POSITIONS.get(node.op_type, set())
+        for position, name in enumerate(node.input):
+            if self.types.get(name) == FLOAT:
+                any_type = node.op_type in READS_ANY_TYPE
+                as_half = self._is_half(name) if any_type else low and position not in fixed
+                node.input[position] = self._reading(name, as_half=as_half)
+        outputs = [name for name in node.output if self.types.get(name) == FLOAT]
+        for position, name in enumerate(node.output):
+            if name in outputs:
+                node.output[position] = self._called(name, as_half=self._is_half(name))
+        self.nodes.append(node)
+        for name in outputs:
+            self._settle(name)
+
+    def _settle(self, name: str) -> None:
+        """Where a tensor's plain name belongs to the other type, cast it as soon as it is there."""
+        if name in self.plain and self.plain[name] != self._is_half(name):
+            self._reading(name, as_half=self.plain[name])
+
+    def _is_half(self, name: str) -> bool:
+        return name in self.plan.half_tensors
+
+    def _called(self, name: str, *, as_half: bool) -> str:
+        if as_half == self.plain.get(name, self._is_half(name)):
+            return name
+        return f"{name}__{self.half.name if as_half else 'fp32'}"
+
+    def _reading(self, name: str, *, as_half: bool) -> str:
+        """The name under which the tensor can be read in the wanted type, cast if it has to be."""
+        called = self._called(name, as_half=as_half)
+        if name in self.weights:
+            if called not in self.used:
+                self.used[called] = (
+                    in_half(self.weights[name], self.half, called) if as_half else self.weights[name]
+                )
+        elif as_half != self._is_half(name) and called not in self.casts:
+            self.casts.add(called)
+            self.nodes.append(self._cast(self._called(name, as_half=not as_half), called, as_half=as_half))
+        return called
+
+    def _cast(self, source: str, target: str, *, as_half: bool) -> NodeProto:
+        from onnx import helper
+
+        to = self.half.onnx_type if as_half else FLOAT
+        return helper.make_node("Cast", [source], [target], name=f"{target}/cast", to=to)
+
+
+def _take_weights(graph: GraphProto) -> dict[str, TensorProto]:
+    """Remove and return all fp32 constants: initializers, and what nodes of type Constant hold."""
+    weights = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == FLOAT}
+    constants = [(node, _float_constant(node)) for node in graph.node]
+    weights.update({node.output[0]: tensor for node, tensor in constants if tensor is not None})
+    others = [tensor for tensor in graph.initializer if tensor.data_type != FLOAT]
+    inputs = [value for value in graph.input if value.name not in weights]  # old files list constants there too
+    nodes = [node for node, tensor in constants if tensor is None]
+    del graph.initializer[:], graph.node[:], graph.input[:]
+    graph.initializer.extend(others)
+    graph.node.extend(nodes)
+    graph.input.extend(inputs)
+    return weights
+
+
+def _float_constant(node: NodeProto) -> TensorProto | None:
+    """The value of a Constant node that is fp32."""
+    from onnx import helper, numpy_helper
+
+    if node.op_type != "Constant":
+        return None
+    attribute = node.attribute[0]
+    if attribute.name in {"value_float", "value_floats"}:
+        return numpy_helper.from_array(np.float32(helper.get_attribute_value(attribute)), node.output[0])
+    if attribute.name == "value" and attribute.t.data_type == FLOAT:
+        return numpy_helper.from_array(numpy_helper.to_array(attribute.t), node.output[0])
+    return None
+
+
+def captured_names(graph: GraphProto) -> set[str]:
+    """What nodes inside of subgraphs (If, Loop, Scan) read; names of their own among them do no harm."""
+    return {
+        name
+        for node in graph.node
+        for attribute in node.attribute
+        for inner in (attribute.g, *attribute.graphs)
+        for name in (*_read_names(inner), *captured_names(inner))
+    }
+
+
+def _read_names(graph: GraphProto) -> Iterable[str]:
+    return (*(name for node in graph.node for name in node.input), *(value.name for value in graph.output))
+
+
+def _retype(graph: GraphProto, half: Half, weights: Mapping[str, TensorProto]) -> None:
+    """Inputs and outputs in half, except for an output that is nothing but a constant."""
+    for value in (*graph.input, *graph.output):
+        if value.type.tensor_type.elem_type == FLOAT and value.name not in weights:
+            value.type.tensor_type.elem_type = half.onnx_type

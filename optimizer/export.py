@@ -1,0 +1,116 @@
+"""PyTorch models to ONNX: a factory (`package.module:callable`) or an ExportedProgram (`.pt2`).
+
+PyTorch works in a process of its own (`optimizer.export_run`), so that this one neither needs it nor keeps its
+memory. A factory is the user's own code and is run as such. A `.pt2` may come from strangers: it is opened with
+`torch.export.load` in a process where `torch.load` is restricted to tensors, so nothing is unpickled into code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from optimizer.batch_proof import difference
+from optimizer.errors import ModelError
+from optimizer.onnx_check import plain, shortened
+from optimizer.onnx_run import RunFailed, load_tensors, run_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CHILD = (sys.executable, "-P", "-m", "optimizer.export_run")
+TIMEOUT_S = 1800.0
+TOLERANCE = 1e-3
+"""Of the largest element, between PyTorch and ONNX Runtime, both fp32."""
+
+FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class ExportFailed(ModelError):
+    """The PyTorch model cannot be loaded, exported, or does not survive the export."""
+
+
+def is_factory(model: str) -> bool:
+    """Whether `model` reads like `package.module:callable`."""
+    return FACTORY.fullmatch(model) is not None
+
+
+def export_model(source: Path | str, folder: Path) -> Path:
+    """Write the model that `source` names, a `.pt2` file or a factory, as ONNX into `folder`; gives its path.
+
+    The batch varies, and so do the axes that a factory asks for (a `.pt2`: those it was exported with). Results
+    equal PyTorch's at every batch size tried. Raises ExportFailed.
+    """
+    if isinstance(source, Path) and not source.is_file():
+        raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
+    name = source.stem if isinstance(source, Path) else source.rpartition(":")[2]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="tritune-export-") as draft:
+        kind = "factory" if isinstance(source, str) else "program"
+        answer = _exported(
+            {"kind": kind, "source": str(source), "target": str(folder / f"{name}.onnx")}, Path(draft)
+        )
+        path = Path(answer["path"])
+        for number in range(answer["checks"]):
+            _check(source, path, Path(draft), number)
+    return path
+
+
+def _exported(request: Mapping[str, str], draft: Path) -> dict[str, str | int]:
+    """What `optimizer.export_run` answers. Raises ExportFailed."""
+    (draft / "request.json").write_text(json.dumps(request))
+    environment = dict(os.environ)
+    if request["kind"] == "program":
+        environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+    try:
+        ended = subprocess.run(
+            [*CHILD, str(draft)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ExportFailed(
+            f"Exporting {request['source']} took more than {TIMEOUT_S:g} s.", "Export it to ONNX yourself."
+        ) from error
+    answer = draft / "answer.json"
+    if not answer.exists():
+        said = " ".join(ended.stderr.split()[-40:])
+        raise ExportFailed(
+            f"Exporting {request['source']} ended with exit code {ended.returncode}: {shortened(said)}",
+            "Out of memory? Else try the export alone, or export to ONNX yourself.",
+        )
+    result: dict[str, str | int] = json.loads(answer.read_text())
+    if "what" in result:
+        raise ExportFailed(str(result["what"]), str(result["fix"]))
+    return result
+
+
+def _check(source: Path | str, path: Path, draft: Path, number: int) -> None:
+    """Compare ONNX Runtime's results with PyTorch's for one of the inputs that were tried."""
+    feed = load_tensors(draft / f"feed{number}.npz")
+    expected = load_tensors(draft / f"expected{number}.npz")
+    batch = len(next(iter(feed.values())))
+    try:
+        actual = run_model(path, [feed])[0]
+    except RunFailed as error:
+        raise ExportFailed(
+            f"The ONNX form of {source} does not run at batch {batch}: {shortened(plain(error.reason))}",
+            "Let the factory ask for the axes that vary, or give a model that does not depend on their sizes.",
+        ) from error
+    for (name, result), (_, wanted) in zip(actual.items(), expected.items(), strict=True):
+        problem = difference(wanted, result, TOLERANCE)
+        if problem:
+            raise ExportFailed(
+                f"At batch {batch} the ONNX form of {source} differs from PyTorch: output {name} {problem}.",
+                "Call model.eval() in the factory; random or data-dependent steps cannot be exported.",
+            )

@@ -1,0 +1,212 @@
+"""The process that runs PyTorch for `optimizer.export`: loads, exports, computes what it should give."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optimizer.onnx_run import save_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+BATCHES = (1, 2, 5)
+EXTERNAL_BYTES = 1 << 30
+
+Axes = dict[int, str]
+"""Axis -> name, for those that vary."""
+
+
+class CannotExport(Exception):
+    """What happened and what to do, as two arguments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exportable:
+    """Something that can be called and exported. `dynamic` is None where the program says itself what varies."""
+
+    program: Any  # torch.nn.Module or torch.export.ExportedProgram
+    call: Any  # the module to call
+    example: Mapping[str, torch.Tensor]
+    by_name: bool
+    dynamic: Mapping[str, Axes] | None
+
+
+def from_factory(spec: str) -> Exportable:
+    """What the factory returns: a module, example inputs (a tuple, or a dict by name), and the axes that vary.
+
+    The last may be left out: then the first axis of every input is the batch.
+    """
+    import torch
+
+    module_name, _, name = spec.partition(":")
+    sys.path.append(str(Path.cwd()))  # last, so that nothing there comes before an installed package
+    try:
+        factory = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise CannotExport(f"--model {spec}: {error}.", f"Run where `import {module_name}` works.") from error
+    made = factory()
+    if not isinstance(made, tuple) or len(made) not in {2, 3} or not isinstance(made[0], torch.nn.Module):
+        raise CannotExport(
+            f"--model {spec} returned {type(made).__name__}, not a module with its example inputs.",
+            "Return (module, inputs) or (module, inputs, {input: {axis: name}}).",
+        )
+    module, inputs, *rest = made
+    by_name = isinstance(inputs, dict)
+    example = dict(inputs) if by_name else dict(zip(_parameters(module), inputs, strict=False))
+    if not example or not all(isinstance(value, torch.Tensor) for value in example.values()):
+        raise CannotExport(
+            f"--model {spec}: the example inputs are not tensors.", "Give a tuple of tensors, or a dict by name."
+        )
+    dynamic = {name: {0: "batch"} for name, value in example.items() if value.ndim}
+    for name, axes in (rest[0] if rest else {}).items():
+        if name not in example:
+            raise CannotExport(f"--model {spec}: no input is called {name!r}.", f"There are {', '.join(example)}.")
+        dynamic[name] = {0: "batch", **axes}
+    example = {name: _at_batch(value, 2) if dynamic.get(name) else value for name, value in example.items()}
+    return Exportable(program=module.eval(), call=module, example=example, by_name=by_name, dynamic=dynamic)
+
+
+def _parameters(module: torch.nn.Module) -> list[str]:
+    return list(inspect.signature(module.forward).parameters)
+
+
+def from_program(path: Path) -> Exportable:
+    """The ExportedProgram in a file, opened without unpickling anything but tensors."""
+    import torch
+
+    try:
+        program = torch.export.load(path)
+    except Exception as error:  # PyTorch raises whatever its parsers raise
+        raise CannotExport(
+            f"The model {path} is not an ExportedProgram that can be opened: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}",
+            "Write it with torch.export.save(torch.export.export(model, inputs), PATH), without custom classes.",
+        ) from error
+    if program.example_inputs is None:
+        raise CannotExport(f"The model {path} was saved without example inputs.", "Export it again with inputs.")
+    args, kwargs = program.example_inputs
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    example = dict(zip(names, [*args, *kwargs.values()], strict=True))
+    return Exportable(program=program, call=program.module(), example=example, by_name=bool(kwargs), dynamic=None)
+
+
+def _at_batch(value: torch.Tensor, batch: int) -> torch.Tensor:
+    """The example repeated to a batch of that size; PyTorch takes a size of 1 for a fixed one."""
+    repeats = -(-batch // max(1, len(value)))
+    return value.repeat(repeats, *[1] * (value.ndim - 1))[:batch]
+
+
+def export(made: Exportable, target: Path) -> None:
+    """Write the ONNX file. Raises CannotExport."""
+    import torch
+
+    inputs: dict[str, Any] = {}
+    if made.dynamic is not None:
+        shapes = {name: made.dynamic.get(name) for name in made.example}
+        inputs = {"kwargs": dict(made.example)} if made.by_name else {"args": tuple(made.example.values())}
+        inputs["dynamic_shapes"] = shapes if made.by_name else tuple(shapes.values())
+    try:
+        program = torch.onnx.export(
+            made.program, **inputs, input_names=list(made.example), dynamo=True, verbose=False, fallback=False
+        )
+    except Exception as error:  # the exporter wraps whatever went wrong in the model
+        raise CannotExport(
+            f"PyTorch cannot export the model: {' '.join(str(error).split())[:400]}",
+            "Rewrite what it names, or export to ONNX yourself and give the .onnx file.",
+        ) from error
+    program.save(target, external_data=_size_bytes(made.call) > EXTERNAL_BYTES)
+    _require_dynamic(made, target)
+
+
+def _size_bytes(module: torch.nn.Module) -> int:
+    return sum(value.numel() * value.element_size() for value in module.state_dict().values())
+
+
+def _require_dynamic(made: Exportable, target: Path) -> None:
+    import onnx
+
+    graph = onnx.load_model(target, load_external_data=False).graph
+    for value in graph.input:
+        for axis, name in (made.dynamic or {}).get(value.name, {}).items():
+            dim = value.type.tensor_type.shape.dim[axis]
+            if not dim.HasField("dim_param"):
+                raise CannotExport(
+                    f"Axis {axis} ({name}) of input {value.name} was to vary, and the export fixed it at "
+                    f"{dim.dim_value}.",
+                    "The model's code depends on that size: avoid int(x.shape[...]) and branches on sizes.",
+                )
+
+
+def write_checks(made: Exportable, folder: Path) -> int:
+    """Write inputs at several batch sizes with what PyTorch makes of them; gives how many were written."""
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    sizes = BATCHES if made.dynamic is not None else (None,)
+    for number, batch in enumerate(sizes):
+        feed = {
+            name: _shaken(value, batch if made.dynamic is None or made.dynamic.get(name) else None, random)
+            for name, value in made.example.items()
+        }
+        with torch.no_grad():
+            results = made.call(**feed) if made.by_name else made.call(*feed.values())
+        leaves = [leaf for leaf in _leaves(results) if isinstance(leaf, torch.Tensor)]
+        save_tensors(folder / f"feed{number}.npz", {name: value.numpy() for name, value in feed.items()})
+        save_tensors(folder / f"expected{number}.npz", {str(i): leaf.numpy() for i, leaf in enumerate(leaves)})
+    return len(sizes)
+
+
+def _leaves(results: Any) -> list[Any]:
+    """Tensors of nested tuples, lists and dicts, in the order in which the exporter numbers outputs."""
+    from torch.utils import _pytree
+
+    return _pytree.tree_leaves(results)
+
+
+def _shaken(value: torch.Tensor, batch: int | None, random: torch.Generator) -> torch.Tensor:
+    """Values like the example's: floats with noise added, others drawn from those there are."""
+    import torch
+
+    value = value if batch is None else _at_batch(value, batch)
+    if value.is_floating_point():
+        return value + torch.randn(value.shape, generator=random).to(value.dtype)
+    flat = value.flatten()
+    return flat[torch.randint(len(flat), value.shape, generator=random)] if len(flat) else value
+
+
+def main(folder: Path) -> None:
+    """Carry out the request in `folder`; what the user can change is part of the answer."""
+    request = json.loads((folder / "request.json").read_text())
+    try:
+        answer: dict[str, Any] = _answer(request, folder)
+    except CannotExport as error:
+        answer = {"what": error.args[0], "fix": error.args[1]}
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+def _answer(request: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    try:
+        import onnxscript  # noqa: F401  # what PyTorch's exporter needs
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise CannotExport(
+            f"--model {request['source']} needs PyTorch, and {error.name} is not installed.",
+            "Run: pip install 'tritune[torch]', or give an .onnx file.",
+        ) from error
+    source = request["source"]
+    made = from_factory(source) if request["kind"] == "factory" else from_program(Path(source))
+    checks = write_checks(made, folder)
+    export(made, Path(request["target"]))
+    return {"path": request["target"], "checks": checks}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,199 @@
+"""Precision variants of a model: the same function with other number formats, written into the ONNX graph.
+
+`variant_from_model` is the way in. tf32 needs no other graph: it is a switch of what executes fp32.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from optimizer.casting import cast_to_half
+from optimizer.delicate import OPSET_OF_HALF_SCALES
+from optimizer.errors import UnsupportedModel
+from optimizer.half import half_named
+from optimizer.onnx_files import external_files, load_proto, sha256_of
+from optimizer.rounding import rounding_in_fp32
+from optimizer.tensor_types import tensor_types
+from optimizer.weights import (
+    INLINE_LIMIT_BYTES,
+    at_opset,
+    opset_of,
+    read_graph,
+    read_with_weights,
+    save_whole,
+    weight_bytes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from onnx import ModelProto
+
+    from optimizer.casting import HalfGraph
+    from optimizer.half import HalfName
+    from optimizer.onnx_model import Model, ModelTensor
+    from optimizer.quantize import CalibrationMethod
+    from optimizer.samples import Samples
+    from optimizer.thresholds import Precision
+
+Device = Literal["cpu", "gpu"]
+IoPrecision = Literal["keep", "fp16"]
+
+OPSET_OF_BF16 = 22
+"""The first in which convolutions and pooling take bf16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A model in one precision. `model` is what is served.
+
+    `stand_in` gives the same results, up to the order of sums, on a CPU; it is `model` itself where ONNX Runtime has
+    CPU operators for it. `kept` are the nodes that stayed in fp32 though the precision is lower, and why.
+    """
+
+    precision: Precision
+    model: Model
+    stand_in: Model
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantOptions:
+    """How variants are made. `calibration` is for int8 and fp8; `peaks` are magnitudes seen inside of the model.
+
+    On a GPU the nodes that int8 and fp8 leave alone are fp16; on a CPU they are fp32.
+    """
+
+    work_dir: Path
+    device: Device = "cpu"
+    io_precision: IoPrecision = "keep"
+    calibration: Samples | None = None
+    calibration_method: CalibrationMethod = "entropy"
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    keep_fp32: Collection[str] = ()  # names or operator types of nodes
+
+
+class NoVariant(UnsupportedModel):
+    """The model cannot be had in a precision; the others go on without it."""
+
+
+def variant_from_model(model: Model, precision: Precision, options: VariantOptions) -> Variant:
+    """`model` (fp32, batch settled, shapes known) in `precision`. New files go to a folder of `options.work_dir`.
+
+    Raises NoVariant, in two lines, where it cannot be had.
+    """
+    return _MAKERS[precision](model, options)
+
+
+def _unchanged(precision: Precision) -> Callable[[Model, VariantOptions], Variant]:
+    def make(model: Model, options: VariantOptions) -> Variant:
+        del options
+        return Variant(precision=precision, model=model, stand_in=model)
+
+    return make
+
+
+def _fp16(model: Model, options: VariantOptions) -> Variant:
+    graph = _cast(model, read_with_weights(model), "fp16", options)
+    done = _saved(model, graph.proto, options, name="fp16", half_io=_half_io(options))
+    return Variant(precision="fp16", model=done, stand_in=done, kept=graph.kept)
+
+
+def _bf16(model: Model, options: VariantOptions) -> Variant:
+    """Inputs and outputs stay fp32: numpy, and so most clients, know no bf16."""
+    plain = replace(options, io_precision="keep")
+
+    def graph() -> HalfGraph:
+        return _cast(model, at_opset(read_with_weights(model), OPSET_OF_BF16), "bf16", plain)
+
+    done, rounding = graph(), graph()
+    rounding_in_fp32(rounding, half_named("bf16"))
+    return Variant(
+        precision="bf16",
+        model=_saved(model, done.proto, options, name="bf16"),
+        stand_in=_saved(model, rounding.proto, options, name="bf16-in-fp32"),
+        kept=done.kept,
+    )
+
+
+def _quantized(precision: Literal["int8", "fp8"]) -> Callable[[Model, VariantOptions], Variant]:
+    def make(model: Model, options: VariantOptions) -> Variant:
+        from optimizer.quantize import quantize
+
+        if options.calibration is None:
+            raise NoVariant(
+                f"{precision} needs calibration data, and none was given.",
+                "Add --calibration-data FILE.npz with a few hundred typical inputs, or leave the precision out.",
+            )
+        source = _saved(model, at_opset(read_with_weights(model), OPSET_OF_HALF_SCALES), options, name="modern")
+        with tempfile.TemporaryDirectory(prefix=f".{precision}-", dir=options.work_dir) as folder:
+            path = quantize(
+                source.path,
+                Path(folder),
+                precision=precision,
+                device=options.device,
+                samples=options.calibration,
+                method=options.calibration_method,
+                keep=options.keep_fp32,
+            )
+            draft = replace(
+                model, path=path, external=tuple(external_files(load_proto(path), path.parent).items())
+            )
+            proto = read_with_weights(draft)
+            if options.device == "cpu":
+                done = _saved(model, proto, options, name=precision)
+                return Variant(precision=precision, model=done, stand_in=done)
+            graph = _cast(draft, proto, "fp16", options)
+        done = _saved(model, graph.proto, options, name=precision, half_io=_half_io(options))
+        return Variant(precision=precision, model=done, stand_in=done, kept=graph.kept)
+
+    return make
+
+
+_MAKERS: dict[Precision, Callable[[Model, VariantOptions], Variant]] = {
+    "fp32": _unchanged("fp32"),
+    "tf32": _unchanged("tf32"),
+    "fp16": _fp16,
+    "bf16": _bf16,
+    "int8": _quantized("int8"),
+    "fp8": _quantized("fp8"),
+}
+
+
+def _half_io(options: VariantOptions) -> bool:
+    return options.io_precision == "fp16"
+
+
+def _cast(model: Model, proto: ModelProto, half: HalfName, options: VariantOptions) -> HalfGraph:
+    """`proto` (of `model`, with weights) in half precision. Types are inferred without weights if these are large."""
+    small = weight_bytes(proto) <= INLINE_LIMIT_BYTES
+    return cast_to_half(
+        proto,
+        half_named(half),
+        types=tensor_types(proto if small else read_graph(model)),
+        half_io=_half_io(options),
+        peaks=options.peaks,
+        keep=options.keep_fp32,
+    )
+
+
+def _saved(model: Model, proto: ModelProto, options: VariantOptions, *, name: str, half_io: bool = False) -> Model:
+    path = save_whole(proto, options.work_dir / f"{model.name}-{name}")
+    external = external_files(load_proto(path), path.parent)
+    return replace(
+        model,
+        path=path.absolute(),
+        external=tuple((location, file.absolute()) for location, file in external.items()),
+        all_inputs=tuple(map(_as_half, model.all_inputs)) if half_io else model.all_inputs,
+        all_outputs=tuple(map(_as_half, model.all_outputs)) if half_io else model.all_outputs,
+        opset=opset_of(proto),
+        size_bytes=path.stat().st_size + sum(file.stat().st_size for file in external.values()),
+        sha256=sha256_of(path, external),
+    )
+
+
+def _as_half(tensor: ModelTensor) -> ModelTensor:
+    return replace(tensor, datatype="FP16") if tensor.datatype == "FP32" else tensor

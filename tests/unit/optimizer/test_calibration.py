@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+from onnx_models import small_cnn, token_classifier
+
+from optimizer.calibration import samples_from_data
+from optimizer.errors import BadInput
+from optimizer.onnx_model import read_model
+from optimizer.shapes import with_shapes
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory):
+    return read_model(small_cnn(tmp_path_factory.mktemp("models") / "cnn.onnx", size=8))
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    path = token_classifier(tmp_path_factory.mktemp("models") / "tokens.onnx")
+    return with_shapes(read_model(path), {"ids": (5,)})
+
+
+def images(count=3, **changes):
+    return {"image": np.ones((count, 3, 8, 8), np.float32), **changes}
+
+
+def written(folder, arrays):
+    np.savez(folder / "data.npz", **arrays)
+    return folder / "data.npz"
+
+
+def test_an_npz(cnn, tmp_path):
+    samples = samples_from_data(written(tmp_path, images()), cnn)
+    assert (samples.count, samples.source) == (3, "given")
+    assert samples.feeds(2)[0]["image"].shape == (2, 3, 8, 8)
+
+
+def test_a_folder_of_npy(tokens, tmp_path):
+    for name in ("ids", "mask"):
+        np.save(tmp_path / f"{name}.npy", np.ones((4, 5), np.int32))
+    samples = samples_from_data(tmp_path, tokens)
+    assert samples.count == 4
+    assert samples.arrays["ids"].dtype == np.int64
+
+
+def test_doubles_are_fine(cnn, tmp_path):
+    samples = samples_from_data(written(tmp_path, {"image": np.ones((1, 3, 8, 8))}), cnn)
+    assert samples.arrays["image"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"picture": np.ones((3, 3, 8, 8), np.float32)}, "has no array 'image'; it holds picture"),
+        (images(other=np.ones(3)), "'other'"),
+        (images(count=0), "or none"),
+        ({"image": np.ones((3, 8, 8, 3), np.float32)}, r"shape \(8, 8, 3\), the model takes \(3, 8, 8\)"),
+        ({"image": np.full((2, 3, 8, 8), np.nan, np.float32)}, "sample 0 of image holds NaN"),
+        ({"image": np.array([{"a": 1}], dtype=object)}, "cannot be read"),
+        ({"image": np.full((1, 3, 8, 8), "x")}, "the model takes FP32"),
+    ],
+)
+def test_what_does_not_fit(cnn, tmp_path, arrays, words):
+    with pytest.raises(BadInput, match=words) as caught:
+        samples_from_data(written(tmp_path, arrays), cnn)
+    assert caught.value.fix
+
+
+def test_different_numbers_of_samples(tokens, tmp_path):
+    arrays = {"ids": np.ones((4, 5), np.int64), "mask": np.ones((3, 5), np.int64)}
+    with pytest.raises(BadInput, match="ids: 4, mask: 3"):
+        samples_from_data(written(tmp_path, arrays), tokens)
+
+
+def test_fractions_are_no_tokens(tokens, tmp_path):
+    arrays = {"ids": np.full((4, 5), 0.5), "mask": np.ones((4, 5))}
+    with pytest.raises(BadInput, match="ids is float64, the model takes INT64"):
+        samples_from_data(written(tmp_path, arrays), tokens)
+
+
+def test_files_that_are_none(cnn, tmp_path):
+    with pytest.raises(BadInput, match="does not exist"):
+        samples_from_data(tmp_path / "nowhere.npz", cnn)
+    (tmp_path / "text.npz").write_text("not numpy")
+    with pytest.raises(BadInput, match="cannot be read"):
+        samples_from_data(tmp_path / "text.npz", cnn)
