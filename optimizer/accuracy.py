@@ -12,18 +12,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from optimizer.closeness import Closeness, closeness
 from optimizer.onnx_run import run_model
+from optimizer.samples import feeds_for
 from search.records import AccuracyRecord, OutputAccuracyRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
-    from pathlib import Path
     from typing import Any
 
     from numpy.typing import NDArray
 
+    from optimizer.onnx_model import Model
     from optimizer.onnx_run import Tensors
+    from optimizer.precisions import Precision
     from optimizer.samples import Samples
-    from optimizer.thresholds import AccuracyRule, Precision, Thresholds
+    from optimizer.thresholds import AccuracyRule, Thresholds
 
 INPUTS = 256
 """Fewer say little about the top class: 256 that all agree bound its agreement at 98.8 %."""
@@ -51,12 +53,12 @@ class Runner(Protocol):
 class OnnxCpuRunner:
     """ONNX Runtime on a CPU, in a process of its own."""
 
-    path: Path
+    model: Model
     name: str = "onnxruntime-cpu"
 
     def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
         """All outputs for each of `feeds`, in order. Raises RunFailed."""
-        return run_model(self.path, feeds)
+        return run_model(self.model.path, feeds_for(self.model, feeds))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

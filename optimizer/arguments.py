@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, get_args
 from loadgen.units import duration_ms, shape_from_text
 from optimizer.config import OptimizeConfig, ServerKind, saved_config
 from optimizer.errors import BadInput
+from optimizer.model_source import source_from_text, stem_of
+from optimizer.precisions import IoPrecision, precisions_from_text
+from optimizer.thresholds import accuracy_rule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 def config_from_arguments(
     *,
-    model: Path | None,
+    model: str | None,
     p99: str | None,
     shapes: list[str],
     input_data: Path | None,
@@ -34,10 +37,15 @@ def config_from_arguments(
     time_budget: str,
     storage: str | None,
     seed: int,
+    precisions: str | None = None,
+    calibration_data: Path | None = None,
+    accuracy: str = "strict",
+    io_precision: str = "keep",
 ) -> tuple[OptimizeConfig, list[str]]:
     """The configuration, and notes on what was assumed. Raises BadInput."""
     if model is None:
         raise BadInput("No model was given.", "Add --model FILE.onnx")
+    source = source_from_text(model)
     if p99 is None:
         raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")
     limit_ms, assumed = duration_ms(p99, option="--p99", default_unit="ms")
@@ -46,6 +54,8 @@ def config_from_arguments(
     if assumed:
         notes.append(f"--time-budget {time_budget} has no unit: taken as {budget_ms / 1000:g} s.")
     _check_choices(server, server_url, server_repository, price_per_hour, rate)
+    if io_precision not in get_args(IoPrecision):
+        raise BadInput(f"--io-precision {io_precision} is unknown.", f"Give {' or '.join(get_args(IoPrecision))}.")
     _check_range("--confidence", confidence, 0.8, 0.999)
     _check_range("--server-port", server_port, 1, 65535)
     _check_range("--seed", seed, 0, 2**31)
@@ -54,11 +64,11 @@ def config_from_arguments(
             raise BadInput(f"{option} {path} is not a file.", "Check the path.")
     config = OptimizeConfig.model_validate(
         {
-            "model": model.absolute(),
+            "model": source,
             "limit_ms": limit_ms,
             "confidence": confidence,
             "shapes": dict(shape_from_text(text) for text in shapes),
-            "output": (output or _default_output(model)).absolute(),
+            "output": (output or _default_output(source)).absolute(),
             "server": server,
             "server_url": server_url,
             "server_repository": server_repository and server_repository.absolute(),
@@ -72,6 +82,10 @@ def config_from_arguments(
             "time_budget_s": budget_ms / 1000,
             "storage": storage,
             "seed": seed,
+            "precisions": precisions and precisions_from_text(precisions),
+            "calibration_data": calibration_data and calibration_data.absolute(),
+            "accuracy": accuracy_rule(accuracy),
+            "io_precision": io_precision,
         }
     )
     return config, notes
@@ -118,5 +132,5 @@ def _check_range(option: str, value: float | None, least: float, most: float) ->
         )
 
 
-def _default_output(model: Path) -> Path:
-    return Path("runs") / f"{model.stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+def _default_output(model: str | Path) -> Path:
+    return Path("runs") / f"{stem_of(model)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

@@ -23,7 +23,13 @@ MODEL, LIMIT, SERVER, MONEY, RUN = "Model", "Limit", "Server", "Money", "Run"
 def optimize(
     context: typer.Context,
     model: Annotated[
-        Path | None, typer.Option(help="The ONNX file.", rich_help_panel=MODEL, metavar="FILE")
+        str | None,
+        typer.Option(
+            help="An ONNX file, a PyTorch ExportedProgram (`.pt2`), or `package.module:factory`, a callable that "
+            "returns a PyTorch module and example inputs.",
+            rich_help_panel=MODEL,
+            metavar="MODEL",
+        ),
     ] = None,
     shape: Annotated[
         list[str] | None,
@@ -41,6 +47,40 @@ def optimize(
             metavar="FILE",
         ),
     ] = None,
+    precisions: Annotated[
+        str | None,
+        typer.Option(
+            help="Of fp32, tf32, fp16, bf16, int8, fp8, those that compete. Default: fp32 on a CPU, "
+            "fp32,tf32,fp16,bf16 on a GPU.",
+            rich_help_panel=MODEL,
+            metavar="P1,P2",
+        ),
+    ] = None,
+    calibration_data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Typical inputs for int8 and fp8: an .npz with an array per input, or a folder of INPUT.npy.",
+            rich_help_panel=MODEL,
+            metavar="PATH",
+        ),
+    ] = None,
+    accuracy: Annotated[
+        str,
+        typer.Option(
+            help="How close to fp32 a precision must come: `strict`, `standard` or `off`, and changes such as "
+            "`strict,sqnr_db=30`.",
+            rich_help_panel=MODEL,
+            metavar="LEVEL",
+        ),
+    ] = "strict",
+    io_precision: Annotated[
+        str,
+        typer.Option(
+            help="`keep`, or `fp16` for inputs and outputs of that type where fp16 is computed.",
+            rich_help_panel=MODEL,
+            metavar="TYPE",
+        ),
+    ] = "keep",
     p99: Annotated[
         str | None,
         typer.Option(
@@ -177,6 +217,10 @@ def optimize(
             time_budget=time_budget,
             storage=storage,
             seed=seed,
+            precisions=precisions,
+            calibration_data=calibration_data,
+            accuracy=accuracy,
+            io_precision=io_precision,
         )
     from optimizer import session
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen.files import write_atomically
 from optimizer.errors import BadInput
+from optimizer.model_source import FACTORY
+from optimizer.precisions import IoPrecision, Precision
+from optimizer.thresholds import AccuracyRule
+
+FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY.pattern}$")]
+"""`package.module:callable`, which returns a PyTorch model with example inputs."""
 
 ServerKind = Literal["embedded", "local", "docker", "remote"]
 
@@ -18,7 +24,7 @@ class OptimizeConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: Path
+    model: FactoryName | Path
     limit_ms: float = Field(gt=0)
     quantile: float = Field(default=0.99, ge=0.5, lt=1)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
@@ -36,6 +42,10 @@ class OptimizeConfig(BaseModel):
     time_budget_s: float = Field(default=600.0, gt=0)
     storage: str | None = None
     cache_dir: Path | None = None  # None: in the user's cache folder
+    precisions: tuple[Precision, ...] | None = None  # None: what this machine runs without calibration data
+    calibration_data: Path | None = None
+    accuracy: AccuracyRule = AccuracyRule()
+    io_precision: IoPrecision = "keep"
     seed: int = 0
 
 

@@ -12,6 +12,7 @@ from optimizer.closeness import closeness
 from optimizer.inner_tensors import common_inner_tensors, write_exposing
 from optimizer.onnx_files import load_proto
 from optimizer.onnx_run import RunFailed, run_model
+from optimizer.samples import feeds_for
 
 if TYPE_CHECKING:
     from optimizer.onnx_model import Model
@@ -38,7 +39,7 @@ def first_wrong_node(model: Model, variant: Model, samples: Samples, thresholds:
             copy = Path(folder, str(number), "model.onnx")
             try:
                 write_exposing(one, names, copy)
-                results.append(run_model(copy, feed, thinned_to=INNER_ELEMENTS)[0])
+                results.append(run_model(copy, feeds_for(one, feed), thinned_to=INNER_ELEMENTS)[0])
             except (RunFailed, OSError):
                 return None
     only_distance = replace(thresholds, top1=None, max_error=None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from optimizer.batch_proof import difference
 from optimizer.errors import ModelError
+from optimizer.model_source import stem_of
 from optimizer.onnx_check import plain, shortened
 from optimizer.onnx_run import RunFailed, load_tensors, run_model
 
@@ -29,16 +29,9 @@ TIMEOUT_S = 1800.0
 TOLERANCE = 1e-3
 """Of the largest element, between PyTorch and ONNX Runtime, both fp32."""
 
-FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-
 
 class ExportFailed(ModelError):
     """The PyTorch model cannot be loaded, exported, or does not survive the export."""
-
-
-def is_factory(model: str) -> bool:
-    """Whether `model` reads like `package.module:callable`."""
-    return FACTORY.fullmatch(model) is not None
 
 
 def export_model(source: Path | str, folder: Path) -> Path:
@@ -49,12 +42,11 @@ def export_model(source: Path | str, folder: Path) -> Path:
     """
     if isinstance(source, Path) and not source.is_file():
         raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
-    name = source.stem if isinstance(source, Path) else source.rpartition(":")[2]
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tritune-export-") as draft:
         kind = "factory" if isinstance(source, str) else "program"
         answer = _exported(
-            {"kind": kind, "source": str(source), "target": str(folder / f"{name}.onnx")}, Path(draft)
+            {"kind": kind, "source": str(source), "target": str(folder / f"{stem_of(source)}.onnx")}, Path(draft)
         )
         path = Path(answer["path"])
         for number in range(answer["checks"]):

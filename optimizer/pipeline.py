@@ -16,6 +16,7 @@ from model_repo.layout import write_final_repository
 from model_repo.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server import serve
 from optimizer.errors import UserError
+from optimizer.model_source import label_of
 from optimizer.prepare import Prepared, prepare
 from optimizer.verdict import explain_infeasible
 from search import events
@@ -69,7 +70,7 @@ def optimize(
     Raises UserError: BadInput, NothingFound when no configuration keeps the limit.
     """
     budget = Budget(total_s=config.time_budget_s)
-    on_event(events.PhaseStarted(name="prepare", detail=str(config.model)))
+    on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
     slo = Slo(limit_ms=config.limit_ms, quantile=config.quantile, confidence=config.confidence)
     ledger = open_ledger(prepared.space, config.output, storage=config.storage, seed=config.seed)
@@ -145,7 +146,7 @@ def _recommendation(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         model=ModelRecord(
             name=prepared.model.name,
-            file=config.model.name,
+            file=label_of(config.model),
             sha256=prepared.source.sha256,
             opset=prepared.source.opset,
             batching=prepared.batching.reason,
@@ -172,6 +173,7 @@ def _recommendation(
         ),
         seed=config.seed,
         repository=REPOSITORY,
+        accuracy=prepared.accuracy,
     )
 
 

@@ -35,12 +35,11 @@ if TYPE_CHECKING:
     from optimizer.casting import HalfGraph
     from optimizer.half import HalfName
     from optimizer.onnx_model import Model, ModelTensor
+    from optimizer.precisions import IoPrecision, Precision
     from optimizer.quantize import CalibrationMethod
     from optimizer.samples import Samples
-    from optimizer.thresholds import Precision
 
 Device = Literal["cpu", "gpu"]
-IoPrecision = Literal["keep", "fp16"]
 
 OPSET_OF_BF16 = 22
 """The first in which convolutions and pooling take bf16."""
@@ -50,8 +49,8 @@ OPSET_OF_BF16 = 22
 class Variant:
     """A model in one precision. `model` is what is served.
 
-    `stand_in` gives the same results, up to the order of sums, on a CPU; it is `model` itself where ONNX Runtime has
-    CPU operators for it. `kept` are the nodes that stayed in fp32 though the precision is lower, and why.
+    `stand_in` gives the same results, up to the order of sums, on a CPU; it is `model` itself where ONNX Runtime
+    has CPU operators for it. `kept` are the nodes that stayed in fp32 though the precision is lower, and why.
     """
 
     precision: Precision
@@ -168,7 +167,7 @@ def _half_io(options: VariantOptions) -> bool:
 
 
 def _cast(model: Model, proto: ModelProto, half: HalfName, options: VariantOptions) -> HalfGraph:
-    """`proto` (of `model`, with weights) in half precision. Types are inferred without weights if these are large."""
+    """`proto` (of `model`, with weights) in half precision; types are inferred without large weights."""
     small = weight_bytes(proto) <= INLINE_LIMIT_BYTES
     return cast_to_half(
         proto,

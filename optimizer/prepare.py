@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from optimizer.batching import dynamic_batch
 from optimizer.engine_cache import EngineCache, default_cache_dir
 from optimizer.errors import BadInput
-from optimizer.gpu_engines import engines_for
+from optimizer.gpu_engines import device_of, engines_for
 from optimizer.hardware import hardware, machine_of
+from optimizer.model_source import onnx_file
 from optimizer.onnx_model import read_model
 from optimizer.shapes import with_shapes
+from optimizer.variants import REFERENCE_SHARE, VariantRequest, default_precisions, usable_variants
 from search import events
 from search.cost import PriceError, price_for
 from search.space import LARGEST_BATCH, MachineLimits, search_space
@@ -22,10 +24,12 @@ if TYPE_CHECKING:
     from model_repo.spec import Engine
     from optimizer.batching import Batching
     from optimizer.config import OptimizeConfig
+    from optimizer.gpu_engines import Device
     from optimizer.hardware import Hardware
     from optimizer.onnx_model import Model
     from search.cost import Price
     from search.events import OnEvent
+    from search.records import AccuracyRecord
     from search.space import SearchSpace
 
 
@@ -39,6 +43,7 @@ class Prepared:
     machine: Hardware
     price: Price
     space: SearchSpace
+    accuracy: tuple[AccuracyRecord, ...] = ()
 
     @property
     def model(self) -> Model:
@@ -55,14 +60,16 @@ def prepare(
 
     Raises BadInput, in two lines, for anything that the user has to change.
     """
-    model = with_shapes(read_model(config.model), config.shapes)
+    model = with_shapes(read_model(onnx_file(config.model, work_dir)), config.shapes)
     batching = dynamic_batch(model, work_dir)
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     machine = hardware()
     price = _price(config, machine)
+    device = device_of(machine)
+    usable = usable_variants(batching.model, _variant_request(config, device, work_dir), on_event)
     engines = engines_for(
-        [("fp32", batching.model)],
+        [(variant.precision, variant.model) for variant in usable.variants],
         machine,
         cache=EngineCache(config.cache_dir or default_cache_dir()),
         max_batch_size=LARGEST_BATCH,
@@ -72,7 +79,15 @@ def prepare(
     )
     limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
     space = search_space(engines, limits, limit_ms=config.limit_ms)
-    return Prepared(source=model, batching=batching, engines=engines, machine=machine, price=price, space=space)
+    return Prepared(
+        source=model,
+        batching=batching,
+        engines=engines,
+        machine=machine,
+        price=price,
+        space=space,
+        accuracy=usable.accuracy,
+    )
 
 
 def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:
@@ -80,6 +95,19 @@ def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:
     on_gpu = any(engine.device == "gpu" for engine in engines)
     gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus[:1] if on_gpu and gpu.memory_bytes is not None]
     return min([machine.memory_bytes, *gpu_bytes])
+
+
+def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path) -> VariantRequest:
+    return VariantRequest(
+        precisions=config.precisions or default_precisions(device),
+        rule=config.accuracy,
+        device=device,
+        work_dir=work_dir,
+        io_precision=config.io_precision,
+        calibration_data=config.calibration_data,
+        reference_budget_s=REFERENCE_SHARE * config.time_budget_s,
+        seed=config.seed,
+    )
 
 
 def _price(config: OptimizeConfig, machine: Hardware) -> Price:

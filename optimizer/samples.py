@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from loadgen.model_info import NUMPY_TYPES
 from loadgen.payloads import random_tensor
 from optimizer.onnx_files import load_proto
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from onnx import GraphProto
@@ -69,6 +70,12 @@ class Samples:
             {name: array[start : start + batch_size] for name, array in self.arrays.items()}
             for start in range(0, self.count, batch_size)
         ]
+
+
+def feeds_for(model: Model, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
+    """The same feeds in the types that the model takes: a variant's inputs may be fp16."""
+    types = {tensor.name: NUMPY_TYPES[tensor.datatype] for tensor in model.all_inputs}
+    return [{name: array.astype(types[name], copy=False) for name, array in feed.items()} for feed in feeds]
 
 
 def synthetic_samples(model: Model, count: int, *, seed: int) -> Samples:

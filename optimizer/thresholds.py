@@ -7,10 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from optimizer.errors import BadInput
+from optimizer.precisions import PRECISIONS, Precision
 
 Level = Literal["strict", "standard", "off"]
-Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

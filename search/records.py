@@ -223,3 +223,6 @@ class RecommendationRecord(Record):
     machine: MachineRecord
     seed: int
     repository: str = Field(description="The Triton model repository, relative to this file.")
+    accuracy: tuple[AccuracyRecord, ...] = Field(
+        default=(), description="Every precision that was judged; empty where fp32 alone was asked for."
+    )

@@ -1,0 +1,35 @@
+"""What `--model` may name: an ONNX file, a PyTorch ExportedProgram (`.pt2`), or a factory of a PyTorch model."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+FACTORY = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+"""`package.module:callable`"""
+
+
+def source_from_text(text: str) -> str | Path:
+    """A factory as it is written, anything else as an absolute path; a file that looks like one is a file."""
+    if re.fullmatch(FACTORY, text) and not Path(text).exists():
+        return text
+    return Path(text).absolute()
+
+
+def label_of(source: str | Path) -> str:
+    """The source as people call it: its file's name, or the factory."""
+    return source if isinstance(source, str) else source.name
+
+
+def stem_of(source: str | Path) -> str:
+    """A short name for files made of the source."""
+    return source.rpartition(":")[2] if isinstance(source, str) else source.stem
+
+
+def onnx_file(source: str | Path, folder: Path) -> Path:
+    """The model as an ONNX file: the user's own, or an export into `folder`. Raises ExportFailed."""
+    if isinstance(source, Path) and source.suffix != ".pt2":
+        return source
+    from optimizer.export import export_model
+
+    return export_model(source, folder)

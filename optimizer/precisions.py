@@ -1,0 +1,24 @@
+"""The number formats that a model can be had in, by their names on the command line."""
+
+from __future__ import annotations
+
+from typing import Literal, cast, get_args
+
+from optimizer.errors import BadInput
+
+Precision = Literal["fp32", "tf32", "fp16", "bf16", "int8", "fp8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+IoPrecision = Literal["keep", "fp16"]
+"""What becomes of the types of a model's fp32 inputs and outputs where fp16 is computed."""
+
+
+def precisions_from_text(text: str) -> tuple[Precision, ...]:
+    """`fp32,int8`, without repetition. Raises BadInput."""
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in PRECISIONS:
+            raise BadInput(
+                f"--precisions {text}: {name!r} is no precision.", f"Choose of {', '.join(PRECISIONS)}."
+            )
+    return cast("tuple[Precision, ...]", tuple(dict.fromkeys(names)))

@@ -1,0 +1,170 @@
+"""The precisions of a model that may compete: made, run, and found close enough to fp32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from optimizer.accuracy import INPUTS, OnnxCpuRunner, judge, reference_of
+from optimizer.calibration import samples_from_data
+from optimizer.classifiers import classifying_outputs
+from optimizer.error_start import first_wrong_node
+from optimizer.errors import UnsupportedModel
+from optimizer.onnx_check import plain, shortened
+from optimizer.onnx_files import load_proto
+from optimizer.onnx_run import RunFailed
+from optimizer.peaks import observed_peaks
+from optimizer.precision import VariantOptions, variant_from_model
+from optimizer.samples import synthetic_samples
+from search import events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from optimizer.accuracy import Reference
+    from optimizer.onnx_model import Model
+    from optimizer.precision import Device, Variant
+    from optimizer.precisions import IoPrecision, Precision
+    from optimizer.thresholds import AccuracyRule
+    from search.events import OnEvent
+    from search.records import AccuracyRecord
+
+CHECKED_SHARE = 4
+"""Every so manieth sample of the calibration data is kept from calibration, for the accuracy gate."""
+
+CALIBRATED: frozenset[Precision] = frozenset({"int8", "fp8"})
+GPU_ONLY: frozenset[Precision] = frozenset({"tf32", "bf16", "fp8"})
+REFERENCE_SHARE = 0.05
+"""Of a run's time budget, for computing what variants are compared with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantRequest:
+    """Which precisions are asked for, and what they are made of and judged by."""
+
+    precisions: Sequence[Precision]
+    rule: AccuracyRule
+    device: Device
+    work_dir: Path
+    io_precision: IoPrecision = "keep"
+    calibration_data: Path | None = None
+    reference_budget_s: float = 30.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usable:
+    """`variants` that passed, in the order asked for, and the figures of all that were judged."""
+
+    variants: tuple[Variant, ...]
+    accuracy: tuple[AccuracyRecord, ...] = field(default=())
+
+
+def default_precisions(device: Device) -> tuple[Precision, ...]:
+    """On a CPU half precision is emulated, and int8 needs data; on a GPU what needs none competes."""
+    return ("fp32",) if device == "cpu" else ("fp32", "tf32", "fp16", "bf16")
+
+
+def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = events.ignore) -> Usable:
+    """Make and judge every precision that is asked for; one that fails is left out with a note.
+
+    fp32 stays whatever its figures, which say how far it differs from itself between batch sizes. Raises BadInput
+    for calibration data that does not fit, and UnsupportedModel where nothing is left.
+    """
+    given = request.calibration_data and samples_from_data(request.calibration_data, model)
+    precisions = _possible(request, calibrated=given is not None, on_event=on_event)
+    if precisions == ["fp32"]:
+        return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
+    calibration, checked = given.parted(every=CHECKED_SHARE) if given else (None, None)
+    checked = checked or synthetic_samples(model, INPUTS, seed=request.seed)
+    on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {checked.count} {checked.source} inputs"))
+    reference = reference_of(
+        OnnxCpuRunner(model=model),
+        checked.first(INPUTS),
+        classifying=classifying_outputs(model, load_proto(model.path).graph),
+        budget_s=request.reference_budget_s,
+    )
+    options = VariantOptions(
+        work_dir=request.work_dir,
+        device=request.device,
+        io_precision=request.io_precision,
+        calibration=calibration,
+        peaks=observed_peaks(model, reference.samples),
+    )
+    variants, records = [], []
+    for precision in precisions:
+        on_event(events.PhaseStarted(name="prepare", detail=f"{precision} variant"))
+        variant, record = _tried(model, precision, options, reference, request.rule, on_event)
+        records += [record] if record is not None else []
+        variants += [variant] if variant is not None else []
+    if not variants:
+        raise UnsupportedModel(
+            f"None of the precisions {', '.join(request.precisions)} is usable for this model.",
+            "Add fp32 to --precisions, or loosen --accuracy.",
+        )
+    return Usable(variants=tuple(variants), accuracy=tuple(records))
+
+
+def _possible(request: VariantRequest, *, calibrated: bool, on_event: OnEvent) -> list[Precision]:
+    """What can be had on this device, with or without calibration data."""
+    possible: list[Precision] = []
+    for precision in dict.fromkeys(request.precisions):
+        if request.device == "cpu" and precision in GPU_ONLY:
+            lacks = "a GPU"
+        elif precision in CALIBRATED and not calibrated:
+            lacks = "--calibration-data with typical inputs"
+        else:
+            possible.append(precision)
+            continue
+        on_event(events.Note(text=f"{precision} is left out: it needs {lacks}.", warning=True))
+    if not possible:
+        raise UnsupportedModel(
+            f"None of the precisions {', '.join(request.precisions)} can be had here.", "Add fp32 to --precisions."
+        )
+    return possible
+
+
+def _tried(
+    model: Model,
+    precision: Precision,
+    options: VariantOptions,
+    reference: Reference,
+    rule: AccuracyRule,
+    on_event: OnEvent,
+) -> tuple[Variant | None, AccuracyRecord | None]:
+    """The variant, None if it is not usable, and its figures, None if there is nothing to judge yet."""
+    try:
+        variant = variant_from_model(model, precision, options)
+        if precision == "tf32":  # fp32's graph: only an engine can tell the difference
+            return variant, None
+        record = judge(
+            OnnxCpuRunner(model=variant.stand_in),
+            precision,
+            reference,
+            rule,
+            first_error=lambda wanted: first_wrong_node(model, variant.stand_in, reference.samples, wanted),
+        )
+    except UnsupportedModel as error:
+        on_event(events.Note(text=f"{precision} is left out: {error.what}", warning=True))
+        return None, None
+    except RunFailed as error:
+        reason = shortened(plain(error.reason))
+        on_event(events.Note(text=f"{precision} is left out: ONNX Runtime cannot run it: {reason}", warning=True))
+        return None, None
+    on_event(events.Note(text=_verdict(record, variant), warning=not record.passed))
+    return (variant if record.passed or precision == "fp32" else None), record
+
+
+def _verdict(record: AccuracyRecord, variant: Variant) -> str:
+    """The figures in a line, for the user."""
+    inputs = f"{record.inputs} {record.input_source} inputs"
+    if not record.passed:
+        where = f"; it starts at {record.first_node}" if record.first_node else ""
+        left_out = "" if record.precision == "fp32" else "left out, "
+        return f"{record.precision} is {left_out}not close enough to fp32 on {inputs}: {record.reason}{where}."
+    sqnr = [output.sqnr_db for output in record.outputs if output.sqnr_db is not None]
+    figure = f"SQNR {min(sqnr):.1f} dB" if sqnr else "equal"
+    kept = f", {len(variant.kept)} nodes kept in fp32" if variant.kept else ""
+    note = f" ({record.note})" if record.note else ""
+    return f"{record.precision} is numerically close to fp32 on {inputs}{note}: {figure}{kept}."

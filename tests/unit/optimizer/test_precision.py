@@ -1,0 +1,146 @@
+"""Every precision of the example models: it runs, it is what it says, and TensorRT reads it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+from onnx_models import small_cnn
+
+from optimizer.accuracy import OnnxCpuRunner, judge, reference_of
+from optimizer.error_start import first_wrong_node
+from optimizer.onnx_files import load_proto
+from optimizer.onnx_model import read_model
+from optimizer.precision import NoVariant, VariantOptions, variant_from_model
+from optimizer.samples import synthetic_samples
+from optimizer.shapes import with_shapes
+from optimizer.thresholds import accuracy_rule
+from optimizer.weights import WEIGHTS_FILE, save_whole
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+ALL = ["fp16/gpu", "bf16/gpu", "int8/cpu", "int8/gpu", "fp8/gpu"]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """The two examples, as models with shapes."""
+    folder = tmp_path_factory.mktemp("models")
+    made = {}
+    for name, shapes in (("small_cnn", {}), ("small_transformer", {"input_ids": (16,)})):
+        target = folder / f"{name}.onnx"
+        subprocess.run([sys.executable, EXAMPLES / f"{name}.py", target], check=True, capture_output=True)
+        made[name] = with_shapes(read_model(target), shapes)
+    return made
+
+
+def options(folder, model, device="gpu", **changes):
+    calibration = synthetic_samples(model, 16, seed=1)
+    known = {"work_dir": folder, "device": device, "calibration": calibration, "calibration_method": "percentile"}
+    return VariantOptions(**{**known, **changes})
+
+
+@pytest.fixture(scope="module", params=ALL)
+def variant(request, models, tmp_path_factory):
+    """(precision, {model name: its variant})"""
+    precision, device = request.param.split("/")
+    folder = tmp_path_factory.mktemp("variants")
+    made = {
+        name: variant_from_model(model, precision, options(folder, model, device))
+        for name, model in models.items()
+    }
+    return request.param, made
+
+
+def test_a_variant_is_close_to_its_model(models, variant):
+    label, made = variant
+    for name, one in made.items():
+        reference = reference_of(
+            OnnxCpuRunner(model=models[name]), synthetic_samples(models[name], 16, seed=0), classifying=[]
+        )
+        record = judge(OnnxCpuRunner(model=one.stand_in), one.precision, reference, accuracy_rule("strict"))
+        assert record.passed, (label, name, record.reason)
+        assert not record.outputs[0].exact, "the same results, to the last bit: nothing was changed"
+
+
+def test_a_variant_holds_its_precision(models, variant):
+    label, made = variant
+    wanted = {"fp16": TensorProto.FLOAT16, "bf16": TensorProto.BFLOAT16, "int8": TensorProto.INT8}
+    wanted["fp8"] = TensorProto.FLOAT8E4M3FN
+    for name, one in made.items():
+        graph = load_proto(one.model.path).graph
+        size = {kind: 0 for kind in wanted.values()} | {TensorProto.FLOAT: 0}
+        for tensor in graph.initializer:
+            size[tensor.data_type] = size.get(tensor.data_type, 0) + int(np.prod(tensor.dims))
+        share = size[wanted[one.precision]] / sum(size.values())
+        assert share > (0.4 if name == "small_transformer" else 0.9), (label, name, size)
+        assert [value.type.tensor_type.elem_type for value in graph.output] == [TensorProto.FLOAT]
+
+
+def test_tensorrt_reads_a_variant_strongly_typed(variant):
+    trt = pytest.importorskip("tensorrt_rtx", reason="needs the extra tensorrt-rtx")
+    label, made = variant
+    if label == "int8/cpu":
+        pytest.skip("made for ONNX Runtime's CPU kernels")
+    logger = trt.Logger(trt.Logger.ERROR)
+    for one in made.values():
+        builder = trt.Builder(logger)
+        network = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+        parser = trt.OnnxParser(network, logger)
+        read = parser.parse_from_file(str(one.model.path))
+        assert read, [parser.get_error(index).desc() for index in range(parser.num_errors)]
+
+
+def test_half_inputs_and_outputs(models, tmp_path):
+    model = models["small_cnn"]
+    made = variant_from_model(model, "fp16", options(tmp_path, model, io_precision="fp16"))
+    assert [spec.datatype for spec in (*made.model.inputs, *made.model.outputs)] == ["FP16", "FP16"]
+    reference = reference_of(OnnxCpuRunner(model=model), synthetic_samples(model, 16, seed=0), classifying=[])
+    assert judge(OnnxCpuRunner(model=made.stand_in), "fp16", reference, accuracy_rule("strict")).passed
+
+
+def test_tf32_is_the_graph_of_fp32(models, tmp_path):
+    model = models["small_cnn"]
+    for precision in ("fp32", "tf32"):
+        assert variant_from_model(model, precision, options(tmp_path, model)).model == model
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_without_calibration_there_is_no_int8(models, tmp_path, precision):
+    model = models["small_cnn"]
+    with pytest.raises(NoVariant, match=f"{precision} needs calibration data"):
+        variant_from_model(model, precision, options(tmp_path, model, calibration=None))
+
+
+def test_the_first_wrong_node_is_named(models, tmp_path):
+    """A weight of the fourth convolution is spoiled: that node, and none before it, is to blame."""
+    import onnx
+
+    model = models["small_cnn"]
+    made = variant_from_model(model, "fp16", options(tmp_path, model))
+    proto = onnx.load(made.model.path)
+    weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "conv4_w__fp16")
+    spoiled = onnx.numpy_helper.to_array(weight)[::-1]
+    weight.CopyFrom(onnx.numpy_helper.from_array(np.ascontiguousarray(spoiled), weight.name))
+    onnx.save(proto, made.model.path)
+    samples = synthetic_samples(model, 2, seed=0)
+    said = first_wrong_node(model, made.model, samples, accuracy_rule("strict").thresholds("fp16"))
+    assert said is not None
+    assert said.startswith("conv4 (Conv): SQNR")
+
+
+def test_large_weights_lie_in_a_second_file(tmp_path, monkeypatch):
+    import onnx
+
+    import optimizer.weights
+
+    monkeypatch.setattr(optimizer.weights, "INLINE_LIMIT_BYTES", 100)
+    path = small_cnn(tmp_path / "m.onnx", channels=64)
+    model = read_model(path)
+    saved = save_whole(onnx.load(path), tmp_path / "out")
+    assert (tmp_path / "out" / WEIGHTS_FILE).exists()
+    assert read_model(saved).external[0][0] == WEIGHTS_FILE
+    feed = synthetic_samples(model, 1, seed=0).feeds(1)
+    both = [OnnxCpuRunner(model=one).run(feed)[0]["logits"] for one in (model, read_model(saved))]
+    assert np.array_equal(*both)

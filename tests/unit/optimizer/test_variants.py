@@ -1,0 +1,81 @@
+"""Which precisions are left after making and judging them."""
+
+import numpy as np
+import pytest
+from onnx_models import small_cnn
+
+from optimizer.errors import UnsupportedModel
+from optimizer.onnx_model import read_model
+from optimizer.thresholds import accuracy_rule
+from optimizer.variants import VariantRequest, default_precisions, usable_variants
+from search.events import Note
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return read_model(small_cnn(tmp_path_factory.mktemp("models") / "cnn.onnx", size=8))
+
+
+def asked(tmp_path, *precisions, **changes):
+    known = {"precisions": precisions, "rule": accuracy_rule("strict"), "device": "cpu", "work_dir": tmp_path}
+    return VariantRequest(**{**known, **changes})
+
+
+def tried(model, request):
+    """(precisions that are usable, records, notes)"""
+    notes = []
+    usable = usable_variants(model, request, lambda event: notes.append(event))
+    texts = [event.text for event in notes if isinstance(event, Note)]
+    return [variant.precision for variant in usable.variants], usable.accuracy, texts
+
+
+def calibration(tmp_path):
+    path = tmp_path / "data.npz"
+    np.savez(path, image=np.random.default_rng(0).standard_normal((32, 3, 8, 8)).astype(np.float32))
+    return path
+
+
+def test_fp32_alone_is_not_judged(model, tmp_path):
+    assert tried(model, asked(tmp_path, "fp32")) == (["fp32"], (), [])
+
+
+def test_given_data_calibrates_and_judges(model, tmp_path):
+    request = asked(tmp_path, "fp32", "int8", calibration_data=calibration(tmp_path))
+    usable, records, notes = tried(model, request)
+    assert usable == ["fp32", "int8"]
+    assert [(record.precision, record.inputs, record.input_source) for record in records] == [
+        ("fp32", 8, "given"),
+        ("int8", 8, "given"),
+    ]
+    assert "int8 is numerically close to fp32 on 8 given inputs" in notes[-1]
+
+
+def test_what_needs_data_or_a_gpu_is_left_out_and_said(model, tmp_path):
+    usable, _, notes = tried(model, asked(tmp_path, "fp32", "bf16", "int8"))
+    assert usable == ["fp32"]
+    assert notes == [
+        "bf16 is left out: it needs a GPU.",
+        "int8 is left out: it needs --calibration-data with typical inputs.",
+    ]
+
+
+def test_a_variant_that_fails_is_out_with_its_figure(model, tmp_path):
+    rule = accuracy_rule("strict,sqnr_db=90")
+    usable, records, notes = tried(model, asked(tmp_path, "fp32", "fp16", rule=rule))
+    assert usable == ["fp32"]
+    assert not records[-1].passed
+    assert records[-1].first_node is not None
+    assert "fp16 is left out, not close enough to fp32 on 256 synthetic inputs" in notes[-1]
+    assert "SQNR" in notes[-1]
+
+
+def test_nothing_left(model, tmp_path):
+    with pytest.raises(UnsupportedModel, match="None of the precisions fp16"):
+        tried(model, asked(tmp_path, "fp16", rule=accuracy_rule("strict,sqnr_db=200")))
+    with pytest.raises(UnsupportedModel, match="None of the precisions tf32, int8"):
+        tried(model, asked(tmp_path, "tf32", "int8"))
+
+
+def test_defaults():
+    assert default_precisions("cpu") == ("fp32",)
+    assert "int8" not in default_precisions("gpu")
