@@ -70,7 +70,7 @@ def test_a_variant_holds_its_precision(models, variant):
     wanted["fp8"] = TensorProto.FLOAT8E4M3FN
     for name, one in made.items():
         graph = load_proto(one.model.path).graph
-        size = {kind: 0 for kind in wanted.values()} | {TensorProto.FLOAT: 0}
+        size = dict.fromkeys(wanted.values(), 0) | {TensorProto.FLOAT: 0}
         for tensor in graph.initializer:
             size[tensor.data_type] = size.get(tensor.data_type, 0) + int(np.prod(tensor.dims))
         share = size[wanted[one.precision]] / sum(size.values())
