@@ -54,11 +54,12 @@ class OnnxCpuRunner:
     """ONNX Runtime on a CPU, in a process of its own."""
 
     model: Model
+    optimized: bool = True
     name: str = "onnxruntime-cpu"
 
     def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
         """All outputs for each of `feeds`, in order. Raises RunFailed."""
-        return run_model(self.model.path, feeds_for(self.model, feeds))
+        return run_model(self.model.path, feeds_for(self.model, feeds), optimized=self.optimized)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -172,7 +172,7 @@ def _float_constant(node: NodeProto) -> TensorProto | None:
         return None
     attribute = node.attribute[0]
     if attribute.name in {"value_float", "value_floats"}:
-        return numpy_helper.from_array(np.float32(helper.get_attribute_value(attribute)), node.output[0])
+        return numpy_helper.from_array(np.array(helper.get_attribute_value(attribute), np.float32), node.output[0])
     if attribute.name == "value" and attribute.t.data_type == FLOAT:
         return numpy_helper.from_array(numpy_helper.to_array(attribute.t), node.output[0])
     return None

@@ -1,8 +1,9 @@
 """PyTorch models to ONNX: a factory (`package.module:callable`) or an ExportedProgram (`.pt2`).
 
 PyTorch works in a process of its own (`optimizer.export_run`), so that this one neither needs it nor keeps its
-memory. A factory is the user's own code and is run as such. A `.pt2` may come from strangers: it is opened with
-`torch.export.load` in a process where `torch.load` is restricted to tensors, so nothing is unpickled into code.
+memory. A factory is the user's own code and is run as such. A `.pt2` is opened with `torch.export.load`, in a process
+where `torch.load` gives nothing but tensors, and only after its size expressions were seen to be arithmetic, because
+PyTorch has SymPy evaluate them.
 """
 
 from __future__ import annotations
@@ -42,24 +43,23 @@ def export_model(source: Path | str, folder: Path) -> Path:
     """
     if isinstance(source, Path) and not source.is_file():
         raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
+    path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tritune-export-") as draft:
         kind = "factory" if isinstance(source, str) else "program"
-        answer = _exported(
-            {"kind": kind, "source": str(source), "target": str(folder / f"{stem_of(source)}.onnx")}, Path(draft)
-        )
-        path = Path(answer["path"])
-        for number in range(answer["checks"]):
+        checks = _exported({"kind": kind, "source": str(source), "target": str(path)}, Path(draft))
+        for number in range(checks):
             _check(source, path, Path(draft), number)
     return path
 
 
-def _exported(request: Mapping[str, str], draft: Path) -> dict[str, str | int]:
-    """What `optimizer.export_run` answers. Raises ExportFailed."""
+def _exported(request: Mapping[str, str], draft: Path) -> int:
+    """Let `optimizer.export_run` do it; gives the number of inputs to check. Raises ExportFailed."""
     (draft / "request.json").write_text(json.dumps(request))
     environment = dict(os.environ)
     if request["kind"] == "program":
         environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
+        environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
     try:
         ended = subprocess.run(
             [*CHILD, str(draft)],
@@ -81,10 +81,10 @@ def _exported(request: Mapping[str, str], draft: Path) -> dict[str, str | int]:
             f"Exporting {request['source']} ended with exit code {ended.returncode}: {shortened(said)}",
             "Out of memory? Else try the export alone, or export to ONNX yourself.",
         )
-    result: dict[str, str | int] = json.loads(answer.read_text())
+    result = json.loads(answer.read_text())
     if "what" in result:
-        raise ExportFailed(str(result["what"]), str(result["fix"]))
-    return result
+        raise ExportFailed(result["what"], result["fix"])
+    return int(result["checks"])
 
 
 def _check(source: Path | str, path: Path, draft: Path, number: int) -> None:

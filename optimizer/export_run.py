@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optimizer.onnx_run import save_tensors
+from optimizer.pt2_expressions import UnsafeExpression, check_expressions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,6 +83,7 @@ def from_program(path: Path) -> Exportable:
     """The ExportedProgram in a file, opened without unpickling anything but tensors."""
     import torch
 
+    check_expressions(path)
     try:
         program = torch.export.load(path)
     except Exception as error:  # PyTorch raises whatever its parsers raise
@@ -168,7 +170,7 @@ def _leaves(results: Any) -> list[Any]:
     """Tensors of nested tuples, lists and dicts, in the order in which the exporter numbers outputs."""
     from torch.utils import _pytree
 
-    return _pytree.tree_leaves(results)
+    return list(_pytree.tree_leaves(results))
 
 
 def _shaken(value: torch.Tensor, batch: int | None, random: torch.Generator) -> torch.Tensor:
@@ -189,6 +191,8 @@ def main(folder: Path) -> None:
         answer: dict[str, Any] = _answer(request, folder)
     except CannotExport as error:
         answer = {"what": error.args[0], "fix": error.args[1]}
+    except UnsafeExpression as error:
+        answer = {"what": f"{request['source']}: {error}", "fix": "Do not use this file unless you trust it."}
     (folder / "answer.json").write_text(json.dumps(answer))
 
 
@@ -205,7 +209,7 @@ def _answer(request: Mapping[str, str], folder: Path) -> dict[str, Any]:
     made = from_factory(source) if request["kind"] == "factory" else from_program(Path(source))
     checks = write_checks(made, folder)
     export(made, Path(request["target"]))
-    return {"path": request["target"], "checks": checks}
+    return {"checks": checks}
 
 
 if __name__ == "__main__":

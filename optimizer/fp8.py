@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -67,7 +67,7 @@ def _along(scale: NDArray[np.float32], axis: int, rank: int) -> NDArray[np.float
     return scale.reshape(shape)
 
 
-def _e4m3(values: NDArray[np.floating], name: str) -> TensorProto:
+def _e4m3(values: NDArray[np.floating[Any]], name: str) -> TensorProto:
     import ml_dtypes
     import onnx
 

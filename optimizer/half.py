@@ -37,7 +37,7 @@ def half_named(name: HalfName) -> Half:
             name=name, onnx_type=TensorProto.FLOAT16, dtype=np.dtype(np.float16), largest=65504.0, unit=2.0**-11
         )
     dtype = np.dtype(ml_dtypes.bfloat16)
-    largest = float(ml_dtypes.finfo(dtype).max)
+    largest = (2 - 2.0**-7) * 2.0**127
     return Half(name=name, onnx_type=TensorProto.BFLOAT16, dtype=dtype, largest=largest, unit=2.0**-8)
 
 

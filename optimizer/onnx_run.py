@@ -44,6 +44,7 @@ def run_model(
     feeds: Sequence[Mapping[str, NDArray[Any]]],
     *,
     thinned_to: int | None = None,
+    optimized: bool = True,
     timeout_s: float = TIMEOUT_S,
     child: Sequence[str] = CHILD,
 ) -> list[Tensors]:
@@ -51,12 +52,17 @@ def run_model(
 
     With `thinned_to`, outputs come as (rows, at most that many elements), evenly picked from each row: enough to
     compare what would not fit into memory. Outputs that are not tensors are left out. Arrays travel as .npz files
-    without pickles.
+    without pickles. Not `optimized`, ONNX Runtime runs the graph node by node as it stands.
     """
     with tempfile.TemporaryDirectory(prefix="tritune-run-") as folder:
         for index, feed in enumerate(feeds):
             save_tensors(Path(folder, f"feed{index}.npz"), feed)
-        request = {"model": str(path.absolute()), "runs": len(feeds), "thinned_to": thinned_to}
+        request = {
+            "model": str(path.absolute()),
+            "runs": len(feeds),
+            "thinned_to": thinned_to,
+            "optimized": optimized,
+        }
         Path(folder, "request.json").write_text(json.dumps(request))
         run_child([*child, folder], timeout_s)
         answer = json.loads(Path(folder, "answer.json").read_text())
@@ -107,6 +113,8 @@ def _child(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text())
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    if not request["optimized"]:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     stage, reason = "load", None
     try:
         session = onnxruntime.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])

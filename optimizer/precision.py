@@ -50,12 +50,14 @@ class Variant:
     """A model in one precision. `model` is what is served.
 
     `stand_in` gives the same results, up to the order of sums, on a CPU; it is `model` itself where ONNX Runtime
-    has CPU operators for it. `kept` are the nodes that stayed in fp32 though the precision is lower, and why.
+    has CPU operators for it. Not `optimizable`: ONNX Runtime's optimizer makes something of it that it cannot run.
+    `kept` are the nodes that stayed in fp32 though the precision is lower, and why.
     """
 
     precision: Precision
     model: Model
     stand_in: Model
+    optimizable: bool = True
     kept: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -147,7 +149,8 @@ def _quantized(precision: Literal["int8", "fp8"]) -> Callable[[Model, VariantOpt
                 return Variant(precision=precision, model=done, stand_in=done)
             graph = _cast(draft, proto, "fp16", options)
         done = _saved(model, graph.proto, options, name=precision, half_io=_half_io(options))
-        return Variant(precision=precision, model=done, stand_in=done, kept=graph.kept)
+        optimizable = precision != "fp8"  # ONNX Runtime moves fp8 across operators that know no fp8
+        return Variant(precision=precision, model=done, stand_in=done, optimizable=optimizable, kept=graph.kept)
 
     return make
 

@@ -61,10 +61,11 @@ def accuracy_rule(text: str) -> AccuracyRule:
 
     A change holds for every precision.
     """
-    level, *changes = (part.strip() for part in text.split(","))
-    levels = get_args(Level)
-    if level not in levels:
-        raise BadInput(f"--accuracy {text}: {level!r} is not a level.", f"Begin with one of {', '.join(levels)}.")
+    first, *changes = (part.strip() for part in text.split(","))
+    levels: tuple[Level, ...] = get_args(Level)
+    level = next((level for level in levels if level == first), None)
+    if level is None:
+        raise BadInput(f"--accuracy {text}: {first!r} is not a level.", f"Begin with one of {', '.join(levels)}.")
     return AccuracyRule(level=level, changes=tuple(_change(text, change) for change in changes))
 
 

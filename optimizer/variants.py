@@ -139,7 +139,7 @@ def _tried(
         if precision == "tf32":  # fp32's graph: only an engine can tell the difference
             return variant, None
         record = judge(
-            OnnxCpuRunner(model=variant.stand_in),
+            OnnxCpuRunner(model=variant.stand_in, optimized=variant.optimizable),
             precision,
             reference,
             rule,

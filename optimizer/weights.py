@@ -23,10 +23,10 @@ WEIGHTS_FILE = "model.onnx.data"
 
 def read_graph(model: Model) -> ModelProto:
     """The graph as the file has it, local functions inlined, without the weights that lie in other files."""
-    import onnx
+    from onnx import inliner
 
     proto = load_proto(model.path)
-    return onnx.inliner.inline_local_functions(proto) if proto.functions else proto
+    return inliner.inline_local_functions(proto) if proto.functions else proto
 
 
 def read_with_weights(model: Model) -> ModelProto:
@@ -63,14 +63,14 @@ def at_opset(proto: ModelProto, opset: int) -> ModelProto:
         return proto
 
 
-def save_whole(proto: ModelProto, folder: Path) -> Path:
+def save_whole(proto: ModelProto, folder: Path, *, inline_limit_bytes: int = INLINE_LIMIT_BYTES) -> Path:
     """Write `folder/model.onnx`, large weights beside it; the folder appears whole, in place of an older one."""
     import onnx
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        external = weight_bytes(proto) > INLINE_LIMIT_BYTES
+        external = weight_bytes(proto) > inline_limit_bytes
         onnx.save_model(proto, draft / "model.onnx", save_as_external_data=external, location=WEIGHTS_FILE)
         for file in draft.iterdir():
             with file.open("rb") as written:

@@ -17,7 +17,7 @@ RNG = np.random.default_rng(0)
 WEIGHT = (RNG.standard_normal((4, 4)) / 2).astype(np.float32)
 
 
-def graph(nodes, *, outputs=("y",), weights=None, opset=17):
+def graph(nodes, *, weights=None, rank=2, opset=17):
     made = [
         helper.make_node(kind, list(reads), list(gives), name=gives[0], **attributes)
         for kind, reads, gives, attributes in nodes
@@ -27,7 +27,7 @@ def graph(nodes, *, outputs=("y",), weights=None, opset=17):
             made,
             "g",
             [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", *"abc"[: rank - 1]])],
             [numpy_helper.from_array(array, name) for name, array in (weights or {"w": WEIGHT}).items()],
         ),
         opset_imports=[helper.make_opsetid("", opset)],
@@ -135,10 +135,10 @@ def test_a_mask_beyond_the_range_gives_no_nan(tmp_path):
 
 def test_what_a_subgraph_reads_keeps_its_type(tmp_path):
     then = helper.make_graph(
-        [helper.make_node("Add", ["a", "w0"], ["t"])], "t", [], [helper.make_tensor_value_info("t", 1, None)]
+        [helper.make_node("Add", ["a", "w0"], ["t"])], "t", [], [helper.make_tensor_value_info("t", 1, ["n", 4])]
     )
     other = helper.make_graph(
-        [helper.make_node("Sub", ["a", "w0"], ["e"])], "e", [], [helper.make_tensor_value_info("e", 1, None)]
+        [helper.make_node("Sub", ["a", "w0"], ["e"])], "e", [], [helper.make_tensor_value_info("e", 1, ["n", 4])]
     )
     nodes = [
         node("MatMul", "x w", "a"),
@@ -160,9 +160,12 @@ def test_sizes_of_a_resize_stay_fp32(tmp_path):
         node("Resize", "wide nothing scales", "y", mode="nearest"),
     ]
     weights = {
-        "w": WEIGHT, "axes": np.int64([1, 2]), "nothing": np.zeros(0, np.float32), "scales": np.float32([1, 1, 1, 2])
-    }  # fmt: skip
-    done = cast(graph(nodes, weights=weights))
+        "w": WEIGHT,
+        "axes": np.int64([1, 2]),
+        "nothing": np.zeros(0, np.float32),
+        "scales": np.float32([1, 1, 1, 2]),
+    }
+    done = cast(graph(nodes, weights=weights, rank=4))
     assert results(done.proto, tmp_path, np.ones((2, 4), np.float32))["y"].shape == (2, 1, 1, 8)
     assert types_of(done)["scales"] == TensorProto.FLOAT
 

@@ -59,7 +59,8 @@ def test_a_variant_is_close_to_its_model(models, variant):
         reference = reference_of(
             OnnxCpuRunner(model=models[name]), synthetic_samples(models[name], 16, seed=0), classifying=[]
         )
-        record = judge(OnnxCpuRunner(model=one.stand_in), one.precision, reference, accuracy_rule("strict"))
+        runner = OnnxCpuRunner(model=one.stand_in, optimized=one.optimizable)
+        record = judge(runner, one.precision, reference, accuracy_rule("strict"))
         assert record.passed, (label, name, record.reason)
         assert not record.outputs[0].exact, "the same results, to the last bit: nothing was changed"
 
@@ -70,7 +71,7 @@ def test_a_variant_holds_its_precision(models, variant):
     wanted["fp8"] = TensorProto.FLOAT8E4M3FN
     for name, one in made.items():
         graph = load_proto(one.model.path).graph
-        size = dict.fromkeys(wanted.values(), 0) | {TensorProto.FLOAT: 0}
+        size = dict.fromkeys([*wanted.values(), TensorProto.FLOAT], 0)
         for tensor in graph.initializer:
             size[tensor.data_type] = size.get(tensor.data_type, 0) + int(np.prod(tensor.dims))
         share = size[wanted[one.precision]] / sum(size.values())
@@ -130,15 +131,12 @@ def test_the_first_wrong_node_is_named(models, tmp_path):
     assert said.startswith("conv4 (Conv): SQNR")
 
 
-def test_large_weights_lie_in_a_second_file(tmp_path, monkeypatch):
+def test_large_weights_lie_in_a_second_file(tmp_path):
     import onnx
 
-    import optimizer.weights
-
-    monkeypatch.setattr(optimizer.weights, "INLINE_LIMIT_BYTES", 100)
     path = small_cnn(tmp_path / "m.onnx", channels=64)
     model = read_model(path)
-    saved = save_whole(onnx.load(path), tmp_path / "out")
+    saved = save_whole(onnx.load(path), tmp_path / "out", inline_limit_bytes=100)
     assert (tmp_path / "out" / WEIGHTS_FILE).exists()
     assert read_model(saved).external[0][0] == WEIGHTS_FILE
     feed = synthetic_samples(model, 1, seed=0).feeds(1)

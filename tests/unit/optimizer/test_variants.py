@@ -24,7 +24,7 @@ def asked(tmp_path, *precisions, **changes):
 def tried(model, request):
     """(precisions that are usable, records, notes)"""
     notes = []
-    usable = usable_variants(model, request, lambda event: notes.append(event))
+    usable = usable_variants(model, request, notes.append)
     texts = [event.text for event in notes if isinstance(event, Note)]
     return [variant.precision for variant in usable.variants], usable.accuracy, texts
 

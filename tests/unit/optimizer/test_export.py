@@ -1,0 +1,130 @@
+"""PyTorch models become ONNX that gives the same; needs the extra torch."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from optimizer.errors import BadInput
+from optimizer.export import ExportFailed, export_model
+from optimizer.model_source import onnx_file, source_from_text
+from optimizer.onnx_model import read_model
+from optimizer.onnx_run import run_model
+
+FACTORIES = """
+import torch
+
+class Scores(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(50, 8)
+        self.linear = torch.nn.Linear(8, 3)
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, ids, mask):
+        states = self.table(ids) * mask.unsqueeze(-1)
+        return {"scores": self.linear(self.drop(states.sum(1))), "states": states}
+
+def by_name():
+    ids = torch.randint(0, 50, (1, 6))
+    return Scores(), {"ids": ids, "mask": torch.ones(1, 6)}, {"ids": {1: "tokens"}, "mask": {1: "tokens"}}
+
+def by_position():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),)
+
+def no_module():
+    return 3
+
+def depends_on_the_batch():
+    class Fixed(torch.nn.Module):
+        def forward(self, x):
+            return x + x.new_tensor([float(i) for i in range(int(x.shape[0]))])[:, None]
+    return Fixed(), (torch.randn(2, 4),)
+"""
+
+
+@pytest.fixture
+def factories(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs the extra torch")
+    pytest.importorskip("onnxscript", reason="needs the extra torch")
+    (tmp_path / "my_models.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_factory_with_inputs_by_name(factories):
+    model = read_model(export_model("my_models:by_name", factories / "out"))
+    assert [(tensor.name, tensor.dims) for tensor in model.all_inputs] == [
+        ("ids", ("batch", "tokens")),
+        ("mask", ("batch", "tokens")),
+    ]
+    feed = {"ids": np.zeros((7, 3), np.int64), "mask": np.ones((7, 3), np.float32)}
+    assert next(iter(run_model(model.path, [feed])[0].values())).shape == (7, 3)
+
+
+def test_a_factory_with_inputs_by_position(factories):
+    model = read_model(export_model("my_models:by_position", factories / "out"))
+    assert [tensor.dims for tensor in model.all_inputs] == [("batch", 4)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("my_models:no_module", "returned int"),
+        ("my_models:nowhere", "no attribute 'nowhere'"),
+        ("no_such_module:made", "No module named 'no_such_module'"),
+        ("my_models:depends_on_the_batch", "batch"),
+    ],
+)
+def test_factories_that_cannot_be_exported(factories, spec, words):
+    with pytest.raises(ExportFailed, match=words) as caught:
+        export_model(spec, factories / "out")
+    assert caught.value.fix
+
+
+def test_an_exported_program(factories):
+    import torch
+
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(torch.nn.Linear(4, 2), (torch.randn(3, 4),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, factories / "linear.pt2")
+    model = read_model(onnx_file(factories / "linear.pt2", factories / "out"))
+    assert model.batch == "dynamic"
+
+
+def test_a_pt2_that_would_run_code(factories):
+    """A pickle that would write a file, in the place of an archive: it is refused and nothing is written."""
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {factories / 'owned'}",)
+
+    (factories / "evil.pt2").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ExportFailed, match="not an ExportedProgram"):
+        export_model(factories / "evil.pt2", factories / "out")
+    assert not (factories / "owned").exists()
+
+
+def test_without_torch(tmp_path):
+    if "torch" in sys.modules or __import__("importlib.util").util.find_spec("torch"):
+        pytest.skip("PyTorch is installed here")
+    with pytest.raises(ExportFailed, match="needs PyTorch") as caught:
+        export_model("my_models:by_name", tmp_path)
+    assert "tritune[torch]" in caught.value.fix
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(BadInput, match="does not exist"):
+        export_model(tmp_path / "m.pt2", tmp_path)
+
+
+def test_what_a_model_may_be(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert source_from_text("models.resnet:small") == "models.resnet:small"
+    assert source_from_text("m.onnx") == tmp_path / "m.onnx"
+    (tmp_path / "a:b").touch()
+    assert source_from_text("a:b") == tmp_path / "a:b"
+    assert onnx_file(tmp_path / "m.onnx", tmp_path / "out") == tmp_path / "m.onnx"
