@@ -1,8 +1,8 @@
 """PyTorch models to ONNX: a factory (`package.module:callable`) or an ExportedProgram (`.pt2`).
 
 PyTorch works in a process of its own (`optimizer.export_run`), so that this one neither needs it nor keeps its
-memory. A factory is the user's own code and is run as such. A `.pt2` is opened with `torch.export.load`, in a process
-where `torch.load` gives nothing but tensors, and only after its size expressions were seen to be arithmetic, because
+memory. A factory is the user's own code and is run as such. A `.pt2` is opened with `torch.export.load`, where
+`torch.load` gives nothing but tensors, and only after its size expressions were seen to be arithmetic, because
 PyTorch has SymPy evaluate them.
 """
 
