@@ -150,9 +150,10 @@ class _Caster:
 
 
 def _take_weights(graph: GraphProto) -> dict[str, TensorProto]:
-    """Remove and return all fp32 constants: initializers, and what nodes of type Constant hold."""
+    """Remove and return all fp32 constants: initializers, and what Constant and ConstantOfShape nodes give."""
     weights = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type == FLOAT}
-    constants = [(node, _float_constant(node)) for node in graph.node]
+    shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_type != FLOAT}
+    constants = [(node, _float_constant(node, shapes)) for node in graph.node]
     weights.update({node.output[0]: tensor for node, tensor in constants if tensor is not None})
     others = [tensor for tensor in graph.initializer if tensor.data_type != FLOAT]
     inputs = [value for value in graph.input if value.name not in weights]  # old files list constants there too
@@ -164,10 +165,15 @@ def _take_weights(graph: GraphProto) -> dict[str, TensorProto]:
     return weights
 
 
-def _float_constant(node: NodeProto) -> TensorProto | None:
-    """The value of a Constant node that is fp32."""
+def _float_constant(node: NodeProto, shapes: Mapping[str, TensorProto]) -> TensorProto | None:
+    """What the node gives if that is fp32 and does not depend on the inputs."""
     from onnx import helper, numpy_helper
 
+    if node.op_type == "ConstantOfShape" and node.input[0] in shapes:
+        value = numpy_helper.to_array(node.attribute[0].t) if node.attribute else np.zeros(1, np.float32)
+        sizes = tuple(numpy_helper.to_array(shapes[node.input[0]]))
+        filled = np.full(sizes, value[0]) if value.dtype == np.float32 else None
+        return None if filled is None else numpy_helper.from_array(filled, node.output[0])
     if node.op_type != "Constant":
         return None
     attribute = node.attribute[0]

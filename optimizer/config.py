@@ -13,7 +13,7 @@ from optimizer.model_source import FACTORY
 from optimizer.precisions import IoPrecision, Precision
 from optimizer.thresholds import AccuracyRule
 
-FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY.pattern}$")]
+FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
 """`package.module:callable`, which returns a PyTorch model with example inputs."""
 
 ServerKind = Literal["embedded", "local", "docker", "remote"]

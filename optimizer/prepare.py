@@ -13,7 +13,7 @@ from optimizer.hardware import hardware, machine_of
 from optimizer.model_source import onnx_file
 from optimizer.onnx_model import read_model
 from optimizer.shapes import with_shapes
-from optimizer.variants import REFERENCE_SHARE, VariantRequest, default_precisions, usable_variants
+from optimizer.variants import JUDGING_SHARE, VariantRequest, default_precisions, usable_variants
 from search import events
 from search.cost import PriceError, price_for
 from search.space import LARGEST_BATCH, MachineLimits, search_space
@@ -105,7 +105,7 @@ def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path) -> 
         work_dir=work_dir,
         io_precision=config.io_precision,
         calibration_data=config.calibration_data,
-        reference_budget_s=REFERENCE_SHARE * config.time_budget_s,
+        judging_budget_s=JUDGING_SHARE * config.time_budget_s,
         seed=config.seed,
     )
 

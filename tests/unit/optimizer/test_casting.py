@@ -179,6 +179,13 @@ def test_constants_held_by_nodes(tmp_path):
     )
 
 
+def test_weights_that_are_filled_in():
+    nodes = [node("ConstantOfShape", "shape", "filled"), node("MatMul", "x filled", "y")]
+    done = cast(graph(nodes, weights={"shape": np.int64([4, 4])}))
+    assert types_of(done)["filled__fp16"] == TensorProto.FLOAT16
+    assert [made.op_type for made in done.proto.graph.node] == ["Cast", "MatMul", "Cast"]
+
+
 def test_old_files_list_constants_among_the_inputs():
     proto = graph([node("MatMul", "x w", "y")])
     proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 4]))
