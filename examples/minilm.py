@@ -10,6 +10,7 @@ works the same way: `AutoModel.from_pretrained(FOLDER)`, example inputs, and the
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,9 +55,9 @@ def minilm() -> tuple[Any, dict[str, Any], dict[str, dict[int, str]]]:
 def main(path: Path) -> None:
     from optimizer.export import export_model
 
-    sys.path.append(str(Path(__file__).parent))
-    made = export_model(f"{Path(__file__).stem}:minilm", path.parent)
-    made.rename(path)
+    target = path.absolute()
+    os.chdir(Path(__file__).parent)  # from where the factory is imported
+    export_model("minilm:minilm", target.parent).rename(target)
     print(f"{path}: {path.stat().st_size / 1e6:.0f} MB")
 
 

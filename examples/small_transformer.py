@@ -59,7 +59,7 @@ def embedded(graph: Graph) -> str:
     length = graph.add("Shape", "input_ids", name="length", start=1, end=2)
     start = graph.constant("zero", np.array([0], np.int64))
     positions = graph.add(
-        "Slice", graph.weight("positions", LONGEST, WIDTH), start, length, name="position_vectors"
+        "Slice", graph.weight("positions", LONGEST, WIDTH), start, length, start, name="position_vectors"
     )
     return graph.normalized(graph.add("Add", tokens, positions, name="vectors"), name="embedded")
 

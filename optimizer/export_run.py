@@ -117,7 +117,7 @@ def export(made: Exportable, target: Path) -> None:
         inputs["dynamic_shapes"] = shapes if made.by_name else tuple(shapes.values())
     try:
         program = torch.onnx.export(
-            made.program, **inputs, input_names=list(made.example), dynamo=True, verbose=False, fallback=False
+            made.program, **inputs, input_names=list(made.example), dynamo=True, verbose=False
         )
     except Exception as error:  # the exporter wraps whatever went wrong in the model
         raise CannotExport(
