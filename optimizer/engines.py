@@ -58,7 +58,7 @@ def engine_from_variant(
 ) -> BuiltEngine:
     """The engine of a variant for batches of 1 to `max_batch_size`, fastest at the usual size (else the largest).
 
-    `may_build` False takes it from the cache or not at all. Raises EngineFailed (an operator that cannot be parsed,
+    `may_build` False takes it from the cache or not at all. Raises EngineFailed (an operator that it cannot parse,
     a precision that this GPU or the graph does not have), CacheWriteFailed.
     """
     _check_gpu_has(precision, target)
