@@ -50,6 +50,9 @@ RECOMMENDATION_FILE = "recommendation.json"
 VERSIONS_OF = (
     "tritune",
     "onnxruntime-gpu",
+    "tensorrt",
+    "tensorrt-rtx-cu13-bindings",
+    "cuda-bindings",
     "onnx",
     "nvidia-pytriton",
     "tritonclient",
