@@ -253,18 +253,21 @@ def serve_designs(name: str, out: Path, work: Path, note, deadline: float) -> di
             note(f"no time left for {design.name}")
             break
         note(f"--- {design.name}")
+        row: dict = {}
+        result["designs"][design.name] = row
         try:
             with mps(work, note) if design.mps else unchanged():
-                result["designs"][design.name] = serve_one(name, built, design, out, note, deadline)
+                serve_one(name, built, design, out, note, deadline, row)
         except Exception as error:
-            result["designs"][design.name] = {"error": f"{type(error).__name__}: {error}"}
+            row["error"] = f"{type(error).__name__}: {error}"
             note(traceback.format_exc())
             note(getattr(error, "log_tail", ""))
         save(out, f"serve-{name}", result)
     return result
 
 
-def serve_one(name: str, built, design: Design, out: Path, note, deadline: float) -> dict:
+def serve_one(name: str, built, design: Design, out: Path, note, deadline: float, row: dict) -> None:
+    """Fills `row` as figures come in, so that what was measured before a failure is kept."""
     from dataclasses import asdict
 
     from loadgen.capacity import find_capacity
@@ -295,7 +298,7 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                 payload = Payload(seed=1)
                 bench = TritonBench(server, generator, payload=payload, limit_ms=LIMIT_MS, timeout_s=5.0)
                 bench.load(config)
-                row: dict = {**asdict(design), "load_s": bench.spent.loading_s}
+                row.update(**asdict(design), load_s=bench.spent.loading_s)
                 note(f"loaded in {bench.spent.loading_s:.1f} s")
                 endpoint = server.endpoint
                 target = Target(
@@ -342,7 +345,6 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                 last = bench.last_measurement()
                 row["last_measurement"] = None if last is None else last.model_dump()
                 note(f"highest rate: {estimate.rate_per_s} ({estimate.reason})")
-                return row
         finally:
             log = options.log_file
             if log.exists():
@@ -608,8 +610,9 @@ def summary(out: Path) -> str:
         for design, row in served.get("designs", {}).items():
             if "error" in row:
                 lines.append(f"  {design}: FAILED {row['error'].splitlines()[0]}")
+            closed = max((seen["rate_per_s"] for seen in row.get("closed", {}).values()), default=None)
+            if closed is None:
                 continue
-            closed = max((seen["rate_per_s"] for seen in row["closed"].values()), default=0.0)
             rate = row.get("open", {}).get("rate_per_s")
             share = f" = {100 * rate / best:.0f} % of the engine" if rate and best else ""
             text = "no rate" if rate is None else f"{rate:,.0f}/s{share}"
