@@ -72,7 +72,7 @@ class VariantOptions:
     device: Device = "cpu"
     io_precision: IoPrecision = "keep"
     calibration: Samples | None = None
-    calibration_method: CalibrationMethod = "entropy"
+    calibration_method: CalibrationMethod = "percentile"
     peaks: Mapping[str, float] = field(default_factory=dict)
     keep_fp32: Collection[str] = ()  # names or operator types of nodes
 
