@@ -21,6 +21,8 @@ class ClosedLoop(SendLoop):
         super().__init__(**common)
         self._duration_ns = duration_ns
         self._free_at_ns = [0] * concurrency  # a heap: when each waiting user wants to ask
+        if concurrency == 0:  # fewer users than load processes: this one has nothing to do
+            self._end_row = 0
 
     def finished(self, row: int, outcome: int) -> None:
         """The user of this row is free: at once, or a moment later when it got no answer."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 MODELS_FOLDER = "model"
 REPOSITORY = "model_repository"
 RECOMMENDATION_FILE = "recommendation.json"
+MOST_LOAD_PROCESSES = 4
 VERSIONS_OF = (
     "tritune",
     "onnxruntime-gpu",
@@ -77,7 +78,7 @@ def optimize(
     prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
     slo = Slo(limit_ms=config.limit_ms, quantile=config.quantile, confidence=config.confidence)
     ledger = open_ledger(prepared.space, config.output, storage=config.storage, seed=config.seed)
-    with _explained(), serve(server_options(config, prepared)) as server, LoadGenerator() as generator:
+    with _explained(), serve(server_options(config, prepared)) as server, load_generator(prepared) as generator:
         bench = TritonBench(
             server,
             generator,
@@ -117,6 +118,11 @@ def server_options(config: OptimizeConfig, prepared: Prepared) -> ServerOptions:
         repository=config.server_repository if config.server == "remote" else None,
         image=config.docker_image or DEFAULT_IMAGE,
     )
+
+
+def load_generator(prepared: Prepared) -> LoadGenerator:
+    """One load process on a small machine, where each takes a core from the server; more where one may not do."""
+    return LoadGenerator(processes=min(MOST_LOAD_PROCESSES, max(1, prepared.machine.logical_cores // 4)))
 
 
 def sample_shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:

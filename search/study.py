@@ -26,7 +26,8 @@ SAMPLED_TRIALS = 6
 """Trials that the sampler chooses before the neighbours of the best are tried; it chooses again after them only
 while they keep improving."""
 
-FAILURES_IN_A_ROW = 4
+FAILURES_OF_ONE_ENGINE = 4
+"""After so many failed trials, and no other, an engine is not tried again; half as many where it has rivals."""
 
 
 class SearchImpossible(Exception):
@@ -104,8 +105,8 @@ class Search:
                         yield knobs
 
     def _promising(self, knobs: Knobs) -> bool:
-        """Not where a trial that asks less of the machine has already run out of memory."""
-        return not any(
+        """Not an engine that does not work, nor where a trial that asks less has already run out of memory."""
+        return knobs["engine"] not in self._broken_engines() and not any(
             trial.state == "failed" and _ran_out_of_memory(trial.reason) and _asks_at_least(knobs, trial)
             for trial in self.ledger.trials
         )
@@ -144,9 +145,17 @@ class Search:
         self._give_up_when_nothing_works()
 
     def _give_up_when_nothing_works(self) -> None:
-        last = self.ledger.trials[-FAILURES_IN_A_ROW:]
-        if len(last) == FAILURES_IN_A_ROW and all(trial.state == "failed" for trial in last):
-            raise SearchImpossible([trial.reason for trial in last])
+        if len(self._broken_engines()) == len(self.ledger.space.engines):
+            raise SearchImpossible([trial.reason for trial in self.ledger.trials if trial.state == "failed"])
+
+    def _broken_engines(self) -> set[int | str]:
+        """Those whose every trial failed, and often enough."""
+        engines = self.ledger.space.axes()["engine"]
+        enough = FAILURES_OF_ONE_ENGINE if len(engines) == 1 else FAILURES_OF_ONE_ENGINE // 2
+        states: dict[int | str, list[str]] = {label: [] for label in engines}
+        for trial in self.ledger.trials:
+            states[knobs_of(trial.config)["engine"]].append(trial.state)
+        return {label for label, seen in states.items() if len(seen) >= enough and set(seen) == {"failed"}}
 
 
 def _asks_at_least(knobs: Knobs, failed: Trial) -> bool:

@@ -169,6 +169,13 @@ def test_closed_loop_keeps_so_many_in_flight(generator: LoadGenerator) -> None:
     assert (run.log.scheduled_ns < 500_000_000).all()
 
 
+def test_a_closed_loop_may_have_fewer_users_than_load_processes() -> None:
+    with fake_triton("--delay-ms", "5") as server, LoadGenerator(processes=3) as generator:
+        run = generator.run(target(server.url), ClosedLoopPlan(concurrency=1, duration_s=0.5))
+    assert run.measurement.n > 10
+    assert most_in_flight(run.log) == 1
+
+
 def test_closed_loop_users_of_a_dead_server_do_not_spin(generator: LoadGenerator) -> None:
     with fake_triton("--fault", "close", "--good-first", "1") as server:
         run = generator.run(target(server.url), ClosedLoopPlan(concurrency=2, duration_s=0.5))

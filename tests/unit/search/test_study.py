@@ -194,6 +194,16 @@ def test_a_bench_on_which_nothing_works_ends_the_search(space: SearchSpace, tmp_
     assert set(caught.value.reasons) == {"no such backend"}
 
 
+def test_an_engine_that_does_not_work_is_dropped_and_its_rivals_go_on(space: SearchSpace, tmp_path: Path) -> None:
+    engines = (replace(space.engines[0], backend="tensorrt"), *space.engines)
+    rivals = replace(space, engines=engines)
+    bench = SimulatedBench(faults=lambda config: "no CUDA" if config.engine.backend == "tensorrt" else None)
+    ledger, certified, _ = search_on(bench, rivals, tmp_path)
+    assert sum(trial.config.engine.backend == "tensorrt" for trial in ledger.trials) == 2
+    assert certified is not None
+    assert certified.winner.config.engine.backend == "onnxruntime"
+
+
 def test_stopping_certifies_the_best_so_far(space: SearchSpace, tmp_path: Path) -> None:
     bench = SimulatedBench()
     ledger, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) > 4)
