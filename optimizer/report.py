@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from rich.console import RenderableType
@@ -31,6 +32,7 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
     """The whole answer; `directory` is where its files lie."""
     parts: list[RenderableType] = [_headline(found), _comparison(found), "", _time_table(found), ""]
     parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
+    parts += [Text.from_markup(line) for line in _accuracy(found)]
     parts.append(Text.from_markup(_spent(found)))
     repository = directory / found.repository
     parts.append(Text.from_markup(f"[bold]Serve[/bold]  {escape(str(repository))}", overflow="fold"))
@@ -38,6 +40,19 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
         Text.from_markup(f"[bold]Files[/bold]  {escape(str(directory))}/recommendation.json, trials.jsonl")
     )
     return Group(*parts)
+
+
+def _accuracy(found: RecommendationRecord) -> Iterator[str]:
+    """How close the winner's precision comes to fp32, where that was judged."""
+    for record in found.accuracy:
+        if not found.winner.config.engine.endswith(f"-{record.precision}") or record.precision == "fp32":
+            continue
+        figures = [output.sqnr_db for output in record.outputs if output.sqnr_db is not None]
+        close = f"SQNR {min(figures):.0f} dB" if figures else "equal results"
+        yield (
+            f"[bold]Close[/bold]  {record.precision} against fp32 on {record.inputs} {record.input_source} inputs: "
+            f"{close}. Accuracy on your task takes labelled data."
+        )
 
 
 def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
