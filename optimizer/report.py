@@ -50,8 +50,8 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
         figures = [output.sqnr_db for output in record.outputs if output.sqnr_db is not None]
         close = f"SQNR {min(figures):.0f} dB" if figures else "equal results"
         yield (
-            f"[bold]Close[/bold]  {record.precision} against fp32 on {record.inputs} {record.input_source} inputs: "
-            f"{close}. Accuracy on your task takes labelled data."
+            f"[bold]Close[/bold]  {record.precision} to fp32 on {record.inputs} {record.input_source} inputs: {close}. "
+            "Accuracy on your task takes labelled data."
         )
 
 
