@@ -49,9 +49,10 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
             continue
         figures = [output.sqnr_db for output in record.outputs if output.sqnr_db is not None]
         close = f"SQNR {min(figures):.0f} dB" if figures else "equal results"
+        inputs = f"{record.inputs} {record.input_source} inputs"
         yield (
-            f"[bold]Close[/bold]  {record.precision} to fp32 on {record.inputs} {record.input_source} inputs: {close}. "
-            "Accuracy on your task takes labelled data."
+            f"[bold]Close[/bold]  {record.precision} to fp32 on {inputs}: {close}. Accuracy on your task takes "
+            "labelled data."
         )
 
 
