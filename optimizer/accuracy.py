@@ -35,7 +35,7 @@ LARGER_BATCH = 8
 REFERENCE_BUDGET_S = 45.0
 """What the reference may take; a slower model is judged on fewer inputs, and the record says so."""
 
-_TRIAL_INPUTS = 4
+_TRIAL_INPUTS = 8
 
 
 class Runner(Protocol):
@@ -84,9 +84,7 @@ def reference_of(
 
     Raises RunFailed.
     """
-    started = clock()
-    runner.run(samples.first(_TRIAL_INPUTS).feeds(1))
-    each_s = (clock() - started) / min(_TRIAL_INPUTS, samples.count)
+    each_s = _seconds_each(runner, samples, clock)
     affordable = samples.count if each_s <= 0 else int(budget_s / each_s)
     used = samples.first(max(FEWEST_INPUTS, affordable))
     return Reference(
@@ -95,6 +93,15 @@ def reference_of(
         classifying=frozenset(classifying),
         note=_note(used, samples, each_s),
     )
+
+
+def _seconds_each(runner: Runner, samples: Samples, clock: Callable[[], float]) -> float:
+    """What one more input costs, without what it takes to load the model."""
+    times = [clock()]
+    for count in (1, 1 + _TRIAL_INPUTS):
+        runner.run(samples.first(count).feeds(1))
+        times.append(clock())
+    return ((times[2] - times[1]) - (times[1] - times[0])) / _TRIAL_INPUTS
 
 
 def _note(used: Samples, offered: Samples, each_s: float) -> str:

@@ -129,10 +129,10 @@ def _quantized(precision: Literal["int8", "fp8"]) -> Callable[[Model, VariantOpt
                 f"{precision} needs calibration data, and none was given.",
                 "Add --calibration-data FILE.npz with a few hundred typical inputs, or leave the precision out.",
             )
-        source = _saved(model, at_opset(read_with_weights(model), OPSET_OF_HALF_SCALES), options, name="modern")
         with tempfile.TemporaryDirectory(prefix=f".{precision}-", dir=options.work_dir) as folder:
+            modern = at_opset(read_with_weights(model), OPSET_OF_HALF_SCALES)
             path = quantize(
-                source.path,
+                save_whole(modern, Path(folder, "modern")),
                 Path(folder),
                 precision=precision,
                 device=options.device,

@@ -9,13 +9,13 @@ from optimizer.accuracy import INPUTS, OnnxCpuRunner, judge, reference_of
 from optimizer.calibration import samples_from_data
 from optimizer.classifiers import classifying_outputs
 from optimizer.error_start import first_wrong_node
-from optimizer.errors import UnsupportedModel
+from optimizer.errors import BadInput, UnsupportedModel
 from optimizer.onnx_check import plain, shortened
 from optimizer.onnx_files import load_proto
 from optimizer.onnx_run import RunFailed
 from optimizer.peaks import observed_peaks
 from optimizer.precision import VariantOptions, variant_from_model
-from optimizer.samples import synthetic_samples
+from optimizer.samples import Samples, synthetic_samples
 from search import events
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class VariantRequest:
     work_dir: Path
     io_precision: IoPrecision = "keep"
     calibration_data: Path | None = None
+    input_data: Path | None = None  # of the load; judges where there is no calibration data
     judging_budget_s: float = 60.0
     seed: int = 0
 
@@ -77,7 +78,7 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
     if precisions == ["fp32"]:
         return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
     calibration, checked = given.parted(every=CHECKED_SHARE) if given else (None, None)
-    checked = checked or synthetic_samples(model, INPUTS, seed=request.seed)
+    checked = checked or _inputs(model, request, on_event)
     on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {checked.count} {checked.source} inputs"))
     reference = reference_of(
         OnnxCpuRunner(model=model),
@@ -104,6 +105,16 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
             "Add fp32 to --precisions, or loosen --accuracy.",
         )
     return Usable(variants=tuple(variants), accuracy=tuple(records))
+
+
+def _inputs(model: Model, request: VariantRequest, on_event: OnEvent) -> Samples:
+    """Those of the load where they come as arrays that fit, else random ones."""
+    if request.input_data is not None and request.input_data.suffix == ".npz":
+        try:
+            return samples_from_data(request.input_data, model, option="--input-data")
+        except BadInput as error:
+            on_event(events.Note(text=f"Accuracy is judged on random inputs: {error.what}", warning=True))
+    return synthetic_samples(model, INPUTS, seed=request.seed)
 
 
 def _possible(request: VariantRequest, *, calibrated: bool, on_event: OnEvent) -> list[Precision]:

@@ -1,14 +1,15 @@
 """What a person reads at the end: the answer first, and nothing that was not measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recommendations import certificate, recommendation, trial
+from recommendations import certificate, config, engine, recommendation, trial
 from rich.console import Console
 
 from optimizer.report import dollars, recommendation_view
 from search.convert import trial_to_record
-from search.records import RecommendationRecord
+from search.records import AccuracyRecord, OutputAccuracyRecord, RecommendationRecord
 
 
 def shown(found: RecommendationRecord, width: int = 80) -> str:
@@ -68,3 +69,35 @@ def test_what_the_server_did_not_tell_is_a_dash() -> None:
 )
 def test_small_amounts_keep_three_digits(amount: float, text: str) -> None:
     assert dollars(amount) == text
+
+
+def test_the_winner_says_how_close_its_precision_is() -> None:
+    output = OutputAccuracyRecord(
+        output="y",
+        batch_size=8,
+        passed=True,
+        sqnr_db=39.5,
+        exact=False,
+        cosine=0.9999,
+        max_relative_error=0.03,
+        top1_agreement=None,
+        top1_lower_bound=None,
+        non_finite=0,
+    )
+    record = AccuracyRecord(
+        precision="int8",
+        runner="onnxruntime-cpu",
+        level="strict",
+        passed=True,
+        reason="",
+        first_node=None,
+        inputs=64,
+        input_source="given",
+        note="",
+        outputs=(output,),
+    )
+    int8 = replace(engine(), precision="int8")
+    winner = trial_to_record(trial(config=config(engine=int8)))
+    text = " ".join(shown(recommendation(winner=winner, accuracy=(record,)), width=120).split())
+    assert "int8 to fp32 on 64 given inputs: SQNR 40 dB" in text
+    assert "int8 to fp32" not in shown(recommendation(accuracy=(record,)))

@@ -50,6 +50,16 @@ def test_given_data_calibrates_and_judges(model, tmp_path):
     assert "int8 is numerically close to fp32 on 8 given inputs" in notes[-1]
 
 
+def test_the_inputs_of_the_load_judge_where_they_fit(model, tmp_path):
+    data = calibration(tmp_path)
+    _, records, _ = tried(model, asked(tmp_path, "fp32", "fp16", input_data=data))
+    assert (records[0].inputs, records[0].input_source) == (32, "given")
+    np.savez(data, picture=np.ones(3))
+    _, records, notes = tried(model, asked(tmp_path, "fp32", "fp16", input_data=data))
+    assert records[0].input_source == "synthetic"
+    assert "judged on random inputs: --input-data" in notes[0]
+
+
 def test_what_needs_data_or_a_gpu_is_left_out_and_said(model, tmp_path):
     usable, _, notes = tried(model, asked(tmp_path, "fp32", "bf16", "int8"))
     assert usable == ["fp32"]
