@@ -176,6 +176,8 @@ def _verdict(record: AccuracyRecord, variant: Variant) -> str:
         return f"{record.precision} is {left_out}not close enough to fp32 on {inputs}: {record.reason}{where}."
     sqnr = [output.sqnr_db for output in record.outputs if output.sqnr_db is not None]
     figure = f"SQNR {min(sqnr):.1f} dB" if sqnr else "equal"
-    kept = f", {len(variant.kept)} nodes kept in fp32" if variant.kept else ""
     note = f" ({record.note})" if record.note else ""
+    if record.precision == "fp32":
+        return f"fp32 against itself at other batch sizes, on {inputs}{note}: {figure}."
+    kept = f", {len(variant.kept)} nodes kept in fp32" if variant.kept else ""
     return f"{record.precision} is numerically close to fp32 on {inputs}{note}: {figure}{kept}."
