@@ -122,6 +122,10 @@ class Runner:
             outputs[name] = self._out[name].host((rows, *shape[1:]) if self._max_batch_size else shape)
         return outputs
 
+    def reads_directly(self, row_bytes: int) -> bool:
+        """Whether a request's rows of this size are best given as they lie in Triton's shared memory."""
+        return self._direct is not None and (self._all_direct or row_bytes >= LARGE_BYTES)
+
     def prepare(self, shapes: Shapes) -> Prepared:
         """Bind, and record where graphs are wanted, unless that was done for these shapes before."""
         key = tuple(shapes[name] for name in self._in)
@@ -164,13 +168,9 @@ class Runner:
 
     def _sent_directly(self, shapes: Shapes) -> frozenset[str]:
         """The inputs that the GPU reads where they lie: one call a request, which pays for large ones."""
-        if self._direct is None:
-            return frozenset()
-        rows = self._max_batch_size and next(iter(shapes.values()))[0]
+        rows = max(1, self._max_batch_size and next(iter(shapes.values()))[0])
         return frozenset(
-            name
-            for name, buffer in self._in.items()
-            if self._all_direct or buffer.bytes_of(shapes[name]) >= LARGE_BYTES * max(rows, 1)
+            name for name, buffer in self._in.items() if self.reads_directly(buffer.bytes_of(shapes[name]) // rows)
         )
 
     def _make_room(self, buffers: Mapping[str, Buffer], shapes: Shapes) -> None:
