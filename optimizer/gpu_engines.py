@@ -7,26 +7,32 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.spec import Engine
 from optimizer.engine_cache import PLAN_FILE, EngineCache, entry_files
+from optimizer.engine_run import EngineRunner
 from optimizer.engines import EngineFailed, Target, engine_from_variant
+from optimizer.onnx_run import RunFailed
 from optimizer.tensorrt_library import installed_tensorrt
 from search import events
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from optimizer.engines import BuiltEngine
     from optimizer.hardware import Gpu, Hardware
     from optimizer.onnx_model import Model
+    from optimizer.precisions import Precision
     from optimizer.tensorrt_library import TensorRt
     from search.events import OnEvent
+    from search.records import AccuracyRecord
 
 Device = Literal["cpu", "gpu"]
+Judge: TypeAlias = "Callable[[EngineRunner, Precision], AccuracyRecord]"
+"""Compares what an engine of a precision gives with fp32."""
 
 TIMES_FILE = "times.json"
 """Beside a plan: what it did on its own, and on which GPU."""
@@ -35,18 +41,20 @@ TIMING_LIMIT_S = 120.0
 
 
 def engines_for(
-    variants: Sequence[tuple[str, Model]],
+    variants: Sequence[tuple[Precision, Model]],
     machine: Hardware,
     *,
     cache: EngineCache,
     max_batch_size: int,
     limit_ms: float,
     may_build: bool = True,
+    judge: Judge | None = None,
     on_event: OnEvent = events.ignore,
 ) -> tuple[Engine, ...]:
     """The engines of these (precision, model) pairs, those of ONNX Runtime first.
 
-    `may_build` False: nothing is built or timed, only engines that are in the cache compete.
+    `may_build` False: nothing is built or run, only engines that are in the cache compete. `judge` compares what
+    an engine of TensorRT gives with fp32; one that fails is left out too.
     An engine that TensorRT cannot build is left out with a note, and so is one that alone takes longer than the
     limit. Raises CacheWriteFailed.
     """
@@ -58,6 +66,7 @@ def engines_for(
             cache=cache,
             max_batch_size=max_batch_size,
             limit_ms=limit_ms,
+            judge=judge if may_build else None,
             may_build=may_build,
             on_event=on_event,
         )
@@ -94,9 +103,10 @@ class _TensorRtEngines:
     max_batch_size: int
     limit_ms: float
     may_build: bool
+    judge: Judge | None
     on_event: OnEvent
 
-    def of(self, variants: Sequence[tuple[str, Model]]) -> Iterator[Engine]:
+    def of(self, variants: Sequence[tuple[Precision, Model]]) -> Iterator[Engine]:
         """One for each library and variant, where it works out."""
         if self.gpu.compute_capability is None:
             self._note(f"{self.gpu.name} does not tell its compute capability: no TensorRT", warning=True)
@@ -110,7 +120,7 @@ class _TensorRtEngines:
             except EngineFailed as failure:
                 self._note(f"no {label} engine: {str(failure).splitlines()[0]}", warning=True)
 
-    def _engine(self, model: Model, precision: str, library: TensorRt, target: Target, label: str) -> Engine:
+    def _engine(self, model: Model, precision: Precision, library: TensorRt, target: Target, label: str) -> Engine:
         largest = self.max_batch_size if model.batched else 0
         built = engine_from_variant(
             model,
@@ -124,6 +134,8 @@ class _TensorRtEngines:
         alone_ms = self._alone_ms(built, largest)
         if alone_ms is not None and not alone_ms <= self.limit_ms:
             raise EngineFailed(f"alone it takes {alone_ms:.1f} ms, over the limit", "Other engines are tried.")
+        if self.judge is not None:
+            self._check_accuracy(built, model, precision)
         how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
         self._note(f"{label} engine {how}")
         return _with_kernels(built.engine)
@@ -144,12 +156,24 @@ class _TensorRtEngines:
             EngineCache.put_beside(folder / TIMES_FILE, json.dumps(found, indent=1).encode())
         return min(row["batch_ms"] for row in times if row["batch_size"] == 1)
 
+    def _check_accuracy(self, built: BuiltEngine, model: Model, precision: Precision) -> None:
+        """Raises EngineFailed where the engine's results are not close enough to fp32, or there are none."""
+        assert self.judge is not None
+        runner = EngineRunner(engine=built.engine, variant=model, library_version=built.metadata.library_version)
+        try:
+            record = self.judge(runner, precision)
+        except RunFailed as error:
+            what = f"it does not run on {self.gpu.name}: {' '.join(error.reason.split())}"
+            raise EngineFailed(what, "ONNX Runtime can still serve the model.") from error
+        if not record.passed:
+            raise EngineFailed(f"not close enough to fp32: {record.reason}", "Other engines are tried.")
+
     def _note(self, text: str, *, warning: bool = False) -> None:
         self.on_event(events.Note(text=text, warning=warning))
 
 
 def _measured(arguments: list[str], gpu: Gpu) -> list[dict[str, float]]:
-    command = [sys.executable, "-m", "optimizer.engine_time", *arguments]
+    command = [sys.executable, "-P", "-m", "optimizer.engine_time", *arguments]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=TIMING_LIMIT_S, check=True)
     except subprocess.TimeoutExpired as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -54,16 +54,22 @@ def run_model(
     compare what would not fit into memory. Outputs that are not tensors are left out. Arrays travel as .npz files
     without pickles. Not `optimized`, ONNX Runtime runs the graph node by node as it stands.
     """
+    request = {"model": str(path.absolute()), "thinned_to": thinned_to, "optimized": optimized}
+    return run_in_child(child, request, feeds, timeout_s=timeout_s)
+
+
+def run_in_child(
+    child: Sequence[str],
+    request: Mapping[str, object],
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> list[Tensors]:
+    """What a child that calls `answer` gives for each of `feeds`. Raises RunFailed."""
     with tempfile.TemporaryDirectory(prefix="tritune-run-") as folder:
         for index, feed in enumerate(feeds):
             save_tensors(Path(folder, f"feed{index}.npz"), feed)
-        request = {
-            "model": str(path.absolute()),
-            "runs": len(feeds),
-            "thinned_to": thinned_to,
-            "optimized": optimized,
-        }
-        Path(folder, "request.json").write_text(json.dumps(request))
+        Path(folder, "request.json").write_text(json.dumps({**request, "runs": len(feeds)}))
         run_child([*child, folder], timeout_s)
         answer = json.loads(Path(folder, "answer.json").read_text())
         if answer["reason"] is not None:
@@ -82,7 +88,7 @@ def run_child(command: list[str], timeout_s: float) -> None:
     if ended.returncode < 0:
         name = signal.Signals(-ended.returncode).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
-        raise RunFailed("load", f"ONNX Runtime crashed with {name}{hint}")
+        raise RunFailed("load", f"it crashed with {name}{hint}")
     if ended.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr[-2000:]}")
 
@@ -106,38 +112,42 @@ def load_tensors(path: Path) -> Tensors:
         return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
 
 
-def _child(folder: Path) -> None:
-    """Answer the request in `folder`."""
-    import onnxruntime
-
+def answer(folder: Path, load: Callable[[Any], Callable[[Tensors], Tensors]]) -> None:
+    """The child's side of `run_in_child`: `load` makes of the request what runs one feed after the other."""
     request = json.loads((folder / "request.json").read_text())
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    if not request["optimized"]:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     stage, reason = "load", None
     try:
-        session = onnxruntime.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])
+        run = load(request)
         stage = "run"
         for index in range(request["runs"]):
-            _answer_one(session, folder, index, request["thinned_to"])
-    except Exception as error:  # ONNX Runtime has no common base for its errors
+            save_tensors(folder / f"result{index}.npz", run(load_tensors(folder / f"feed{index}.npz")))
+    except Exception as error:  # the libraries have no common base for their errors
         reason = str(error) or type(error).__name__
     (folder / "answer.json").write_text(json.dumps({"stage": stage, "reason": reason}))
 
 
-def _answer_one(session: Any, folder: Path, index: int, thinned_to: int | None) -> None:
+def _session(request: Any) -> Callable[[Tensors], Tensors]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    if not request["optimized"]:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])
+    return lambda feed: _outputs(session, feed, request["thinned_to"])
+
+
+def _outputs(session: Any, feed: Tensors, thinned_to: int | None) -> Tensors:
     import numpy as np
 
-    feed = load_tensors(folder / f"feed{index}.npz")
     names = [output.name for output in session.get_outputs()]
     outputs = zip(names, session.run(names, feed), strict=True)
     tensors = {name: array for name, array in outputs if isinstance(array, np.ndarray)}
     text = {name: array.astype(str) for name, array in tensors.items() if array.dtype == object}
     tensors = {**tensors, **text}
-    if thinned_to is not None:
-        tensors = {name: thinned(array, thinned_to) for name, array in tensors.items()}
-    save_tensors(folder / f"result{index}.npz", tensors)
+    if thinned_to is None:
+        return tensors
+    return {name: thinned(array, thinned_to) for name, array in tensors.items()}
 
 
 def thinned(array: NDArray[Any], most: int) -> NDArray[Any]:
@@ -147,4 +157,4 @@ def thinned(array: NDArray[Any], most: int) -> NDArray[Any]:
 
 
 if __name__ == "__main__":
-    _child(Path(sys.argv[1]))
+    answer(Path(sys.argv[1]), _session)

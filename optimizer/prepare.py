@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from optimizer.accuracy import judge
 from optimizer.batching import dynamic_batch
 from optimizer.engine_cache import EngineCache, default_cache_dir
 from optimizer.errors import BadInput
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from model_repo.spec import Engine
+    from optimizer.accuracy import Runner
     from optimizer.batching import Batching
     from optimizer.config import OptimizeConfig
     from optimizer.gpu_engines import Device
     from optimizer.hardware import Hardware
     from optimizer.onnx_model import Model
+    from optimizer.precisions import Precision
     from search.cost import Price
     from search.events import OnEvent
     from search.records import AccuracyRecord
@@ -68,6 +71,13 @@ def prepare(
     price = _price(config, machine)
     device = device_of(machine)
     usable = usable_variants(batching.model, _variant_request(config, device, work_dir), on_event)
+    records = list(usable.accuracy)
+
+    def judged(runner: Runner, precision: Precision) -> AccuracyRecord:
+        assert usable.reference is not None
+        records.append(judge(runner, precision, usable.reference, config.accuracy))
+        return records[-1]
+
     engines = engines_for(
         [(variant.precision, variant.model) for variant in usable.variants],
         machine,
@@ -75,6 +85,7 @@ def prepare(
         max_batch_size=LARGEST_BATCH,
         limit_ms=config.limit_ms,
         may_build=may_build,
+        judge=None if usable.reference is None else judged,
         on_event=on_event,
     )
     limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
@@ -86,7 +97,7 @@ def prepare(
         machine=machine,
         price=price,
         space=space,
-        accuracy=usable.accuracy,
+        accuracy=tuple(records),
     )
 
 

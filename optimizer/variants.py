@@ -56,10 +56,14 @@ class VariantRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usable:
-    """`variants` that passed, in the order asked for, and the figures of all that were judged."""
+    """`variants` that passed, in the order asked for, and the figures of all that were judged.
+
+    `reference` is what they were judged by, None where there was nothing to judge.
+    """
 
     variants: tuple[Variant, ...]
     accuracy: tuple[AccuracyRecord, ...] = field(default=())
+    reference: Reference | None = None
 
 
 def default_precisions(device: Device) -> tuple[Precision, ...]:
@@ -104,7 +108,7 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
             f"None of the precisions {', '.join(request.precisions)} is usable for this model.",
             "Add fp32 to --precisions, or loosen --accuracy.",
         )
-    return Usable(variants=tuple(variants), accuracy=tuple(records))
+    return Usable(variants=tuple(variants), accuracy=tuple(records), reference=reference)
 
 
 def _inputs(model: Model, request: VariantRequest, on_event: OnEvent) -> Samples:

@@ -12,9 +12,11 @@ from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
 from model_repo.runtime.tritune_gpu.runner import Runner
 from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
+from optimizer.engine_run import EngineRunner
 from optimizer.engines import EngineCache, Target, engine_from_variant
 from optimizer.hardware import hardware
 from optimizer.onnx_model import read_model
+from optimizer.onnx_run import run_model
 from optimizer.shapes import with_shapes
 from optimizer.tensorrt_library import installed_tensorrt
 
@@ -90,6 +92,19 @@ def test_served_numbers_are_those_of_the_cpu(backend, kind, cuda_graphs, input_p
         names = [output.name for output in reference.get_outputs()]
         for name, expected in zip(names, reference.run(names, together), strict=True):
             np.testing.assert_allclose(outputs[name], expected, rtol=2e-2, atol=2e-3)
+
+
+def test_the_accuracy_gate_can_run_an_engine(cuda, tmp_path):
+    model, library = model_of("cnn", tmp_path), installed_tensorrt()[-1]
+    gpu = hardware().gpus[0]
+    built = engine_from_variant(
+        model, "fp32", library=library, target=Target(compute_capability=gpu.compute_capability, name=gpu.name),
+        cache=EngineCache(tmp_path / "cache"), max_batch_size=8,
+    )  # fmt: skip
+    runner = EngineRunner(engine=built.engine, variant=model, library_version=library.version)
+    feeds = [requests_for(model, (rows,), rows)[0] for rows in (1, 8, 1)]
+    for got, expected in zip(runner.run(feeds), run_model(model.path, feeds), strict=True):
+        np.testing.assert_allclose(got["logits"], expected["logits"], rtol=2e-2, atol=2e-3)
 
 
 def test_a_damaged_plan_is_refused_with_what_to_do(cuda, tmp_path):

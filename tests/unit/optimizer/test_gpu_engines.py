@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from onnx_models import small_cnn
 
@@ -11,6 +12,7 @@ from optimizer.gpu_engines import engines_for
 from optimizer.hardware import Gpu, Hardware
 from optimizer.onnx_model import read_model
 from optimizer.tensorrt_library import find_tensorrt
+from search.records import AccuracyRecord
 
 WITHOUT_GPU = Hardware(
     cpu="some processor",
@@ -25,7 +27,7 @@ A10 = Gpu(name="NVIDIA A10", memory_bytes=24 * 2**30, driver="580.1", compute_ca
 WITH_GPU = dataclasses.replace(WITHOUT_GPU, gpus=(A10,))
 
 
-def compete(machine, tmp_path, *, limit_ms=50.0, may_build=True):
+def compete(machine, tmp_path, *, limit_ms=50.0, may_build=True, judge=None):
     said = []
     engines = engines_for(
         [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))],
@@ -34,6 +36,7 @@ def compete(machine, tmp_path, *, limit_ms=50.0, may_build=True):
         max_batch_size=8,
         limit_ms=limit_ms,
         may_build=may_build,
+        judge=judge,
         on_event=said.append,
     )
     notes = [event.text for event in said if hasattr(event, "text")]
@@ -94,6 +97,27 @@ def test_a_dry_run_takes_what_is_in_the_cache_and_builds_nothing(timed, tmp_path
     assert any("has not been built yet" in note for note in notes)
     assert not (elsewhere / "cache").exists()
     assert ("tensorrt_rtx", "gpu") in compete(WITH_GPU, timed, may_build=False)[0]
+
+
+def test_an_engine_that_is_not_close_to_fp32_is_left_out(timed):
+    judged = []
+
+    def judge(runner, precision):
+        judged.append((runner.name, precision))
+        return AccuracyRecord.model_construct(passed=False, reason="output y at batch 1: SQNR 3.0 dB")
+
+    kinds, _, notes = compete(WITH_GPU, timed, judge=judge)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert judged == [(f"tensorrt_rtx-{find_tensorrt('tensorrt_rtx').version}", "fp32")]
+    assert any("not close enough to fp32: output y at batch 1: SQNR 3.0 dB" in note for note in notes)
+
+
+def test_an_engine_that_fails_while_it_is_judged_is_left_out(timed):
+    """It was built for a GPU that is not here."""
+    judge = lambda runner, _: runner.run([{"image": np.zeros((1, 3, 32, 32), np.float32)}])  # noqa: E731
+    kinds, _, notes = compete(WITH_GPU, timed, judge=judge)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("does not run on NVIDIA A10: " in note for note in notes)
 
 
 def test_an_engine_that_does_not_run_is_left_out_with_the_reason(timed):
