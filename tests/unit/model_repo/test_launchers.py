@@ -32,6 +32,18 @@ def launch(kind, folder, **changes):
     return launchers.LAUNCHERS[kind](options, ENDPOINT, folder / "server", "tritune-42")
 
 
+def test_for_a_gpu_memory_is_kept_and_shared_memory_grows_in_large_steps(tmp_path, on_path, monkeypatch):
+    on_path("tritonserver")
+    assert not set(launchers.KEEP_MEMORY) & set(launch("local", tmp_path).environment)
+    with_gpu = launch("local", tmp_path, gpu=True)
+    assert with_gpu.environment.items() >= launchers.KEEP_MEMORY.items()
+    room = os.statvfs("/dev/shm")
+    steps = [word for word in with_gpu.command if "shm-growth-byte-size" in word]
+    assert len(steps) == (room.f_bavail * room.f_frsize >= 32 * launchers.SHARED_MEMORY_STEP_BYTES)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1")
+    assert launch("local", tmp_path, gpu=True).environment["MALLOC_TRIM_THRESHOLD_"] == "1"
+
+
 def test_every_address_is_the_loopback_interface(tmp_path, on_path):
     on_path("tritonserver")
     command = launch("local", tmp_path).command
