@@ -1,0 +1,285 @@
+"""Triton's dynamic batcher and the instances it feeds, event by event, in machine code.
+
+Compiled with numba, which takes its time to import: import this module only where something is simulated, as
+`search.simulator` does. The rule is that of Triton's `dynamic_batch_scheduler.cc`, `rate_limiter.cc` and
+`instance_queue.cc`; docs/adr/0003-how-triton-forms-batches.md says it in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Sizes = NDArray[np.bool_]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+IDLE_WAIT_S = 0.5
+"""After so long the batcher looks at its queue even if nobody woke it."""
+
+BATCHES_AHEAD = 2
+"""So many formed batches per instance may wait for it."""
+
+_INF = np.inf
+_TICK_S = 1e-9
+
+_STATE = np.dtype(
+    [
+        ("now_s", "f8"),
+        ("arrived", "i8"),  # requests so far
+        ("queued_from", "i8"),  # the first of them that is in no batch yet
+        ("formed_from", "i8"),  # the first of them that no instance has taken yet
+        ("head", "i8"),  # the batches from here ...
+        ("tail", "i8"),  # ... to here are formed and wait for an instance
+        ("growing", "?"),  # the last of them still takes requests
+        ("grows_from", "i8"),  # its first request
+        ("wanted", "i8"),  # so many queued requests wake the batcher
+        ("wakes_at_s", "f8"),  # when it looks again by itself
+        ("busy", "i8"),  # instances
+        ("seen_s", "f8"),  # until when the work of the instances is accounted for
+        ("finishes_at_s", "f8"),  # the next of them to finish, and its number
+        ("finishes", "i8"),
+        ("executions", "i8"),  # started so far
+    ]
+)
+
+_INSTANCE = np.dtype(
+    [
+        ("first", "i8"),  # the requests it works on, ...
+        ("end", "i8"),  # ... this one not among them; the same as `first`: it is idle
+        ("left", "f8"),  # the share of the work that is left
+        ("noise", "f8"),  # how much longer than usual this execution takes
+        ("held_first", "i8"),  # the batch that it has taken for later (early commitment)
+        ("held_end", "i8"),
+    ]
+)
+
+
+def compiled(function: Function) -> Function:
+    """The function in machine code, which lets other threads run."""
+    return cast("Function", numba.njit(nogil=True, cache=True)(function))
+
+
+@compiled
+def _in_time(state: Any, workers: Any, service_s: Floats) -> None:
+    """Account for the work done since the last change, at the pace that so many busy instances allow."""
+    passed_s = state.now_s - state.seen_s
+    state.seen_s = state.now_s
+    if state.busy == 0 or passed_s == 0.0:
+        return
+    for number in range(len(workers)):
+        worker = workers[number]
+        if worker.end > worker.first:
+            worker.left -= passed_s / (service_s[worker.end - worker.first, state.busy] * worker.noise)
+
+
+@compiled
+def _look_ahead(state: Any, workers: Any, service_s: Floats) -> None:
+    """Find which instance finishes next, if nothing changes until then."""
+    state.finishes_at_s = _INF
+    for number in range(len(workers)):
+        worker = workers[number]
+        if worker.end > worker.first:
+            left_s = worker.left * service_s[worker.end - worker.first, state.busy] * worker.noise
+            if state.now_s + left_s < state.finishes_at_s:
+                state.finishes_at_s = state.now_s + left_s
+                state.finishes = number
+
+
+@compiled
+def _begin(state: Any, worker: Any, first: int, end: int, noise: Floats) -> None:
+    worker.first, worker.end, worker.left = first, end, 1.0
+    worker.noise = noise[state.executions % len(noise)]
+    state.executions += 1
+    state.busy += 1
+
+
+@compiled
+def _finish(state: Any, worker: Any, noise: Floats) -> None:
+    """The instance is done with its batch; what it has taken for later begins at once."""
+    worker.first = worker.end
+    state.busy -= 1
+    if worker.held_end > worker.held_first:
+        _begin(state, worker, worker.held_first, worker.held_end, noise)
+        worker.held_first = worker.held_end
+
+
+@compiled
+def _dequeued(state: Any, arrivals_s: Floats, ends: Any, max_batch: int, delay_s: float) -> int:
+    """Take the oldest formed batch, and the next ones with it that are old and fit; returns its end."""
+    first, end = state.formed_from, ends[state.head % len(ends)]
+    state.head += 1
+    touched = state.head
+    while delay_s > 0.0 and max_batch > 1 and state.head < state.tail:
+        if state.now_s - arrivals_s[end] <= delay_s:
+            break
+        touched = state.head + 1  # it takes no more requests, whether it fits or not
+        following = ends[state.head % len(ends)]
+        if following - first > max_batch:
+            break
+        end = following
+        state.head += 1
+    if touched == state.tail:
+        state.growing, state.wanted = False, 0
+    state.formed_from = end
+    return end
+
+
+@compiled
+def _take(
+    state: Any, workers: Any, arrivals_s: Floats, ends: Any, noise: Floats,
+    max_batch: int, delay_s: float, commit_early: bool,
+) -> None:  # fmt: skip
+    """Idle instances take formed batches; with early commitment, busy ones take one more each."""
+    if state.head == state.tail:
+        return
+    for number in range(len(workers)):
+        worker = workers[number]
+        if state.head < state.tail and worker.end == worker.first:
+            first = state.formed_from
+            _begin(state, worker, first, _dequeued(state, arrivals_s, ends, max_batch, delay_s), noise)
+    if commit_early:
+        for number in range(len(workers)):
+            worker = workers[number]
+            if state.head < state.tail and worker.end > worker.first and worker.held_end == worker.held_first:
+                worker.held_first = state.formed_from
+                worker.held_end = _dequeued(state, arrivals_s, ends, max_batch, delay_s)
+
+
+@compiled
+def _choose(  # noqa: C901 - as branchy as its original
+    state: Any,
+    arrivals_s: Floats,
+    preferred: Sizes,
+    max_batch: int,
+    most_preferred: int,
+    delay_s: float,
+) -> tuple[int, bool, float]:
+    """`GetDynamicBatch`: how many queued requests to move into the batch, whether it is full then, or how long to
+    wait. Sets how many requests have to be in the queue to wake the batcher before that."""
+    size = state.queued_from - state.grows_from if state.growing else 0
+    pending, best, full, send_now = 0, 0, False, False
+    while state.queued_from + pending < state.arrived:
+        if size + pending > 0:
+            if size + pending + 1 > most_preferred and best == 0:
+                best, full = pending, True
+            if size + pending + 1 > max_batch:
+                send_now = True
+                break
+        pending += 1
+        if preferred[size + pending]:
+            best = pending
+    waited_s = state.now_s - arrivals_s[state.queued_from]
+    overdue = delay_s > 0.0 and waited_s >= delay_s - _TICK_S
+    if best != 0 and not overdue:
+        return best, full or delay_s == 0.0, 0.0
+    if pending == 0:
+        return 0, full, 0.0
+    if send_now or size + pending >= most_preferred:
+        return pending, True, 0.0
+    if overdue or delay_s == 0.0:
+        return pending, full, 0.0
+    wanted = size + pending + 1
+    while not preferred[wanted]:
+        wanted += 1
+    state.wanted = wanted - size
+    if size != 0 and not full and not preferred[size]:
+        return pending, full, 0.0
+    return 0, full, delay_s - waited_s
+
+
+@compiled
+def _form(
+    state: Any, arrivals_s: Floats, ends: Any, preferred: Sizes,
+    max_batch: int, most_preferred: int, delay_s: float,
+) -> bool:  # fmt: skip
+    """One turn of the batcher's thread; False when it goes to sleep."""
+    if state.queued_from == state.arrived:
+        state.wakes_at_s = state.now_s + IDLE_WAIT_S
+        return False
+    if state.tail - state.head >= len(ends):
+        state.wakes_at_s = _INF  # until an instance takes a batch
+        return False
+    moved, full, wait_s = _choose(state, arrivals_s, preferred, max_batch, most_preferred, delay_s)
+    if wait_s > 0.0:
+        state.wakes_at_s = state.now_s + wait_s
+        return False
+    if moved > 0:
+        if not state.growing:
+            state.growing, state.grows_from = True, state.queued_from
+            state.tail += 1
+        state.queued_from += moved
+        ends[(state.tail - 1) % len(ends)] = state.queued_from
+    if full:
+        state.growing, state.wanted = False, 0
+    return True
+
+
+@compiled
+def simulate(  # noqa: C901 - one loop over events of three kinds
+    arrivals_s: Floats,
+    service_s: Floats,
+    noise: Floats,
+    preferred: Sizes,
+    instances: int,
+    delay_s: float,
+    wake_always: bool,
+    commit_early: bool,
+    done_s: Floats,
+    counted_from: int,
+    late_after_s: float,
+    late_at_most: int,
+) -> tuple[int, int]:
+    """Fill `done_s` with completion times; returns how many batches were executed and how many requests were late.
+
+    `arrivals_s` ascend, shape (n,). `service_s[b, k]` is the time of a batch of b while k instances are busy,
+    shape (max_batch + 1, instances + 1); `noise` holds factors on it, used in turn. `preferred[b]`, shape
+    (max_batch + 1,), is True for the sizes that go at once, one at least. `wake_always`: every request wakes the
+    batcher, as it does where the shapes of inputs vary. `commit_early`: an instance takes its next batch as soon
+    as it begins one.
+
+    A request is late when it took over `late_after_s`; those before `counted_from` are not counted, and with more
+    than `late_at_most` the simulation ends.
+    """
+    n, max_batch, finished, late = len(arrivals_s), len(preferred) - 1, 0, 0
+    most_preferred = max_batch
+    while not preferred[most_preferred]:
+        most_preferred -= 1
+    state = np.zeros(1, _STATE)[0]
+    state.wakes_at_s = state.finishes_at_s = _INF
+    workers = np.zeros(instances, _INSTANCE)
+    ends = np.zeros(BATCHES_AHEAD * instances, np.int64)
+    while finished < n and late <= late_at_most:
+        arrival_s = arrivals_s[state.arrived] if state.arrived < n else _INF
+        freed = False
+        if arrival_s <= state.finishes_at_s and arrival_s <= state.wakes_at_s:
+            state.now_s = arrival_s
+            state.arrived += 1
+            slots = state.tail - state.head < len(ends)
+            if not slots or not (wake_always or state.arrived - state.queued_from >= state.wanted):
+                continue
+        elif state.finishes_at_s <= state.wakes_at_s:
+            state.now_s, freed = state.finishes_at_s, True
+            _in_time(state, workers, service_s)
+            worker = workers[state.finishes]
+            for request in range(worker.first, worker.end):
+                done_s[request] = state.now_s
+                if request >= counted_from and state.now_s - arrivals_s[request] > late_after_s:
+                    late += 1
+            finished += worker.end - worker.first
+            _finish(state, worker, noise)
+            _take(state, workers, arrivals_s, ends, noise, max_batch, delay_s, commit_early)
+        else:
+            state.now_s = state.wakes_at_s
+        while _form(state, arrivals_s, ends, preferred, max_batch, most_preferred, delay_s):
+            if state.head < state.tail and (state.busy < instances or commit_early):
+                _in_time(state, workers, service_s)
+                _take(state, workers, arrivals_s, ends, noise, max_batch, delay_s, commit_early)
+                freed = True
+        if freed:
+            _look_ahead(state, workers, service_s)
+    return state.executions, late

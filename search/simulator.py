@@ -1,0 +1,143 @@
+"""Triton's dynamic batcher in virtual time: what latencies a configuration would have under any arrivals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+NO_NOISE = (1.0,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulatedServer:
+    """A serving configuration and how long its executions take.
+
+    `service_s[b, k]` is how long an execution of batch size b keeps an instance while k of them are busy, shape
+    (max_batch_size + 1, instance_count + 1); row and column 0 are not used. `noise` are factors on it, drawn in
+    turn. `overhead_s` is what a request takes besides: network, front end, waking threads. No preferred sizes mean
+    the maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
+    batcher looks at each. `commits_early`: an instance takes its next batch when it begins one (Triton's TensorRT
+    backend without CUDA graphs), not when it has finished.
+    """
+
+    service_s: Floats
+    overhead_s: float = 0.0
+    noise: tuple[float, ...] = NO_NOISE
+    max_queue_delay_s: float = 0.0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    variable_shapes: bool = False
+    commits_early: bool = False
+
+    def __post_init__(self) -> None:
+        if self.service_s.ndim != 2 or min(self.service_s.shape) < 2:
+            raise ValueError(f"service_s has shape {self.service_s.shape}, not (max batch + 1, instances + 1)")
+        if not (self.service_s[1:, 1:] > 0).all() or not min(self.noise) > 0:
+            raise ValueError("service times and noise must be above 0")
+        if any(not 1 <= size <= self.max_batch_size for size in self.preferred_batch_sizes):
+            raise ValueError(f"preferred sizes {self.preferred_batch_sizes} exceed 1..{self.max_batch_size}")
+
+    @property
+    def max_batch_size(self) -> int:
+        """The largest batch that is formed."""
+        return self.service_s.shape[0] - 1
+
+    @property
+    def instance_count(self) -> int:
+        """How many batches are executed at a time."""
+        return self.service_s.shape[1] - 1
+
+    @property
+    def saturation_per_s(self) -> float:
+        """The most requests per second that it can answer, whatever the latency."""
+        sizes = np.arange(1, self.max_batch_size + 1)
+        full_s = self.service_s[1:, self.instance_count] * float(np.mean(self.noise))
+        return float((self.instance_count * sizes / full_s).max())
+
+    def slowed(self, factor: float) -> SimulatedServer:
+        """The same server with all executions taking `factor` times as long."""
+        return replace(self, service_s=self.service_s * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """What came of it: latencies in the order of arrival, shape (n,), and the mean batch size."""
+
+    latency_s: Floats
+    mean_batch_size: float
+
+
+def simulate(server: SimulatedServer, arrivals_s: Floats) -> Simulation:
+    """Send requests at these times, which ascend, to an idle server; returns when all are answered."""
+    done_s = np.empty(len(arrivals_s))
+    executions, _ = _run(server, arrivals_s, done_s)
+    return Simulation(
+        latency_s=done_s - arrivals_s + server.overhead_s,
+        mean_batch_size=len(arrivals_s) / executions if executions else float("nan"),
+    )
+
+
+def count_late(
+    server: SimulatedServer,
+    arrivals_s: Floats,
+    *,
+    limit_s: float,
+    counted_from: int = 0,
+    at_most: int | None = None,
+) -> int:
+    """How many requests take over the limit, not counting the first `counted_from`.
+
+    The simulation is given up when there are more than `at_most`, which is faster.
+    """
+    most = len(arrivals_s) if at_most is None else at_most
+    done_s = np.empty(len(arrivals_s))
+    return _run(server, arrivals_s, done_s, counted_from, limit_s - server.overhead_s, most)[1]
+
+
+def _run(
+    server: SimulatedServer,
+    arrivals_s: Floats,
+    done_s: Floats,
+    counted_from: int = 0,
+    late_after_s: float = float("inf"),
+    late_at_most: int = 0,
+) -> tuple[int, int]:
+    from search import batcher
+
+    preferred = np.zeros(server.max_batch_size + 1, dtype=np.bool_)
+    preferred[list(server.preferred_batch_sizes) or [server.max_batch_size]] = True
+    return batcher.simulate(
+        np.ascontiguousarray(arrivals_s, dtype=float),
+        np.ascontiguousarray(server.service_s, dtype=float),
+        np.array(server.noise, dtype=float),
+        preferred,
+        server.instance_count,
+        server.max_queue_delay_s,
+        server.variable_shapes,
+        server.commits_early,
+        done_s,
+        counted_from,
+        late_after_s,
+        late_at_most,
+    )
+
+
+def padded_to_graphs(service_s: Floats, graph_batch_sizes: Sequence[int]) -> Floats:
+    """Service times where CUDA graphs were captured: a batch takes as long as the next larger captured size.
+
+    Sizes beyond the largest captured one run without a graph, as they are in `service_s`.
+    """
+    padded = service_s.copy()
+    below = 1
+    for size in sorted(set(graph_batch_sizes)):
+        padded[below : size + 1] = service_s[size]
+        below = size + 1
+    return padded

@@ -1,0 +1,69 @@
+"""What holds for every batcher: nobody is lost or served too soon, more load never helps, chance is a seed."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from search.predict import unit_arrivals
+from search.simulator import SimulatedServer, simulate
+
+
+@st.composite
+def servers(draw) -> SimulatedServer:
+    max_batch, instances = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    fixed, each = draw(st.floats(1e-4, 0.02)), draw(st.floats(0, 0.005))
+    crowding = draw(st.floats(0, 1))
+    sizes, busy = np.arange(max_batch + 1), np.arange(instances + 1)
+    service_s = (fixed + each * sizes)[:, None] * (1 + crowding * np.maximum(busy - 1, 0))[None, :]
+    return SimulatedServer(
+        service_s=service_s,
+        noise=tuple(draw(st.lists(st.floats(0.5, 2), min_size=1, max_size=5))),
+        max_queue_delay_s=draw(st.sampled_from([0.0, 1e-4, 0.002, 0.05])),
+        preferred_batch_sizes=tuple(draw(st.sets(st.integers(1, max_batch), max_size=3))),
+        variable_shapes=draw(st.booleans()),
+        commits_early=draw(st.booleans()),
+    )
+
+
+gaps = st.lists(st.floats(0, 0.05), min_size=1, max_size=80)
+
+
+@given(server=servers(), gaps_s=gaps)
+@settings(deadline=None)
+def test_every_request_is_answered_after_its_own_execution_and_in_time(server, gaps_s):
+    arrivals_s = np.cumsum(gaps_s)
+    seen = simulate(server, arrivals_s)
+    shortest_s = server.service_s[1:, 1:].min() * min(server.noise)
+    assert (seen.latency_s >= shortest_s - 1e-9).all()
+    assert 1 <= seen.mean_batch_size <= server.max_batch_size
+    # Even one after the other, each after a whole delay and the batcher's longest nap, they would be done by then.
+    slowest_s = server.service_s.max() * max(server.noise) + server.max_queue_delay_s
+    assert seen.latency_s.max() <= len(arrivals_s) * slowest_s + 0.5
+
+
+@given(server=servers(), gaps_s=gaps)
+@settings(deadline=None)
+def test_the_same_arrivals_give_the_same_latencies(server, gaps_s):
+    arrivals_s = np.cumsum(gaps_s)
+    assert (simulate(server, arrivals_s).latency_s == simulate(server, arrivals_s).latency_s).all()
+
+
+@given(server=servers(), gaps_s=gaps)
+@settings(deadline=None)
+def test_batches_start_in_the_order_of_arrival(server, gaps_s):
+    """With one instance they also end in it."""
+    arrivals_s = np.cumsum(gaps_s)
+    alone = replace(server, service_s=np.ascontiguousarray(server.service_s[:, :2]))
+    done_s = arrivals_s + simulate(alone, arrivals_s).latency_s
+    assert (np.diff(done_s) >= -1e-9).all()
+
+
+@given(seed=st.integers(0, 2**31), requests=st.integers(10, 2000))
+@settings(deadline=None, max_examples=20)
+def test_unit_arrivals_are_one_a_second_and_the_same_for_a_seed(seed, requests):
+    arrivals = unit_arrivals(seed, requests=requests)
+    assert (np.diff(arrivals) >= 0).all()
+    assert abs(len(arrivals) - requests) < 6 * requests**0.5 + 5
+    assert (arrivals == unit_arrivals(seed, requests=requests)).all()

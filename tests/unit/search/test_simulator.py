@@ -1,0 +1,118 @@
+"""The batching rule, case by case: who goes when, as read in Triton's scheduler and seen on a running server."""
+
+import numpy as np
+import pytest
+
+from search.simulator import SimulatedServer, count_late, padded_to_graphs, simulate
+
+
+def service(max_batch: int, instances: int = 1, *, fixed_s: float = 0.010, each_s: float = 0.0) -> np.ndarray:
+    """Affine in the batch size, the same for any number of busy instances."""
+    column = fixed_s + each_s * np.arange(max_batch + 1)
+    return np.repeat(column[:, None], instances + 1, axis=1)
+
+
+def done_ms(server: SimulatedServer, *arrivals_ms: float) -> list[float]:
+    arrivals_s = np.array(arrivals_ms) / 1e3
+    return [round(1e3 * float(t), 6) for t in arrivals_s + simulate(server, arrivals_s).latency_s]
+
+
+def test_without_delay_an_idle_instance_takes_what_is_there():
+    server = SimulatedServer(service_s=service(4))
+    assert done_ms(server, 0, 1, 2, 3, 4, 5) == [10, 20, 20, 20, 20, 30]
+
+
+def test_a_lone_request_waits_for_the_whole_delay():
+    server = SimulatedServer(service_s=service(4), max_queue_delay_s=0.002)
+    assert done_ms(server, 0, 100) == [12, 112]
+
+
+def test_a_full_batch_does_not_wait():
+    server = SimulatedServer(service_s=service(2), max_queue_delay_s=0.005)
+    assert done_ms(server, 0, 1, 2) == [11, 11, 21]
+
+
+def test_with_a_delay_a_formed_batch_does_not_grow_while_instances_are_busy():
+    """The request at 13 ms comes too late for the batch formed at 12, though that starts only at 15."""
+    server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.005)
+    # 0 alone, executed 5..15. 7 and 9 are formed at 12 and executed 15..25; 13 is formed when they start.
+    assert done_ms(server, 0, 7, 9, 13) == [15, 25, 25, 35]
+
+
+def test_where_shapes_vary_it_does_grow():
+    server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.005, variable_shapes=True)
+    assert done_ms(server, 0, 7, 9, 13) == [15, 25, 25, 25]
+
+
+def test_a_formed_batch_takes_what_fills_it():
+    """Formed at 12 with two; once the queue holds a whole batch more, it is filled from there."""
+    server = SimulatedServer(service_s=service(3), max_queue_delay_s=0.005)
+    assert done_ms(server, 0, 7, 9, 13, 13.5, 14) == [15, 25, 25, 25, 35, 35]
+
+
+def test_a_preferred_size_goes_at_once():
+    server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.005, preferred_batch_sizes=(2, 8))
+    assert done_ms(server, 0, 1, 100) == [11, 11, 115]
+
+
+def test_batches_that_are_formed_ahead_are_merged_when_they_fit():
+    """Preferred pairs, formed while the instance is busy, leave together once both are old enough."""
+    server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.001, preferred_batch_sizes=(2,))
+    assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, 20.5]
+
+
+def test_early_commitment_takes_the_next_request_alone():
+    late = SimulatedServer(service_s=service(8))
+    early = SimulatedServer(service_s=service(8), commits_early=True)
+    arrivals = (0, 1, 2, 3)
+    assert done_ms(late, *arrivals) == [10, 20, 20, 20]
+    assert done_ms(early, *arrivals) == [10, 20, 30, 30]
+
+
+def test_busy_neighbours_slow_an_execution_down_for_as_long_as_they_are_busy():
+    contended = service(1, 2)
+    contended[:, 2] *= 2.0
+    server = SimulatedServer(service_s=contended)
+    # 0 runs alone until 4 (40 % done), then both at half speed: it ends at 16; the other then has 4 ms to go.
+    assert done_ms(server, 0, 4) == [16, 20]
+
+
+def test_noise_is_used_in_turn():
+    server = SimulatedServer(service_s=service(1), noise=(1.0, 1.5))
+    assert done_ms(server, 0, 100, 200) == [10, 115, 210]
+
+
+def test_the_overhead_comes_on_top_and_keeps_no_instance_busy():
+    server = SimulatedServer(service_s=service(1), overhead_s=0.003)
+    assert done_ms(server, 0, 1) == [13, 23]
+
+
+def test_graphs_make_batches_as_slow_as_the_next_captured_size():
+    padded = padded_to_graphs(service(8, each_s=0.001), (4, 2))
+    assert list(np.round(padded[1:, 1], 6)) == [0.012, 0.012, 0.014, 0.014, 0.015, 0.016, 0.017, 0.018]
+
+
+def test_the_saturation_is_that_of_the_best_batch_size():
+    assert SimulatedServer(service_s=service(4, 2)).saturation_per_s == pytest.approx(800)
+
+
+def test_counting_late_requests_stops_early_and_leaves_the_first_out():
+    server = SimulatedServer(service_s=service(1))
+    at_once = np.zeros(10)
+    assert count_late(server, at_once, limit_s=0.035) == 7
+    assert count_late(server, at_once, limit_s=0.035, counted_from=5) == 5
+    assert count_late(server, at_once, limit_s=0.035, at_most=2) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"service_s": np.ones(4)},
+        {"service_s": np.zeros((3, 2))},
+        {"service_s": service(2), "noise": (1.0, 0.0)},
+        {"service_s": service(2), "preferred_batch_sizes": (4,)},
+    ],
+)
+def test_impossible_servers_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"service|noise|preferred"):
+        SimulatedServer(**wrong)
