@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from loadgen.capacity import Probe, Watch
     from model_repo.spec import ServingConfig
     from search.records import MeasurementRecord
+    from search.service_time import ClosedLoop
 
 
 class BenchFailed(Exception):
@@ -48,6 +49,10 @@ class Bench(Protocol):
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Send Poisson load (see `loadgen.capacity.Measure`)."""
+        ...
+
+    def saturate(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
+        """Send a closed loop: so many users, who each wait for their answer (see `search.service_time`)."""
         ...
 
     def last_measurement(self) -> MeasurementRecord | None:

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING
 
 from loadgen.capacity import Probe
 from loadgen.errors import LoadError
-from loadgen.plan import LoadPlan, Target
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
 from model_repo.errors import ServerError
 from search.bench import BenchFailed, Spent
 from search.convert import measurement_to_record
+from search.service_time import ClosedLoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from loadgen.capacity import Watch
     from loadgen.plan import Payload
-    from loadgen.runner import LoadGenerator
+    from loadgen.runner import LoadGenerator, LoadRun
     from model_repo.server import Server
     from model_repo.spec import ServingConfig
     from search.records import MeasurementRecord
@@ -62,8 +63,27 @@ class TritonBench:
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Send Poisson load at a rate; a server or a model that dies on the way is a failure."""
-        assert self._config is not None
         plan = LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
+        run = self._run(plan, limit_ms=self._limit_ms, watch=watch)
+        self._last = measurement_to_record(run.measurement, rate_per_s)
+        log.info("measured %s", self._last)
+        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
+
+    def saturate(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
+        """Send a closed loop; what the server executed meanwhile is empty where it keeps no table of it."""
+        plan = ClosedLoopPlan(concurrency=concurrency, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
+        run = self._run(plan)
+        server = run.measurement.server
+        return ClosedLoop(concurrency=concurrency, log=run.log, batches=() if server is None else server.batches)
+
+    def last_measurement(self) -> MeasurementRecord | None:
+        """The figures of the latest `measure`."""
+        return self._last
+
+    def _run(
+        self, plan: LoadPlan | ClosedLoopPlan, *, limit_ms: float | None = None, watch: Watch | None = None
+    ) -> LoadRun:
+        assert self._config is not None
         endpoint, engine = self._server.endpoint, self._config.engine
         metrics_url = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
         target = Target(
@@ -74,9 +94,7 @@ class TritonBench:
         started = time.monotonic()
         with self._translated():
             try:
-                run = self._generator.run(
-                    target, plan, payload=self._payload, limit_ms=self._limit_ms, watch=watch
-                )
+                run = self._generator.run(target, plan, payload=self._payload, limit_ms=limit_ms, watch=watch)
             except LoadError:
                 self._server.check()  # a dead server explains more than what the client saw of it
                 raise
@@ -84,13 +102,7 @@ class TritonBench:
                 self.spent.load_s += time.monotonic() - started
             if run.log.failed.any():
                 self._server.check()
-        self._last = measurement_to_record(run.measurement, rate_per_s)
-        log.info("measured %s", self._last)
-        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
-
-    def last_measurement(self) -> MeasurementRecord | None:
-        """The figures of the latest `measure`."""
-        return self._last
+        return run
 
     @contextmanager
     def _counting_loading(self) -> Iterator[None]:

@@ -10,9 +10,11 @@ import numpy as np
 
 from loadgen.capacity import Probe
 from loadgen.measurement import RequestLog
+from loadgen.server_stats import BatchTimings
 from model_repo.spec import ServingConfig
 from search.bench import BenchFailed, Spent
 from search.records import MeasurementRecord
+from search.service_time import ClosedLoop
 
 
 def batched_queue(
@@ -40,6 +42,27 @@ def batched_queue(
         heapq.heappush(free, finish)
         first += size
     return done
+
+
+def closed_loop(
+    users: int, duration_s: float, *, max_batch_size: int, instances: int, service_s: Callable[[int], float]
+) -> tuple[np.ndarray, np.ndarray, list[int]]:
+    """Send times, completion times and executed batch sizes when users ask again as soon as they are answered."""
+    free, waiting = [0.0] * instances, [0.0] * users
+    sent: list[float] = []
+    done: list[float] = []
+    executions: list[int] = []
+    while waiting and waiting[0] < duration_s:
+        start = max(heapq.heappop(free), waiting[0])
+        size = min(sum(due <= start for due in waiting), max_batch_size)
+        finish = start + service_s(size)
+        heapq.heappush(free, finish)
+        executions.append(size)
+        sent += waiting[:size]
+        done += [finish] * size
+        waiting = sorted(waiting[size:] + [finish] * size)
+    order = np.argsort(sent, kind="stable")
+    return np.array(sent)[order], np.array(done)[order], executions
 
 
 def default_service_s(config: ServingConfig, batch_size: int) -> float:
@@ -99,6 +122,29 @@ class SimulatedBench:
         self.spent.load_s += float(min(until, duration_s))
         self._last = measurement_of(log, rate_per_s)
         return Probe(log=log, overloaded=overloaded, problems=())
+
+    def saturate(self, concurrency, duration_s, seed) -> ClosedLoop:
+        config = self.loaded[-1]
+        largest = max(config.max_batch_size, 1) if config.dynamic_batching else 1
+        sent, done, executions = closed_loop(
+            concurrency,
+            duration_s,
+            max_batch_size=largest,
+            instances=config.instance_count,
+            service_s=lambda size: self.service_s(config, size),
+        )
+        self.spent.load_s += float(done.max())
+        batches = tuple(
+            BatchTimings(
+                batch_size=size,
+                executions=executions.count(size),
+                input_ms=0.0,
+                infer_ms=1e3 * self.service_s(config, size),
+                output_ms=0.0,
+            )
+            for size in sorted(set(executions))
+        )
+        return ClosedLoop(concurrency=concurrency, log=log_of(sent, done), batches=batches)
 
     def last_measurement(self) -> MeasurementRecord | None:
         return self._last

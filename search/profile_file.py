@@ -1,0 +1,64 @@
+"""`service_times.json` of a run: how long executions took, so that a resumed run need not measure it again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from pydantic import Field, ValidationError
+
+from loadgen.files import write_atomically
+from search.records import Record
+from search.service_time import ServiceCurve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+PROFILE_FILE = "service_times.json"
+
+
+class CurveRecord(Record):
+    """Execution times of one engine with so many threads an instance, while `busy` instances work."""
+
+    engine: str
+    threads: int = Field(ge=1)
+    busy: int = Field(ge=1)
+    sizes: tuple[float, ...] = Field(description="Batch sizes, ascending.")
+    seconds: tuple[float, ...] = Field(description="How long executions of each size take.")
+    handover_s: float | None = Field(description="What passes between two executions; null: not measured.")
+    fit_error: float = Field(description="Relative rms distance of the measured times from the curve.")
+    overhead_s: float = Field(description="What a request to an idle server takes besides its execution.")
+    noise: tuple[float, ...] = Field(description="Factors by which single executions differ, mean 1.")
+
+
+class ProfileRecord(Record):
+    """All that was profiled."""
+
+    schema_version: int = 1
+    curves: tuple[CurveRecord, ...]
+
+
+def write_curves(directory: Path, curves: Mapping[tuple[str, int], Mapping[int, ServiceCurve]]) -> None:
+    """Write the profile of a run; nothing where there is none."""
+    records = tuple(
+        CurveRecord(engine=engine, threads=threads, **asdict(curve))
+        for (engine, threads), by_busy in curves.items()
+        for curve in by_busy.values()
+    )
+    if records:
+        write_atomically(directory / PROFILE_FILE, ProfileRecord(curves=records).model_dump_json(indent=1) + "\n")
+
+
+def read_curves(directory: Path) -> dict[tuple[str, int], dict[int, ServiceCurve]]:
+    """The profile that an earlier run left; empty where there is none that can be read: it is measured again."""
+    found: dict[tuple[str, int], dict[int, ServiceCurve]] = defaultdict(dict)
+    try:
+        profile = ProfileRecord.model_validate_json((directory / PROFILE_FILE).read_text())
+    except (OSError, ValidationError):
+        return found
+    for record in profile.curves:
+        curve = ServiceCurve(**record.model_dump(exclude={"engine", "threads"}))
+        found[record.engine, record.threads][record.busy] = curve
+    return found
