@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PHASES = {
     "prepare": "Preparing",
+    "profile": "Profiling",
     "search": "Searching",
     "certify": "Certifying",
     "finish": "Writing files",

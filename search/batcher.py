@@ -60,8 +60,12 @@ _INSTANCE = np.dtype(
 
 
 def compiled(function: Function) -> Function:
-    """The function in machine code, which lets other threads run."""
-    return cast("Function", numba.njit(nogil=True, cache=True)(function))
+    """The function in machine code, which lets other threads run; kept for the next process where that can be."""
+    try:
+        made = numba.njit(nogil=True, cache=True)(function)
+    except RuntimeError:  # neither beside the code nor in the user's own cache can a file be written
+        made = numba.njit(nogil=True)(function)
+    return cast("Function", made)
 
 
 @compiled

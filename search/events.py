@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseStarted:
-    """A new part of the run began; `name` is one of `prepare`, `baseline`, `search`, `certify`, `finish`."""
+    """A new part of the run began; `name` is one of `prepare`, `profile`, `search`, `certify`, `finish`."""
 
     name: str
     detail: str = ""

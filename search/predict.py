@@ -108,8 +108,7 @@ class _Keeps:
 
 
 def _bracket(keeps: _Keeps, low: float, high: float, resolution: float) -> tuple[float, float]:
-    """Rates between which the promise breaks, near each other, starting from a guess of them; (0, 0): it always
-    does.
+    """Rates near each other, between which the promise breaks, starting from a guess; (0, 0): no rate keeps it.
 
     Beyond saturation nothing is kept for long, and nothing is tried.
     """

@@ -1,0 +1,314 @@
+"""How far the simulator's rate at the limit is from that of the real server, over a grid of configurations.
+
+    python benchmarks/simulator_fidelity.py sleep RESULTS.jsonl [--seconds 170]
+    python benchmarks/simulator_fidelity.py cnn RESULTS.jsonl [--seconds 170]
+    python benchmarks/simulator_fidelity.py report RESULTS.jsonl...
+
+`sleep` serves a Python model that sleeps for 5 ms and 0.8 ms more a request: what differs then is the batching
+rule. `cnn` serves examples/small_cnn.py as `optimize` does. Execution times are measured once for each number of
+instances, with closed loops; all predictions follow from these. Each configuration is a line of RESULTS, and lines
+that are there are not measured again, so a long session can be cut into pieces of `--seconds`. Run it on an idle
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+
+from loadgen.capacity import Probe, find_capacity
+from loadgen.knee import knee_from_readings
+from loadgen.measurement import RequestLog
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
+from loadgen.runner import LoadGenerator
+from model_repo import control
+from model_repo.options import ServerOptions
+from model_repo.server import Server, serve
+from search.predict import Promise, rate_at_limit, unit_arrivals
+from search.service_time import ClosedLoop, ServiceCurve, ServiceTimes, measure_curve
+from search.simulator import SimulatedServer
+from search.verify import replayed_slowdown
+
+CAPACITY_S = 14.0
+PROFILE_S = 12.0
+RESOLUTION = 0.01
+SLEEP = "sleep"
+SLEEP_CONFIG = """
+name: "sleep"
+backend: "python"
+max_batch_size: {max_batch}
+input {{ name: "x" data_type: TYPE_FP32 dims: 1 }}
+output {{ name: "y" data_type: TYPE_FP32 dims: 1 }}
+instance_group {{ count: {instances} kind: KIND_CPU }}
+dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
+"""
+SLEEP_CODE = """
+import time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        time.sleep(0.005 + 0.0008 * len(requests))
+        answer = pb_utils.Tensor("y", np.zeros((1, 1), np.float32))
+        return [pb_utils.InferenceResponse([answer]) for _ in requests]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    max_batch: int
+    instances: int
+    delay_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    limit_ms: float
+    settings: tuple[Setting, ...]
+
+
+def grid(max_batches: tuple[int, ...], instances: tuple[int, ...], delays_us: tuple[int, ...]):
+    return tuple(
+        Setting(max_batch=b, instances=k, delay_us=d) for d, k, b in product(delays_us, instances, max_batches)
+    )
+
+
+GRIDS = {
+    "sleep": Grid(limit_ms=50.0, settings=grid((2, 8, 16), (1, 2, 3), (0, 2000, 5000))),
+    "cnn": Grid(limit_ms=50.0, settings=grid((2, 8, 32), (1, 2, 3), (0, 1000, 5000))),
+}
+
+
+class Bench:
+    """What is being served, under load."""
+
+    def __init__(self, server: Server, generator: LoadGenerator, model: str, limit_ms: float, load) -> None:
+        self._server, self._generator, self._model, self._limit_ms = server, generator, model, limit_ms
+        self.load: Callable[[Setting], None] = load
+        self.runs: list[tuple[float, RequestLog]] = []
+
+    def saturate(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
+        plan = ClosedLoopPlan(concurrency=concurrency, duration_s=duration_s, seed=seed)
+        run = self._generator.run(self._target(), plan)
+        batches = run.measurement.server.batches if run.measurement.server else ()
+        return ClosedLoop(concurrency=concurrency, log=run.log, batches=batches)
+
+    def measure(self, rate_per_s, duration_s, seed, watch=None) -> Probe:
+        plan = LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed)
+        run = self._generator.run(self._target(), plan, limit_ms=self._limit_ms, watch=watch)
+        self.runs.append((rate_per_s, run.log))
+        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
+
+    def _target(self) -> Target:
+        return Target(url=self._server.endpoint.http_url, model_name=self._model)
+
+
+@contextmanager
+def sleeping(folder: Path, limit_ms: float) -> Iterator[Bench]:
+    with serve(ServerOptions(run_dir=folder)) as server, LoadGenerator() as generator:
+        version = server.repository / SLEEP / "1"
+        version.mkdir(parents=True)
+        (version / "model.py").write_text(SLEEP_CODE)
+
+        def load(setting: Setting) -> None:
+            (version.parent / "config.pbtxt").write_text(SLEEP_CONFIG.format(**asdict(setting)))
+            control.load_model(server.endpoint, SLEEP, timeout_s=30)
+
+        yield Bench(server, generator, SLEEP, limit_ms, load)
+
+
+@contextmanager
+def convolving(folder: Path, limit_ms: float) -> Iterator[Bench]:
+    from small_cnn import main as write_cnn
+
+    from model_repo.spec import ServingConfig
+    from optimizer.onnx_model import read_model
+    from optimizer.prepare import onnxruntime_engine
+
+    write_cnn(folder / "small_cnn.onnx")
+    engine = onnxruntime_engine(read_model(folder / "small_cnn.onnx"))
+    with serve(ServerOptions(run_dir=folder)) as server, LoadGenerator() as generator:
+
+        def load(setting: Setting) -> None:
+            server.load(
+                ServingConfig(
+                    engine=engine,
+                    max_batch_size=setting.max_batch,
+                    instance_count=setting.instances,
+                    max_queue_delay_us=setting.delay_us,
+                    intra_op_threads=1,
+                )
+            )
+
+        yield Bench(server, generator, engine.model_name, limit_ms, load)
+
+
+BENCHES = {"sleep": sleeping, "cnn": convolving}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=[*GRIDS, "report"])
+    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--seconds", type=float, default=170.0, help="no configuration is begun later than that")
+    options = parser.parse_args()
+    if options.what == "report":
+        for path in options.results:
+            report(lines_of(path))
+        return
+    run(options.what, options.results[0], until=time.monotonic() + options.seconds)
+
+
+def run(model: str, path: Path, *, until: float) -> None:
+    """Measure what is not in the file yet, while there is time for it."""
+    done = [line for line in lines_of(path) if line["model"] == model]
+    measured = {Setting(**line["setting"]) for line in done if line["kind"] == "rate"}
+    left = [setting for setting in GRIDS[model].settings if setting not in measured]
+    limit_ms = GRIDS[model].limit_ms
+    with tempfile.TemporaryDirectory() as folder, BENCHES[model](Path(folder), limit_ms) as bench:
+        for instances in sorted({setting.instances for setting in GRIDS[model].settings}):
+            if curve_of(done, instances) is None and time.monotonic() + PROFILE_S < until:
+                done.append(append(path, profiled(bench, model, instances)))
+        for setting in left:
+            if time.monotonic() + CAPACITY_S + 2 > until:
+                break
+            if curve_of(done, setting.instances) is not None:
+                append(path, compared(bench, model, setting, done))
+
+
+def profiled(bench: Bench, model: str, instances: int) -> dict:
+    largest = max(setting.max_batch for setting in GRIDS[model].settings)
+    bench.load(Setting(max_batch=largest, instances=instances, delay_us=0))
+    started = time.monotonic()
+    curve = measure_curve(
+        bench.saturate,
+        instances=instances,
+        max_batch_size=largest,
+        limit_s=GRIDS[model].limit_ms / 1e3,
+        seed=1,
+    )
+    return {"kind": "profile", "model": model, "seconds": time.monotonic() - started, "curve": asdict(curve)}
+
+
+def compared(bench: Bench, model: str, setting: Setting, done: list[dict]) -> dict:
+    """The predicted and the measured rate at the limit of one configuration."""
+    limit_ms = GRIDS[model].limit_ms
+    server = predicted_server(setting, done)
+    predicted = rate_at_limit(server, Promise(limit_s=limit_ms / 1e3), unit_arrivals(1))
+    bench.load(setting)
+    bench.runs.clear()
+    found = find_capacity(
+        bench.measure,
+        limit_ms=limit_ms,
+        budget_s=CAPACITY_S,
+        seed=7,
+        start_rate_per_s=max(predicted, 1.0),
+        resolution=RESOLUTION,
+    )
+    readings = [seen.reading for seen in found.probes if not seen.problems]
+    # Without the caution that a promise needs: the middle of what the readings say.
+    knee = knee_from_readings(readings) if any(reading.headroom > 0 for reading in readings) else None
+    _, log = min(bench.runs, key=lambda run: abs(math.log(run[0] / (knee.rate_per_s if knee else predicted))))
+    slowdown = replayed_slowdown(server, log.scheduled_ns / 1e9, log.latency_ns / 1e9)
+    return {
+        "kind": "rate",
+        "model": model,
+        "setting": asdict(setting),
+        "predicted_per_s": predicted,
+        "measured_per_s": None if knee is None or found.rate_per_s is None else knee.rate_per_s,
+        "measured_error": None if knee is None else knee.error,
+        "outcome": found.outcome,
+        "slowdown": slowdown,  # of the run nearest to the limit
+        "load_s": found.load_s,
+        "probes": [[reading.rate_per_s, reading.headroom, reading.error] for reading in readings],
+        "problems": sorted({problem for seen in found.probes for problem in seen.problems}),
+    }
+
+
+def predicted_server(setting: Setting, done: list[dict]) -> SimulatedServer:
+    """From the curves of one instance and of all of this configuration's."""
+    busy = sorted({1, setting.instances})
+    curves = [curve for curve in (curve_of(done, k) for k in busy) if curve is not None]
+    times = ServiceTimes(curves=tuple(curves))
+    return SimulatedServer(
+        service_s=times.table(setting.max_batch, setting.instances),
+        overhead_s=times.overhead_s,
+        noise=times.noise,
+        max_queue_delay_s=setting.delay_us / 1e6,
+    )
+
+
+def curve_of(done: list[dict], instances: int) -> ServiceCurve | None:
+    for line in done:
+        if line["kind"] == "profile" and line["curve"]["busy"] == instances:
+            lists = {name: tuple(value) for name, value in line["curve"].items() if isinstance(value, list)}
+            return ServiceCurve(**{**line["curve"], **lists})
+    return None
+
+
+def lines_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def append(path: Path, line: dict) -> dict:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(json.dumps({name: line.get(name) for name in ("kind", "setting", "predicted_per_s", "measured_per_s")}))
+    return line
+
+
+def report(lines: list[dict]) -> None:
+    """A table for each model, and the errors: median and 90th percentile of their absolute values."""
+    for model in sorted({line["model"] for line in lines}):
+        mine = [line for line in lines if line["model"] == model]
+        errors, scales = [], []
+        print(f"\n{model}\n\n| batch x instances, delay | predicted | measured (se) | error | slowdown |")
+        print("|---|---|---|---|---|")
+        for line in mine:
+            if line["kind"] != "rate":
+                continue
+            setting = Setting(**line["setting"])
+            promise = Promise(limit_s=GRIDS[model].limit_ms / 1e3)
+            predicted = rate_at_limit(predicted_server(setting, mine), promise, unit_arrivals(1))
+            name = f"{setting.max_batch} x {setting.instances}, {setting.delay_us / 1000:g} ms"
+            measured = line["measured_per_s"]
+            if measured is None:
+                print(f"| {name} | {predicted:.0f} | {line['outcome']} | - | - |")
+                continue
+            slowdown = line["slowdown"]
+            errors.append(math.log(predicted / measured))
+            scales.append(math.log(slowdown))
+            print(
+                f"| {name} | {predicted:.0f} | {measured:.0f} ({100 * line['measured_error']:.1f} %) "
+                f"| {100 * errors[-1]:+.1f} % | {slowdown:.3f} |"
+            )
+        if len(errors) > 1:
+            print(f"\n{len(errors)} configurations, rate at the limit: {spread(errors)}")
+            print(f"Execution times in the replays: {spread(scales)}")
+
+
+def spread(errors: list[float]) -> str:
+    sizes = sorted(abs(error) for error in errors)
+    ninth = statistics.quantiles(sizes, n=10)[8]
+    return (
+        f"median error {100 * statistics.median(sizes):.1f} %, 90th percentile {100 * ninth:.1f} %, "
+        f"mean {100 * statistics.fmean(errors):+.1f} %"
+    )
+
+
+if __name__ == "__main__":
+    main()

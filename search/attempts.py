@@ -1,0 +1,137 @@
+"""Trials, one after the other: asked for, measured, recorded, told; and when to stop making them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from search import events
+from search.evaluate import evaluate
+from search.space import knobs_of
+from search.words import knobs_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import optuna
+
+    from model_repo.spec import ServingConfig
+    from search.bench import Bench
+    from search.budget import Budget
+    from search.ledger import Ledger
+    from search.records import Slo
+    from search.space import Knobs
+    from search.trial import Trial
+
+FAILURES_OF_ONE_ENGINE = 4
+"""After so many failed trials, and no other, an engine is not tried again; half as many where it has rivals."""
+
+
+class SearchImpossible(Exception):
+    """Trials keep failing one after the other; `reasons` are theirs."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """What every way of searching has in common. `stop` is asked between trials and while load is running."""
+
+    ledger: Ledger
+    bench: Bench
+    slo: Slo
+    budget: Budget
+    seed: int
+    on_event: events.OnEvent = events.ignore
+    stop: Callable[[], bool] = lambda: False
+
+    def may_go_on(self) -> bool:
+        """Whether there is time for one more trial, and nobody wants to stop."""
+        if self.stop():
+            return False
+        if not self.ledger.trials:
+            return True  # the baseline is always tried
+        return self.budget.trial_s() >= self._shortest_trial_s()
+
+    def promising(self, knobs: Knobs) -> bool:
+        """Not an engine that does not work, nor where a trial that asks less has already run out of memory."""
+        return knobs["engine"] not in self._broken_engines() and not any(
+            trial.state == "failed" and _ran_out_of_memory(trial.reason) and _asks_at_least(knobs, trial)
+            for trial in self.ledger.trials
+        )
+
+    def evaluated(self, config: ServingConfig, number: int) -> Trial | None:
+        """The trial by a search for the edge, without any prediction: see `search.evaluate`."""
+        return evaluate(
+            config,
+            self.bench,
+            number=number,
+            slo=self.slo,
+            budget_s=self.budget.trial_s() or self.budget.left_s(),
+            incumbent=self.ledger.best(),
+            seed=self.seed,
+            on_event=self.on_event,
+            stop=self.stop,
+        )
+
+    def make(
+        self, asked: optuna.trial.Trial, measured: Callable[[ServingConfig, int], Trial | None]
+    ) -> Trial | None:
+        """The asked trial as `measured` finds it, recorded; None when it was stopped before anything was learnt.
+
+        Raises SearchImpossible when nothing works.
+        """
+        number = self.ledger.next_number()
+        config = self.ledger.space.config(asked.params)
+        self.on_event(events.TrialStarted(number=number, knobs=knobs_text(config)))
+        try:
+            trial = measured(config, number)
+        except BaseException:
+            self.ledger.abandon(asked)
+            raise
+        if trial is None:
+            self.ledger.abandon(asked)
+            return None
+        self.ledger.record(asked, trial)
+        self.on_event(
+            events.TrialEnded(
+                trial=trial,
+                best=self.ledger.best(),
+                elapsed_s=self.budget.elapsed_s(),
+                budget_s=self.budget.total_s,
+            )
+        )
+        self._give_up_when_nothing_works()
+        return trial
+
+    def _shortest_trial_s(self) -> float:
+        """What even a pruned trial takes: loading, as seen so far, and a moment of load."""
+        loadings = [trial.loading_s for trial in self.ledger.trials]
+        return sum(loadings) / len(loadings) + 2.0
+
+    def _give_up_when_nothing_works(self) -> None:
+        if len(self._broken_engines()) == len(self.ledger.space.engines):
+            raise SearchImpossible([trial.reason for trial in self.ledger.trials if trial.state == "failed"])
+
+    def _broken_engines(self) -> set[int | str]:
+        """Those whose every trial failed, and often enough."""
+        engines = self.ledger.space.axes()["engine"]
+        enough = FAILURES_OF_ONE_ENGINE if len(engines) == 1 else FAILURES_OF_ONE_ENGINE // 2
+        states: dict[int | str, list[str]] = {label: [] for label in engines}
+        for trial in self.ledger.trials:
+            states[knobs_of(trial.config)["engine"]].append(trial.state)
+        return {label for label, seen in states.items() if len(seen) >= enough and set(seen) == {"failed"}}
+
+
+def _asks_at_least(knobs: Knobs, failed: Trial) -> bool:
+    other = knobs_of(failed.config)
+    return knobs["engine"] == other["engine"] and all(
+        int(knobs[name]) >= int(other[name]) for name in ("max_batch_size", "instance_count")
+    )
+
+
+def _ran_out_of_memory(reason: str) -> bool:
+    return re.search(r"out of memory|bad_alloc|MemoryError|cannot allocate", reason, re.IGNORECASE) is not None

@@ -1,0 +1,143 @@
+"""What the simulator says of every configuration in the space, put right by what was measured of some."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from search.predict import Promise, rates_at_limit, unit_arrivals
+from search.service_time import ServiceTimes
+from search.simulator import SimulatedServer, padded_to_graphs
+from search.space import knobs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from model_repo.spec import ServingConfig
+    from search.records import Slo
+    from search.service_time import ServiceCurve
+    from search.space import Knobs, SearchSpace
+
+SD_UNSEEN = 0.08
+SD_SEEN = 0.03
+"""How far off predictions are: of a kind of which nothing was measured under load, and of one that was."""
+
+Kind = tuple[str, int]
+"""What has service times of its own: an engine, and threads per instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """The rate at the limit that a configuration should have, and the standard error of its logarithm."""
+
+    knobs: Knobs
+    rate_per_s: float
+    sd: float
+
+    @property
+    def at_best(self) -> float:
+        """The rate where the prediction is one standard error too low."""
+        return self.rate_per_s * math.exp(self.sd)
+
+
+@dataclass(slots=True, kw_only=True)
+class Forecast:
+    """Predictions for all points whose kind was profiled with as many instances.
+
+    `learn` takes what was measured under load; from then on predictions of the same kind with as many instances
+    are moved by as much as that one was off, and the other kinds' by the mean of all.
+    """
+
+    space: SearchSpace
+    slo: Slo
+    seed: int
+    threads: int = 1
+    curves: dict[Kind, dict[int, ServiceCurve]] = field(default_factory=lambda: defaultdict(dict))
+    _raw: dict[tuple[int | str, ...], tuple[Knobs, float]] = field(default_factory=dict)
+    _errors: dict[tuple[Kind, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def promise(self) -> Promise:
+        """The limit, in the simulator's terms."""
+        return Promise(limit_s=self.slo.limit_ms / 1e3, quantile=self.slo.quantile)
+
+    def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
+        """0 threads are as many as there are cores."""
+        return str(knobs["engine"]), int(knobs["intra_op_threads"]) or self.space.limits.cores
+
+    def profiled(self, knobs: Mapping[str, int | str]) -> bool:
+        """Whether its service times are known."""
+        return int(knobs["instance_count"]) in self.curves.get(self.kind_of(knobs), {})
+
+    def server(self, config: ServingConfig) -> SimulatedServer:
+        """The configuration as the simulator sees it; its kind must have been profiled."""
+        kind, instances = self.kind_of(knobs_of(config)), config.instance_count
+        known = self.curves[kind]
+        times = ServiceTimes(curves=tuple(known[busy] for busy in sorted(known) if busy <= instances))
+        batch = max(config.max_batch_size, 1) if config.dynamic_batching else 1
+        return SimulatedServer(
+            service_s=padded_to_graphs(times.table(batch, instances), config.cuda_graph_batch_sizes),
+            overhead_s=times.overhead_s,
+            noise=times.noise,
+            max_queue_delay_s=config.max_queue_delay_us / 1e6,
+            preferred_batch_sizes=config.preferred_batch_sizes,
+            variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
+        )
+
+    def simulate(self, points: Sequence[Knobs]) -> None:
+        """Predict these, unless it was done before or their kind is not profiled."""
+        new = [knobs for knobs in points if _key(knobs) not in self._raw and self.profiled(knobs)]
+        servers = [self.server(self.space.config(knobs)) for knobs in new]
+        rates = rates_at_limit(servers, self.promise, unit_arrivals(self.seed), threads=self.threads)
+        for knobs, rate in zip(new, rates, strict=True):
+            self._raw[_key(knobs)] = (knobs, rate)
+
+    def learn(self, knobs: Mapping[str, int | str], rate_per_s: float) -> float | None:
+        """Take a measured rate; returns ln(measured / what was first predicted), None where nothing was."""
+        raw = self._raw.get(_key(knobs))
+        if raw is None or not raw[1] > 0 or not rate_per_s > 0:
+            return None
+        error = math.log(rate_per_s / raw[1])
+        self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
+        return error
+
+    def predicted(self, knobs: Mapping[str, int | str]) -> Predicted | None:
+        """The prediction, corrected; None where there is none."""
+        raw = self._raw.get(_key(knobs))
+        if raw is None:
+            return None
+        mine = self._errors.get((self.kind_of(knobs), int(knobs["instance_count"])), [])
+        errors = mine or [error for errors in self._errors.values() for error in errors]
+        correction = sum(errors) / len(errors) if errors else 0.0
+        return Predicted(knobs=raw[0], rate_per_s=raw[1] * math.exp(correction), sd=SD_SEEN if mine else SD_UNSEEN)
+
+    def best_first(self) -> list[Predicted]:
+        """All predictions of rates above 0, the one that may be highest first."""
+        found = [self.predicted(knobs) for knobs, rate in self._raw.values() if rate > 0]
+        return sorted((one for one in found if one is not None), key=lambda one: -one.at_best)
+
+
+def kinds_to_profile(space: SearchSpace) -> list[Knobs]:
+    """The points at which to measure service times: every kind and instance count, with the largest batch.
+
+    First those that keep all cores busy without crowding them.
+    """
+    largest = space.max_batch_sizes[-1]
+    cores = space.limits.cores
+
+    def crowding(knobs: Knobs) -> tuple[float, int]:
+        threads = int(knobs["intra_op_threads"]) or cores
+        return abs(math.log(int(knobs["instance_count"]) * threads / cores)), int(knobs["instance_count"])
+
+    points = [
+        knobs
+        for knobs in space.points()
+        if knobs["max_batch_size"] == largest and int(knobs["max_queue_delay_us"]) == 0
+    ]
+    return sorted(points, key=crowding)
+
+
+def _key(knobs: Mapping[str, int | str]) -> tuple[int | str, ...]:
+    return tuple(knobs[name] for name in sorted(knobs))

@@ -1,0 +1,230 @@
+"""The search that knows the batcher: profile, simulate the whole space, verify what may be best."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from search import events
+from search.bench import BenchFailed
+from search.forecast import Forecast, kinds_to_profile
+from search.profile_file import read_curves, write_curves
+from search.service_time import NotMeasured, measure_curve
+from search.space import default_config, knobs_of
+from search.trial import Trial
+from search.verification import Verification
+from search.words import knobs_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from model_repo.spec import ServingConfig
+    from search.attempts import Attempts
+    from search.forecast import Predicted
+    from search.space import Knobs
+
+log = logging.getLogger("tritune.guided")
+
+PROFILE_SHARE = 0.3
+"""Of the time for the search, what profiling may take; kinds that are left then are not predicted."""
+
+AT_MOST_VERIFIED = 10
+WORTH = 1.005
+"""What a prediction must be at its best, against the best verified rate, to be worth a run."""
+
+DISAGREEMENT = 0.25
+JUDGED, WRONG_AT_LEAST = 4, 3
+"""Predictions are given up when so many of the first so many were off by that much."""
+
+SMALLER = 3  # steps on the axis of batch sizes, after a configuration could not be served
+FASTEST_INFEASIBLE = 3
+
+
+@dataclass(slots=True)
+class Guided:
+    """One guided search; `run` once."""
+
+    attempts: Attempts
+    forecast: Forecast
+    _verified: int = 0
+    _errors: list[float] = field(default_factory=list)
+
+    def run(self) -> bool:
+        """Whether it came to an end of its own; where it did not, predictions are missing or do not hold."""
+        for trial in self.attempts.ledger.trials:
+            self._learn(trial)
+        baseline = knobs_of(default_config(self.attempts.ledger.space.engines[0]))
+        self._profile_all(first=baseline)
+        self.attempts.on_event(events.PhaseStarted(name="search", detail=self._simulated()))
+        predictions = self.forecast.best_first()
+        if not self.forecast.curves:
+            return False
+        if not predictions:
+            self._show_infeasible()
+            return True
+        return self._verify_all()
+
+    # Profiling
+
+    def _profile_all(self, *, first: Knobs) -> None:
+        """Service times of all kinds, the baseline's first, and the baseline verified as soon as that can be."""
+        space, budget = self.attempts.ledger.space, self.attempts.budget
+        known = read_curves(self.attempts.ledger.path.parent)
+        for kind, curves in known.items():
+            self.forecast.curves[kind].update(curves)
+        points = sorted(kinds_to_profile(space), key=lambda knobs: not self._same_kind(knobs, first))
+        until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
+        for index, knobs in enumerate(points):
+            if self.attempts.stop() or (index > 0 and budget.elapsed_s() > until_s):
+                break
+            if not self.forecast.profiled(knobs):
+                self._profile(knobs)
+            if index == 0 and self.attempts.may_go_on():
+                self._verify_baseline(first)
+        write_curves(self.attempts.ledger.path.parent, self.forecast.curves)
+
+    def _same_kind(self, knobs: Knobs, other: Knobs) -> bool:
+        same_count = knobs["instance_count"] == other["instance_count"]
+        return same_count and self.forecast.kind_of(knobs) == self.forecast.kind_of(other)
+
+    def _profile(self, knobs: Knobs) -> None:
+        """Measure one kind with as large batches as can be served; what cannot be is a failed trial."""
+        attempts = self.attempts
+        for size in attempts.ledger.space.max_batch_sizes[::-SMALLER]:
+            asked_for: Knobs = {**knobs, "max_batch_size": size}
+            if not attempts.promising(asked_for):
+                continue
+            config = attempts.ledger.space.config(asked_for)
+            attempts.on_event(events.PhaseStarted(name="profile", detail=knobs_text(config)))
+            loading_s = attempts.bench.spent.loading_s
+            try:
+                attempts.bench.load(config)
+                curve = measure_curve(
+                    attempts.bench.saturate,
+                    instances=config.instance_count,
+                    max_batch_size=max(config.max_batch_size, 1),
+                    limit_s=attempts.slo.limit_ms / 1e3,
+                    seed=attempts.seed,
+                )
+            except BenchFailed as failure:
+                self._record_failure(asked_for, failure, attempts.bench.spent.loading_s - loading_s)
+                continue
+            except NotMeasured as reason:
+                log.warning("%s was not profiled: %s", knobs_text(config), reason)
+                return
+            log.info("profile of %s: %s", knobs_text(config), curve)
+            self.forecast.curves[self.forecast.kind_of(knobs)][config.instance_count] = curve
+            return
+
+    def _record_failure(self, knobs: Knobs, failure: BenchFailed, loading_s: float) -> None:
+        log.warning("profiling failed: %s", failure.reason)
+
+        def failed(config: ServingConfig, number: int) -> Trial:
+            return Trial(number=number, config=config, state="failed", reason=failure.reason, loading_s=loading_s)
+
+        asked = self.attempts.ledger.ask_for([knobs], wanted=lambda _: True)
+        if asked is not None:
+            self.attempts.make(asked, failed)
+
+    # Simulating
+
+    def _simulated(self) -> str:
+        points = [knobs for knobs in self.attempts.ledger.space.points() if self.attempts.promising(knobs)]
+        self.forecast.simulate(points)
+        return (
+            f"{len(points)} configurations, {len(self.forecast.best_first())} of them predicted to keep the limit"
+        )
+
+    # Verifying
+
+    def _verify_baseline(self, baseline: Knobs) -> None:
+        """The baseline is tried whatever is predicted of it: everything else is compared with it."""
+        ledger = self.attempts.ledger
+        self.forecast.simulate([baseline])
+        prediction = self.forecast.predicted(baseline)
+        if prediction is not None and prediction.rate_per_s > 0:
+            self._verify(prediction)
+            return
+        asked = ledger.ask_for([baseline], wanted=self.attempts.promising)
+        if asked is not None:
+            self.attempts.make(asked, self.attempts.evaluated)
+
+    def _verify_all(self) -> bool:
+        while self.attempts.may_go_on() and self._verified < AT_MOST_VERIFIED:
+            prediction = next(self._worth_verifying(), None)
+            if prediction is None:
+                break
+            self._verify(prediction)
+            wrong = sum(abs(error) > DISAGREEMENT for error in self._errors[:JUDGED])
+            if wrong >= WRONG_AT_LEAST and len(self._errors) <= JUDGED:
+                text = "The simulator and the measurements disagree; the sampler goes on without it."
+                self.attempts.on_event(events.Note(text=text, warning=True))
+                return False
+        return self.attempts.ledger.best() is not None or not self.attempts.may_go_on()
+
+    def _worth_verifying(self) -> Iterator[Predicted]:
+        """Untried predictions that may beat the best, the one that may be highest first."""
+        ledger = self.attempts.ledger
+        tried = [knobs_of(trial.config) for trial in ledger.trials]
+        best = ledger.best()
+        least = 0.0 if best is None else WORTH * (best.rate_at_limit_per_s or 0.0)
+        for prediction in self.forecast.best_first():
+            if prediction.at_best <= least:
+                return
+            if prediction.knobs not in tried and self.attempts.promising(prediction.knobs):
+                yield prediction
+
+    def _verify(self, prediction: Predicted) -> None:
+        asked = self.attempts.ledger.ask_for([prediction.knobs], wanted=lambda _: True)
+        if asked is None:
+            return
+
+        def measured(config: ServingConfig, number: int) -> Trial | None:
+            verification = Verification(attempts=self.attempts, server=self.forecast.server(config))
+            return verification.trial(config, number, prediction)
+
+        trial = self.attempts.make(asked, measured)
+        self._verified += 1
+        if trial is not None:
+            self._learn(trial)
+
+    def _learn(self, trial: Trial) -> None:
+        if trial.state != "complete" or not trial.rate_low_per_s or not trial.rate_high_per_s:
+            return
+        middle = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
+        self.forecast.simulate([knobs_of(trial.config)])
+        error = self.forecast.learn(knobs_of(trial.config), middle)
+        if error is not None:
+            self._errors.append(error)
+
+    # Nothing keeps the limit
+
+    def _show_infeasible(self) -> None:
+        """Measure what the fastest configurations can do alone, so that the limit within reach can be told."""
+        space = self.attempts.ledger.space
+
+        def alone_s(knobs: Knobs) -> float:
+            server = self.forecast.server(space.config(knobs))
+            return float(server.service_s[1, 1]) + server.overhead_s
+
+        alone = [
+            knobs
+            for knobs in space.points()
+            if knobs["max_batch_size"] == 1 and self.forecast.profiled(knobs) and self.attempts.promising(knobs)
+        ]
+        for knobs in sorted(alone, key=alone_s)[:FASTEST_INFEASIBLE]:
+            asked = self.attempts.ledger.ask_for([knobs], wanted=self.attempts.promising)
+            if asked is not None and self.attempts.may_go_on():
+                self.attempts.make(asked, self.attempts.evaluated)
+
+
+def forecast_for(attempts: Attempts) -> Forecast:
+    """A forecast that knows nothing yet, on this machine's cores."""
+    return Forecast(
+        space=attempts.ledger.space,
+        slo=attempts.slo,
+        seed=attempts.seed,
+        threads=max(1, min(attempts.ledger.space.limits.cores, 8)),
+    )

@@ -1,0 +1,137 @@
+"""A predicted configuration under load: one short run near its predicted rate instead of a search for its edge."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loadgen.certify import certify
+from loadgen.probing import seen_from_probe
+from search import events
+from search.bench import BenchFailed
+from search.predict import Promise
+from search.trial import Trial
+from search.verify import seconds_for, sharpness_of, verified
+
+if TYPE_CHECKING:
+    from loadgen.capacity import Probe
+    from loadgen.measurement import RequestLog
+    from model_repo.spec import ServingConfig
+    from search.attempts import Attempts
+    from search.forecast import Predicted
+    from search.simulator import SimulatedServer
+    from search.verify import Verified
+
+log = logging.getLogger("tritune.verification")
+
+SHARE = 0.98
+"""Of the predicted rate, where it is put to the test."""
+
+AGAIN = 0.12
+"""When the rate at the limit turns out to be so far from the one that was sent, it is measured nearer to it."""
+
+CAUTION = 0.5
+"""Standard errors by which the reported rate is below the middle of what was found, as in `loadgen.capacity`."""
+
+_BOUND = 1.645
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """Verifies one configuration, which the simulator sees as `server`."""
+
+    attempts: Attempts
+    server: SimulatedServer
+    _runs: int = 0
+
+    def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
+        """The finished trial; None when it was stopped before anything was learnt.
+
+        Where the replay says nothing (failures, a client that was late), the edge is searched for instead.
+        """
+        bench = self.attempts.bench
+        loading_before, load_before = bench.spent.loading_s, bench.spent.load_s
+        try:
+            bench.load(config)
+            found = self._found(number, prediction.rate_per_s)
+        except BenchFailed as failure:
+            log.warning("trial %d failed: %s", number, failure.reason)
+            return Trial(
+                number=number,
+                config=config,
+                state="failed",
+                reason=failure.reason,
+                probes=self._runs,
+                loading_s=bench.spent.loading_s - loading_before,
+                load_s=bench.spent.load_s - load_before,
+            )
+        if self.attempts.stop():
+            return None
+        if found is None or not found.rate_per_s > 0:
+            return self.attempts.evaluated(config, number)
+        return Trial(
+            number=number,
+            config=config,
+            state="complete",
+            reason=(
+                f"{prediction.rate_per_s:,.4g}/s were predicted; replayed with the run's arrivals, executions "
+                f"took {found.slowdown:.3f} times as long as profiled"
+            ),
+            rate_at_limit_per_s=found.rate_per_s * math.exp(-CAUTION * found.error),
+            rate_low_per_s=found.rate_per_s * math.exp(-_BOUND * found.error),
+            rate_high_per_s=found.rate_per_s * math.exp(_BOUND * found.error),
+            measurement=bench.last_measurement(),
+            probes=self._runs,
+            loading_s=bench.spent.loading_s - loading_before,
+            load_s=bench.spent.load_s - load_before,
+        )
+
+    def _found(self, number: int, predicted_per_s: float) -> Verified | None:
+        rate = SHARE * predicted_per_s
+        found = self._replayed(number, rate)
+        if found is not None and found.rate_per_s > 0 and abs(math.log(found.rate_per_s / rate)) > AGAIN:
+            found = self._replayed(number, SHARE * found.rate_per_s) or found
+        return found
+
+    def _replayed(self, number: int, rate_per_s: float) -> Verified | None:
+        """One run at this rate, or two where the client was late; None: nothing follows from them."""
+        promise = self._promise
+        sharp = sharpness_of(self.server, promise, rate_per_s, self.attempts.seed)
+        seconds = min(seconds_for(sharp, rate_per_s, promise), max(1.0, self.attempts.budget.search_left_s()))
+        for _ in range(2):
+            probe = self._run(number, rate_per_s, seconds)
+            if not probe.problems or self.attempts.stop():
+                break
+        if probe.problems or self.attempts.stop():
+            return None
+        found = verified(self.server, probe.log, promise, seed=self.attempts.seed)
+        log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
+        return found
+
+    def _run(self, number: int, rate_per_s: float, seconds: float) -> Probe:
+        attempts, slo = self.attempts, self.attempts.slo
+
+        def hopeless(requests: RequestLog) -> bool:
+            verdict = certify(requests, limit_ms=slo.limit_ms, quantile=slo.quantile)
+            return attempts.stop() or verdict.answer == "broken"
+
+        seed = attempts.seed + 104_729 * (1 + number) + 7919 * self._runs
+        probe = attempts.bench.measure(rate_per_s, seconds, seed, hopeless)
+        self._runs += 1
+        seen = seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile)
+        p99_ms = seen.verdict.latency_ms
+        attempts.on_event(
+            events.Probed(
+                number=number,
+                rate_per_s=rate_per_s,
+                p99_ms=p99_ms if math.isfinite(p99_ms) else None,
+                verdict="kept" if seen.reading.kept else "broken",
+            )
+        )
+        return probe
+
+    @property
+    def _promise(self) -> Promise:
+        return Promise(limit_s=self.attempts.slo.limit_ms / 1e3, quantile=self.attempts.slo.quantile)

@@ -1,0 +1,35 @@
+"""The rate at the limit of a simulated server without queue delay, by bisection over one long run."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from search.simulator import SimulatedServer, simulate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from model_repo.spec import ServingConfig
+
+
+def true_rate(
+    config: ServingConfig, service_s: Callable[[ServingConfig, int], float], *, limit_ms: float
+) -> float:
+    """Nothing of the search takes part; what it simulates with is proven in tests/truth/test_simulator_truth.py."""
+    largest = max(config.max_batch_size, 1) if config.dynamic_batching else 1
+    column = np.array([1.0, *(service_s(config, size) for size in range(1, largest + 1))])
+    server = SimulatedServer(
+        service_s=np.repeat(column[:, None], config.instance_count + 1, axis=1),
+        max_queue_delay_s=config.max_queue_delay_us / 1e6,
+    )
+    high = server.saturation_per_s
+    low = high / 50
+    unit = np.cumsum(np.random.default_rng(99).exponential(1.0, 60_000))
+    while math.log(high / low) > 0.005:
+        rate = math.sqrt(low * high)
+        late = np.mean(simulate(server, unit / rate).latency_s[2000:] > limit_ms / 1000)
+        low, high = (rate, high) if late <= 0.01 else (low, rate)
+    return low

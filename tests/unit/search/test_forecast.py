@@ -1,0 +1,71 @@
+"""Predictions for a space, and what a measurement does to them."""
+
+import math
+from pathlib import Path
+
+import pytest
+from engines import plain_engine
+
+from search.forecast import SD_SEEN, SD_UNSEEN, Forecast, kinds_to_profile
+from search.records import Slo
+from search.service_time import ServiceCurve
+from search.space import MachineLimits, search_space
+
+
+@pytest.fixture
+def forecast(tmp_path: Path) -> Forecast:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"x")
+    engine = plain_engine(files=(("model.onnx", file),))
+    space = search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=50)
+    return Forecast(space=space, slo=Slo(limit_ms=50), seed=1)
+
+
+def profile(forecast: Forecast, *, threads: int, busy: int, each_s: float) -> None:
+    forecast.curves["onnxruntime-fp32", threads][busy] = ServiceCurve(
+        busy=busy,
+        sizes=(1.0, 64.0),
+        seconds=(0.002 + each_s, 0.002 + 64 * each_s),
+        handover_s=0.0,
+        fit_error=0.0,
+        overhead_s=0.0,
+        noise=(1.0,),
+    )
+
+
+def test_every_kind_is_profiled_once_and_those_that_fit_the_cores_first(forecast):
+    points = kinds_to_profile(forecast.space)
+    kinds = [(forecast.kind_of(knobs)[1], knobs["instance_count"]) for knobs in points]
+    assert len(kinds) == len(set(kinds)) == 4
+    assert set(kinds[:2]) == {(2, 1), (1, 2)}
+    assert {knobs["max_batch_size"] for knobs in points} == {64}
+
+
+def test_only_what_was_profiled_is_predicted(forecast):
+    profile(forecast, threads=1, busy=1, each_s=0.001)
+    points = list(forecast.space.points())
+    forecast.simulate(points)
+    predicted = [prediction.knobs for prediction in forecast.best_first()]
+    assert predicted
+    assert all(knobs["intra_op_threads"] == 1 and knobs["instance_count"] == 1 for knobs in predicted)
+    assert {knobs["max_batch_size"] for knobs in predicted} == set(forecast.space.max_batch_sizes)
+
+
+def test_the_best_comes_first_and_a_measurement_moves_its_kind_most(forecast):
+    profile(forecast, threads=1, busy=1, each_s=0.001)
+    profile(forecast, threads=1, busy=2, each_s=0.0012)
+    forecast.simulate(list(forecast.space.points()))
+    best = forecast.best_first()[0]
+    assert best.sd == SD_UNSEEN
+    assert best.knobs["instance_count"] == 2
+    other = next(one for one in forecast.best_first() if one.knobs["instance_count"] == 1)
+    assert forecast.learn(best.knobs, 0.9 * best.rate_per_s) == pytest.approx(math.log(0.9))
+    forecast.learn(other.knobs, other.rate_per_s)
+    after = forecast.predicted(best.knobs)
+    assert after.rate_per_s == pytest.approx(0.9 * best.rate_per_s)
+    assert after.sd == SD_SEEN
+    assert forecast.predicted(other.knobs).rate_per_s == pytest.approx(other.rate_per_s)
+
+
+def test_what_was_never_predicted_teaches_nothing(forecast):
+    assert forecast.learn(next(forecast.space.points()), 100.0) is None
