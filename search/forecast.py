@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from search.predict import Promise, rates_at_limit, unit_arrivals
 from search.service_time import ServiceTimes
-from search.simulator import SimulatedServer, padded_to_graphs
+from search.simulator import SimulatedServer
 from search.space import knobs_of
 
 if TYPE_CHECKING:
@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 SD_UNSEEN = 0.08
 SD_SEEN = 0.03
-"""How far off predictions are: of a kind of which nothing was measured under load, and of one that was."""
+SD_SIBLING = 0.01
+"""How far off predictions are: of a kind of which nothing was measured under load, of one that was, and of a
+configuration that differs from a measured one in nothing but its queue delay."""
 
-Kind = tuple[str, int]
-"""What has service times of its own: an engine, and threads per instance."""
+RACE_SHARE = 0.75
+"""An engine whose best prediction is below this share of the best of all is not profiled any further."""
+
+Kind = tuple[str, int, bool]
+"""What has service times of its own: an engine, threads per instance, and whether CUDA graphs are on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class Forecast:
     threads: int = 1
     curves: dict[Kind, dict[int, ServiceCurve]] = field(default_factory=lambda: defaultdict(dict))
     _raw: dict[tuple[int | str, ...], tuple[Knobs, float]] = field(default_factory=dict)
+    _siblings: set[tuple[int | str, ...]] = field(default_factory=set)
     _errors: dict[tuple[Kind, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -65,7 +71,8 @@ class Forecast:
 
     def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
         """0 threads are as many as there are cores."""
-        return str(knobs["engine"]), int(knobs["intra_op_threads"]) or self.space.limits.cores
+        threads = int(knobs["intra_op_threads"]) or self.space.limits.cores
+        return str(knobs["engine"]), threads, bool(knobs.get("cuda_graphs", 0))
 
     def profiled(self, knobs: Mapping[str, int | str]) -> bool:
         """Whether its service times are known."""
@@ -78,7 +85,8 @@ class Forecast:
         times = ServiceTimes(curves=tuple(known[busy] for busy in sorted(known) if busy <= instances))
         batch = max(config.max_batch_size, 1) if config.dynamic_batching else 1
         return SimulatedServer(
-            service_s=padded_to_graphs(times.table(batch, instances), config.cuda_graph_batch_sizes),
+            # With CUDA graphs, what was measured has been padded already.
+            service_s=times.table(batch, instances),
             overhead_s=times.overhead_s,
             noise=times.noise,
             max_queue_delay_s=config.max_queue_delay_us / 1e6,
@@ -100,6 +108,7 @@ class Forecast:
         if raw is None or not raw[1] > 0 or not rate_per_s > 0:
             return None
         error = math.log(rate_per_s / raw[1])
+        self._siblings.add(_key({**knobs, "max_queue_delay_us": 0}))
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
 
@@ -112,6 +121,11 @@ class Forecast:
         errors = mine or [error for errors in self._errors.values() for error in errors]
         correction = sum(errors) / len(errors) if errors else 0.0
         return Predicted(knobs=raw[0], rate_per_s=raw[1] * math.exp(correction), sd=SD_SEEN if mine else SD_UNSEEN)
+
+    def outraced(self, engine: str) -> bool:
+        """Whether the best that is predicted of this engine, in any way, is far from the best of all."""
+        mine = [rate for knobs, rate in self._raw.values() if knobs["engine"] == engine]
+        return bool(mine) and max(mine) < RACE_SHARE * max(rate for _, rate in self._raw.values())
 
     def best_first(self) -> list[Predicted]:
         """All predictions of rates above 0, the one that may be highest first."""

@@ -53,10 +53,10 @@ class Guided:
 
     def run(self) -> bool:
         """Whether it came to an end of its own; where it did not, predictions are missing or do not hold."""
-        for trial in self.attempts.ledger.trials:
+        before = list(self.attempts.ledger.trials)  # of the run that is resumed
+        self._profile_all(first=knobs_of(default_config(self.attempts.ledger.space.engines[0])))
+        for trial in before:
             self._learn(trial)
-        baseline = knobs_of(default_config(self.attempts.ledger.space.engines[0]))
-        self._profile_all(first=baseline)
         self.attempts.on_event(events.PhaseStarted(name="search", detail=self._simulated()))
         predictions = self.forecast.best_first()
         if not self.forecast.curves:
@@ -79,8 +79,9 @@ class Guided:
         for index, knobs in enumerate(points):
             if self.attempts.stop() or (index > 0 and budget.elapsed_s() > until_s):
                 break
-            if not self.forecast.profiled(knobs):
+            if not self.forecast.profiled(knobs) and not self.forecast.outraced(str(knobs["engine"])):
                 self._profile(knobs)
+                self._simulate_all()
             if index == 0 and self.attempts.may_go_on():
                 self._verify_baseline(first)
         write_curves(self.attempts.ledger.path.parent, self.forecast.curves)
@@ -130,12 +131,14 @@ class Guided:
 
     # Simulating
 
-    def _simulated(self) -> str:
+    def _simulate_all(self) -> list[Knobs]:
         points = [knobs for knobs in self.attempts.ledger.space.points() if self.attempts.promising(knobs)]
         self.forecast.simulate(points)
-        return (
-            f"{len(points)} configurations, {len(self.forecast.best_first())} of them predicted to keep the limit"
-        )
+        return points
+
+    def _simulated(self) -> str:
+        size, kept = len(self._simulate_all()), len(self.forecast.best_first())
+        return f"{size} configurations, {kept} of them predicted to keep the limit"
 
     # Verifying
 

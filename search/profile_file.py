@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from search.forecast import Kind
+
 PROFILE_FILE = "service_times.json"
 
 
@@ -24,6 +26,7 @@ class CurveRecord(Record):
 
     engine: str
     threads: int = Field(ge=1)
+    cuda_graphs: bool
     busy: int = Field(ge=1)
     sizes: tuple[float, ...] = Field(description="Batch sizes, ascending.")
     seconds: tuple[float, ...] = Field(description="How long executions of each size take.")
@@ -40,25 +43,25 @@ class ProfileRecord(Record):
     curves: tuple[CurveRecord, ...]
 
 
-def write_curves(directory: Path, curves: Mapping[tuple[str, int], Mapping[int, ServiceCurve]]) -> None:
+def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
     """Write the profile of a run; nothing where there is none."""
     records = tuple(
-        CurveRecord(engine=engine, threads=threads, **asdict(curve))
-        for (engine, threads), by_busy in curves.items()
+        CurveRecord(engine=engine, threads=threads, cuda_graphs=graphs, **asdict(curve))
+        for (engine, threads, graphs), by_busy in curves.items()
         for curve in by_busy.values()
     )
     if records:
         write_atomically(directory / PROFILE_FILE, ProfileRecord(curves=records).model_dump_json(indent=1) + "\n")
 
 
-def read_curves(directory: Path) -> dict[tuple[str, int], dict[int, ServiceCurve]]:
+def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
     """The profile that an earlier run left; empty where there is none that can be read: it is measured again."""
-    found: dict[tuple[str, int], dict[int, ServiceCurve]] = defaultdict(dict)
+    found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)
     try:
         profile = ProfileRecord.model_validate_json((directory / PROFILE_FILE).read_text())
     except (OSError, ValidationError):
         return found
     for record in profile.curves:
-        curve = ServiceCurve(**record.model_dump(exclude={"engine", "threads"}))
-        found[record.engine, record.threads][record.busy] = curve
+        curve = ServiceCurve(**record.model_dump(exclude={"engine", "threads", "cuda_graphs"}))
+        found[record.engine, record.threads, record.cuda_graphs][record.busy] = curve
     return found

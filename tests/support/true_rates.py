@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def true_rate(
     config: ServingConfig, service_s: Callable[[ServingConfig, int], float], *, limit_ms: float
 ) -> float:
-    """Nothing of the search takes part; the simulator itself is proven in tests/truth/test_simulator_truth.py."""
+    """Nothing of the search takes part; tests/truth/test_simulator_truth.py proves the simulator itself."""
     largest = max(config.max_batch_size, 1) if config.dynamic_batching else 1
     column = np.array([1.0, *(service_s(config, size) for size in range(1, largest + 1))])
     server = SimulatedServer(

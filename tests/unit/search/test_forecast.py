@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from engines import plain_engine
 
-from search.forecast import SD_SEEN, SD_UNSEEN, Forecast, kinds_to_profile
+from search.forecast import SD_SEEN, SD_SIBLING, SD_UNSEEN, Forecast, kinds_to_profile
 from search.records import Slo
 from search.service_time import ServiceCurve
 from search.space import MachineLimits, search_space
@@ -22,7 +22,7 @@ def forecast(tmp_path: Path) -> Forecast:
 
 
 def profile(forecast: Forecast, *, threads: int, busy: int, each_s: float) -> None:
-    forecast.curves["onnxruntime-fp32", threads][busy] = ServiceCurve(
+    forecast.curves["onnxruntime-fp32", threads, False][busy] = ServiceCurve(
         busy=busy,
         sizes=(1.0, 64.0),
         seconds=(0.002 + each_s, 0.002 + 64 * each_s),
@@ -63,9 +63,22 @@ def test_the_best_comes_first_and_a_measurement_moves_its_kind_most(forecast):
     forecast.learn(other.knobs, other.rate_per_s)
     after = forecast.predicted(best.knobs)
     assert after.rate_per_s == pytest.approx(0.9 * best.rate_per_s)
-    assert after.sd == SD_SEEN
+    assert after.sd == SD_SIBLING
+    larger = {**best.knobs, "max_batch_size": 64 if best.knobs["max_batch_size"] < 64 else 32}
+    assert forecast.predicted(larger).sd == SD_SEEN
     assert forecast.predicted(other.knobs).rate_per_s == pytest.approx(other.rate_per_s)
 
 
 def test_what_was_never_predicted_teaches_nothing(forecast):
     assert forecast.learn(next(forecast.space.points()), 100.0) is None
+
+
+def test_an_engine_far_behind_is_not_profiled_any_further(forecast):
+    profile(forecast, threads=1, busy=1, each_s=0.001)
+    forecast.simulate(list(forecast.space.points()))
+    assert not forecast.outraced("onnxruntime-fp32")
+    assert not forecast.outraced("onnxruntime-fp16")
+    best = forecast.best_first()[0]
+    forecast._raw["faster",] = ({**best.knobs, "engine": "onnxruntime-fp16"}, 2 * best.rate_per_s)
+    assert forecast.outraced("onnxruntime-fp32")
+    assert not forecast.outraced("onnxruntime-fp16")

@@ -128,7 +128,7 @@ def test_curves_have_to_ascend():
 
 
 def test_a_profile_is_read_back_as_it_was_written(tmp_path):
-    curves = {("onnxruntime-fp32", 1): {1: curve(1), 2: curve(2, handover_s=None)}}
+    curves = {("onnxruntime-fp32", 1, False): {1: curve(1), 2: curve(2, handover_s=None)}}
     write_curves(tmp_path, curves)
     assert read_curves(tmp_path) == curves
 
