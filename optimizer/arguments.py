@@ -12,6 +12,7 @@ from optimizer.errors import BadInput
 from optimizer.model_source import source_from_text, stem_of
 from optimizer.precisions import IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
+from search.prices import TERMS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ def config_from_arguments(
     docker_image: str | None,
     price_per_hour: float | None,
     price_file: Path | None,
+    price_term: str,
     rate: float | None,
     output: Path | None,
     cache_dir: Path | None,
@@ -59,6 +61,10 @@ def config_from_arguments(
     _check_range("--confidence", confidence, 0.8, 0.999)
     _check_range("--server-port", server_port, 1, 65535)
     _check_range("--seed", seed, 0, 2**31)
+    if price_term not in TERMS:
+        raise BadInput(
+            f"--price-term {price_term} is no way to buy a machine.", f"Choose one of {', '.join(TERMS)}."
+        )
     for option, path in (("--input-data", input_data), ("--price-file", price_file)):
         if path is not None and not path.is_file():
             raise BadInput(f"{option} {path} is not a file.", "Check the path.")
@@ -77,6 +83,7 @@ def config_from_arguments(
             "input_data": input_data and input_data.absolute(),
             "price_per_hour_usd": price_per_hour,
             "price_file": price_file and price_file.absolute(),
+            "price_term": price_term,
             "rate_to_serve_per_s": rate,
             "cache_dir": cache_dir and cache_dir.absolute(),
             "time_budget_s": budget_ms / 1000,

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from loadgen.command import run_app
+from optimizer.finished_runs import commands
 
 app = typer.Typer(
     add_completion=False,
@@ -129,6 +130,14 @@ def optimize(
         Path | None,
         typer.Option(help="Prices to use instead of the packaged ones.", rich_help_panel=MONEY, metavar="FILE"),
     ] = None,
+    price_term: Annotated[
+        str,
+        typer.Option(
+            help="How the machine is bought: `on-demand`, `spot`, `1-year` or `3-year`.",
+            rich_help_panel=MONEY,
+            metavar="TERM",
+        ),
+    ] = "on-demand",
     rate: Annotated[
         float | None,
         typer.Option(
@@ -211,6 +220,7 @@ def optimize(
             docker_image=docker_image,
             price_per_hour=price_per_hour,
             price_file=price_file,
+            price_term=price_term,
             rate=rate,
             output=output,
             cache_dir=cache_dir,
@@ -249,6 +259,9 @@ def serve(
     from optimizer.serving import serve_run
 
     serve_run(run, server=server, port=port)
+
+
+app.add_typer(commands)
 
 
 def main() -> None:

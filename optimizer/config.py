@@ -15,6 +15,7 @@ from optimizer.thresholds import AccuracyRule
 
 FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
 """`package.module:callable`, which returns a PyTorch model with example inputs."""
+from search.prices import Term
 
 ServerKind = Literal["embedded", "local", "docker", "remote"]
 
@@ -38,6 +39,7 @@ class OptimizeConfig(BaseModel):
     input_data: Path | None = None
     price_per_hour_usd: float | None = Field(default=None, gt=0)
     price_file: Path | None = None
+    price_term: Term = "on-demand"
     rate_to_serve_per_s: float | None = Field(default=None, gt=0)
     time_budget_s: float = Field(default=600.0, gt=0)
     storage: str | None = None

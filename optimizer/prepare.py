@@ -16,7 +16,8 @@ from optimizer.onnx_model import read_model
 from optimizer.shapes import with_shapes
 from optimizer.variants import JUDGING_SHARE, VariantRequest, default_precisions, usable_variants
 from search import events
-from search.cost import PriceError, price_for
+from search.cost import price_for
+from search.prices import PriceError
 from search.space import LARGEST_BATCH, MachineLimits, search_space
 
 if TYPE_CHECKING:
@@ -124,7 +125,12 @@ def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path) -> 
 
 def _price(config: OptimizeConfig, machine: Hardware) -> Price:
     try:
-        return price_for(machine_of(machine), price_file=config.price_file, per_hour=config.price_per_hour_usd)
+        return price_for(
+            machine_of(machine),
+            price_file=config.price_file,
+            per_hour=config.price_per_hour_usd,
+            term=config.price_term,
+        )
     except PriceError as error:
         what, _, fix = str(error).partition("\n")
         raise BadInput(what, fix) from error

@@ -42,6 +42,7 @@ def cli_reference() -> str:
         ("optimize", optimizer.cli.app, []),
         ("optimize doctor", optimizer.cli.app, ["doctor"]),
         ("optimize serve", optimizer.cli.app, ["serve"]),
+        ("optimize fleet", optimizer.cli.app, ["fleet"]),
         ("loadtest", loadgen.cli.app, []),
     )
     for name, app, arguments in apps:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from datetime import date
-from importlib import resources
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from search.prices import TERMS, PriceError, Term, read_prices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from search.prices import Instance
+
 GIB = 2**30
+JOULES_PER_KWH = 3.6e6
 SIMILAR_MEMORY = 0.15
 """Systems report less memory than is sold: what differs by no more than this share is the same size."""
-
-
-class PriceError(Exception):
-    """No price can be told. Two lines: what is wrong with which value, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,55 +41,25 @@ class Price:
     source: str  # a URL, or the option it came from
     as_of: str  # ISO date; "" for a price that the user gave
     describes: str  # what the price is for, and how it was derived where it is not a list price
+    term: Term | None = None  # None: as given by the user
+    other_terms_usd_per_hour: Mapping[Term, float] = field(
+        default_factory=dict
+    )  # the same machine, bought otherwise
 
 
-class Instance(BaseModel):
-    """A line of a price file: what a provider asks for one kind of machine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    provider: str
-    instance: str
-    region: str
-    usd_per_hour: float = Field(gt=0, allow_inf_nan=False)
-    vcpus: int = Field(ge=1)
-    memory_gib: float = Field(gt=0, allow_inf_nan=False)
-    gpu: str | None = Field(default=None, description="A word of the name that the driver gives, such as L4.")
-    gpu_count: int = Field(default=0, ge=0)
-    gpu_memory_gib: float | None = Field(default=None, gt=0, description="Of one GPU.")
-    as_of: date
-    source: str
-
-    @model_validator(mode="after")
-    def _gpu_is_complete(self) -> Instance:
-        if (self.gpu is None) != (self.gpu_count == 0):
-            raise ValueError("gpu and gpu_count belong together: both or neither")
-        return self
-
-    @property
-    def title(self) -> str:
-        """`AWS g5.xlarge in us-east-1 (4 vCPU, 16 GiB, 1 x A10G), on demand`."""
-        gpus = f", {self.gpu_count} x {self.gpu}" if self.gpu else ""
-        size = f"{self.vcpus} vCPU, {self.memory_gib:g} GiB{gpus}"
-        return f"{self.provider} {self.instance} in {self.region} ({size}), on demand"
-
-
-class PriceFile(BaseModel):
-    """A price file, such as the packaged `prices.json` beside this module."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    schema_version: Literal[1]
-    note: str = ""
-    instances: tuple[Instance, ...] = Field(min_length=1)
-
-
-def price_for(machine: Machine, *, price_file: Path | None = None, per_hour: float | None = None) -> Price:
+def price_for(
+    machine: Machine,
+    *,
+    price_file: Path | None = None,
+    per_hour: float | None = None,
+    term: Term = "on-demand",
+) -> Price:
     """The price of `machine`: the one given per hour, or the best match in the price file.
 
     A machine that names its own instance type gets that; one with GPUs the cheapest with the same GPUs; another
     the cheapest of its size. What matches nothing is scaled per GPU or per vCPU from what comes nearest, and
-    `describes` says so. Raises PriceError for a bad price, a bad file, and a GPU that the file does not know.
+    `describes` says so. Raises PriceError for a bad price, a bad file, a GPU that the file does not know, and
+    a machine that the file has no price for on these terms.
     """
     if per_hour is not None:
         if not 0 < per_hour < math.inf:
@@ -105,36 +72,53 @@ def price_for(machine: Machine, *, price_file: Path | None = None, per_hour: flo
     instances = read_prices(price_file).instances
     for instance in instances:
         if machine.instance_type == instance.instance:
-            return _list_price(instance)
-    return _by_gpu(machine, instances) if machine.gpu is not None else _by_size(machine, instances)
+            return _on_terms(term, [instance], instance.title)[0].price(term)
+    if machine.gpu is not None:
+        return _by_gpu(machine, instances, term)
+    return _by_size(machine, instances, term)
 
 
-def read_prices(path: Path | None = None) -> PriceFile:
-    """The prices in `path`, or the packaged ones. Raises PriceError, naming the key that is wrong."""
-    try:
-        source = path if path is not None else resources.files("search") / "prices.json"
-        return PriceFile.model_validate_json(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PriceError(f"The price file {path} cannot be read: {error}.\nCheck --price-file.") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Offer:
+    """An instance that is sold on the wanted terms."""
+
+    instance: Instance
+    usd_per_hour: float
+
+    def price(self, term: Term, *, factor: float = 1.0, note: str = "") -> Price:
+        as_of, source = self.instance.published(term)
+        others = {other: self.instance.usd_per_hour_on(other) for other in TERMS if other != term}
+        return Price(
+            usd_per_hour=self.usd_per_hour * factor,
+            source=source,
+            as_of=as_of.isoformat(),
+            describes=f"{note}{self.instance.title}, {_TERM_WORDS[term]}",
+            term=term,
+            other_terms_usd_per_hour={other: usd * factor for other, usd in others.items() if usd is not None},
+        )
+
+
+_TERM_WORDS: dict[Term, str] = {
+    "on-demand": "on demand",
+    "spot": "spot",
+    "1-year": "committed for a year",
+    "3-year": "committed for three years",
+}
+
+
+def _on_terms(term: Term, instances: Sequence[Instance], what: str) -> list[_Offer]:
+    """Those with a price on these terms. Raises PriceError where none has one."""
+    prices = ((instance, instance.usd_per_hour_on(term)) for instance in instances)
+    offers = [_Offer(instance=instance, usd_per_hour=usd) for instance, usd in prices if usd is not None]
+    if not offers:
         raise PriceError(
-            f"The price file {path} is not valid: {key}: {first['msg']}.\n"
-            "Correct that key; the packaged search/prices.json shows the format."
-        ) from error
+            f"The price file has no {term} price for {what}.\n"
+            "Say what it costs: --price-per-hour USD, or a --price-file that has it."
+        )
+    return offers
 
 
-def _list_price(instance: Instance, *, factor: float = 1.0, note: str = "") -> Price:
-    return Price(
-        usd_per_hour=instance.usd_per_hour * factor,
-        source=instance.source,
-        as_of=instance.as_of.isoformat(),
-        describes=f"{note}{instance.title}",
-    )
-
-
-def _by_gpu(machine: Machine, instances: Sequence[Instance]) -> Price:
+def _by_gpu(machine: Machine, instances: Sequence[Instance], term: Term) -> Price:
     assert machine.gpu is not None
     words = set(re.split(r"[\s-]+", machine.gpu.upper()))
     same = [entry for entry in instances if entry.gpu and entry.gpu.upper() in words and _gpu_fits(machine, entry)]
@@ -144,12 +128,14 @@ def _by_gpu(machine: Machine, instances: Sequence[Instance]) -> Price:
             f"There is no price for a machine with {machine.gpu} (known: {', '.join(known) or 'no GPU at all'}).\n"
             "Say what it costs: --price-per-hour USD"
         )
-    exact = [entry for entry in same if entry.gpu_count == machine.gpu_count]
+    offers = _on_terms(term, same, f"a machine with {machine.gpu}")
+    exact = [offer for offer in offers if offer.instance.gpu_count == machine.gpu_count]
     if exact:
-        return _list_price(min(exact, key=lambda entry: entry.usd_per_hour), note="cheapest with this GPU: ")
-    nearest = min(same, key=lambda entry: entry.usd_per_hour / entry.gpu_count)
-    note = f"{machine.gpu_count} x {nearest.gpu}, scaled by the number of GPUs from "
-    return _list_price(nearest, factor=machine.gpu_count / nearest.gpu_count, note=note)
+        cheapest = min(exact, key=lambda offer: offer.usd_per_hour)
+        return cheapest.price(term, note="cheapest with this GPU: ")
+    nearest = min(offers, key=lambda offer: offer.usd_per_hour / offer.instance.gpu_count)
+    note = f"{machine.gpu_count} x {nearest.instance.gpu}, scaled by the number of GPUs from "
+    return nearest.price(term, factor=machine.gpu_count / nearest.instance.gpu_count, note=note)
 
 
 def _gpu_fits(machine: Machine, entry: Instance) -> bool:
@@ -159,31 +145,34 @@ def _gpu_fits(machine: Machine, entry: Instance) -> bool:
     return _distance(machine.gpu_memory_bytes / GIB, entry.gpu_memory_gib) <= SIMILAR_MEMORY
 
 
-def _by_size(machine: Machine, instances: Sequence[Instance]) -> Price:
+def _by_size(machine: Machine, instances: Sequence[Instance], term: Term) -> Price:
     memory_gib = machine.memory_bytes / GIB
     without_gpu = [entry for entry in instances if entry.gpu is None]
     if not without_gpu:
         raise PriceError("The price file has no machine without a GPU.\nGive --price-per-hour USD")
+    offers = _on_terms(term, without_gpu, "a machine without a GPU")
     exact = [
-        entry
-        for entry in without_gpu
-        if entry.vcpus == machine.vcpus and _distance(memory_gib, entry.memory_gib) <= SIMILAR_MEMORY
+        offer
+        for offer in offers
+        if offer.instance.vcpus == machine.vcpus
+        and _distance(memory_gib, offer.instance.memory_gib) <= SIMILAR_MEMORY
     ]
     if exact:
-        return _list_price(min(exact, key=lambda entry: entry.usd_per_hour), note="cheapest of this size: ")
+        cheapest = min(exact, key=lambda offer: offer.usd_per_hour)
+        return cheapest.price(term, note="cheapest of this size: ")
 
-    def unlikeness(entry: Instance) -> tuple[float, float, float]:
-        memory_per_vcpu = entry.memory_gib / entry.vcpus
+    def unlikeness(offer: _Offer) -> tuple[float, float, float]:
+        vcpus = offer.instance.vcpus
         return (
-            abs(math.log(memory_gib / machine.vcpus / memory_per_vcpu)),
-            abs(math.log(machine.vcpus / entry.vcpus)),
-            entry.usd_per_hour / entry.vcpus,
+            abs(math.log(memory_gib / machine.vcpus * vcpus / offer.instance.memory_gib)),
+            abs(math.log(machine.vcpus / vcpus)),
+            offer.usd_per_hour / vcpus,
         )
 
-    nearest = min(without_gpu, key=unlikeness)
-    how = "nearest is" if nearest.vcpus == machine.vcpus else "scaled per vCPU from"
+    nearest = min(offers, key=unlikeness)
+    how = "nearest is" if nearest.instance.vcpus == machine.vcpus else "scaled per vCPU from"
     note = f"{machine.vcpus} vCPU and {memory_gib:.0f} GiB match no known instance; {how} "
-    return _list_price(nearest, factor=machine.vcpus / nearest.vcpus, note=note)
+    return nearest.price(term, factor=machine.vcpus / nearest.instance.vcpus, note=note)
 
 
 def _distance(size: float, other: float) -> float:
@@ -206,3 +195,10 @@ def replicas(rate_to_serve_per_s: float, certified_rate_per_s: float, *, headroo
     if not rate_to_serve_per_s > 0 or not 0 < usable_per_s < math.inf or headroom < 0:
         raise ValueError(f"{rate_to_serve_per_s}/s cannot be served at {certified_rate_per_s}/s, {headroom=}")
     return max(1, math.ceil(rate_to_serve_per_s / usable_per_s - 1e-9))  # 3.3 / 1.1 is three machines, not four
+
+
+def energy_kwh_per_million_inferences(power_w: float, rate_per_s: float) -> float:
+    """What 1,000,000 inferences take at a mean power while `rate_per_s` is answered. Raises ValueError."""
+    if not 0 < rate_per_s < math.inf or not 0 <= power_w < math.inf:
+        raise ValueError(f"{power_w} W at {rate_per_s}/s say nothing about energy per inference")
+    return power_w / rate_per_s * 1e6 / JOULES_PER_KWH

@@ -44,6 +44,8 @@ def cost_of(
             source=price.source,
             as_of=price.as_of,
             describes=price.describes,
+            term=price.term,
+            other_terms_usd_per_hour=dict(price.other_terms_usd_per_hour),
         ),
         cost_per_million_inferences_usd=cost_per_million_inferences_usd(price.usd_per_hour, rate),
         baseline_cost_per_million_inferences_usd=None
@@ -52,7 +54,23 @@ def cost_of(
         rate_to_serve_per_s=rate_to_serve_per_s,
         replicas=needed,
         total_usd_per_hour=None if needed is None else needed * price.usd_per_hour,
+        energy_kwh_per_million_inferences=energy_of(winner),
+        baseline_energy_kwh_per_million_inferences=None if baseline is None else energy_of(baseline),
     )
+
+
+def energy_of(trial: Trial) -> float | None:
+    """kWh per million inferences while the certified rate was answered; None where power was not measured."""
+    from search.cost import JOULES_PER_KWH, energy_kwh_per_million_inferences
+
+    measured = trial.measurement
+    if trial.certificate is None or measured is None or measured.gpu is None:
+        return None
+    if measured.gpu.energy_per_1000_inferences_j is not None:
+        return measured.gpu.energy_per_1000_inferences_j * 1000 / JOULES_PER_KWH
+    if measured.gpu.power_w is None:
+        return None
+    return energy_kwh_per_million_inferences(measured.gpu.power_w, measured.achieved_rate_per_s)
 
 
 def alternatives_to(winner: Trial, trials: Sequence[Trial]) -> tuple[TrialRecord, ...]:

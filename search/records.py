@@ -6,6 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from search.prices import Term
+
 SCHEMA_VERSION: Literal[1] = 1
 
 
@@ -163,6 +165,10 @@ class PriceRecord(Record):
     source: str
     as_of: str
     describes: str
+    term: Term | None = Field(default=None, description="How the machine is bought; null: a price that was given.")
+    other_terms_usd_per_hour: dict[Term, float] = Field(
+        default_factory=dict, description="The same machine bought otherwise, where the price file says."
+    )
 
 
 class CostRecord(Record):
@@ -174,6 +180,10 @@ class CostRecord(Record):
     rate_to_serve_per_s: float | None
     replicas: int | None
     total_usd_per_hour: float | None
+    energy_kwh_per_million_inferences: float | None = Field(
+        default=None, description="Of the GPUs alone at the certified rate; null where power was not measured."
+    )
+    baseline_energy_kwh_per_million_inferences: float | None = None
 
 
 class ModelRecord(Record):

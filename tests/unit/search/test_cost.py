@@ -4,12 +4,12 @@ import pytest
 
 from search.cost import (
     Machine,
-    PriceError,
     cost_per_million_inferences_usd,
+    energy_kwh_per_million_inferences,
     price_for,
-    read_prices,
     replicas,
 )
+from search.prices import PriceError, read_prices
 
 GIB = 2**30
 
@@ -79,6 +79,54 @@ def test_other_sizes_are_scaled_per_vcpu_and_say_so(prices):
     assert price.usd_per_hour == pytest.approx(0.2 * 6 / 4)
     assert "scaled per vCPU from Acme small" in price.describes
     assert "fat" in price_for(machine(vcpus=6, memory_gib=90), price_file=path).describes
+
+
+def test_the_wanted_term_is_priced_and_the_others_are_kept(prices):
+    path = prices(
+        entry(instance="a", one_year_usd_per_hour=0.15),
+        entry(
+            instance="b",
+            usd_per_hour=0.3,
+            one_year_usd_per_hour=0.12,
+            spot_usd_per_hour=0.05,
+            terms_as_of="2025-03-04",
+            terms_source="https://acme.example/committed",
+        ),
+    )
+    price = price_for(machine(), price_file=path, term="1-year")
+    assert (price.usd_per_hour, price.term) == (0.12, "1-year")
+    assert (price.as_of, price.source) == ("2025-03-04", "https://acme.example/committed")
+    assert price.other_terms_usd_per_hour == {"on-demand": 0.3, "spot": 0.05}
+    assert price.describes.endswith("Acme b in moon-1 (4 vCPU, 16 GiB), committed for a year")
+    on_demand = price_for(machine(), price_file=path)
+    assert (on_demand.usd_per_hour, on_demand.as_of) == (0.2, "2025-01-02")
+
+
+def test_other_terms_are_scaled_like_the_price(prices):
+    path = prices(entry(gpu="L4", gpu_count=4, usd_per_hour=4.0, one_year_usd_per_hour=2.0))
+    price = price_for(machine(gpu="NVIDIA L4", gpu_count=1), price_file=path)
+    assert (price.usd_per_hour, price.other_terms_usd_per_hour) == (1.0, {"1-year": 0.5})
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [machine(), machine(gpu="NVIDIA L4", gpu_count=1), machine(instance_type="small")],
+)
+def test_a_term_without_a_price_is_not_made_up(prices, wanted):
+    path = prices(entry(), entry(instance="gpu", gpu="L4", gpu_count=1))
+    with pytest.raises(PriceError, match="no spot price") as caught:
+        price_for(wanted, price_file=path, term="spot")
+    assert "--price-per-hour" in str(caught.value).splitlines()[1]
+
+
+def test_the_packaged_file_knows_no_spot_price():
+    assert not any(instance.spot_usd_per_hour for instance in read_prices().instances)
+
+
+def test_committing_is_cheaper_than_buying_by_the_hour():
+    known = [entry for entry in read_prices().instances if entry.one_year_usd_per_hour]
+    assert known
+    assert all(0.5 < entry.one_year_usd_per_hour / entry.usd_per_hour < 0.75 for entry in known)
 
 
 def test_a_machine_without_gpu_is_not_priced_by_one(prices):
@@ -191,6 +239,13 @@ def test_gpus_by_the_names_that_drivers_give(gpu, memory_mib, instance):
 def test_cost_per_million_inferences():
     # 1000/s for an hour are 3.6 million inferences; at 7.20 USD an hour that is 2 USD a million.
     assert cost_per_million_inferences_usd(7.2, 1000) == pytest.approx(2.0)
+
+
+def test_energy_per_million_inferences():
+    # 72 W while 1000/s are answered: 1000 s for a million, 72,000 J, 0.02 kWh.
+    assert energy_kwh_per_million_inferences(72.0, 1000.0) == pytest.approx(0.02)
+    with pytest.raises(ValueError, match="say nothing"):
+        energy_kwh_per_million_inferences(72.0, 0.0)
 
 
 @pytest.mark.parametrize("rate", [0.0, -5.0, float("nan"), float("inf")])

@@ -1,0 +1,78 @@
+"""A finished run's directory, read back: its recommendation and its trials."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from loadgen.user_errors import BadInput
+from search.files import whole_lines
+from search.ledger import TRIALS_FILE
+from search.records import RecommendationRecord, TrialRecord
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECOMMENDATION_FILE = "recommendation.json"
+
+
+def read_recommendation(directory: Path) -> RecommendationRecord:
+    """What the run recommended. Raises BadInput where it found nothing, was not finished, or cannot be read."""
+    path = directory / RECOMMENDATION_FILE
+    if not path.is_file():
+        raise _no_recommendation(directory)
+    try:
+        return RecommendationRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    except ValidationError as error:
+        raise BadInput(
+            f"{path} is not a recommendation: {first_problem(error)}.",
+            "It was cut short, changed, or written by another version; run optimize again.",
+        ) from error
+
+
+def read_trials(directory: Path) -> tuple[TrialRecord, ...]:
+    """The finished trials in order; empty where there is no trials file. Raises BadInput for a damaged one."""
+    path = directory / TRIALS_FILE
+    trials: list[TrialRecord] = []
+    try:
+        trials.extend(TrialRecord.model_validate_json(line) for line in whole_lines(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read: {error}.", "Check the file.") from error
+    except ValidationError as error:
+        raise BadInput(
+            f"Line {len(trials) + 1} of {path} is not a trial: {first_problem(error)}.",
+            "It was changed or written by another version; run optimize again.",
+        ) from error
+    return tuple(trials)
+
+
+def first_problem(error: ValidationError) -> str:
+    """Where the first error is, and what is wrong there."""
+    first: Any = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else str(first["msg"])
+
+
+def _no_recommendation(directory: Path) -> BadInput:
+    if not directory.is_dir():
+        return BadInput(
+            f"{directory} is not a directory.", "Give the directory of a run, such as runs/MODEL-TIME."
+        )
+    trials = read_trials(directory)
+    if not trials:
+        return BadInput(
+            f"{directory} holds no finished run: there is no {RECOMMENDATION_FILE} in it.",
+            "Give the directory that optimize named as its output.",
+        )
+    if not any(trial.state == "complete" for trial in trials):
+        return BadInput(
+            f"The run in {directory} was not finished, or nothing keeps its limit ({len(trials)} trials).",
+            f"optimize report {directory} shows its trials; go on with optimize --resume {directory}",
+        )
+    return BadInput(
+        f"The run in {directory} was not finished: {len(trials)} trials, and nothing certified.",
+        f"Finish it with optimize --resume {directory}",
+    )
