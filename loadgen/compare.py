@@ -76,10 +76,9 @@ def check_comparable(baseline: LoadTestRecord, order: Order) -> None:
 def compare(baseline: LoadTestRecord, now: LoadTestRecord) -> tuple[ComparisonRecord, ...]:
     """Capacity for two searches, p99 for two runs; empty where this run is too short to bound the figure."""
     if now.capacity is not None:
-        return _compared(
-            "highest rate", "requests/s", _bounds_of_capacity(baseline), _bounds_of_capacity(now), True
-        )
-    return _compared("p99", "ms", _bounds_of_p99(baseline), _bounds_of_p99(now), False)
+        rates = _bounds_of_capacity(baseline), _bounds_of_capacity(now)
+        return compared("highest rate", "requests/s", *rates, more_is_better=True)
+    return compared("p99", "ms", _bounds_of_p99(baseline), _bounds_of_p99(now), more_is_better=False)
 
 
 Bounds = tuple[float, float, float]
@@ -105,10 +104,10 @@ def _log(value: float) -> float:
     return math.log(value) if value > 0 else -math.inf
 
 
-def _compared(
-    figure: str, unit: str, before: Bounds | None, now: Bounds | None, more_is_better: bool
+def compared(
+    figure: str, unit: str, before: Bounds | None, now: Bounds | None, *, more_is_better: bool
 ) -> tuple[ComparisonRecord, ...]:
-    """Empty where a bound is missing that it takes to say that this run is not worse."""
+    """The figure judged; empty where a bound is missing that it takes to say that this run is not worse."""
     if before is None or now is None:
         return ()
     low, ratio, high = ratio_bounds(before, now)

@@ -177,6 +177,14 @@ def optimize(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.", rich_help_panel=RUN)] = 0,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of an earlier run: the exit code is 97 when this one is worse by more than noise.",
+            rich_help_panel=RUN,
+            metavar="RUN_DIR",
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and start nothing.", rich_help_panel=RUN)
     ] = False,
@@ -191,7 +199,8 @@ def optimize(
 
     `optimize --model m.onnx --p99 50ms`
 
-    Exit codes: 0 found, 99 no configuration keeps the limit, 2 bad input, 130 interrupted, 1 a bug.
+    Exit codes: 0 found, 97 worse than --baseline, 99 no configuration keeps the limit, 2 bad input,
+    130 interrupted, 1 a bug.
     """
     if context.invoked_subcommand is not None:
         return
@@ -238,7 +247,8 @@ def optimize(
     if dry_run:
         session.show_plan(config, notes)
     else:
-        raise typer.Exit(session.run(config, notes, as_json=json, resume=resume is not None))
+        code = session.run(config, notes, as_json=json, resume=resume is not None, baseline=baseline)
+        raise typer.Exit(code)
 
 
 @app.command()

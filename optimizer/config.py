@@ -12,10 +12,10 @@ from optimizer.errors import BadInput
 from optimizer.model_source import FACTORY
 from optimizer.precisions import IoPrecision, Precision
 from optimizer.thresholds import AccuracyRule
+from search.prices import Term
 
 FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
 """`package.module:callable`, which returns a PyTorch model with example inputs."""
-from search.prices import Term
 
 ServerKind = Literal["embedded", "local", "docker", "remote"]
 

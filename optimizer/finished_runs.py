@@ -9,6 +9,7 @@ import typer
 
 commands = typer.Typer()
 
+RUN = typer.Argument(help="Output directory of a run.", metavar="RUN_DIR")
 RUNS = typer.Argument(help="Output directories of runs of the same model.", metavar="RUN_DIR...")
 
 
@@ -72,3 +73,50 @@ def fleet(
     from optimizer.fleet_view import fleet_view
 
     Console(highlight=False).print(fleet_view(plan))
+
+
+@commands.command()
+def report(
+    run: Annotated[Path, RUN],
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print it as Markdown, for a pull request, instead.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="The page. Default: report.html in the run's directory.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Write a run's report: one HTML page that needs no network. A run that found nothing has one as well."""
+    from optimizer.reports.write import markdown_report, write_report
+
+    if markdown:
+        typer.echo(markdown_report(run), nl=False)
+    else:
+        typer.echo(write_report(run, output=output))
+
+
+@commands.command()
+def compare(
+    before: Annotated[Path, typer.Argument(help="Output directory of the earlier run.", metavar="RUN_A")],
+    now: Annotated[Path, typer.Argument(help="Output directory of the later run.", metavar="RUN_B")],
+    tolerance: Annotated[
+        float, typer.Option(help="Differences of a share below this are never called worse or better.")
+    ] = 0.02,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON on stdout.")] = False,
+) -> None:
+    """Compare two runs under one limit: capacity, p99, cost and accuracy, with confidence intervals.
+
+    Exit codes: 0 not worse, 97 worse by more than the uncertainties of both, 2 bad input.
+    """
+    from optimizer.comparing import compare_directories, comparison_markdown, comparison_view, exit_code_of
+
+    comparison = compare_directories(before, now, tolerance=tolerance)
+    if json:
+        typer.echo(comparison.model_dump_json(indent=2))
+    elif markdown:
+        typer.echo(comparison_markdown(comparison), nl=False)
+    else:
+        from rich.console import Console
+
+        Console(highlight=False).print(comparison_view(comparison))
+    raise typer.Exit(exit_code_of(comparison))

@@ -42,6 +42,8 @@ def cli_reference() -> str:
         ("optimize", optimizer.cli.app, []),
         ("optimize doctor", optimizer.cli.app, ["doctor"]),
         ("optimize serve", optimizer.cli.app, ["serve"]),
+        ("optimize report", optimizer.cli.app, ["report"]),
+        ("optimize compare", optimizer.cli.app, ["compare"]),
         ("optimize fleet", optimizer.cli.app, ["fleet"]),
         ("loadtest", loadgen.cli.app, []),
     )

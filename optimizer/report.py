@@ -37,7 +37,9 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
     repository = directory / found.repository
     parts.append(Text.from_markup(f"[bold]Serve[/bold]  {escape(str(repository))}", overflow="fold"))
     parts.append(
-        Text.from_markup(f"[bold]Files[/bold]  {escape(str(directory))}/recommendation.json, trials.jsonl")
+        Text.from_markup(
+            f"[bold]Files[/bold]  {escape(str(directory))}/report.html, recommendation.json, trials.jsonl"
+        )
     )
     return Group(*parts)
 

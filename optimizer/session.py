@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from search.events import OnEvent
+    from search.records import RecommendationRecord
 
 LOG_FILE = "optimize.log"
 LOCK_FILE = ".lock"
@@ -30,10 +31,15 @@ LOCK_FILE = ".lock"
 log = logging.getLogger("tritune")
 
 
-def run(config: OptimizeConfig, notes: list[str], *, as_json: bool, resume: bool) -> int:
-    """Carry out the run and show its answer; returns the exit code."""
+def run(
+    config: OptimizeConfig, notes: list[str], *, as_json: bool, resume: bool, baseline: Path | None = None
+) -> int:
+    """Carry out the run and show its answer; returns the exit code, which tells of a worse one than `baseline`."""
     from optimizer.pipeline import optimize
     from optimizer.report import recommendation_view
+    from optimizer.verdict import NothingFound
+
+    before = None if baseline is None else _read_baseline(baseline, config)
 
     _make_directory(config.output, resume=resume)
     stderr = Console(stderr=True)
@@ -49,12 +55,47 @@ def run(config: OptimizeConfig, notes: list[str], *, as_json: bool, resume: bool
                 on_event(events.Note(text="Finishing with the best so far. Ctrl-C again stops now.", warning=True))
 
             with finish_on_first_interrupt(announce) as stop:
-                found = optimize(config, on_event=on_event, stop=stop)
+                try:
+                    found = optimize(config, on_event=on_event, stop=stop)
+                except NothingFound:
+                    _write_report(config.output, on_event)
+                    raise
+            _write_report(config.output, on_event)
     if as_json:
         print(found.model_dump_json(indent=2))  # noqa: T201
     else:
         Console().print(recommendation_view(found, config.output))
-    return 0
+    if baseline is None or before is None:
+        return 0
+    return _show_comparison(before, found, names=(str(baseline), str(config.output)), on_stderr=as_json)
+
+
+def _read_baseline(directory: Path, config: OptimizeConfig) -> RecommendationRecord:
+    from optimizer.comparing import read_baseline
+
+    return read_baseline(directory, limit_ms=config.limit_ms, quantile=config.quantile)
+
+
+def _show_comparison(
+    before: RecommendationRecord, now: RecommendationRecord, *, names: tuple[str, str], on_stderr: bool
+) -> int:
+    from optimizer.comparing import TOLERANCE, comparison_view, exit_code_of
+    from search.comparison import compare_runs
+
+    comparison = compare_runs(before, now, names=names, tolerance=TOLERANCE)
+    Console(stderr=on_stderr, highlight=False).print(comparison_view(comparison))
+    return exit_code_of(comparison)
+
+
+def _write_report(directory: Path, on_event: OnEvent) -> None:
+    """Write the run's page. The answer is on the disk already, and nothing about a page may lose it."""
+    from optimizer.reports.write import write_report
+
+    try:
+        write_report(directory)
+    except Exception as error:
+        log.exception("no report")
+        on_event(events.Note(text=f"report.html was not written: {error}", warning=True))
 
 
 def show_plan(config: OptimizeConfig, notes: list[str]) -> None:

@@ -6,15 +6,26 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from model_repo.spec import ServingConfig
+    from search.records import ConfigRecord
 
 
 def knobs_text(config: ServingConfig) -> str:
     """Such as `fp32, batch 8, 2 instances x 1 thread, delay 1 ms`; on a GPU the backend too."""
+    engine = config.engine
+    return _text(config, engine.backend, engine.precision, on_gpu=engine.device == "gpu")
+
+
+def record_text(config: ConfigRecord, *, on_gpu: bool) -> str:
+    """The same for a configuration that was written down."""
+    backend, _, precision = config.engine.partition("-")
+    return _text(config, backend, precision or config.engine, on_gpu=on_gpu)
+
+
+def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *, on_gpu: bool) -> str:
     batch = f"batch {config.max_batch_size}" if config.max_batch_size > 1 else "no batching"
     instances = f"{config.instance_count} instance" + ("s" if config.instance_count > 1 else "")
-    engine = config.engine
-    name = f"{engine.backend} {engine.precision}" if engine.device == "gpu" else engine.precision
-    parts = [name, batch, instances + _threads(config)]
+    name = f"{backend} {precision}" if on_gpu else precision
+    parts = [name, batch, instances + ("" if on_gpu else _threads(config.intra_op_threads))]
     if config.cuda_graph_batch_sizes:
         parts.append("CUDA graphs")
     if config.max_queue_delay_us:
@@ -22,9 +33,7 @@ def knobs_text(config: ServingConfig) -> str:
     return ", ".join(parts)
 
 
-def _threads(config: ServingConfig) -> str:
-    if config.engine.device == "gpu":
-        return ""
-    if config.intra_op_threads == 0:
+def _threads(count: int) -> str:
+    if count == 0:
         return " x all cores"
-    return f" x {config.intra_op_threads} thread" + ("s" if config.intra_op_threads > 1 else "")
+    return f" x {count} thread" + ("s" if count > 1 else "")

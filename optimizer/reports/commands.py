@@ -1,0 +1,82 @@
+"""The commands that repeat a run, and those that use its answer."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optimizer.config import OptimizeConfig
+    from optimizer.reports.evidence import Evidence
+    from optimizer.thresholds import AccuracyRule
+
+
+def commands(evidence: Evidence) -> list[tuple[str, str]]:
+    """Pairs of what for and the command."""
+    directory = shlex.quote(str(evidence.directory))
+    pairs = [("Run it again", _optimize(evidence))]
+    if evidence.found is None:
+        return [*pairs, ("Go on with this run", f"optimize --resume {directory}")]
+    certificate = evidence.found.winner.certificate
+    assert certificate is not None
+    name = shlex.quote(evidence.model_name)
+    test = (
+        f"loadtest http://127.0.0.1:8000 --model {name} --rate {certificate.rate_per_s:.0f} --duration 60s "
+        f"--p{100 * evidence.slo.quantile:g} {evidence.slo.limit_ms:g}ms"
+    )
+    return [
+        *pairs,
+        ("Serve the answer", f"optimize serve {directory} --port 8000"),
+        ("Check its promise", test),
+        ("Compare with a later run", f"optimize compare {directory} LATER_RUN_DIR"),
+    ]
+
+
+def _optimize(evidence: Evidence) -> str:
+    if evidence.config is not None:
+        return "optimize " + " ".join(_arguments(evidence.config))
+    assert evidence.found is not None
+    model, slo = evidence.found.model, evidence.slo
+    return f"optimize --model {shlex.quote(model.file)} --p99 {slo.limit_ms:g}ms --seed {evidence.found.seed}"
+
+
+def _arguments(config: OptimizeConfig) -> Iterator[str]:
+    """The options that decide the run; those at their defaults are left out."""
+    usual = type(config).model_fields
+    yield f"--model {shlex.quote(str(config.model))} --p99 {config.limit_ms:g}ms"
+    for name, shape in config.shapes.items():
+        yield "--shape " + shlex.quote(f"{name}:{','.join(map(str, shape))}")
+    values = {
+        "--confidence": (config.confidence, 0.95),
+        "--input-data": (config.input_data, None),
+        "--precisions": (config.precisions and ",".join(config.precisions), None),
+        "--calibration-data": (config.calibration_data, None),
+        "--accuracy": (_accuracy(config.accuracy), "strict"),
+        "--io-precision": (config.io_precision, usual["io_precision"].default),
+        "--server": (config.server, usual["server"].default),
+        "--server-url": (_without_password(config.server_url), None),
+        "--server-repository": (config.server_repository, None),
+        "--docker-image": (config.docker_image, None),
+        "--price-per-hour": (config.price_per_hour_usd, None),
+        "--price-file": (config.price_file, None),
+        "--price-term": (config.price_term, usual["price_term"].default),
+        "--rate": (config.rate_to_serve_per_s, None),
+    }
+    for option, (value, default) in values.items():
+        if value is not None and value != default:
+            yield f"{option} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"
+    yield f"--time-budget {config.time_budget_s:g}s --seed {config.seed}"
+
+
+def _accuracy(rule: AccuracyRule) -> str:
+    return ",".join([rule.level, *(f"{name}={value:g}" for name, value in rule.changes)])
+
+
+def _without_password(url: str | None) -> str | None:
+    if url is None or "@" not in url:
+        return url
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,0 +1,53 @@
+"""The report as one self-contained page: its styles, its data and the plotting library are inside."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from optimizer.reports import tables, words
+from optimizer.reports.commands import commands
+from optimizer.reports.plots import plots
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+    from optimizer.reports.evidence import Evidence
+
+TEMPLATES = files("optimizer.reports") / "templates"
+
+
+def html_page(evidence: Evidence) -> str:
+    """The whole page. Whatever comes from the model or the run is escaped by the template engine."""
+    template = _environment().from_string(_template("report.html"))
+    return template.render(
+        evidence=evidence,
+        found=evidence.found,
+        headline=words.headline(evidence),
+        saving=words.saving(evidence),
+        replicas_needed=words.replicas_needed(evidence),
+        promise=words.promise(evidence.slo),
+        plots=plots(evidence),
+        comparison=tables.comparison(evidence),
+        stages=tables.stages(evidence),
+        spent=list(tables.spent(evidence)),
+        trials=tables.trials(evidence),
+        accuracy=tables.accuracy(evidence),
+        replicas=tables.replicas(evidence),
+        price=tables.price(evidence),
+        machine=tables.machine(evidence),
+        commands=commands(evidence),
+        inlined=_template,
+    )
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, StrictUndefined
+
+    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
+@cache
+def _template(name: str) -> str:
+    return TEMPLATES.joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,68 @@
+"""The report as Markdown for a pull request: the answer, the comparison, and the rest folded away."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from optimizer.reports import tables, words
+from optimizer.reports.commands import commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from optimizer.reports.evidence import Evidence
+    from optimizer.reports.tables import Table
+
+
+def markdown(evidence: Evidence) -> str:
+    """GitHub's kind of Markdown."""
+    return "\n".join(_lines(evidence)) + "\n"
+
+
+def _lines(evidence: Evidence) -> Iterator[str]:
+    yield f"## {_plain(evidence.model_name)}: {words.headline(evidence)}"
+    yield f"\n**{_plain(words.saving(evidence))}**"
+    needed = words.replicas_needed(evidence)
+    if needed:
+        yield f"\n{needed}"
+    if evidence.found is not None:
+        yield f"\n{_plain(evidence.found.reason)}"
+    yield from _table(tables.comparison(evidence))
+    yield from _folded("Accuracy per precision", tables.accuracy(evidence))
+    yield from _folded("Where the time goes", tables.stages(evidence))
+    yield from _folded("Cost per number of replicas", tables.replicas(evidence))
+    yield from _folded("Price", tables.price(evidence))
+    if evidence.trials:
+        spent = ", ".join(f"{name} {value}" for name, value in tables.spent(evidence))
+        yield from _folded(f"{len(evidence.trials)} trials ({spent})", tables.trials(evidence))
+    yield from _folded("Machine and versions", tables.machine(evidence))
+    yield "\n```sh"
+    for what, command in commands(evidence):
+        yield f"{command.replace('`', '')}  # {what.lower()}"
+    yield "```"
+
+
+def _folded(title: str, table: Table | None) -> Iterator[str]:
+    if table is not None:
+        yield f"\n<details><summary>{_plain(title)}</summary>"
+        yield from _table(table)
+        yield "\n</details>"
+
+
+def _table(table: Table | None) -> Iterator[str]:
+    if table is None or not table.rows:
+        return
+    width = len(table.rows[0])
+    headings = table.headings or ("",) * width
+    aligned = ["---:" if cell.style == "number" else "---" for cell in table.rows[0]]
+    yield ""
+    yield f"| {' | '.join(_plain(heading) for heading in headings)} |"
+    yield f"| {' | '.join(aligned)} |"
+    for row in table.rows:
+        yield f"| {' | '.join(_plain(cell.text) for cell in row)} |"
+
+
+def _plain(text: str) -> str:
+    """Text that stays text: nothing in it is taken for markup, and it keeps to its line and cell."""
+    return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", " ".join(text.split()))

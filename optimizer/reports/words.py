@@ -1,0 +1,123 @@
+"""Figures as text, the same in the page and in Markdown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from optimizer.report import dollars
+from search.words import record_text
+
+if TYPE_CHECKING:
+    from optimizer.reports.evidence import Evidence
+    from search.records import CertificateRecord, Slo, TrialRecord
+
+UNKNOWN = "–"
+
+KNOBS = {
+    "engine": "engine",
+    "max_batch_size": "maximum batch size",
+    "instance_count": "instances",
+    "intra_op_threads": "threads each",
+    "max_queue_delay_us": "queue delay",
+    "preferred_batch_sizes": "preferred batch sizes",
+    "cuda_graph_batch_sizes": "CUDA graphs",
+}
+
+
+def promise(slo: Slo) -> str:
+    """`p99 within 50 ms`."""
+    return f"p{100 * slo.quantile:g} within {slo.limit_ms:g} ms"
+
+
+def rate(per_s: float | None) -> str:
+    """With thousands separated, and decimals only for small rates."""
+    if per_s is None:
+        return UNKNOWN
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
+def ms(value: float | None) -> str:
+    """Three significant digits, as many more as it takes above 1000."""
+    if value is None:
+        return UNKNOWN
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def money(usd: float | None) -> str:
+    """Dollars, three digits at least."""
+    return UNKNOWN if usd is None else dollars(usd)
+
+
+def certified_p99(certificate: CertificateRecord) -> str:
+    """`22.4 ms (19.8 to 31.4 at 95 %)`."""
+    return (
+        f"{ms(certificate.p99_ms)} ms ({ms(certificate.p99_low_ms)} to {ms(certificate.p99_high_ms)} "
+        f"at {100 * certificate.confidence:g} %)"
+    )
+
+
+def headline(evidence: Evidence) -> str:
+    """The answer in a few words."""
+    found = evidence.found
+    if found is None:
+        return f"No configuration is certified to keep {promise(evidence.slo)}"
+    certificate = found.winner.certificate
+    assert certificate is not None
+    return f"{rate(certificate.rate_per_s)} requests/s with {promise(evidence.slo)}"
+
+
+def saving(evidence: Evidence) -> str:
+    """What the recommendation saves against the baseline, or why that is not known."""
+    found = evidence.found
+    if found is None:
+        return _why_nothing(evidence)
+    if evidence.baseline is None:
+        return "Nothing to save: Triton's default configuration is the best that was found."
+    cost, other = found.cost, found.cost.baseline_cost_per_million_inferences_usd
+    if found.gain is None or other is None:
+        return "The saving is not known: there was no time to certify a rate for Triton's default configuration."
+    now = cost.cost_per_million_inferences_usd
+    change = 1 - now / other
+    if abs(change) < 0.005:
+        return f"As cheap as Triton's default configuration: {money(now)} per million inferences."
+    direction = "cheaper" if change > 0 else "dearer"
+    return (
+        f"{100 * abs(change):.0f} % {direction} than Triton's default configuration: {money(now)} instead of "
+        f"{money(other)} per million inferences; {found.gain:.2f} times its certified rate."
+    )
+
+
+def replicas_needed(evidence: Evidence) -> str | None:
+    """How many replicas the rate that was asked for takes; None where none was."""
+    cost = None if evidence.found is None else evidence.found.cost
+    if cost is None or cost.replicas is None or cost.total_usd_per_hour is None:
+        return None
+    plural = "s" if cost.replicas > 1 else ""
+    return (
+        f"{rate(cost.rate_to_serve_per_s)} requests/s take {cost.replicas} replica{plural}: "
+        f"{money(cost.total_usd_per_hour)} an hour."
+    )
+
+
+def knobs(evidence: Evidence, trial: TrialRecord) -> str:
+    """The trial's configuration."""
+    return record_text(trial.config, on_gpu=evidence.on_gpu)
+
+
+def _why_nothing(evidence: Evidence) -> str:
+    trials = evidence.trials
+    if not trials:
+        return "No trial was finished."
+    if any(trial.state == "complete" for trial in trials):
+        return (
+            f"The run ended before a rate was certified, after {len(trials)} trials. "
+            f"Go on with optimize --resume {evidence.directory}"
+        )
+    alone = [(t.lone_latency_ms, t) for t in trials if t.state == "infeasible" and t.lone_latency_ms is not None]
+    if not alone:
+        return f"None of {len(trials)} trials could be measured to the limit; their reasons are below."
+    fastest_ms, best = min(alone, key=lambda pair: pair[0])
+    return (
+        f"The fastest of {len(trials)} trials, {knobs(evidence, best)}, answers single requests on an idle server "
+        f"in {ms(fastest_ms)} ms."
+    )

@@ -1,0 +1,84 @@
+"""`optimize compare`: its exit code, what it prints, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from recommendations import certificate, recommendation, trial
+
+from optimizer.cli import run_command
+from search.convert import trial_to_record
+from search.records import Slo
+
+RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first-light"
+
+
+def run(folder: Path, rate: float, **changes: object) -> str:
+    winner = trial(
+        rate_at_limit_per_s=rate,
+        rate_low_per_s=rate * 0.98,
+        rate_high_per_s=rate * 1.02,
+        certificate=certificate(0.9 * rate),
+    )
+    folder.mkdir()
+    found = recommendation(winner=trial_to_record(winner), **changes)
+    (folder / "recommendation.json").write_text(found.model_dump_json())
+    return str(folder)
+
+
+def test_the_exit_code_is_97_when_worse_and_0_when_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast, slow = run(tmp_path / "fast", 1000.0), run(tmp_path / "slow", 800.0)
+    assert run_command(["compare", fast, slow]) == 97
+    shown = capsys.readouterr().out
+    assert "Worse than before" in shown
+    assert "-20.0 %" in shown
+    assert run_command(["compare", slow, fast]) == 0
+    assert "Better than before" in capsys.readouterr().out
+    assert run_command(["compare", fast, fast]) == 0
+    assert run_command(["compare", fast, slow, "--tolerance", "0.3"]) == 0
+
+
+def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast, slow = run(tmp_path / "fast", 1000.0), run(tmp_path / "slow", 800.0)
+    assert run_command(["compare", fast, slow, "--json"]) == 97
+    found = json.loads(capsys.readouterr().out)
+    assert (found["answer"], found["baseline"]) == ("worse", fast)
+    assert run_command(["compare", fast, slow, "--markdown"]) == 97
+    assert "| capacity | 1,000 requests/s | 800 requests/s | -20.0 %" in capsys.readouterr().out
+
+
+def test_recorded_runs_compare_with_themselves(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("demo", "small_transformer"):
+        assert run_command(["compare", str(RECORDED / name), str(RECORDED / name)]) == 0
+        assert "No difference seen" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("tolerance", ["-0.1", "1", "nan"])
+def test_a_tolerance_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], tolerance: str) -> None:
+    one = run(tmp_path / "one", 1000.0)
+    assert run_command(["compare", one, one, "--tolerance", tolerance]) == 2
+    assert "--tolerance" in capsys.readouterr().err
+
+
+def test_runs_under_different_limits_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = run(tmp_path / "one", 1000.0), run(tmp_path / "other", 1000.0, slo=Slo(limit_ms=20.0))
+    assert run_command(["compare", one, other]) == 2
+    said = capsys.readouterr().err
+    assert "50 ms" in said
+    assert "20 ms" in said
+
+
+def test_a_run_without_an_answer_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = run(tmp_path / "one", 1000.0)
+    assert run_command(["compare", one, str(tmp_path)]) == 2
+    assert "holds no finished run" in capsys.readouterr().err
+
+
+def test_a_baseline_is_looked_at_before_the_run_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = tmp_path / "m.onnx"
+    model.write_bytes(b"never read")
+    one = run(tmp_path / "one", 1000.0)
+    command = ["--model", str(model), "--p99", "20ms", "--output", str(tmp_path / "out"), "--baseline", one]
+    assert run_command(command) == 2
+    assert "Compare runs with the same limit" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

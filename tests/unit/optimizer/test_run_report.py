@@ -1,0 +1,273 @@
+"""The report of a run: what stands in it, from what, and what cannot get into it."""
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from recommendations import config, measurement, recommendation, trial
+
+from optimizer.cli import run_command
+from optimizer.config import OptimizeConfig, save_config
+from optimizer.reports.evidence import read_evidence
+from optimizer.reports.html_page import html_page
+from optimizer.reports.markdown import markdown
+from optimizer.reports.plots import frontier, plots
+from search.convert import trial_to_record
+from search.records import ModelRecord, RecommendationRecord
+
+HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> | `rm` {{ 7 * 7 }}'
+
+
+class Page(HTMLParser):
+    """Collects what the tests ask about: tags still open, all tags, addresses, text outside scripts and styles."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.scripts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+        if tag not in ("meta", "link", "br", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts.append(data)
+        elif not self.open or self.open[-1] != "style":
+            self.text += data
+
+
+def run_dir(folder: Path, found: RecommendationRecord | None = None, *trials: object) -> Path:
+    folder.mkdir(exist_ok=True)
+    if found is not None:
+        (folder / "recommendation.json").write_text(found.model_dump_json())
+    lines = [trial_to_record(entry).model_dump_json() + "\n" for entry in trials]
+    (folder / "trials.jsonl").write_text("".join(lines))
+    return folder
+
+
+def all_states() -> list[object]:
+    pruned = [
+        trial(
+            number,
+            config=config(max_batch_size=2 ** (number % 4)),
+            state="pruned",
+            reason="the limit breaks",
+            rate_at_limit_per_s=100.0 * number,
+            certificate=None,
+        )
+        for number in range(3, 9)
+    ]
+    return [
+        trial(0, certificate=None, rate_at_limit_per_s=500.0, loading_s=1.0, load_s=9.0),
+        trial(1, state="infeasible", reason="too slow", rate_at_limit_per_s=0.0, certificate=None),
+        trial(2, state="failed", reason=HOSTILE, rate_at_limit_per_s=None, measurement=None, certificate=None),
+        *pruned,
+        trial(9, certificate=None, loading_s=1.0, load_s=9.0),
+    ]
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    return run_dir(tmp_path / "run", recommendation(), *all_states())
+
+
+def test_the_page_is_whole_and_loads_nothing(whole: Path) -> None:
+    page = Page(html_page(read_evidence(whole)))
+    assert page.open == []
+    assert page.addresses == ["data:,"]
+    assert not {"iframe", "img", "object"} & set(page.tags)
+
+
+def test_the_answer_and_the_saving_come_before_everything_else(whole: Path) -> None:
+    text = Page(html_page(read_evidence(whole))).text
+    wanted = (
+        "1,000 requests/s with p99 within 50 ms",
+        "50 % cheaper than Triton's default configuration: $0.139 instead of $0.278",
+        "2,500 requests/s take 3 replicas: $1.50 an hour",
+        "The recommendation",
+        "Rate and latency of every trial",
+        "Latency of recommendation and default",
+        "Where the time goes",
+        "How the search went",
+        "Cost per number of replicas",
+        "Machine and versions",
+        "optimize --model m.onnx --p99 50ms",
+    )
+    body = text[text.index("a processor") :]  # behind the title
+    places = [body.index(words) for words in wanted]
+    assert places == sorted(places)
+
+
+def test_what_comes_from_the_run_cannot_become_markup(whole: Path) -> None:
+    hostile = recommendation(
+        reason=HOSTILE, model=ModelRecord(name=HOSTILE, file=HOSTILE, sha256="0", opset=17, batching=HOSTILE)
+    )
+    harmless = Page(html_page(read_evidence(whole)))
+    run_dir(whole, hostile, *all_states())
+    page = Page(html_page(read_evidence(whole)))
+    assert page.tags.count("script") == harmless.tags.count("script")
+    assert "img" not in page.tags
+    assert page.text.count(HOSTILE) >= 5
+    assert json.loads(page.scripts[0])["search"]["points"]
+
+
+def test_markdown_keeps_hostile_text_in_its_cell(whole: Path) -> None:
+    run_dir(whole, recommendation(reason=HOSTILE), *all_states())
+    text = markdown(read_evidence(whole))
+    assert "<script>" not in re.sub(r"\\<", "", text)
+    rows = [line for line in text.splitlines() if line.startswith("| 2 | fp32")]
+    assert len(rows) == 1
+    assert len(re.findall(r"(?<!\\)\|", rows[0])) == 9
+
+
+def test_plots_hold_what_the_records_hold(whole: Path) -> None:
+    drawn = plots(read_evidence(whole))
+    assert set(drawn) == {"rates", "quantiles", "stages", "search", "importance", "replicas"}
+    assert len(drawn["rates"]["points"]) == 9  # all but the one that failed
+    assert [point["role"] for point in drawn["rates"]["certified"]] == ["recommended", "Triton default"]
+    assert drawn["rates"]["limit"] == 50.0
+    slowest = max(point["nines"] for point in drawn["quantiles"]["points"])
+    assert math.isclose(slowest, 3.0)  # one in a thousand requests
+    assert sum(bar["ms"] for bar in drawn["stages"]["bars"]) == pytest.approx(2 * 11.8)
+    assert drawn["search"]["best"][-1] == {"s": 20.0, "rate": 1050.0}
+    assert sum(bar["share"] for bar in drawn["importance"]["bars"]) == pytest.approx(1.0)
+    steps = drawn["replicas"]["steps"]
+    assert [step["usd"] for step in steps if step["role"] == "recommended"] == [0.5 * n for n in range(1, 9)]
+    assert max(step["to"] for step in steps) == 8000.0
+
+
+def test_the_frontier_is_beaten_by_none() -> None:
+    assert frontier([(10, 5), (20, 5), (15, 9), (30, 8), (30, 40), (25, 7)]) == [(20, 5), (25, 7), (30, 8)]
+
+
+def test_a_run_without_certified_baseline_does_not_claim_a_saving(tmp_path: Path) -> None:
+    baseline = trial_to_record(trial(0, certificate=None, rate_at_limit_per_s=432.0))
+    found = recommendation(baseline=baseline, gain=None)
+    text = markdown(read_evidence(run_dir(tmp_path / "run", found)))
+    assert "The saving is not known" in text
+    assert "not certified; about 432/s" in text
+
+
+def test_a_winning_baseline_is_shown_once(tmp_path: Path) -> None:
+    winner = trial_to_record(trial(0))
+    found = recommendation(winner=winner, baseline=winner, gain=1.0)
+    evidence = read_evidence(run_dir(tmp_path / "run", found))
+    assert "Nothing to save" in markdown(evidence)
+    assert [bar["role"] for bar in plots(evidence)["stages"]["bars"]] == ["recommended"] * 5
+
+
+def test_a_measurement_without_server_timings_or_requests(tmp_path: Path) -> None:
+    bare = measurement(server=None, network_and_client_ms=None, latency_p999_ms=None)
+    found = recommendation(winner=trial_to_record(trial(measurement=bare)), baseline=None, gain=None)
+    evidence = read_evidence(run_dir(tmp_path / "run", found, trial(measurement=None, certificate=None)))
+    assert "stages" not in plots(evidence)
+    assert Page(html_page(evidence)).open == []
+
+
+def saved(folder: Path, **changes: object) -> Path:
+    folder.mkdir()
+    known = {"model": "/models/m.onnx", "limit_ms": 5.0, "output": folder}
+    save_config(OptimizeConfig.model_validate({**known, **changes}), folder)
+    return folder
+
+
+def test_a_run_that_found_nothing_has_a_report_that_says_so(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "run")
+    slow = trial(0, state="infeasible", reason="too slow", certificate=None, lone_latency_ms=7.25)
+    run_dir(folder, None, slow)
+    text = markdown(read_evidence(folder))
+    assert "No configuration is certified to keep p99 within 5 ms" in text
+    assert "answers single requests on an idle server in 7.25 ms" in text
+    assert "too slow" in text
+    page = Page(html_page(read_evidence(folder)))
+    assert page.open == []
+    assert "The recommendation" not in page.text
+
+
+def test_a_run_that_was_killed_has_a_report_that_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "run")
+    run_dir(folder, None, trial(0, certificate=None))
+    with (folder / "trials.jsonl").open("a") as file:
+        file.write('{"schema_version":1,"number":1,"conf')
+    text = markdown(read_evidence(folder))
+    assert f"optimize --resume {folder}" in text
+    assert "1 trials" in text
+
+
+def test_the_commands_repeat_the_run_without_its_secrets(tmp_path: Path) -> None:
+    folder = saved(
+        tmp_path / "a run",
+        shapes={"x": (3, 4)},
+        price_per_hour_usd=0.5,
+        server="remote",
+        server_url="http://me:secret@host:8000",
+        server_repository="/models of mine",
+        storage="postgresql://me:secret@db/optuna",
+    )
+    run_dir(folder, recommendation())
+    text = markdown(read_evidence(folder))
+    assert "secret" not in text
+    assert "secret" not in html_page(read_evidence(folder))
+    assert (
+        "optimize --model /models/m.onnx --p99 5ms --shape x:3,4 --server remote --server-url http://host:8000"
+        in text
+    )
+    assert "--server-repository '/models of mine' --price-per-hour 0.5" in text
+    assert f"optimize serve '{folder}' --port 8000" in text
+
+
+def test_report_writes_the_page_and_says_where(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["report", str(whole)]) == 0
+    assert capsys.readouterr().out.strip() == str(whole / "report.html")
+    assert (whole / "report.html").read_text().startswith("<!doctype html>")
+    assert run_command(["report", str(whole), "--markdown"]) == 0
+    assert capsys.readouterr().out.startswith("## m: 1,000 requests/s")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (
+            lambda run: (run / "recommendation.json").write_text('{"schema_version": 1, "tritu'),
+            "not a recommendation",
+        ),
+        (lambda run: (run / "trials.jsonl").write_text('{"number": "one"}\n'), "Line 1 of"),
+        (lambda run: (run / "trials.jsonl").write_bytes(b"\xff\xfe\n"), "cannot be read"),
+        (lambda run: (run / "run.json").write_text("{"), "not a run's configuration"),
+    ],
+)
+def test_damaged_files_are_named_in_two_lines(
+    whole: Path, capsys: pytest.CaptureFixture[str], spoil: object, said: str
+) -> None:
+    assert callable(spoil)
+    spoil(whole)
+    assert run_command(["report", str(whole)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert said in lines[0]
+
+
+def test_a_place_that_cannot_be_written(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["report", str(whole), "--output", str(whole / "none" / "x.html")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_energy_is_shown_where_it_was_measured(tmp_path: Path) -> None:
+    found = recommendation()
+    cost = found.cost.model_copy(update={"energy_kwh_per_million_inferences": 0.0123})
+    text = markdown(read_evidence(run_dir(tmp_path / "run", recommendation(cost=cost))))
+    assert "| energy per million, GPUs alone | 0.0123 kWh | – |" in text
