@@ -59,6 +59,7 @@ def trial_to_record(trial: Trial) -> TrialRecord:
         loading_s=trial.loading_s,
         load_s=trial.load_s,
         certificate=trial.certificate,
+        load_runs=trial.load_runs,
     )
 
 
@@ -78,6 +79,7 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
         loading_s=record.loading_s,
         load_s=record.load_s,
         certificate=record.certificate,
+        load_runs=record.load_runs,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from loadgen.capacity import find_capacity
 from search import events
 from search.bench import BenchFailed
+from search.records import LoadRunRecord
 from search.trial import Trial
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def evaluate(
             probes=len(measured),
             loading_s=bench.spent.loading_s - loading_before,
             load_s=bench.spent.load_s - load_before,
+            load_runs=tuple(_load_run(seen) for seen, _ in measured),
         )
 
     beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
@@ -108,6 +110,16 @@ def evaluate(
         return None
     state = STATE_OF.get(estimate.outcome, "failed")
     return finished(state, estimate.reason, estimate)
+
+
+def _load_run(seen: Seen) -> LoadRunRecord:
+    latency_ms = seen.verdict.latency_ms
+    return LoadRunRecord(
+        rate_per_s=seen.rate_per_s,
+        latency_ms=latency_ms if math.isfinite(latency_ms) else None,
+        kept=seen.reading.kept,
+        trusted=not seen.problems,
+    )
 
 
 def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:

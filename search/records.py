@@ -92,6 +92,15 @@ class CertificateRecord(Record):
     caveat: str | None = Field(default=None, description="What keeps the promise from being a firm one.")
 
 
+class LoadRunRecord(Record):
+    """One load run of a trial's search for its rate, and what it said about the limit."""
+
+    rate_per_s: float
+    latency_ms: float | None = Field(description="The limit's quantile; null where too much failed.")
+    kept: bool
+    trusted: bool = Field(description="False: the client was measured, not the server.")
+
+
 class TrialRecord(Record):
     """One line of `trials.jsonl`."""
 
@@ -109,6 +118,7 @@ class TrialRecord(Record):
     loading_s: float
     load_s: float
     certificate: CertificateRecord | None
+    load_runs: tuple[LoadRunRecord, ...] = ()
 
 
 class OutputAccuracyRecord(Record):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from model_repo.spec import ServingConfig
-    from search.records import CertificateRecord, MeasurementRecord
+    from search.records import CertificateRecord, LoadRunRecord, MeasurementRecord
 
 TrialState = Literal["complete", "infeasible", "pruned", "failed"]
 """complete: its rate at the limit is known. infeasible: no rate keeps the limit. pruned: it cannot beat the
@@ -36,3 +36,4 @@ class Trial:
     loading_s: float = 0.0
     load_s: float = 0.0
     certificate: CertificateRecord | None = None
+    load_runs: tuple[LoadRunRecord, ...] = ()

@@ -26,6 +26,7 @@ def html_page(evidence: Evidence) -> str:
         found=evidence.found,
         headline=words.headline(evidence),
         saving=words.saving(evidence),
+        caveat=words.caveat(evidence),
         replicas_needed=words.replicas_needed(evidence),
         promise=words.promise(evidence.slo),
         plots=plots(evidence),

@@ -23,9 +23,9 @@ def markdown(evidence: Evidence) -> str:
 def _lines(evidence: Evidence) -> Iterator[str]:
     yield f"## {_plain(evidence.model_name)}: {words.headline(evidence)}"
     yield f"\n**{_plain(words.saving(evidence))}**"
-    needed = words.replicas_needed(evidence)
-    if needed:
-        yield f"\n{needed}"
+    for more in (words.replicas_needed(evidence), words.caveat(evidence)):
+        if more:
+            yield f"\n{more}"
     if evidence.found is not None:
         yield f"\n{_plain(evidence.found.reason)}"
     yield from _table(tables.comparison(evidence))

@@ -61,10 +61,17 @@ def rates(evidence: Evidence) -> Data | None:
     ]
     if not points and not certified:
         return None
+    runs = [
+        {"trial": trial.number, "rate": run.rate_per_s, "p99": run.latency_ms}
+        for trial in evidence.trials
+        for run in sorted(trial.load_runs, key=lambda run: run.rate_per_s)
+        if run.trusted and run.latency_ms
+    ]
     return {
         "points": points,
+        "runs": runs,
         "certified": certified,
-        "frontier": frontier([(point["rate"], point["p99"]) for point in [*points, *certified]]),
+        "frontier": frontier([(point["rate"], point["p99"]) for point in [*points, *runs, *certified]]),
         "limit": evidence.slo.limit_ms,
         "quantile": f"p{100 * evidence.slo.quantile:g}",
     }

@@ -53,6 +53,8 @@ def comparison(evidence: Evidence) -> Table | None:
         found.cost.baseline_energy_kwh_per_million_inferences,
     ]
     rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
+    if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
+        rows.append(("GPUs meanwhile", [_gpu(trial) for trial in shown]))
     rows.append(("cost per million", [words.money(usd) for usd in costs[: len(shown)]]))
     if any(energy is not None for energy in energies):
         texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies[: len(shown)]]
@@ -64,6 +66,16 @@ def _rate(trial: TrialRecord) -> str:
     if trial.certificate is not None:
         return f"{words.rate(trial.certificate.rate_per_s)}/s"
     return f"not certified; about {words.rate(trial.rate_at_limit_per_s)}/s"
+
+
+def _gpu(trial: TrialRecord) -> str:
+    gpu = None if trial.measurement is None else trial.measurement.gpu
+    if gpu is None:
+        return UNKNOWN
+    busy = [] if gpu.utilization is None else [f"{100 * gpu.utilization:.0f} % busy"]
+    power = [] if gpu.power_w is None else [f"{gpu.power_w:,.0f} W"]
+    memory = [] if gpu.memory_used_bytes is None else [f"{gpu.memory_used_bytes / 2**30:.1f} GiB"]
+    return ", ".join([*busy, *power, *memory]) or UNKNOWN
 
 
 def _tested(trial: TrialRecord) -> str:
@@ -133,7 +145,7 @@ def accuracy(evidence: Evidence) -> Table | None:
     rows = tuple(
         (
             Cell(text=record.precision),
-            Cell(text=output.output),
+            Cell(text=f"{output.output}, batch {output.batch_size}"),
             Cell(text="passed" if output.passed else "failed", style="complete" if output.passed else "failed"),
             Cell(text="exact", order=float("inf"), style="number")
             if output.exact

@@ -87,6 +87,14 @@ def saving(evidence: Evidence) -> str:
     )
 
 
+def caveat(evidence: Evidence) -> str | None:
+    """What keeps the promise from being a firm one; None where nothing does."""
+    certificate = None if evidence.found is None else evidence.found.winner.certificate
+    if certificate is None or certificate.caveat is None:
+        return None
+    return f"Not a firm promise yet: {certificate.caveat}."
+
+
 def replicas_needed(evidence: Evidence) -> str | None:
     """How many replicas the rate that was asked for takes; None where none was."""
     cost = None if evidence.found is None else evidence.found.cost

@@ -117,7 +117,7 @@ def test_finds_a_configuration_and_writes_every_file(start, model: Path, run_dir
     assert [record.number for record in records] == list(range(len(records)))
     assert records[0].config.max_batch_size == 4  # Triton's own default
     assert (run_dir / "model_repository" / "tiny" / "config.pbtxt").is_file()
-    for name in ("study.db", "optimize.log", "server.log", "run.json"):
+    for name in ("study.db", "optimize.log", "server.log", "run.json", "report.html"):
         assert (run_dir / name).stat().st_size > 0
     assert run.left_behind() == []
 
@@ -131,6 +131,7 @@ def test_a_limit_below_the_engine_is_99_with_what_is_reachable(start, model: Pat
     assert "p99 within 0.05 ms" in what
     assert "--p99" in fix
     assert all(trial["state"] == "infeasible" for trial in trials_in(run_dir))
+    assert "No configuration is certified to keep p99 within 0.05 ms" in (run_dir / "report.html").read_text()
     assert run.left_behind() == []
 
 

@@ -92,6 +92,13 @@ def test_a_price_file_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "instances" in refused(capsys, *arguments, "--price-file", str(prices))
 
 
+@pytest.mark.parametrize(("term", "said"), [("spot", "no spot price"), ("lease", "--price-term lease")])
+def test_a_term_without_a_price(capsys: pytest.CaptureFixture[str], tmp_path: Path, term: str, said: str) -> None:
+    model = onnx_models.small_cnn(tmp_path / "m.onnx")
+    arguments = ("--model", str(model), "--p99", "50ms", "--output", str(tmp_path / "run"))
+    assert said in refused(capsys, *arguments, "--price-term", term)
+
+
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = onnx_models.small_cnn(tmp_path / "m.onnx")
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -79,13 +79,14 @@ function stateKey(points) {
 }
 
 const draw = {
-  rates({ points, certified, frontier, limit, quantile }, width) {
-    const y = logDomain([...points.map((d) => d.p99), ...certified.flatMap((d) => [d.low, d.high]), limit]);
-    const most = d3.max([...points, ...certified], (d) => d.rate);
+  rates({ points, runs, certified, frontier, limit, quantile }, width) {
+    const y = logDomain([...points.map((d) => d.p99), ...runs.map((d) => d.p99), ...certified.flatMap((d) => [d.low, d.high]), limit]);
+    const most = d3.max([...points, ...runs, ...certified], (d) => d.rate);
     const steps = frontier.map(([rate, p99]) => ({ rate, p99 }));
     const say = (d) => `trial ${d.trial}: ${d.knobs}\n${short(d.rate)}/s, ${quantile} ${short(d.p99)} ms`;
     const entries = stateKey(points);
-    if (certified.length) entries.push(...certified.map((d) => ["diamond", ROLE_COLORS[ROLES.indexOf(d.role)], `${d.role}, certified`]));
+    if (runs.length) entries.push(["line", "var(--rule)", "load runs of a trial"]);
+    entries.push(...certified.map((d) => ["diamond", ROLE_COLORS[ROLES.indexOf(d.role)], `${d.role}, certified`]));
     entries.push(["line", "var(--frontier)", "frontier"], ["dashes", "var(--limit)", "limit"]);
     const plot = Plot.plot(base(width, Math.max(300, Math.min(430, width * 0.55)), {
       ariaLabel: `Rate and ${quantile} of every trial`,
@@ -94,6 +95,8 @@ const draw = {
       color: roleColor,
       marks: [
         Plot.gridY(logTicks(...y, 9), GRID),
+        Plot.line(runs, { x: "rate", y: "p99", z: "trial", stroke: "var(--rule)", strokeWidth: 1.5 }),
+        Plot.dot(runs, { x: "rate", y: "p99", r: 1.6, fill: "var(--frontier)" }),
         Plot.line(steps, { x: "rate", y: "p99", stroke: "var(--frontier)", strokeWidth: 1.5, curve: "step-before" }),
         ...limitRule(limit),
         ...stateMarks(points, "rate", "p99", (d) => `${say(d)}\n${STATE_MEANINGS[STATES.indexOf(d.state)]}`),

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from recommendations import config, measurement, recommendation, trial
+from recommendations import certificate, config, measurement, recommendation, trial
 
 from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig, save_config
@@ -16,7 +16,14 @@ from optimizer.reports.html_page import html_page
 from optimizer.reports.markdown import markdown
 from optimizer.reports.plots import frontier, plots
 from search.convert import trial_to_record
-from search.records import ModelRecord, RecommendationRecord
+from search.records import (
+    AccuracyRecord,
+    GpuRecord,
+    LoadRunRecord,
+    ModelRecord,
+    OutputAccuracyRecord,
+    RecommendationRecord,
+)
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> | `rm` {{ 7 * 7 }}'
 
@@ -59,6 +66,17 @@ def run_dir(folder: Path, found: RecommendationRecord | None = None, *trials: ob
     return folder
 
 
+LOAD_RUNS = tuple(
+    LoadRunRecord(rate_per_s=rate, latency_ms=latency, kept=kept, trusted=trusted)
+    for rate, latency, kept, trusted in (
+        (300.0, 60.0, False, True),
+        (100.0, 9.0, True, True),
+        (400.0, None, False, True),
+        (200.0, 12.0, True, False),
+    )
+)
+
+
 def all_states() -> list[object]:
     pruned = [
         trial(
@@ -76,7 +94,7 @@ def all_states() -> list[object]:
         trial(1, state="infeasible", reason="too slow", rate_at_limit_per_s=0.0, certificate=None),
         trial(2, state="failed", reason=HOSTILE, rate_at_limit_per_s=None, measurement=None, certificate=None),
         *pruned,
-        trial(9, certificate=None, loading_s=1.0, load_s=9.0),
+        trial(9, certificate=None, loading_s=1.0, load_s=9.0, load_runs=LOAD_RUNS),
     ]
 
 
@@ -139,6 +157,7 @@ def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     assert set(drawn) == {"rates", "quantiles", "stages", "search", "importance", "replicas"}
     assert len(drawn["rates"]["points"]) == 9  # all but the one that failed
     assert [point["role"] for point in drawn["rates"]["certified"]] == ["recommended", "Triton default"]
+    assert [run["rate"] for run in drawn["rates"]["runs"]] == [100.0, 300.0]  # without what is not to be trusted
     assert drawn["rates"]["limit"] == 50.0
     slowest = max(point["nines"] for point in drawn["quantiles"]["points"])
     assert math.isclose(slowest, 3.0)  # one in a thousand requests
@@ -264,6 +283,30 @@ def test_damaged_files_are_named_in_two_lines(
 def test_a_place_that_cannot_be_written(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["report", str(whole), "--output", str(whole / "none" / "x.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_caveat_stands_beside_the_promise(tmp_path: Path) -> None:
+    shaky = trial_to_record(trial(certificate=certificate(caveat="the run was stopped")))
+    evidence = read_evidence(run_dir(tmp_path / "run", recommendation(winner=shaky)))
+    assert "Not a firm promise yet: the run was stopped." in markdown(evidence)
+    assert "Not a firm promise yet: the run was stopped." in Page(html_page(evidence)).text
+
+
+def test_accuracy_and_gpus_are_shown_where_they_were_measured(tmp_path: Path) -> None:
+    output = OutputAccuracyRecord(
+        output="y", batch_size=1, passed=True, sqnr_db=41.5, exact=False, cosine=0.99999,
+        max_relative_error=0.1, top1_agreement=0.995, top1_lower_bound=0.98, non_finite=0,
+    )  # fmt: skip
+    judged = AccuracyRecord(
+        precision="fp16", runner="onnxruntime-cpu", level="strict", passed=True, reason="", first_node=None,
+        inputs=256, input_source="synthetic", note="", outputs=(output,),
+    )  # fmt: skip
+    gpu = GpuRecord(utilization=0.75, memory_used_bytes=2**31, power_w=151.0, energy_per_1000_inferences_j=None)
+    winner = trial_to_record(trial(measurement=measurement(gpu=gpu)))
+    found = recommendation(winner=winner, accuracy=(judged,))
+    text = markdown(read_evidence(run_dir(tmp_path / "run", found)))
+    assert "| fp16 | y, batch 1 | passed | 41.5 | 0.999990 | 99.50 % |" in text
+    assert "| GPUs meanwhile | 75 % busy, 151 W, 2.0 GiB | – |" in text
 
 
 def test_energy_is_shown_where_it_was_measured(tmp_path: Path) -> None:

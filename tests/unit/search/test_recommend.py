@@ -1,10 +1,11 @@
 """Costs and gains are computed from certified rates only."""
 
 import pytest
-from recommendations import certificate, trial
+from recommendations import certificate, measurement, trial
 
 from search.cost import Price
-from search.recommend import alternatives_to, cost_of, gain_over, reason_for
+from search.recommend import alternatives_to, cost_of, energy_of, gain_over, reason_for
+from search.records import GpuRecord
 
 PRICE = Price(usd_per_hour=3.6, source="--price-per-hour", as_of="", describes="this machine, as given")
 
@@ -14,6 +15,19 @@ def test_cost_is_at_the_certified_rate() -> None:
     assert cost.cost_per_million_inferences_usd == pytest.approx(1.0)  # 3.60 USD buy 3.6 million
     assert cost.replicas is None
     assert cost.total_usd_per_hour is None
+
+
+@pytest.mark.parametrize(
+    ("power_w", "energy_j", "kwh"),
+    [(72.0, None, 0.2), (72.0, 360.0, 0.1), (None, None, None)],  # 72 W at 100/s; 0.36 J each
+)
+def test_energy_by_the_counter_else_by_the_power(
+    power_w: float | None, energy_j: float | None, kwh: float | None
+) -> None:
+    gpu = GpuRecord(utilization=0.5, memory_used_bytes=1, power_w=power_w, energy_per_1000_inferences_j=energy_j)
+    assert energy_of(trial(measurement=measurement(gpu=gpu))) == (None if kwh is None else pytest.approx(kwh))
+    assert energy_of(trial(measurement=measurement(gpu=gpu), certificate=None)) is None
+    assert energy_of(trial(measurement=measurement())) is None
 
 
 @pytest.mark.parametrize(("rate", "replicas"), [(1.0, 1), (1000.0, 1), (1000.1, 2), (5500.0, 6)])

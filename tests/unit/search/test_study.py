@@ -100,6 +100,7 @@ def test_the_default_is_tried_first_and_certified_beside_the_winner(found: Found
     winner, baseline = found.certified.winner, found.certified.baseline
     assert baseline.number == 0
     assert winner.certificate.rate_per_s >= baseline.certificate.rate_per_s
+    assert all(len(trial.load_runs) == trial.probes > 0 for trial in found.ledger.trials)
 
 
 def test_the_winner_is_confirmed_again_on_a_restarted_server(found: Found) -> None:
