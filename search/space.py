@@ -172,6 +172,8 @@ def search_space(engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms
     # Each instance of the Python backend is a process with its own copy of the weights; twice for its arena.
     affordable = max(1, int(limits.memory_bytes * MEMORY_SHARE // max(2 * model_bytes, 1)))
     instances = _powers_of_two(min(max(limits.cores, 1), affordable, 8 if on_gpu else 64))
+    baselines = {default_config(engine).instance_count for engine in engines}  # tried on any machine
+    instances = tuple(sorted({*instances, *baselines}))
     threads = (0,) if on_gpu else (0, *_powers_of_two(max(limits.cores, 1)))
     delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
     return SearchSpace(

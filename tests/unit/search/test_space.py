@@ -40,6 +40,11 @@ def test_space_grows_with_the_cores(tmp_path: Path) -> None:
     assert space_for(tmp_path, cores=6).instance_counts == (1, 2, 4, 6)
 
 
+def test_the_baseline_is_a_point_on_one_core_too(tmp_path: Path) -> None:
+    space = space_for(tmp_path, cores=1)
+    assert knobs_of(default_config(space.engines[0])) in list(space.points())
+
+
 def test_space_shrinks_where_instances_do_not_fit_in_memory(tmp_path: Path) -> None:
     assert space_for(tmp_path, cores=8, memory_bytes=10_000, size_bytes=1000).instance_counts == (1, 2)
 
