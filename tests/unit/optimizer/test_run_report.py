@@ -3,10 +3,10 @@
 import json
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from parsed_page import Page
 from recommendations import certificate, config, measurement, recommendation, trial
 
 from optimizer.cli import run_command
@@ -26,35 +26,6 @@ from search.records import (
 )
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> | `rm` {{ 7 * 7 }}'
-
-
-class Page(HTMLParser):
-    """Collects what the tests ask about: tags still open, all tags, addresses, text outside scripts and styles."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-        self.text = ""
-        self.scripts: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
-        if tag not in ("meta", "link", "br", "img"):
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] == "script":
-            self.scripts.append(data)
-        elif not self.open or self.open[-1] != "style":
-            self.text += data
 
 
 def run_dir(folder: Path, found: RecommendationRecord | None = None, *trials: object) -> Path:

@@ -1,39 +1,9 @@
-from html.parser import HTMLParser
-
 import pytest
 from load_records import capacity, check, compared, curve, load, measurement, record
+from parsed_page import Page
 
 from loadgen.reports.html_page import html_page
 from loadgen.reports.record import LoadTestRecord
-
-
-class Page(HTMLParser):
-    """Collects what the tests ask about: tags still open, addresses, text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.addresses: list[str] = []
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
-        if tag not in ("meta", "link", "path", "br"):
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
 
 FULL = record(
     outcome="broken",
