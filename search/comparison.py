@@ -131,10 +131,7 @@ def _tolerant(figure: ComparisonRecord, tolerance: float) -> ComparisonRecord:
 def _notes(before: RecommendationRecord, now: RecommendationRecord, compared_figures: set[str]) -> Iterator[str]:
     if before.model.sha256 != now.model.sha256:
         yield f"The models differ: {before.model.name} {before.model.sha256[:12]}, {now.model.sha256[:12]}."
-    machines = [
-        ", ".join([*found.machine.gpus, found.machine.cpu, f"{found.machine.cores} cores"])
-        for found in (before, now)
-    ]
+    machines = [_machine(found) for found in (before, now)]
     if machines[0] != machines[1]:
         yield f"The machines differ, and so may their speed: {machines[0]}; {machines[1]}."
     changed = [
@@ -151,3 +148,8 @@ def _notes(before: RecommendationRecord, now: RecommendationRecord, compared_fig
     ]
     if P99 not in compared_figures and len(rates) == 2:
         yield f"p99 was not compared: it was certified at {rates[0]:,.0f} and {rates[1]:,.0f} requests/s."
+
+
+def _machine(found: RecommendationRecord) -> str:
+    cores = "1 core" if found.machine.cores == 1 else f"{found.machine.cores} cores"
+    return ", ".join([*found.machine.gpus, found.machine.cpu, cores])

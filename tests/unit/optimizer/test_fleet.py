@@ -1,5 +1,6 @@
 """`optimize fleet` on run directories: recorded ones, hand-made ones, and ones that cannot be used."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -13,9 +14,18 @@ from optimizer.fleet import plan_fleet
 from optimizer.fleet_arguments import fleet_order
 from optimizer.fleet_view import fleet_view
 from search.convert import trial_to_record
-from search.records import CostRecord, ModelRecord, PriceRecord, Slo
+from search.records import CostRecord, ModelRecord, PriceRecord, RecommendationRecord, Slo
+from search.run_files import read_recommendation
 
 DAY = (120.0,) * 7 + (900.0,) * 3 + (2500.0,) * 8 + (1400.0,) * 4 + (300.0,) * 2
+
+
+BENCHMARKS = Path(__file__).parents[3] / "docs" / "benchmarks"
+RECORDED = [
+    BENCHMARKS / "2026-11-21-first-light" / "demo",
+    BENCHMARKS / "2026-11-21-fleet" / "two-cores",
+    BENCHMARKS / "2026-11-21-fleet" / "one-core",
+]
 
 
 def written(folder: Path, **changes: object) -> Path:
@@ -63,6 +73,31 @@ def test_a_day_is_planned_hour_by_hour(tmp_path: Path, day: Path) -> None:
     titles = [other.plan for other in fleet.alternatives]
     assert sorted(titles) == ["large alone", "small alone", "the peak's mix, kept all day"]
     assert all(other.dearer_by is not None and other.dearer_by > 0 for other in fleet.alternatives)
+
+
+def cheapest_by_force(found: list[RecommendationRecord], rate: float) -> list[tuple[int, ...]]:
+    """All replica counts that serve the rate at the lowest price, out of all that could."""
+    rates = [record.winner.certificate.rate_per_s for record in found]
+    prices = [record.cost.price.usd_per_hour for record in found]
+    most = [range(math.ceil(rate / one) + 1) for one in rates]
+    enough = [
+        (sum(n * usd for n, usd in zip(counts, prices, strict=True)), counts)
+        for counts in itertools.product(*most)
+        if sum(n * one for n, one in zip(counts, rates, strict=True)) >= rate
+    ]
+    lowest = min(usd for usd, _ in enough)
+    return [counts for usd, counts in enough if math.isclose(usd, lowest)]
+
+
+@pytest.mark.parametrize("rate", [90.0, 700.0, 1000.0, 2345.0, 6789.0])
+def test_three_recorded_runs_give_the_mix_that_trying_them_all_gives(rate: float) -> None:
+    found = [read_recommendation(path) for path in RECORDED]
+    assert len({record.cost.price.usd_per_hour for record in found}) > 1
+    fleet = plan_fleet(order(RECORDED, rate=rate))
+    expected = cheapest_by_force(found, rate)
+    assert {hour.replicas for hour in fleet.hours} <= set(expected)
+    prices = [record.cost.price.usd_per_hour for record in found]
+    assert math.isclose(fleet.usd_per_day, 24 * sum(n * usd for n, usd in zip(expected[0], prices, strict=True)))
 
 
 def test_headroom_is_left_on_every_replica(tmp_path: Path) -> None:
