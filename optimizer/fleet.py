@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from optimizer.errors import BadInput
 from search.fleet import Option, RateTooHigh
-from search.fleet_day import cheapest_day, held_day
+from search.fleet_day import TooManyPlans, cheapest_day, held_day
 from search.fleet_records import (
     AlternativeRecord,
     FleetRecord,
@@ -56,6 +56,11 @@ def plan_fleet(order: FleetOrder) -> FleetRecord:
             f"The highest rate, {error.rate_per_s:,.0f}/s, is over the fleet's limit: all replicas together serve "
             f"{error.most_per_s:,.0f}/s.",
             "Raise --at-most, add a run on another machine, or check the rate's unit (requests per second).",
+        ) from error
+    except TooManyPlans as error:
+        raise BadInput(
+            f"The best commitments cannot be found: {error}.",
+            "Limit them with --at-most, or give one --price-term.",
         ) from error
     return FleetRecord(
         rates_per_s=rates,

@@ -71,7 +71,8 @@ def cheapest_mix(options: Sequence[Option], rate_per_s: float) -> Mix:
     most_per_s = sum(most_of(option) * option.rate_per_s for option in options)
     if rate_per_s > most_per_s * (1 + SLACK):
         raise RateTooHigh(rate_per_s, most_per_s)
-    order = sorted(range(len(options)), key=lambda index: (options[index].usd_per_rate, index))
+    useful = [index for index in range(len(options)) if not _is_dominated(options, index)]
+    order = sorted(useful, key=lambda index: (options[index].usd_per_rate, index))
     search = _Search(options=[options[index] for index in order])
     search.descend(0, rate_per_s, 0.0)
     assert search.best is not None
@@ -79,6 +80,22 @@ def cheapest_mix(options: Sequence[Option], rate_per_s: float) -> Mix:
     for index, count in zip(order, search.best, strict=True):
         counts[index] = count
     return mix_of(options, counts)
+
+
+def _is_dominated(options: Sequence[Option], index: int) -> bool:
+    """Whether another option, of which there are enough, serves as much for as little; of equals the first stays.
+
+    Runs on machines of one price differ by their rates alone: without this all their mixes would be looked at.
+    """
+    own = options[index]
+    return any(
+        other.at_most is None
+        and other.rate_per_s >= own.rate_per_s
+        and other.usd_per_hour <= own.usd_per_hour
+        and ((other.rate_per_s, -other.usd_per_hour) != (own.rate_per_s, -own.usd_per_hour) or place < index)
+        for place, other in enumerate(options)
+        if place != index
+    )
 
 
 def mix_of(options: Sequence[Option], counts: Sequence[int]) -> Mix:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING
 
 from search.fleet import SLACK, Mix, RateTooHigh, cheapest_mix, mix_of, most_of
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
 
     from search.fleet import Option
     from search.traffic import DayRates
+
+
+MOST_COMMITMENTS = 2_000_000
+"""Numbers of committed machines to look at: about ten seconds."""
+
+
+class TooManyPlans(ValueError):
+    """So much traffic on such small machines, with commitments, that an exact answer would take minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +45,12 @@ class DayPlan:
 def cheapest_day(options: Sequence[Option], rates: DayRates) -> DayPlan:
     """The cheapest plan of all: every number of committed replicas, each with its cheapest mixes by the hour.
 
-    Options of one name share their `at_most`. Raises RateTooHigh where no plan serves the highest rate.
+    Options of one name share their `at_most`. Raises RateTooHigh where no plan serves the highest rate, and
+    TooManyPlans.
     """
+    most_plans = prod(_most_committed(option, max(rates)) + 1 for option in options)
+    if most_plans > MOST_COMMITMENTS:
+        raise TooManyPlans(f"{most_plans:,} numbers of committed machines are more than can be looked at")
     best: DayPlan | None = None
     best_usd = math.inf
     for kept in _commitments(options, max(rates)):
@@ -58,17 +71,21 @@ def cheapest_day(options: Sequence[Option], rates: DayRates) -> DayPlan:
 
 def held_day(options: Sequence[Option], rates: DayRates) -> DayPlan:
     """The cheapest mix for the highest rate, kept all day: what it costs without autoscaling."""
-    return DayPlan(hours=(cheapest_mix(options, max(rates)),) * len(rates))
+    by_name: dict[str, Option] = {}
+    for option in sorted(options, key=lambda option: -option.usd_per_hour):
+        by_name[option.name] = option
+    # Where all is paid all day, a run's machines are bought on the cheapest terms alone.
+    offered = [option if option is by_name[option.name] else replace(option, at_most=0) for option in options]
+    return DayPlan(hours=(cheapest_mix(offered, max(rates)),) * len(rates))
 
 
 def _commitments(options: Sequence[Option], peak_per_s: float) -> Iterator[tuple[int, ...]]:
     """All numbers of committed replicas worth looking at, in the options' order; 0 for options by the hour."""
-    return product(
-        *(
-            range(min(option.enough_for(peak_per_s), most_of(option)), -1, -1) if option.committed else (0,)
-            for option in options
-        )
-    )
+    return product(*(range(_most_committed(option, peak_per_s), -1, -1) for option in options))
+
+
+def _most_committed(option: Option, peak_per_s: float) -> int:
+    return min(option.enough_for(peak_per_s), most_of(option)) if option.committed else 0
 
 
 def _least_usd(options: Sequence[Option], kept: tuple[int, ...], rates: DayRates) -> float:

@@ -69,6 +69,15 @@ def test_machines_of_one_price_per_request_are_all_considered() -> None:
     assert mix.rate_per_s == pytest.approx(1001.0)
 
 
+def test_runs_on_machines_of_one_price_do_not_multiply() -> None:
+    # Without dropping the dominated ones, a million mixes of these would have to be looked at for each answer.
+    options = [
+        Option(name=str(rate), rate_per_s=rate, usd_per_hour=0.132) for rate in (928.0, 931.0, 929.0, 930.0)
+    ]
+    for rate in range(90_000, 100_000, 500):
+        assert cheapest_mix(options, float(rate)).counts == (0, math.ceil(rate / 931), 0, 0)
+
+
 def test_a_rate_that_all_replicas_together_do_not_serve() -> None:
     few = [Option(name="a", rate_per_s=100.0, usd_per_hour=1.0, at_most=3)]
     assert cheapest_mix(few, 300.0).counts == (3,)

@@ -3,11 +3,12 @@
 import itertools
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from search.fleet import Option
-from search.fleet_day import cheapest_day, held_day
+from search.fleet_day import TooManyPlans, cheapest_day, held_day
 
 RATES = st.lists(st.sampled_from([0.0, 10.0, 25.0, 40.0, 90.0]), min_size=1, max_size=4).filter(any).map(tuple)
 
@@ -68,10 +69,17 @@ def test_the_valley_is_committed_and_the_peak_is_bought_by_the_hour() -> None:
     assert math.isclose(plan.usd_per_day, 24 * 2 * 0.6 + 12 * 3 * 1.0)
 
 
+def test_more_commitments_than_can_be_looked_at_are_refused() -> None:
+    small = [Option(name=name, rate_per_s=1.0, usd_per_hour=1.0, committed=True) for name in "ab"]
+    with pytest.raises(TooManyPlans, match="25,010,001"):
+        cheapest_day(small, (5000.0,))
+
+
 def test_machines_of_one_run_share_their_limit() -> None:
     hourly = Option(name="a", rate_per_s=10.0, usd_per_hour=1.0, at_most=3)
     kept = Option(name="a", rate_per_s=10.0, usd_per_hour=0.6, committed=True, at_most=3)
     other = Option(name="b", rate_per_s=10.0, usd_per_hour=5.0)
     plan = cheapest_day([hourly, kept, other], (10.0,) * 20 + (40.0,) * 4)
     assert sum(plan.most[:2]) == 3
+    assert held_day([hourly, kept, other], (10.0,) * 20 + (40.0,) * 4).most == (0, 3, 1)
     assert plan.most[2] == 1
