@@ -194,7 +194,8 @@ def price(evidence: Evidence) -> Table | None:
         return None
     paid = evidence.found.cost.price
     rows = [("machine", [paid.describes]), ("price", [f"{words.money(paid.usd_per_hour)} an hour"])]
-    rows.append(("published", [f"{paid.source}, {paid.as_of}" if paid.as_of else paid.source]))
+    listed = f"{paid.source}, a list price of {paid.as_of}: check it before you decide on money"
+    rows.append(("published", [listed if paid.as_of else paid.source]))
     rows += [(term, [f"{words.money(usd)} an hour"]) for term, usd in paid.other_terms_usd_per_hour.items()]
     return _named_rows((), rows)
 
