@@ -54,6 +54,10 @@ class Host(Protocol):
         """How many processes execute the model; None where that cannot be seen from here."""
         ...
 
+    def memory_bytes(self) -> int | None:
+        """Resident memory of the server and its models' processes; None where it cannot be seen from here."""
+        ...
+
     def log_tail(self, lines: int) -> str:
         """The last lines of the server's output; "" where we do not have it."""
         ...
@@ -106,6 +110,12 @@ class ProcessHost:
         if self._process is None or self._options.kind == "docker":
             return None
         return self._process.count_children(self._model_part(model_name))
+
+    def memory_bytes(self) -> int | None:
+        """Of the process and all its children; None in a container, where we cannot see them."""
+        if self._process is None or self._options.kind == "docker":
+            return None
+        return self._process.memory_bytes()
 
     def log_tail(self, lines: int) -> str:
         """The end of the log file."""
@@ -192,6 +202,10 @@ class RemoteHost:
         wait_until_unloaded(self.endpoint, model_name, self._unload_timeout_s)
 
     def count_instances(self, model_name: str) -> int | None:  # noqa: ARG002
+        """None: not to be seen from here."""
+        return None
+
+    def memory_bytes(self) -> int | None:
         """None: not to be seen from here."""
         return None
 

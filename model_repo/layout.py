@@ -68,7 +68,7 @@ def write_repository(
         try:
             _write_model(draft, config, runtime, copy=copy)
             draft.chmod(0o755)
-            _replace_folder(model_dir, draft)
+            replace_folder(model_dir, draft)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return model_dir
@@ -157,7 +157,7 @@ def _place(source: Path, target: Path, *, copy: bool) -> None:
     shutil.copyfile(source, target)
 
 
-def _replace_folder(target: Path, draft: Path) -> None:
+def replace_folder(target: Path, draft: Path) -> None:
     """`draft` becomes `target`. A folder cannot be renamed onto one with content, so the old one steps aside."""
     aside = draft.with_name(f"{draft.name}-old")
     if target.exists():

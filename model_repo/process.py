@@ -99,6 +99,18 @@ class ServerProcess:
         while self._children(command_part) and time.monotonic() < deadline:
             time.sleep(0.005)
 
+    def memory_bytes(self) -> int:
+        """Resident memory of the server and its children. What they share counts for each: never too little."""
+        import psutil
+
+        total = 0
+        with contextlib.suppress(psutil.NoSuchProcess):
+            server = psutil.Process(self.pid)
+            for process in (server, *server.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    total += process.memory_info().rss
+        return total
+
     def _children(self, command_part: str) -> list[psutil.Process]:
         import psutil
 

@@ -85,6 +85,10 @@ class Server:
                 self._host.free(model_name)
         remove_model(self.repository, model_name)
 
+    def memory_bytes(self) -> int | None:
+        """What the server and its models take now; None where that cannot be seen from here."""
+        return self._host.memory_bytes()
+
     def alive(self) -> bool:
         """Whether the server still runs. A model's own process may have died nevertheless: see `check`."""
         return self._host.alive()

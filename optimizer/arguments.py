@@ -34,6 +34,7 @@ def config_from_arguments(
     price_file: Path | None,
     price_term: str,
     rate: float | None,
+    peak_rate: float | None,
     output: Path | None,
     cache_dir: Path | None,
     time_budget: str,
@@ -55,7 +56,8 @@ def config_from_arguments(
     budget_ms, assumed = duration_ms(time_budget, option="--time-budget", default_unit="s")
     if assumed:
         notes.append(f"--time-budget {time_budget} has no unit: taken as {budget_ms / 1000:g} s.")
-    _check_choices(server, server_url, server_repository, price_per_hour, rate)
+    _check_choices(server, server_url, server_repository)
+    _check_money(price_per_hour, rate, peak_rate)
     if io_precision not in get_args(IoPrecision):
         raise BadInput(f"--io-precision {io_precision} is unknown.", f"Give {' or '.join(get_args(IoPrecision))}.")
     _check_range("--confidence", confidence, 0.8, 0.999)
@@ -86,6 +88,7 @@ def config_from_arguments(
             "price_term": price_term,
             "rate_to_serve_per_s": rate,
             "cache_dir": cache_dir and cache_dir.absolute(),
+            "peak_rate_per_s": peak_rate,
             "time_budget_s": budget_ms / 1000,
             "storage": storage,
             "seed": seed,
@@ -116,8 +119,6 @@ def _check_choices(
     server: str,
     server_url: str | None,
     server_repository: Path | None,
-    price_per_hour: float | None,
-    rate: float | None,
 ) -> None:
     kinds = get_args(ServerKind)
     if server not in kinds:
@@ -127,9 +128,16 @@ def _check_choices(
             "--server remote needs to know the server and its model repository.",
             "Add --server-url http://HOST:PORT and --server-repository DIR (the same folder, as seen from here).",
         )
-    for option, value in (("--price-per-hour", price_per_hour), ("--rate", rate)):
+
+
+def _check_money(price_per_hour: float | None, rate: float | None, peak_rate: float | None) -> None:
+    for option, value in (("--price-per-hour", price_per_hour), ("--rate", rate), ("--peak-rate", peak_rate)):
         if value is not None and not value > 0:
             raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
+    if peak_rate is not None and rate is not None and peak_rate < rate:
+        raise BadInput(
+            f"--peak-rate {peak_rate:g} is below --rate {rate:g}.", "Give the highest rate as --peak-rate."
+        )
 
 
 def _check_range(option: str, value: float | None, least: float, most: float) -> None:

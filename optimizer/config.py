@@ -41,6 +41,7 @@ class OptimizeConfig(BaseModel):
     price_file: Path | None = None
     price_term: Term = "on-demand"
     rate_to_serve_per_s: float | None = Field(default=None, gt=0)
+    peak_rate_per_s: float | None = Field(default=None, gt=0)
     time_budget_s: float = Field(default=600.0, gt=0)
     storage: str | None = None
     cache_dir: Path | None = None  # None: in the user's cache folder

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from deploy.plan import BundleOptions
 from loadgen.errors import LoadError
 from loadgen.files import write_atomically
 from loadgen.plan import Payload
@@ -15,6 +16,7 @@ from model_repo.errors import ServerError
 from model_repo.layout import write_final_repository
 from model_repo.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server import serve
+from optimizer.bundling import bundle_run
 from optimizer.errors import UserError
 from optimizer.model_source import label_of
 from optimizer.prepare import Prepared, prepare
@@ -30,8 +32,10 @@ from search.records import (
     ModelRecord,
     RecommendationRecord,
     SecondsRecord,
+    ServedRecord,
     Slo,
 )
+from search.run_files import RECOMMENDATION_FILE
 from search.study import Search, SearchImpossible
 from search.triton_bench import TritonBench
 
@@ -39,14 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from optimizer.config import OptimizeConfig
-    from search.bench import Spent
     from search.certification import Certified
     from search.events import OnEvent
     from search.ledger import Ledger
 
 MODELS_FOLDER = "model"
 REPOSITORY = "model_repository"
-RECOMMENDATION_FILE = "recommendation.json"
 MOST_LOAD_PROCESSES = 4
 VERSIONS_OF = (
     "tritune",
@@ -98,11 +100,20 @@ def optimize(
     if certified is None:
         raise explain_infeasible(ledger.trials, slo)
     on_event(events.PhaseStarted(name="finish"))
-    found = _recommendation(config, prepared, slo, ledger, certified, bench.spent, budget)
+    found = _recommendation(config, prepared, slo, ledger, certified, bench, budget)
     with _explained():
         write_final_repository(config.output / REPOSITORY, certified.winner.config)
     write_atomically(config.output / RECOMMENDATION_FILE, found.model_dump_json(indent=2) + "\n")
+    _write_bundle(config, on_event)
     return found
+
+
+def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:
+    """The answer as deployment files; where none follow from it, the answer stands without them."""
+    try:
+        bundle_run(config.output, target="all", options=BundleOptions())
+    except UserError as error:
+        on_event(events.Note(text=f"No deployment bundle was written: {error.what} {error.fix}", warning=True))
 
 
 def server_options(config: OptimizeConfig, prepared: Prepared) -> ServerOptions:
@@ -145,10 +156,10 @@ def _recommendation(
     slo: Slo,
     ledger: Ledger,
     certified: Certified,
-    spent: Spent,
+    bench: TritonBench,
     budget: Budget,
 ) -> RecommendationRecord:
-    winner, baseline = certified.winner, certified.baseline
+    winner, baseline, spent = certified.winner, certified.baseline, bench.spent
     total_s = budget.elapsed_s()
     return RecommendationRecord(
         tritune_version=version("tritune"),
@@ -164,7 +175,13 @@ def _recommendation(
         winner=trial_to_record(winner),
         baseline=None if baseline is None else trial_to_record(baseline),
         gain=gain_over(winner, baseline),
-        cost=cost_of(prepared.price, winner, baseline, rate_to_serve_per_s=config.rate_to_serve_per_s),
+        cost=cost_of(
+            prepared.price,
+            winner,
+            baseline,
+            rate_to_serve_per_s=config.rate_to_serve_per_s,
+            peak_rate_per_s=config.peak_rate_per_s,
+        ),
         alternatives=alternatives_to(winner, ledger.trials),
         reason=reason_for(winner, ledger.trials),
         seconds=SecondsRecord(
@@ -179,6 +196,9 @@ def _recommendation(
             memory_bytes=prepared.machine.memory_bytes,
             gpus=tuple(gpu.name for gpu in prepared.machine.gpus),
             versions=dict(_versions()),
+        ),
+        served=ServedRecord(
+            replica_start_s=bench.replica_start_s(winner.config), memory_bytes=bench.memory_bytes(winner.config)
         ),
         seed=config.seed,
         repository=REPOSITORY,

@@ -45,6 +45,7 @@ def cli_reference() -> str:
         ("optimize report", optimizer.cli.app, ["report"]),
         ("optimize compare", optimizer.cli.app, ["compare"]),
         ("optimize fleet", optimizer.cli.app, ["fleet"]),
+        ("optimize bundle", optimizer.cli.app, ["bundle"]),
         ("loadtest", loadgen.cli.app, []),
     )
     for name, app, arguments in apps:

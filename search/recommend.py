@@ -29,7 +29,12 @@ def gain_over(winner: Trial, baseline: Trial | None) -> float | None:
 
 
 def cost_of(
-    price: Price, winner: Trial, baseline: Trial | None, *, rate_to_serve_per_s: float | None
+    price: Price,
+    winner: Trial,
+    baseline: Trial | None,
+    *,
+    rate_to_serve_per_s: float | None,
+    peak_rate_per_s: float | None = None,
 ) -> CostRecord:
     """Money at the certified rates; replicas and their total where a rate to serve was given."""
     from search.cost import cost_per_million_inferences_usd, replicas
@@ -56,6 +61,7 @@ def cost_of(
         total_usd_per_hour=None if needed is None else needed * price.usd_per_hour,
         energy_kwh_per_million_inferences=energy_of(winner),
         baseline_energy_kwh_per_million_inferences=None if baseline is None else energy_of(baseline),
+        peak_rate_per_s=peak_rate_per_s,
     )
 
 

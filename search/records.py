@@ -194,6 +194,7 @@ class CostRecord(Record):
         default=None, description="Of the GPUs alone at the certified rate; null where power was not measured."
     )
     baseline_energy_kwh_per_million_inferences: float | None = None
+    peak_rate_per_s: float | None = Field(default=None, description="The highest traffic to be ready for.")
 
 
 class ModelRecord(Record):
@@ -214,6 +215,13 @@ class MachineRecord(Record):
     memory_bytes: int
     gpus: tuple[str, ...]
     versions: dict[str, str]
+
+
+class ServedRecord(Record):
+    """What serving the winner took, as the last server of the run showed it. Null: it could not be seen."""
+
+    replica_start_s: float | None = Field(description="From nothing to a loaded model that answers.")
+    memory_bytes: int | None = Field(description="Of the server and its models, at the most.")
 
 
 class SecondsRecord(Record):
@@ -241,6 +249,7 @@ class RecommendationRecord(Record):
     reason: str = Field(description="Why this configuration, in a sentence.")
     seconds: SecondsRecord
     machine: MachineRecord
+    served: ServedRecord | None = None
     seed: int
     repository: str = Field(description="The Triton model repository, relative to this file.")
     accuracy: tuple[AccuracyRecord, ...] = Field(

@@ -45,6 +45,8 @@ class TritonBench:
         self._timeout_s = timeout_s
         self._config: ServingConfig | None = None
         self._last: MeasurementRecord | None = None
+        self._replica_start_s: dict[ServingConfig, float] = {}
+        self._memory_bytes: dict[ServingConfig, int] = {}
 
     def load(self, config: ServingConfig) -> None:
         """Serve this configuration; a server that died before is replaced first."""
@@ -57,15 +59,18 @@ class TritonBench:
     def restart(self) -> None:
         """Replace the server by a fresh one and serve the same configuration again."""
         assert self._config is not None
+        started = time.monotonic()
         with self._counting_loading(), self._translated():
             self._server.restart()
             self._server.load(self._config)
+        self._replica_start_s[self._config] = time.monotonic() - started
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Send Poisson load at a rate; a server or a model that dies on the way is a failure."""
         plan = LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
         run = self._run(plan, limit_ms=self._limit_ms, watch=watch)
         self._last = measurement_to_record(run.measurement, rate_per_s)
+        self._note_memory()
         log.info("measured %s", self._last)
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
 
@@ -103,6 +108,19 @@ class TritonBench:
             if run.log.failed.any():
                 self._server.check()
         return run
+
+    def replica_start_s(self, config: ServingConfig) -> float | None:
+        """How long a fresh server took until it served the configuration; None where it was never restarted."""
+        return self._replica_start_s.get(config)
+
+    def memory_bytes(self, config: ServingConfig) -> int | None:
+        """The most that server and models took after a load on the configuration; None where it cannot be seen."""
+        return self._memory_bytes.get(config)
+
+    def _note_memory(self) -> None:
+        seen, config = self._server.memory_bytes(), self._config
+        if seen is not None and config is not None:
+            self._memory_bytes[config] = max(seen, self._memory_bytes.get(config, 0))
 
     @contextmanager
     def _counting_loading(self) -> Iterator[None]:

@@ -1,0 +1,101 @@
+"""`bundle_from_recommendation`: the files that take a recommendation to production, and their one atomic write."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from deploy.plan import plan_for
+from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
+from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
+from model_repo.layout import RUNTIME_FILES, VERSION, replace_folder, writing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from pathlib import Path
+
+    from deploy.plan import BundleOptions, Plan
+    from deploy.render import Target
+    from model_repo.config_pbtxt import Runtime
+    from model_repo.spec import ServingConfig
+    from search.records import RecommendationRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What is written: path -> text, and path -> the file that is copied there. Paths are relative, with `/`."""
+
+    plan: Plan
+    texts: Mapping[str, str]
+    copies: Mapping[str, Path]
+
+
+def bundle_from_recommendation(
+    found: RecommendationRecord,
+    config: ServingConfig,
+    *,
+    options: BundleOptions | None = None,
+    targets: Collection[Target] = TARGETS,
+    loadtest_image: str | None = None,
+) -> Bundle:
+    """The bundle for a recommendation: pure, and the same for equal arguments. Raises BundleRefused.
+
+    `config` is the winner's configuration with its engine's files.
+    """
+    plan = plan_for(found, config, options)
+    texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
+    copies: dict[str, Path] = {}
+    for root, runtime in _repositories(config).items():
+        folder = f"{root}/{config.engine.model_name}"
+        texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(config, runtime=runtime)
+        copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
+        if runtime == "python":
+            copies[f"{folder}/{VERSION}/model.py"] = RUNTIME_FILES[config.engine.backend]
+    return Bundle(plan=plan, texts=dict(sorted(texts.items())), copies=dict(sorted(copies.items())))
+
+
+def write_bundle(bundle: Bundle, folder: Path) -> Path:
+    """`folder` with all of the bundle, or as it was: what stood there before is replaced in one step.
+
+    Raises RepositoryWriteFailed.
+    """
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = folder.parent / tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)
+        try:
+            for path, text in bundle.texts.items():
+                _parent_made(draft / path).write_text(text, encoding="utf-8")
+            for path, source in bundle.copies.items():
+                shutil.copyfile(source, _parent_made(draft / path))
+            draft.chmod(0o755)
+            _to_disk(draft)
+            replace_folder(folder, draft)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def _repositories(config: ServingConfig) -> dict[str, Runtime]:
+    """Folder -> what runs the engine in it: the container's own backend where it has one, and ours."""
+    repositories: dict[str, Runtime] = {}
+    if config.engine.backend in NATIVE_BACKENDS:
+        repositories[NATIVE_REPOSITORY] = "native"
+    if config.engine.backend in RUNTIME_FILES:
+        repositories[EMBEDDED_REPOSITORY] = "python"
+    return repositories
+
+
+def _parent_made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _to_disk(folder: Path) -> None:
+    """Files that a rename makes visible must not be empty after a crash."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())

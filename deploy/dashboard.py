@@ -1,0 +1,184 @@
+"""The Grafana dashboard of a bundle: whether the promise holds, why not, and what it costs."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from deploy.promql import SHOWN_QUANTILES, selector
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deploy.plan import Plan
+
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+WIDTH = 24
+HEIGHT = 8
+
+Target = tuple[str, str]
+"""A PromQL expression, and the legend of its series."""
+
+
+def render_dashboard(plan: Plan, *, quantile_name: str) -> str:
+    """The dashboard's JSON: pure, and the same for equal plans."""
+    panels = _placed(_panels(plan, quantile_name))
+    dashboard = {
+        "title": f"{plan.model_name} on Triton",
+        "uid": f"tritune-{plan.name}",
+        "tags": ["triton", "tritune"],
+        "schemaVersion": 41,
+        "editable": False,
+        "graphTooltip": 1,
+        "refresh": "10s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "",
+        "templating": {"list": [_datasource_variable(), _namespace_variable(plan)]},
+        "panels": panels,
+    }
+    return json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
+
+
+def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
+    where = _where(plan)
+    job = f'{{job="{plan.name}",namespace=~"$namespace"}}'
+    limit_ms = plan.found.slo.limit_ms
+    certified = plan.certificate.rate_per_s
+    price = plan.found.cost.price.usd_per_hour
+    return [
+        _panel("Requests", "reqps", [(f"sum(model:triton_requests:rate1m{where})", "requests")]),
+        _panel(
+            f"Requests per replica, certified for {certified:,.5g}/s",
+            "reqps",
+            [
+                (f"model_instance:triton_requests:rate1m{where}", "{{instance}}"),
+                (f"vector({certified:.9g})", "certified"),
+                (f"vector({plan.scaling.target_rate_per_s:.9g})", "autoscaling target"),
+            ],
+        ),
+        _panel(
+            f"Latency in the server, limit {limit_ms:g} ms at {quantile_name} (worst replica)",
+            "ms",
+            [*_latency_targets(plan), (f"vector({limit_ms:.9g})", "limit")],
+        ),
+        _panel(
+            "Late or failed requests, as a multiple of what may be",
+            "none",
+            [
+                (f"model:triton_violations:burn_rate{window}{where}", f"over {window}")
+                for window in ("5m", "1h", "6h")
+            ],
+        ),
+        _panel(
+            "Where the time goes (mean per request)",
+            "ms",
+            [
+                (f"model:triton_queue_ms:mean5m{where}", "queue"),
+                (f"model:triton_compute_ms:mean5m{where}", "compute"),
+            ],
+            stacked=True,
+        ),
+        _panel(
+            f"Batch size, at most {max(1, plan.config.max_batch_size)}",
+            "none",
+            [(f"model:triton_batch_size:mean5m{where}", "mean")],
+        ),
+        _panel(
+            "Requests that wait",
+            "none",
+            [(f"sum by (instance) (nv_inference_pending_request_count{where})", "{{instance}}")],
+        ),
+        _panel(
+            "Failures by reason",
+            "reqps",
+            [(f"sum by (reason) (rate(nv_inference_request_failure{where}[$__rate_interval]))", "{{reason}}")],
+        ),
+        _panel(
+            f"Replicas, {plan.scaling.min_replicas} to {plan.scaling.max_replicas}",
+            "none",
+            [(f"sum(job:triton_replicas:count{job})", "replicas")],
+        ),
+        _panel(
+            f"Cost per hour, {price:g} USD a replica",
+            "currencyUSD",
+            [(f"sum(job:triton_cost_usd:per_hour{job})", "all replicas")],
+        ),
+        _panel(
+            "Cost per million inferences",
+            "currencyUSD",
+            [
+                (f"model:triton_cost_usd_per_million:rate1h{where}", "last hour"),
+                (f"vector({plan.found.cost.cost_per_million_inferences_usd:.9g})", "promised at full load"),
+            ],
+        ),
+        _panel("Processor use of the node", "percentunit", [(f"nv_cpu_utilization{job}", "{{instance}}")]),
+        _panel("GPU use", "percentunit", [(f"nv_gpu_utilization{job}", "{{instance}} {{gpu_uuid}}")]),
+        _panel("GPU power", "watt", [(f"nv_gpu_power_usage{job}", "{{instance}} {{gpu_uuid}}")]),
+        _panel("GPU memory", "bytes", [(f"nv_gpu_memory_used_bytes{job}", "{{instance}} {{gpu_uuid}}")]),
+    ]
+
+
+def _latency_targets(plan: Plan) -> list[Target]:
+    quantiles = (*SHOWN_QUANTILES, plan.found.slo.quantile)
+    return [
+        (
+            f"max(nv_inference_request_summary_us{_where(plan, quantile=f'{quantile:g}')}) / 1000",
+            f"quantile {quantile:g}",
+        )
+        for quantile in dict.fromkeys(quantiles)
+    ]
+
+
+def _where(plan: Plan, **more: str) -> str:
+    return f'{selector(plan.name, plan.model_name, **more)[:-1]},namespace=~"$namespace"}}'
+
+
+def _panel(title: str, unit: str, targets: Sequence[Target], *, stacked: bool = False) -> dict[str, Any]:
+    custom: dict[str, Any] = {"fillOpacity": 20 if stacked else 0, "showPoints": "never", "spanNulls": True}
+    if stacked:
+        custom["stacking"] = {"mode": "normal", "group": "A"}
+    return {
+        "type": "timeseries",
+        "title": title,
+        "datasource": DATASOURCE,
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0, "custom": custom}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
+        "targets": [
+            {"refId": chr(ord("A") + index), "datasource": DATASOURCE, "expr": expression, "legendFormat": legend}
+            for index, (expression, legend) in enumerate(targets)
+        ],
+    }
+
+
+def _placed(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Three in a row."""
+    width = WIDTH // 3
+    return [
+        {
+            "id": index + 1,
+            "gridPos": {"x": width * (index % 3), "y": HEIGHT * (index // 3), "w": width, "h": HEIGHT},
+            **panel,
+        }
+        for index, panel in enumerate(panels)
+    ]
+
+
+def _datasource_variable() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus"}
+
+
+def _namespace_variable(plan: Plan) -> dict[str, Any]:
+    """Without Kubernetes there is no namespace, and `All` matches that as well."""
+    query = f'label_values(up{{job="{plan.name}"}}, namespace)'
+    return {
+        "name": "namespace",
+        "label": "Namespace",
+        "type": "query",
+        "datasource": DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": "namespace"},
+        "refresh": 2,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+    }

@@ -1,0 +1,17 @@
+"""Names that Kubernetes takes, from names that Triton takes."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST = 40
+"""A DNS label has at most 63 characters, and what belongs to an application adds a suffix to its name."""
+
+FALLBACK = "model"
+
+
+def kubernetes_name(model_name: str) -> str:
+    """A DNS label (RFC 1123) that is nearest to the model's name: lower case, letters, digits and dashes."""
+    name = re.sub(r"[^a-z0-9]+", "-", model_name.lower())
+    name = name.lstrip("-0123456789")[:LONGEST].strip("-")  # a Service's name starts with a letter (RFC 1035)
+    return name or FALLBACK

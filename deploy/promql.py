@@ -1,0 +1,148 @@
+"""The PromQL of a bundle that is not written down in a template: selectors, steps, burn rates, canaries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OVER_BUDGET = (50.0, 20.0, 10.0, 7.0, 4.0, 2.0, 1.0, 0.1)
+"""At which multiples of the error budget the latency distribution is looked at. For a p99 limit these are the
+quantiles 0.5, 0.8, 0.9, 0.93, 0.96, 0.98, 0.99 and 0.999: one above each factor of the burn-rate alerts."""
+
+SHOWN_QUANTILES = (0.5, 0.9)
+"""What a dashboard shows besides the quantile of the limit."""
+
+SUMMARY_ERRORS = ((0.9, 0.01), (0.99, 0.005), (1.0, 0.001))
+"""Below which quantile Triton's summary may be off by how much, as a rank: Prometheus' `quantile:error` pairs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BurnAlert:
+    """One of the four alerts on how fast the error budget is used up."""
+
+    speed: str
+    factor: float
+    long: str
+    short: str
+    severity: str
+    percent: str
+
+
+BURN_RATES = (
+    ("Fast", 14.4, "1h", "5m", "critical"),
+    ("Quick", 6.0, "6h", "30m", "critical"),
+    ("Slow", 3.0, "1d", "2h", "warning"),
+    ("Creeping", 1.0, "3d", "6h", "warning"),
+)
+"""Google, The Site Reliability Workbook, ch. 5: 2 % of a month's budget in an hour, 5 % in six hours,
+10 % in three days."""
+
+BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryMetric:
+    """A figure of the canary, and the most that it may be."""
+
+    name: str
+    words: str
+    query: str
+    most: float
+
+
+def selector(job: str, model: str, **more: str) -> str:
+    """`{job="...",model="..."}`, with further labels."""
+    labels = {"job": job, "model": model, **more}
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def over_limit_steps(quantile: float) -> tuple[tuple[str, float], ...]:
+    """(share of requests, quantile of the latency): where the quantile is late, at least that share is."""
+    budget = 1 - quantile
+    shares = (multiple * budget for multiple in OVER_BUDGET)
+    return tuple((f"{share:.6g}", round(1 - share, 9)) for share in shares if share < 1)
+
+
+def summary_quantiles(quantile: float) -> tuple[float, ...]:
+    """Every quantile that Triton has to keep, ascending."""
+    steps = {at for _, at in over_limit_steps(quantile)}
+    return tuple(sorted(steps | set(SHOWN_QUANTILES) | {quantile}))
+
+
+def summary_option(quantile: float) -> str:
+    """The value of Triton's `--metrics-config summary_quantiles=`."""
+    pairs = (
+        f"{at:g}:{next(error for below, error in SUMMARY_ERRORS if at < below):g}"
+        for at in summary_quantiles(quantile)
+    )
+    return ",".join(pairs)
+
+
+def burn_alerts(quantile: float) -> tuple[BurnAlert, ...]:
+    """The alerts that can fire: a budget of 10 % cannot be used up 14.4 times too fast."""
+    budget = 1 - quantile
+    return tuple(
+        BurnAlert(
+            speed=speed,
+            factor=factor,
+            long=long,
+            short=short,
+            severity=severity,
+            percent=f"{100 * factor * budget:g}",
+        )
+        for speed, factor, long, short, severity in BURN_RATES
+        if factor * budget < 1
+    )
+
+
+def request_rate(where: str) -> str:
+    """Requests per second that arrive at the replicas in `where`, failed ones included."""
+    return (
+        f"sum(rate(nv_inference_request_success{where}[1m]))\n"
+        f"  + sum(rate(nv_inference_request_failure{where}[1m]))"
+    )
+
+
+def canary_metrics(
+    *, model: str, job: str, namespace: str, limit_us: str, quantile: str
+) -> tuple[CanaryMetric, ...]:
+    """What a canary is judged by. `{{args.canary}}` and `{{args.stable}}` are Argo's, filled in as it runs."""
+
+    def of(version: str, **more: str) -> str:
+        return selector(
+            job, model, namespace=namespace, rollouts_pod_template_hash="{{args." + version + "}}", **more
+        )
+
+    def latency(version: str) -> str:
+        return f"max(nv_inference_request_summary_us{of(version, quantile=quantile)})"
+
+    def failures(version: str) -> str:
+        return (
+            f"sum(rate(nv_inference_request_failure{of(version)}[2m])) / (\n"
+            f"  sum(rate(nv_inference_request_success{of(version)}[2m]))\n"
+            f"    + sum(rate(nv_inference_request_failure{of(version)}[2m])))"
+        )
+
+    return (
+        CanaryMetric(
+            name="latency-limit",
+            words="Its worst replica keeps the limit.",
+            query=f"{latency('canary')} / {limit_us}",
+            most=1.0,
+        ),
+        CanaryMetric(
+            name="latency-against-running",
+            words="It is not more than a quarter slower than the worst replica of the running version.",
+            query=f"{latency('canary')}\n  / {latency('stable')}",
+            most=1.25,
+        ),
+        CanaryMetric(
+            name="failures-against-running",
+            words="It does not fail more often, but for one request in a thousand.",
+            query=f"{failures('canary')}\n- ({failures('stable')})",
+            most=0.001,
+        ),
+    )

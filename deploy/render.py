@@ -1,0 +1,232 @@
+"""A plan as the text files of its bundle: pure, and the same bytes for equal plans."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from deploy import promql
+from deploy.dashboard import render_dashboard
+from deploy.scaling import HPA_SYNC_S, SCRAPE_INTERVAL_S
+from deploy.smoke import quantile_name
+from deploy.words import figures
+from model_repo.config_pbtxt import NATIVE_BACKENDS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    import jinja2
+
+    from deploy.plan import Plan
+
+Target = Literal["kubernetes", "kserve", "compose"]
+TARGETS: tuple[Target, ...] = ("kubernetes", "kserve", "compose")
+
+NATIVE_REPOSITORY = "model_repository"
+EMBEDDED_REPOSITORY = "model_repository_embedded"
+RULES_FILE = "prometheus-rules.yaml"
+DASHBOARD_FILE = "grafana-dashboard.json"
+README_FILE = "README.md"
+
+IMAGES = ("images/loadtest.Dockerfile", "images/models.Dockerfile")
+KUBERNETES_BASE = (
+    "kustomization.yaml",
+    "service-account.yaml",
+    "deployment.yaml",
+    "service.yaml",
+    "pod-disruption-budget.yaml",
+    "network-policy.yaml",
+    "service-monitor.yaml",
+    "prometheus-rule.yaml",
+)
+KUBERNETES_COMPONENTS = (
+    "autoscaling-hpa/horizontal-pod-autoscaler.yaml",
+    "autoscaling-hpa/kustomization.yaml",
+    "autoscaling-hpa/prometheus-adapter-values.yaml",
+    "autoscaling-keda/kustomization.yaml",
+    "autoscaling-keda/scaled-object.yaml",
+    "argo-rollouts/analysis-canary.yaml",
+    "argo-rollouts/analysis-smoke.yaml",
+    "argo-rollouts/http-route.yaml",
+    "argo-rollouts/kustomization.yaml",
+    "argo-rollouts/rollout.yaml",
+    "argo-rollouts/services.yaml",
+    "repository-image/kustomization.yaml",
+    "repository-object-storage/kustomization.yaml",
+)
+FILES: Mapping[Target, tuple[str, ...]] = {
+    "compose": (
+        "compose.yaml",
+        "compose/prometheus.yaml",
+        "compose/grafana/datasources.yaml",
+        "compose/grafana/dashboards.yaml",
+    ),
+    "kubernetes": (
+        *(f"kubernetes/base/{name}" for name in KUBERNETES_BASE),
+        *(f"kubernetes/components/{name}" for name in KUBERNETES_COMPONENTS),
+        *(
+            f"kubernetes/overlays/{overlay}/{name}"
+            for overlay in ("production", "staging")
+            for name in ("kustomization.yaml", "namespace.yaml")
+        ),
+        "kubernetes/smoke/kustomization.yaml",
+        "kubernetes/smoke/job.yaml",
+    ),
+    "kserve": ("kserve/kustomization.yaml", "kserve/serving-runtime.yaml", "kserve/inference-service.yaml"),
+}
+"""The templates that each target consists of, by the path that their text gets in the bundle."""
+
+BEHAVIOR = """\
+# Up at once; down by one replica a minute, when ten minutes have not needed it.
+scaleUp:
+  stabilizationWindowSeconds: 0
+  policies:
+    - type: Percent
+      value: 100
+      periodSeconds: 15
+    - type: Pods
+      value: 4
+      periodSeconds: 15
+  selectPolicy: Max
+scaleDown:
+  stabilizationWindowSeconds: 600
+  policies:
+    - type: Pods
+      value: 1
+      periodSeconds: 60
+"""
+
+CONTENTS = (
+    (NATIVE_REPOSITORY + "/", "the model with `config.pbtxt` for the native backend of NVIDIA's container"),
+    (EMBEDDED_REPOSITORY + "/", "the same for Triton's Python backend, as it was measured"),
+    ("compose.yaml", "Triton, Prometheus and Grafana on one machine"),
+    ("kubernetes/", "Kustomize: base, components to choose from, overlays for staging and production"),
+    ("kserve/", "ServingRuntime and InferenceService"),
+    (RULES_FILE, "recording rules and alerts for Prometheus"),
+    (DASHBOARD_FILE, "the dashboard for Grafana"),
+    ("images/", "Dockerfiles of the smoke test and of the model repository"),
+)
+
+
+def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str | None) -> dict[str, str]:
+    """Path in the bundle -> text, for the targets that were asked for and what all of them share."""
+    context = _context(plan, targets, loadtest_image)
+    files = {RULES_FILE: _rendered(f"{RULES_FILE}.j2", context)}
+    context["rules"] = _without_comment(files[RULES_FILE])
+    files[DASHBOARD_FILE] = render_dashboard(plan, quantile_name=context["quantile_name"])
+    chosen = [path for target in TARGETS if target in targets for path in FILES[target]]
+    for path in (*IMAGES, *chosen):
+        files[path] = _rendered(f"{path}.j2", context)
+    if "kubernetes" in targets:
+        files[f"kubernetes/base/{DASHBOARD_FILE}"] = files[DASHBOARD_FILE]
+    context["contents"] = _contents(plan, files)
+    files[README_FILE] = _rendered(f"{README_FILE}.j2", context)
+    return dict(sorted(files.items()))
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(  # noqa: S701 - nothing of it is HTML
+        loader=jinja2.PackageLoader("deploy"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quoted"] = lambda text: text.replace("'", "''")  # within YAML's single quotes
+    return environment
+
+
+def _rendered(template: str, context: Mapping[str, Any]) -> str:
+    return _environment().get_template(template).render(context)
+
+
+def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None) -> dict[str, Any]:
+    found, scaling = plan.found, plan.scaling
+    where = promql.selector(plan.name, plan.model_name)
+    production = promql.selector(plan.name, plan.model_name, namespace=f"{plan.name}-production")
+    limit_us = f"{1000 * found.slo.limit_ms:.9g}"
+    quantile = f"{found.slo.quantile:g}"
+    has_native = plan.config.engine.backend in NATIVE_BACKENDS
+    context: dict[str, Any] = {
+        "plan": plan,
+        "targets": targets,
+        "loadtest_image": loadtest_image or f"tritune-loadtest:{found.tritune_version}",
+        "model_tag": found.model.sha256[:12],
+        "repository": NATIVE_REPOSITORY if has_native else EMBEDDED_REPOSITORY,
+        "embedded_repository": EMBEDDED_REPOSITORY,
+        "has_native": has_native,
+        "selector": where,
+        "quantile": quantile,
+        "quantile_selector": lambda at: promql.selector(plan.name, plan.model_name, quantile=f"{float(at):g}"),
+        "quantile_name": quantile_name(found.slo.quantile),
+        "limit_us": limit_us,
+        "over_limit_steps": promql.over_limit_steps(found.slo.quantile),
+        "burn_windows": promql.BURN_WINDOWS,
+        "burn_alerts": promql.burn_alerts(found.slo.quantile),
+        "budget": f"{plan.error_budget:g}",
+        "budget_percent": f"{100 * plan.error_budget:g}",
+        "scaler_query": promql.request_rate(production),
+        "canary_metrics": promql.canary_metrics(
+            model=plan.model_name,
+            job=plan.name,
+            namespace=f"{plan.name}-production",
+            limit_us=limit_us,
+            quantile=quantile,
+        ),
+        "scrape_s": f"{SCRAPE_INTERVAL_S:g}",
+        "hpa_sync_s": f"{HPA_SYNC_S:g}",
+        "behavior": BEHAVIOR,
+        "server_arguments": server_arguments(plan),
+        "startup_failures": max(60, math.ceil(5 * scaling.start_s)),
+        "model_format": {"onnxruntime": "onnx"}.get(plan.config.engine.backend, "tensorrt"),
+        **figures(plan),
+        **_kserve(plan),
+    }
+    context["job_spec"] = lambda url: _rendered("kubernetes/smoke/job-spec.j2", {**context, "url": url})
+    return context
+
+
+def server_arguments(plan: Plan) -> list[str]:
+    """Of `tritonserver`, but for the model repository and the ports."""
+    return [
+        "--disable-auto-complete-config",
+        "--exit-timeout-secs=30",
+        f"--allow-gpu-metrics={'true' if plan.resources.gpus else 'false'}",
+        "--metrics-config=summary_latencies=true",
+        f"--metrics-config=summary_quantiles={promql.summary_option(plan.found.slo.quantile)}",
+    ]
+
+
+def _kserve(plan: Plan) -> dict[str, str]:
+    """Knative scales by whole numbers: requests per second, or in flight where those are fewer than one."""
+    target = math.floor(plan.scaling.target_rate_per_s)
+    if target >= 1:
+        return {
+            "kserve_metric": "rps",
+            "kserve_target": str(target),
+            "kserve_target_words": "KServe knows whole requests per second alone, so the target is rounded down.",
+        }
+    return {
+        "kserve_metric": "concurrency",
+        "kserve_target": "1",
+        "kserve_target_words": "Less than one request per second a replica: it is given one at a time instead.",
+    }
+
+
+def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
+    native = plan.config.engine.backend in NATIVE_BACKENDS
+    always = {EMBEDDED_REPOSITORY + "/"} | ({NATIVE_REPOSITORY + "/"} if native else set())
+    return [
+        (path, words)
+        for path, words in CONTENTS
+        if path in always or any(name == path or name.startswith(path) for name in files)
+    ]
+
+
+def _without_comment(text: str) -> str:
+    """A YAML file from its first key on."""
+    lines = text.splitlines(keepends=True)
+    first = next(index for index, line in enumerate(lines) if not line.startswith("#"))
+    return "".join(lines[first:])

@@ -1,0 +1,73 @@
+"""The load that new pods must stand before traffic moves to them: `loadtest` at the certified rate."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from model_repo.spec import ServingConfig
+    from search.records import RecommendationRecord
+
+LEAST_S = 20
+LONGER = 3.0
+"""How much longer than the run's own confirmation: some violations by bad luck need more requests to decide."""
+
+HEAD_START_S = 60
+"""What a job may take besides the load: pulling its image, preparing payloads, warming up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoke:
+    """One load run and its verdict. Exit code 0: the limit was kept; 99: broken; 96 and 98: not to be decided."""
+
+    model_name: str
+    rate_per_s: float
+    limit_option: str
+    limit_ms: float
+    duration_s: int
+    shapes: tuple[str, ...]  # `NAME:D1,D2`, for dimensions that the model leaves open
+
+    def arguments(self, url: str) -> list[str]:
+        """The command line after `loadtest`."""
+        return [
+            url,
+            f"--model={self.model_name}",
+            f"--rate={self.rate_per_s:.6g}",
+            f"--{self.limit_option}={self.limit_ms:g}ms",
+            f"--duration={self.duration_s}s",
+            *(f"--shape={shape}" for shape in self.shapes),
+            "--fail-fast",
+            "--yes",
+        ]
+
+    @property
+    def deadline_s(self) -> int:
+        """When a job that has not answered is given up."""
+        return 2 * self.duration_s + HEAD_START_S
+
+
+def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
+    """The smoke test of a recommendation, as long as its certificate says that a decision takes."""
+    certificate = found.winner.certificate
+    assert certificate is not None
+    shapes = (
+        (spec.name, spec.concrete_shape)
+        for spec in config.engine.inputs
+        if -1 in spec.shape and spec.concrete_shape is not None
+    )
+    return Smoke(
+        model_name=config.engine.model_name,
+        rate_per_s=certificate.rate_per_s,
+        limit_option=quantile_name(found.slo.quantile),
+        limit_ms=found.slo.limit_ms,
+        duration_s=max(LEAST_S, 5 * math.ceil(LONGER * certificate.seconds / 5)),
+        shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
+    )
+
+
+def quantile_name(quantile: float) -> str:
+    """`p99` for 0.99, `p999` for 0.999."""
+    digits = f"{quantile:.6f}".removeprefix("0.").rstrip("0")
+    return f"p{digits.ljust(2, '0')}"

@@ -1,0 +1,97 @@
+"""A model repository that we wrote, read back: the engine in it, and how it is served."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from model_repo.config_pbtxt import parse_config_pbtxt
+from model_repo.layout import VERSION
+from model_repo.spec import Engine, ServingConfig, TensorSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from model_repo.spec import Backend
+
+CODE_FILE = "model.py"
+_PREFIX = "TYPE_"
+_KIND_GPU = "KIND_GPU"
+
+
+class NotOurRepository(Exception):
+    """The folder does not hold a model as we write it. `path` is what is missing or cannot be read."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def serving_config_from_repository(model_dir: Path, *, backend: Backend, precision: str) -> ServingConfig:
+    """What `write_repository` was given, with engine files that lie in `model_dir`.
+
+    Backend and precision do not stand in a `config.pbtxt` of the Python backend. A batch axis that Triton does not
+    add itself comes back as the first dimension of each tensor, which renders to the same text. Raises
+    NotOurRepository.
+    """
+    message = _message(model_dir / "config.pbtxt")
+    version_dir = model_dir / VERSION
+    files = tuple(sorted(_engine_files(version_dir)))
+    warmup = message.model_warmup[0].inputs if message.model_warmup else {}
+    if not message.instance_group or not files:
+        raise NotOurRepository(version_dir if message.instance_group else model_dir, "is not complete")
+    group = message.instance_group[0]
+    parameters = {key: value.string_value for key, value in message.parameters.items()}
+    model_file = parameters.get("model_file") or message.default_model_filename
+    try:
+        engine = Engine(
+            model_name=message.name,
+            backend=backend,
+            precision=precision,
+            model_file=model_file,
+            files=files,
+            inputs=tuple(_spec(tensor, warmup) for tensor in message.input),
+            outputs=tuple(_spec(tensor, {}) for tensor in message.output),
+            batched=message.max_batch_size > 0,
+            device="gpu" if group.Kind.Name(group.kind) == _KIND_GPU else "cpu",
+        )
+    except ValueError as error:
+        raise NotOurRepository(model_dir, f"is not what we write: {error}") from error
+    return ServingConfig(
+        engine=engine,
+        max_batch_size=message.max_batch_size,
+        instance_count=group.count,
+        dynamic_batching=message.HasField("dynamic_batching"),
+        max_queue_delay_us=message.dynamic_batching.max_queue_delay_microseconds,
+        preferred_batch_sizes=tuple(message.dynamic_batching.preferred_batch_size),
+        intra_op_threads=int(parameters.get("intra_op_threads", parameters.get("intra_op_thread_count", "0"))),
+        cuda_graph_batch_sizes=tuple(graph.batch_size for graph in message.optimization.cuda.graph_spec),
+    )
+
+
+def _message(path: Path) -> Any:
+    try:
+        return parse_config_pbtxt(path.read_text())
+    except OSError as error:
+        raise NotOurRepository(path, f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise NotOurRepository(path, "is not a config.pbtxt") from error
+
+
+def _engine_files(version_dir: Path) -> list[tuple[str, Path]]:
+    """Every file of the version folder but our code: the model, and its external data where it has some."""
+    paths = (path for path in version_dir.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    found = ((path.relative_to(version_dir).as_posix(), path) for path in paths)
+    return [(name, path) for name, path in found if name != CODE_FILE]
+
+
+def _spec(tensor: Any, warmup: Any) -> TensorSpec:
+    shape = () if tensor.HasField("reshape") else tuple(tensor.dims)
+    datatype = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+    sample = tuple(warmup[tensor.name].dims) if -1 in shape and tensor.name in warmup else None
+    return TensorSpec(
+        name=tensor.name,
+        datatype={"TYPE_STRING": "BYTES"}.get(datatype, datatype.removeprefix(_PREFIX)),
+        shape=shape,
+        sample_shape=sample,
+    )

@@ -1,0 +1,182 @@
+"""`optimize bundle`: a finished run's answer as files that go to production."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, get_args
+
+from pydantic import ValidationError
+
+from deploy.bundle import bundle_from_recommendation, write_bundle
+from deploy.errors import BundleRefused
+from deploy.plan import BundleOptions
+from deploy.render import TARGETS, Target
+from deploy.scaling import DEFAULT_MAX_REPLICAS
+from loadgen.units import duration_ms
+from model_repo.errors import RepositoryWriteFailed
+from model_repo.read_back import NotOurRepository, serving_config_from_repository
+from model_repo.spec import Backend
+from optimizer.config import RUN_FILE
+from optimizer.errors import BadInput, UserError
+from search.records import RecommendationRecord
+from search.run_files import RECOMMENDATION_FILE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from deploy.bundle import Bundle
+    from model_repo.spec import ServingConfig
+
+BUNDLE_FOLDER = "bundle"
+
+
+def bundle_run(
+    run_dir: Path,
+    *,
+    target: str,
+    options: BundleOptions,
+    loadtest_image: str | None = None,
+    output: Path | None = None,
+) -> Bundle:
+    """Render the run's bundle and write it, to `bundle` in the run's directory unless told otherwise.
+
+    Raises UserError: BadInput for a run or an option from which no bundle follows.
+    """
+    targets = _targets(target)
+    found = read_recommendation(run_dir)
+    config = winner_of(run_dir, found)
+    folder = run_dir / BUNDLE_FOLDER if output is None else output
+    _refuse_foreign(folder)
+    with _explained():
+        bundle = bundle_from_recommendation(
+            found, config, options=options, targets=targets, loadtest_image=loadtest_image
+        )
+        write_bundle(bundle, folder)
+    return bundle
+
+
+def bundle_options(
+    *,
+    rate: float | None,
+    peak_rate: float | None,
+    ramp: str | None,
+    replica_start: str | None,
+    max_replicas: int | None,
+    image: str | None,
+) -> BundleOptions:
+    """The options as they were typed, checked. Raises BadInput."""
+    for option, value in (("--rate", rate), ("--peak-rate", peak_rate)):
+        if value is not None and not 0 < value < math.inf:
+            raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
+    if max_replicas is not None and max_replicas < 1:
+        raise BadInput(f"--max-replicas {max_replicas} is no fleet.", "Give --max-replicas at least 1.")
+    return BundleOptions(
+        rate_per_s=rate,
+        peak_rate_per_s=peak_rate,
+        ramp_s=_seconds("--ramp", ramp),
+        start_s=_seconds("--replica-start", replica_start),
+        max_replicas=DEFAULT_MAX_REPLICAS if max_replicas is None else max_replicas,
+        image=image,
+    )
+
+
+def read_recommendation(run_dir: Path) -> RecommendationRecord:
+    """`recommendation.json` of a run. Raises BadInput where it found nothing, has not ended, or is none."""
+    path = run_dir / RECOMMENDATION_FILE
+    if not path.is_file():
+        if (run_dir / RUN_FILE).is_file():
+            raise BadInput(
+                f"The run in {run_dir} has no answer: it found no configuration, or it has not ended.",
+                f"Go on with it: optimize --resume {run_dir}; trials.jsonl says what was tried.",
+            )
+        raise BadInput(
+            f"{run_dir} holds no run: there is no {RECOMMENDATION_FILE} in it.",
+            "Give the directory that optimize named as its output.",
+        )
+    try:
+        return RecommendationRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise BadInput(
+            f"{path} is not a recommendation: {where}: {first['msg']}.",
+            "It was cut short, changed, or written by another version; run optimize again.",
+        ) from error
+
+
+def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
+    """The winner with its engine, from the run's model repository. Raises BadInput where that is not whole."""
+    label = found.winner.config.engine
+    backend, _, precision = label.partition("-")
+    known = next((name for name in get_args(Backend) if name == backend), None)
+    if known is None:
+        raise BadInput(
+            f"The recommendation in {run_dir} names the engine {label}, which this version does not know.",
+            "Use the version of tritune that made the run.",
+        )
+    model_dir = run_dir / found.repository / found.model.name
+    try:
+        return serving_config_from_repository(model_dir, backend=known, precision=precision)
+    except NotOurRepository as error:
+        raise BadInput(
+            f"The run's model repository is not whole: {error}.",
+            f"Go on with the run, which writes it anew: optimize --resume {run_dir}",
+        ) from error
+
+
+def _targets(target: str) -> tuple[Target, ...]:
+    if target == "all":
+        return TARGETS
+    chosen = tuple(name for name in TARGETS if name == target)
+    if not chosen:
+        raise BadInput(f"--target {target} is no target.", f"Choose one of {', '.join((*TARGETS, 'all'))}.")
+    return chosen
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A bundle replaces a bundle, and nothing else."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"--output {folder} is a file.", "Give a folder for the bundle.")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "README.md").is_file():
+        raise BadInput(
+            f"--output {folder} is not empty and not a bundle, so it is not replaced.", "Give another folder."
+        )
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    return None if text is None else duration_ms(text, option=option, default_unit="s")[0] / 1000
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of the rooms below as two lines for the user."""
+    try:
+        yield
+    except BundleRefused as error:
+        raise BadInput(error.what, error.fix) from error
+    except RepositoryWriteFailed as error:
+        what, _, fix = str(error).partition("\n")
+        raise UserError(what, fix) from error
+
+
+def show_bundle(
+    run_dir: Path, *, target: str, options: BundleOptions, loadtest_image: str | None, output: Path | None
+) -> None:
+    """Render and write the bundle, and say on stdout where it is and what has to be known about it."""
+    from rich.console import Console
+
+    bundle = bundle_run(run_dir, target=target, options=options, loadtest_image=loadtest_image, output=output)
+    plan, scaling = bundle.plan, bundle.plan.scaling
+    folder = run_dir / BUNDLE_FOLDER if output is None else output
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console.print(f"The bundle is in {folder}; its README.md says how to roll it out.")
+    console.print(
+        f"  {scaling.min_replicas} to {scaling.max_replicas} replicas of {plan.image}, "
+        f"one for each {scaling.target_rate_per_s:,.5g} requests/s"
+    )
+    if plan.renamed:
+        console.print(f"  Kubernetes does not take the name {plan.title}: there it is called {plan.name}.")
+    for text in scaling.traffic.assumed:
+        console.print(f"  Assumed: {text}.")
