@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PROMETHEUS := $(VENV)/prometheus
 
 .PHONY: help demo test lint format lock clean
 help:            ## this list
@@ -18,7 +19,11 @@ demo: $(STAMP)   ## install, write a small CNN, and find its cheapest configurat
 	$(BIN)/python examples/small_cnn.py .demo/small_cnn.onnx
 	$(BIN)/optimize --model .demo/small_cnn.onnx --p99 50ms --time-budget 4.5m
 
-test: $(STAMP)   ## run all tests (GPU tests are skipped where there is no GPU)
+$(PROMETHEUS): $(STAMP)
+	@mkdir -p $@
+	@.ci/prometheus $@
+
+test: $(STAMP) | $(PROMETHEUS)  ## run all tests (GPU tests are skipped where there is no GPU)
 	$(BIN)/pytest
 
 lint: $(STAMP)   ## ruff, mypy --strict, import contracts

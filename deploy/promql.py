@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-OVER_BUDGET = (50.0, 20.0, 10.0, 7.0, 4.0, 2.0, 1.0, 0.1)
+OVER_BUDGET = (50.0, 15.0, 10.0, 7.0, 4.0, 2.0, 1.0, 0.1)
 """At which multiples of the error budget the latency distribution is looked at. For a p99 limit these are the
-quantiles 0.5, 0.8, 0.9, 0.93, 0.96, 0.98, 0.99 and 0.999: one above each factor of the burn-rate alerts."""
+quantiles 0.5, 0.85, 0.9, 0.93, 0.96, 0.98, 0.99 and 0.999: one above each factor of the burn-rate alerts."""
 
 SHOWN_QUANTILES = (0.5, 0.9)
 """What a dashboard shows besides the quantile of the limit."""

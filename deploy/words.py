@@ -57,8 +57,8 @@ def scaling_words(plan: Plan) -> str:
     start = "measured" if scaling.start_measured else "not measured"
     text = (
         f"One replica is certified for {scaling.certified_rate_per_s:,.5g} requests/s. Another one is started "
-        f"above {scaling.target_rate_per_s:,.5g} each, which leaves {100 * scaling.headroom:.1f} % free, because it "
-        f"comes {scaling.reaction_s:.3g} s late: {RATE_WINDOW_S / 2:g} s is half the window of the query, "
+        f"above {scaling.target_rate_per_s:,.5g} each, which leaves {100 * scaling.headroom:.1f} % free, because "
+        f"it comes {scaling.reaction_s:.3g} s late: {RATE_WINDOW_S / 2:g} s is half the window of the query, "
         f"{SCRAPE_INTERVAL_S:g} s the age of a sample, {HPA_SYNC_S:g} s the autoscaler's period, "
         f"{scaling.start_s:.3g} s the start of a replica ({start}, without pulling its image or adding a node). "
         f"Growing from {traffic.rate_per_s:,.5g} to {traffic.peak_rate_per_s:,.5g} requests/s within "

@@ -108,6 +108,7 @@ def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, tok
         f"--exit-timeout-secs={max(1, round(options.exit_grace_s))}",
         f"--backend-config=python,shm-region-prefix-name={token}-",
         *(_large_steps() if options.gpu and options.kind != "docker" else ()),
+        *options.extra_arguments,
     )
 
 

@@ -40,6 +40,7 @@ class ServerOptions:
     start_timeout_s: float = 120.0
     load_timeout_s: float = 120.0
     exit_grace_s: float = 2.0  # between SIGTERM and SIGKILL
+    extra_arguments: tuple[str, ...] = ()  # of tritonserver, after ours
 
     def __post_init__(self) -> None:
         given_remote = {self.remote is not None, self.repository is not None}

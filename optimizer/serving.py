@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from deploy.render import EMBEDDED_REPOSITORY
 from model_repo.errors import ServerError
 from model_repo.launchers import LAUNCHERS
 from model_repo.options import ServerOptions
@@ -25,7 +26,7 @@ REPOSITORY = "model_repository"
 
 def serve_run(directory: Path, *, server: str, port: int | None) -> None:
     """Serve the repository in `directory`, and say on stdout where. Returns after Ctrl-C."""
-    repository = directory / REPOSITORY if (directory / REPOSITORY).is_dir() else directory
+    repository = _repository(directory, server)
     if port is not None and not 1 <= port <= 65535:
         raise BadInput(f"--port {port} is no port.", "Give --port a number from 1 to 65535.")
     options = ServerOptions(run_dir=Path(), kind=_kind(server), http_port=port, gpu=bool(hardware().gpus))
@@ -42,6 +43,12 @@ def serve_run(directory: Path, *, server: str, port: int | None) -> None:
         raise UserError(what, f"{fix}\n{error.log_tail}".strip()) from error
     except KeyboardInterrupt:
         return  # how it is meant to end
+
+
+def _repository(directory: Path, server: str) -> Path:
+    """The model repository in a run or a bundle that this kind of server can serve; else the folder itself."""
+    folders = (EMBEDDED_REPOSITORY, REPOSITORY) if server == "embedded" else (REPOSITORY,)
+    return next((directory / name for name in folders if (directory / name).is_dir()), directory)
 
 
 def _stop_on_sigterm() -> None:

@@ -1,0 +1,171 @@
+"""The bundle against the schemas of those who read it: Kubernetes, the operators' CRDs, Compose, Kustomize."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+from bundles import named, on_disk, on_gpu, recorded
+
+from deploy.bundle import bundle_from_recommendation, write_bundle
+
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+OPERATORS = json.loads((SCHEMAS / "operators.json").read_text())
+KUBERNETES_VERSIONS = ("1.31", "1.37")
+CASES = {"recorded": recorded(), "on a GPU": on_gpu(), "an odd name": named("Ä b-c's: {x}")}
+NOT_MANIFESTS = ("kustomization.yaml", "prometheus-adapter-values.yaml")
+COMPONENTS = (
+    (),
+    ("repository-image",),
+    ("repository-object-storage",),
+    ("autoscaling-hpa",),
+    ("autoscaling-hpa", "argo-rollouts"),
+    ("autoscaling-keda", "argo-rollouts", "repository-image"),
+)
+
+
+def texts(case):
+    return bundle_from_recommendation(*CASES[case]).texts
+
+
+def check(manifest):
+    """Against the operator's schema where it is one of theirs, and Kubernetes' own otherwise."""
+    kind = manifest["kind"]
+    if kind in OPERATORS["properties"]:
+        schema = {**OPERATORS["properties"][kind], "definitions": OPERATORS["definitions"]}
+        jsonschema.Draft7Validator(schema).validate(manifest)
+        return
+    for version in KUBERNETES_VERSIONS:
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_manifest_fits_its_schema(case):
+    checked = set()
+    for path, text in texts(case).items():
+        if (
+            path.startswith(("kubernetes/", "kserve/"))
+            and path.endswith(".yaml")
+            and not path.endswith(NOT_MANIFESTS)
+        ):
+            for manifest in yaml.safe_load_all(text):
+                check(manifest)
+                checked.add(manifest["kind"])
+    assert set(OPERATORS["properties"]) <= checked
+    assert {"Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "Job"} <= checked
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "damage"),
+    [
+        ("ScaledObject", ("spec", "maxReplicaCount"), "many"),
+        ("ScaledObject", ("spec", "scaleTargetRef"), {"kind": "Deployment"}),
+        ("PrometheusRule", ("spec", "groups"), {"name": "no list"}),
+        ("ServiceMonitor", ("spec", "endpoint"), []),
+        ("Rollout", ("spec", "strategy"), {"canary": {"steps": [{"setWeigth": 10}]}}),
+        ("AnalysisTemplate", ("spec", "metrics"), [{"name": "no provider"}]),
+        ("InferenceService", ("spec", "predictor", "scaleTarget"), "12.5"),
+        ("ServingRuntime", ("spec", "containers"), "triton"),
+        ("HTTPRoute", ("spec", "rules"), [{"backendRefs": [{"port": 8000}]}]),
+        ("Deployment", ("spec", "template", "spec", "container"), []),
+    ],
+)
+def test_the_schemas_notice_what_is_wrong(kind, path, damage):
+    documents = (yaml.safe_load_all(text) for name, text in texts("recorded").items() if name.endswith(".yaml"))
+    manifest = next(m for found in documents for m in found if isinstance(m, dict) and m.get("kind") == kind)
+    check(manifest)
+    place = manifest
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = damage
+    with pytest.raises(jsonschema.ValidationError):
+        check(manifest)
+
+
+def test_the_job_of_a_rollout_is_the_smoke_job():
+    files = texts("recorded")
+    (template,) = yaml.safe_load_all(files["kubernetes/components/argo-rollouts/analysis-smoke.yaml"])
+    (job,) = yaml.safe_load_all(files["kubernetes/smoke/job.yaml"])
+    (metric,) = template["spec"]["metrics"]
+    spec = metric["provider"]["job"]["spec"]
+    container = spec["template"]["spec"]["containers"][0]
+    assert container["args"][0] == "{{args.url}}"
+    container["args"][0] = job["spec"]["template"]["spec"]["containers"][0]["args"][0]
+    assert spec == job["spec"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_compose_file_fits_its_schema(case):
+    schema = json.loads((SCHEMAS / "compose_spec.json").read_text())
+    compose = yaml.safe_load(texts(case)["compose.yaml"])
+    jsonschema.Draft7Validator(schema).validate(compose)
+    compose["services"]["triton"]["imgae"] = "x"
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft7Validator(schema).validate(compose)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_file_that_compose_mounts_is_there(case):
+    files = texts(case)
+    mounts = [
+        volume.split(":")[0].removeprefix("./")
+        for service in yaml.safe_load(files["compose.yaml"])["services"].values()
+        for volume in service.get("volumes", ())
+        if volume.startswith("./")
+    ]
+    assert len(mounts) >= 5
+    for mount in mounts:
+        assert any(path == mount or path.startswith(f"{mount}/") for path in files), mount
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bundle")
+    return write_bundle(bundle_from_recommendation(*on_disk(folder)), folder / "bundle")
+
+
+def kustomized(folder):
+    if shutil.which("kubectl") is None:
+        pytest.skip("there is no kubectl on PATH")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.mark.parametrize("folder", ["kubernetes/overlays/staging", "kubernetes/smoke", "kserve"])
+def test_kustomize_builds(written, folder):
+    manifests = kustomized(written / folder)
+    assert manifests
+    for manifest in manifests:
+        check(manifest)
+
+
+@pytest.mark.parametrize("components", COMPONENTS, ids=lambda names: "+".join(names) or "none")
+def test_kustomize_builds_production_with_its_components(written, tmp_path, components):
+    folder = tmp_path / "bundle"
+    shutil.copytree(written, folder)
+    path = folder / "kubernetes" / "overlays" / "production" / "kustomization.yaml"
+    kustomization = yaml.safe_load(path.read_text())
+    kustomization["components"] = [f"../../components/{name}" for name in components or ("autoscaling-keda",)]
+    path.write_text(yaml.safe_dump(kustomization))
+    manifests = kustomized(path.parent)
+    for manifest in manifests:
+        check(manifest)
+    kinds = {manifest["kind"]: manifest for manifest in manifests}
+    assert {m["metadata"].get("namespace", "cnn-production") for m in manifests} == {"cnn-production"}
+    pods = kinds["Deployment"]["spec"]["template"]["spec"]
+    assert pods["securityContext"]["runAsNonRoot"]
+    for container in (*pods["containers"], *pods.get("initContainers", ())):
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert not container["securityContext"]["allowPrivilegeEscalation"]
+    (volume,) = (volume for volume in pods["volumes"] if volume["name"] == "models")
+    assert ("persistentVolumeClaim" in volume) == ("repository" not in " ".join(components))
+    if "argo-rollouts" in components:
+        scaler = kinds.get("ScaledObject") or kinds["HorizontalPodAutoscaler"]
+        assert scaler["spec"]["scaleTargetRef"]["kind"] == "Rollout"

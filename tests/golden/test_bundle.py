@@ -1,0 +1,56 @@
+"""The whole bundle of the recorded demo run, and a Deployment with a GPU. UPDATE_GOLDENS=1 rewrites, and fails."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from bundles import ROOT, bundle, on_gpu
+from prometheus import promtool
+
+from deploy.bundle import bundle_from_recommendation
+
+GOLDEN = Path(__file__).with_name("bundle")
+GPU_FILES = (
+    "kubernetes/base/deployment.yaml",
+    "kserve/serving-runtime.yaml",
+    "compose.yaml",
+    "model_repository/m/config.pbtxt",
+)
+
+
+def rendered():
+    gpu = bundle_from_recommendation(*on_gpu()).texts
+    return {f"cpu/{path}": text for path, text in bundle().texts.items()} | {
+        f"gpu/{path}": gpu[path] for path in GPU_FILES
+    }
+
+
+def test_every_file_of_the_bundle():
+    files = rendered()
+    if os.environ.get("UPDATE_GOLDENS"):
+        shutil.rmtree(GOLDEN, ignore_errors=True)
+        for path, text in files.items():
+            (GOLDEN / path).parent.mkdir(parents=True, exist_ok=True)
+            (GOLDEN / path).write_text(text)
+        pytest.fail("tests/golden/bundle has been rewritten: read the difference, then run without UPDATE_GOLDENS")
+    golden = {
+        path.relative_to(GOLDEN).as_posix(): path.read_text() for path in GOLDEN.rglob("*") if path.is_file()
+    }
+    assert sorted(files) == sorted(golden)
+    for path, text in files.items():
+        assert text == golden[path], path
+
+
+def test_prometheus_takes_the_rules():
+    assert "SUCCESS" in promtool("check", "rules", GOLDEN / "cpu" / "prometheus-rules.yaml")
+
+
+def test_the_alerts_fire_when_they_should_and_only_then():
+    assert "SUCCESS" in promtool("test", "rules", "alerts.test.yaml", cwd=GOLDEN.parent)
+
+
+def test_the_docs_show_the_tree():
+    made = bundle()
+    tree = "\n".join(sorted([*made.texts, *made.copies]))
+    assert f"```\n{tree}\n```" in (ROOT / "docs" / "deployment.md").read_text()

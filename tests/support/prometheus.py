@@ -1,0 +1,102 @@
+"""Prometheus and promtool: from PATH, or as `make test` fetched them out of Debian's archive; and one that runs."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+FETCHED = Path(sys.prefix) / "prometheus"
+
+
+def program(name):
+    """The path of `prometheus` or `promtool`; the test is skipped where there is none."""
+    found = shutil.which(name) or shutil.which(name, path=str(FETCHED))
+    if found is None:
+        pytest.skip(f"{name} is neither on PATH nor in {FETCHED}, where `make test` puts it on Debian")
+    return found
+
+
+def promtool(*arguments, cwd=None):
+    """Its output, with what went wrong; raises where it says that something is."""
+    done = subprocess.run(
+        [program("promtool"), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        cwd=cwd,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+class Prometheus:
+    """A running one."""
+
+    def __init__(self, port):
+        self.url = f"http://127.0.0.1:{port}"
+
+    def get(self, path, **parameters):
+        with urllib.request.urlopen(
+            f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10
+        ) as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression):
+        """(labels, value) of every series that the expression has now."""
+        found = self.get("/api/v1/query", query=expression)
+        if found["resultType"] == "scalar":
+            return [({}, float(found["result"][1]))]
+        return [(series["metric"], float(series["value"][1])) for series in found["result"]]
+
+    def until(self, condition, seconds=60.0):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "waited in vain"
+            time.sleep(0.2)
+
+
+@contextmanager
+def prometheus(folder, config):
+    """A Prometheus with this configuration, which is written to `folder`, until the block ends."""
+    port = free_port()
+    path = folder / "prometheus.yaml"
+    path.write_text(json.dumps(config))  # JSON is YAML
+    command = [
+        program("prometheus"),
+        f"--config.file={path}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with (folder / "prometheus.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    server = Prometheus(port)
+    try:
+        server.until(lambda: process.poll() is not None or is_ready(server))
+        assert process.poll() is None, (folder / "prometheus.log").read_text()
+        yield server
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+def is_ready(server):
+    try:
+        with urllib.request.urlopen(f"{server.url}/-/ready", timeout=2) as answer:
+            return answer.status == 200
+    except OSError:
+        return False

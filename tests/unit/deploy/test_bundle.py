@@ -1,0 +1,135 @@
+"""What every bundle keeps to, whatever the recommendation."""
+
+import json
+
+import pytest
+import recommendations
+import yaml
+from bundles import bundle, named, on_disk, on_gpu, recorded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.bundle import bundle_from_recommendation, write_bundle
+from deploy.errors import BundleRefused
+from deploy.plan import BundleOptions, plan_for
+from model_repo.errors import RepositoryWriteFailed
+
+ODD_NAMES = ("模型", 'a"b', "it's {{ x }} {% raw %}", "a: b #c", "x" * 200, "- y", "tab\there", "new\nline: 1")
+
+
+def documents(texts):
+    return {path: list(yaml.safe_load_all(text)) for path, text in texts.items() if path.endswith(".yaml")}
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_same_recommendation_gives_the_same_bytes(tmp_path):
+    found, config = on_disk(tmp_path)
+    for name in ("first", "second"):
+        write_bundle(bundle_from_recommendation(found, config), tmp_path / name)
+    assert contents(tmp_path / "first") == contents(tmp_path / "second")
+
+
+def test_a_new_bundle_replaces_the_old_one_whole(tmp_path):
+    found, config = on_disk(tmp_path)
+    write_bundle(bundle_from_recommendation(found, config), tmp_path / "bundle")
+    write_bundle(bundle_from_recommendation(found, config, targets=("compose",)), tmp_path / "bundle")
+    assert (tmp_path / "bundle" / "compose.yaml").is_file()
+    assert not (tmp_path / "bundle" / "kubernetes").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".bundle")] == []
+
+
+def test_a_bundle_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    found, config = on_disk(tmp_path)
+    write_bundle(bundle_from_recommendation(found, config), tmp_path / "bundle")
+    before = contents(tmp_path / "bundle")
+    rendered = bundle_from_recommendation(found, config)
+    config.engine.files[0][1].unlink()
+    with pytest.raises(RepositoryWriteFailed):
+        write_bundle(rendered, tmp_path / "bundle")
+    assert contents(tmp_path / "bundle") == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".bundle")] == []
+
+
+@pytest.mark.parametrize(
+    ("target", "own", "others"),
+    [
+        ("kubernetes", "kubernetes/base/deployment.yaml", ("compose.yaml", "kserve/inference-service.yaml")),
+        ("kserve", "kserve/inference-service.yaml", ("compose.yaml", "kubernetes/base/deployment.yaml")),
+        ("compose", "compose.yaml", ("kserve/inference-service.yaml", "kubernetes/base/deployment.yaml")),
+    ],
+)
+def test_a_target_alone(target, own, others):
+    texts = bundle(targets=(target,)).texts
+    assert own in texts
+    assert not set(others) & set(texts)
+    assert {"prometheus-rules.yaml", "grafana-dashboard.json", "README.md"} <= set(texts)
+    for path in others:
+        assert f"`{path.split('/')[0]}" not in texts["README.md"]
+
+
+@pytest.mark.parametrize("model_name", ODD_NAMES)
+def test_odd_model_names_break_no_file(model_name):
+    texts = bundle_from_recommendation(*named(model_name)).texts
+    manifests = documents(texts)
+    json.loads(texts["grafana-dashboard.json"])
+    route = manifests["kubernetes/components/argo-rollouts/http-route.yaml"][0]
+    assert route["spec"]["rules"][0]["matches"][0]["path"]["value"] == f"/v2/models/{model_name}"
+    job = manifests["kubernetes/smoke/job.yaml"][0]
+    assert f"--model={model_name}" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+@settings(max_examples=15)
+@given(
+    rate=st.floats(0.01, 1e5),
+    growth=st.floats(1, 20),
+    certified=st.floats(0.05, 1e5),
+    start_s=st.floats(0, 3600) | st.none(),
+)
+def test_whatever_the_traffic_the_manifests_agree(rate, growth, certified, start_s):
+    found, config = recorded()
+    winner = found.winner.model_copy(update={"certificate": recommendations.certificate(certified)})
+    options = BundleOptions(
+        rate_per_s=rate, peak_rate_per_s=growth * rate, ramp_s=600.0, start_s=start_s, max_replicas=10**9
+    )
+    texts = bundle_from_recommendation(found.model_copy(update={"winner": winner}), config, options=options).texts
+    manifests = documents(texts)
+    keda = manifests["kubernetes/components/autoscaling-keda/scaled-object.yaml"][0]["spec"]
+    hpa = manifests["kubernetes/components/autoscaling-hpa/horizontal-pod-autoscaler.yaml"][0]["spec"]
+    kserve = manifests["kserve/inference-service.yaml"][0]["spec"]["predictor"]
+    for low, high in (
+        (keda["minReplicaCount"], keda["maxReplicaCount"]),
+        (hpa["minReplicas"], hpa["maxReplicas"]),
+        (kserve["minReplicas"], kserve["maxReplicas"]),
+    ):
+        assert 2 <= low <= high
+        assert low * certified >= rate
+        assert high * certified >= growth * rate
+    threshold = float(keda["triggers"][0]["metadata"]["threshold"])
+    assert 0 < threshold < certified
+    average = hpa["metrics"][0]["external"]["target"]["averageValue"]
+    assert int(average.removesuffix("m")) == pytest.approx(1000 * threshold, abs=1.0)
+    assert isinstance(kserve["scaleTarget"], int)
+    assert kserve["scaleTarget"] >= 1
+
+
+def test_without_a_certificate_there_is_nothing_to_promise():
+    found, config = recorded()
+    winner = found.winner.model_copy(update={"certificate": None})
+    with pytest.raises(BundleRefused, match="certified no rate"):
+        plan_for(found.model_copy(update={"winner": winner}), config)
+
+
+def test_a_gpu_is_asked_for_and_scraped():
+    texts = bundle_from_recommendation(*on_gpu()).texts
+    container = documents(texts)["kubernetes/base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert "--allow-gpu-metrics=true" in container["args"]
+    assert container["image"] == "nvcr.io/nvidia/tritonserver:25.04-py3"
+
+
+def test_an_engine_of_tensorrt_has_no_repository_that_cannot_run():
+    texts = bundle_from_recommendation(*on_gpu()).texts
+    assert {path.split("/")[0] for path in texts if path.endswith(".pbtxt")} == {"model_repository"}

@@ -1,0 +1,80 @@
+import dataclasses
+from pathlib import Path
+
+import engines
+import pytest
+
+from model_repo.config_pbtxt import render_config_pbtxt
+from model_repo.layout import write_repository
+from model_repo.read_back import NotOurRepository, serving_config_from_repository
+from model_repo.spec import ServingConfig
+
+MAKERS = (
+    engines.cnn_engine,
+    engines.token_engine,
+    engines.doubler_engine,
+    engines.echo_engine,
+    engines.fixed_batch_engine,
+)
+
+
+def read(model_dir):
+    return serving_config_from_repository(model_dir, backend="onnxruntime", precision="fp32")
+
+
+def written(tmp_path, engine, **changes):
+    size = 8 if engine.batched else 0
+    given = {"max_batch_size": size, "dynamic_batching": size > 0, "instance_count": 2, "intra_op_threads": 1}
+    config = ServingConfig(engine=engine, **{**given, **changes})
+    return config, write_repository(tmp_path / "repository", config)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_was_written_comes_back(tmp_path, make):
+    config, model_dir = written(tmp_path, make(tmp_path))
+    back = read(model_dir)
+    files = dict(back.engine.files)
+    assert files[back.engine.model_file].parent == model_dir / "1"
+    assert dataclasses.replace(back, engine=dataclasses.replace(back.engine, files=config.engine.files)) == config
+
+
+@pytest.mark.parametrize("runtime", ["python", "native"])
+def test_a_batch_axis_that_triton_does_not_add_renders_the_same(tmp_path, runtime):
+    config, model_dir = written(
+        tmp_path, engines.cnn_engine(tmp_path), max_batch_size=0, dynamic_batching=False, instance_count=1
+    )
+    assert render_config_pbtxt(read(model_dir), runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
+
+
+def test_every_knob_comes_back(tmp_path):
+    config, model_dir = written(
+        tmp_path, engines.cnn_engine(tmp_path), max_queue_delay_us=1500, preferred_batch_sizes=(4, 8)
+    )
+    back = read(model_dir)
+    assert (back.max_queue_delay_us, back.preferred_batch_sizes) == (1500, (4, 8))
+    assert back.instance_count == config.instance_count
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "config.pbtxt").unlink(),
+        lambda folder: (folder / "config.pbtxt").write_text("not { a config"),
+        lambda folder: (folder / "config.pbtxt").write_text("name: 'cnn'"),
+        lambda folder: (folder / "1" / "model.onnx").unlink(),
+    ],
+    ids=["no config", "no protobuf", "next to nothing in it", "no model"],
+)
+def test_what_is_not_whole_is_named(tmp_path, damage):
+    _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
+    damage(model_dir)
+    with pytest.raises(NotOurRepository) as refused:
+        read(model_dir)
+    assert str(model_dir) in str(refused.value)
+
+
+def test_external_data_belongs_to_the_engine(tmp_path):
+    _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
+    Path(model_dir / "1" / "weights").mkdir()
+    Path(model_dir / "1" / "weights" / "model.data").write_bytes(b"0")
+    assert dict(read(model_dir).engine.files).keys() == {"model.onnx", "weights/model.data"}

@@ -1,0 +1,120 @@
+"""`optimize bundle`: what it writes, and what it refuses in two lines."""
+
+import json
+import shutil
+
+import pytest
+from bundles import on_disk
+
+from model_repo.layout import write_repository
+from optimizer.cli import run_command
+
+SECRET = "Bearer s3cr3t-of-a-header"
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    found, config = on_disk(tmp_path, model_name="My_Model")
+    write_repository(folder / "model_repository", config, copy=True)
+    (folder / "recommendation.json").write_text(found.model_dump_json(indent=2) + "\n")
+    return folder
+
+
+def refused(capsys, *arguments):
+    code = run_command(["bundle", *map(str, arguments)])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert len(lines) == 2, lines
+    return lines
+
+
+def test_writes_the_bundle_and_says_what_it_is_called(run_dir, capsys):
+    assert run_command(["bundle", str(run_dir), "--peak-rate", "9000"]) == 0
+    out = capsys.readouterr().out
+    assert str(run_dir / "bundle") in out
+    assert "my-model" in out
+    assert "Assumed" in out
+    model = run_dir / "bundle" / "model_repository" / "My_Model"
+    original = run_dir / "model_repository" / "My_Model" / "1" / "model.onnx"
+    assert (model / "1" / "model.onnx").read_bytes() == original.read_bytes()
+    assert 'backend: "onnxruntime"' in (model / "config.pbtxt").read_text()
+    embedded = run_dir / "bundle" / "model_repository_embedded" / "My_Model"
+    assert (embedded / "config.pbtxt").read_text() == (
+        run_dir / "model_repository" / "My_Model" / "config.pbtxt"
+    ).read_text()
+
+
+def test_once_more_gives_the_same_files(run_dir):
+    def files():
+        return {path: path.read_bytes() for path in (run_dir / "bundle").rglob("*") if path.is_file()}
+
+    assert run_command(["bundle", str(run_dir)]) == 0
+    first = files()
+    assert run_command(["bundle", str(run_dir)]) == 0
+    assert files() == first
+
+
+def test_a_run_that_found_nothing(tmp_path, capsys):
+    (tmp_path / "run.json").write_text("{}")
+    what, fix = refused(capsys, tmp_path)
+    assert "no answer" in what
+    assert "--resume" in fix
+
+
+def test_no_run_at_all(tmp_path, capsys):
+    assert "no recommendation.json" in refused(capsys, tmp_path)[0]
+
+
+def test_a_half_written_answer(run_dir, capsys):
+    path = run_dir / "recommendation.json"
+    path.write_bytes(path.read_bytes()[:500])
+    assert "recommendation.json is not a recommendation" in refused(capsys, run_dir)[0]
+
+
+def test_a_half_written_repository(run_dir, capsys):
+    shutil.rmtree(run_dir / "model_repository" / "My_Model" / "1")
+    assert "not whole" in refused(capsys, run_dir)[0]
+
+
+def test_an_engine_of_another_version(run_dir, capsys):
+    path = run_dir / "recommendation.json"
+    path.write_text(path.read_text().replace("onnxruntime-fp32", "openvino-fp32"))
+    assert "openvino-fp32" in refused(capsys, run_dir)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--peak-rate", "1e9"), "more than the limit of 100"),
+        (("--rate", "100", "--peak-rate", "50"), "below the rate"),
+        (("--rate", "0"), "--rate 0"),
+        (("--rate", "nan"), "--rate nan"),
+        (("--max-replicas", "0"), "--max-replicas 0"),
+        (("--ramp", "soon"), "--ramp 'soon'"),
+        (("--target", "nomad"), "--target nomad"),
+    ],
+)
+def test_options_that_make_no_sense(run_dir, capsys, arguments, named):
+    assert named in refused(capsys, run_dir, *arguments)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+def test_a_folder_of_somebody_else_is_not_replaced(run_dir, tmp_path, capsys):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    assert "not a bundle" in refused(capsys, run_dir, "--output", mine)[0]
+    assert (mine / "thesis.tex").read_text() == "years of work"
+
+
+def test_what_a_run_may_know_in_secret_is_not_rendered(run_dir, monkeypatch):
+    """Headers, storage passwords and the environment: none of it is in a bundle."""
+    (run_dir / "run.json").write_text(json.dumps({"storage": SECRET, "headers": {"Authorization": SECRET}}))
+    (run_dir / "optimize.log").write_text(SECRET)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    assert run_command(["bundle", str(run_dir)]) == 0
+    for path in (run_dir / "bundle").rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes()
