@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from deploy.plan import plan_for
 from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
 from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
-from model_repo.layout import RUNTIME_FILES, VERSION, replace_folder, writing
+from model_repo.layout import RUNTIME_FILES, VERSION, place, replace_folder, writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -68,8 +68,12 @@ def write_bundle(bundle: Bundle, folder: Path) -> Path:
         try:
             for path, text in bundle.texts.items():
                 _parent_made(draft / path).write_text(text, encoding="utf-8")
+            copied: dict[Path, Path] = {}
             for path, source in bundle.copies.items():
-                shutil.copyfile(source, _parent_made(draft / path))
+                target = _parent_made(draft / path)
+                # A model may be large: both repositories share one copy of it.
+                place(copied.get(source, source), target, copy=source not in copied)
+                copied.setdefault(source, target)
             draft.chmod(0o755)
             _to_disk(draft)
             replace_folder(folder, draft)

@@ -29,10 +29,14 @@ _NOT_PLAIN = re.compile(r"[^\w/.+-]", re.ASCII)
 
 
 class Host(Protocol):
-    """A server somewhere. `repository` is its model repository, as we see it."""
+    """A server somewhere. `repository` is its model repository, as we see it.
+
+    `start_s` is how long its latest start took until it answered; None where it is not ours to start.
+    """
 
     endpoint: Endpoint
     repository: Path
+    start_s: float | None
 
     def alive(self) -> bool:
         """Whether the server still runs."""
@@ -72,6 +76,7 @@ class ProcessHost:
         self._process: ServerProcess | None = None
         self._folder = options.scratch_dir
         self.repository = options.scratch_dir / "repository"
+        self.start_s: float | None = None
         self._prepare_files()
         self.endpoint = self._start(previous=None)
 
@@ -141,6 +146,7 @@ class ProcessHost:
         """Start on the previous ports where they are still free, else on others: a free port may be lost again."""
         for attempt in range(_START_ATTEMPTS):
             endpoint = choose_endpoint(self._options, previous if attempt == 0 else None)
+            started = time.monotonic()
             token = f"tritune-{secrets.token_hex(6)}"
             self._folder = _plain_path(self._options.scratch_dir, token)
             launch = self._launcher(self._options, endpoint, self._folder, token)
@@ -153,6 +159,7 @@ class ProcessHost:
                 if not lost_port or attempt == _START_ATTEMPTS - 1:
                     raise
             else:
+                self.start_s = time.monotonic() - started
                 return endpoint
         raise AssertionError("unreachable")
 
@@ -179,6 +186,7 @@ class RemoteHost:
     def __init__(self, endpoint: Endpoint, repository: Path, *, unload_timeout_s: float) -> None:
         self.endpoint = endpoint
         self.repository = repository
+        self.start_s: float | None = None
         self._unload_timeout_s = unload_timeout_s
         self.restart()
 

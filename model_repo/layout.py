@@ -120,7 +120,7 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
     for name, source in config.engine.files:
         target = version_dir / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        _place(source, target, copy=copy)
+        place(source, target, copy=copy)
     if runtime == "python":
         _add_runtime(version_dir, config.engine, compiled=not copy)
 
@@ -144,7 +144,8 @@ def _readme(engine: Engine) -> str:
     )
 
 
-def _place(source: Path, target: Path, *, copy: bool) -> None:
+def place(source: Path, target: Path, *, copy: bool) -> None:
+    """`target` with the content of `source`: a hard link where there are such, unless `copy` is asked for."""
     if not copy:
         try:
             os.link(source.resolve(), target)

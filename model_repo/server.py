@@ -85,6 +85,11 @@ class Server:
                 self._host.free(model_name)
         remove_model(self.repository, model_name)
 
+    @property
+    def start_s(self) -> float | None:
+        """How long its latest start took until it answered; None where it is not ours to start."""
+        return self._host.start_s
+
     def memory_bytes(self) -> int | None:
         """What the server and its models take now; None where that cannot be seen from here."""
         return self._host.memory_bytes()

@@ -45,7 +45,7 @@ class TritonBench:
         self._timeout_s = timeout_s
         self._config: ServingConfig | None = None
         self._last: MeasurementRecord | None = None
-        self._replica_start_s: dict[ServingConfig, float] = {}
+        self._load_s: dict[ServingConfig, float] = {}
         self._memory_bytes: dict[ServingConfig, int] = {}
 
     def load(self, config: ServingConfig) -> None:
@@ -53,17 +53,15 @@ class TritonBench:
         with self._counting_loading(), self._translated():
             if not self._server.alive():
                 self._server.restart()
-            self._server.load(config)
+            self._load_on_server(config)
         self._config = config
 
     def restart(self) -> None:
         """Replace the server by a fresh one and serve the same configuration again."""
         assert self._config is not None
-        started = time.monotonic()
         with self._counting_loading(), self._translated():
             self._server.restart()
-            self._server.load(self._config)
-        self._replica_start_s[self._config] = time.monotonic() - started
+            self._load_on_server(self._config)
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Send Poisson load at a rate; a server or a model that dies on the way is a failure."""
@@ -110,12 +108,20 @@ class TritonBench:
         return run
 
     def replica_start_s(self, config: ServingConfig) -> float | None:
-        """How long a fresh server took until it served the configuration; None where it was never restarted."""
-        return self._replica_start_s.get(config)
+        """How long a fresh server takes until it serves the configuration; None where we do not start servers."""
+        if self._server.start_s is None or config not in self._load_s:
+            return None
+        return self._server.start_s + self._load_s[config]
 
     def memory_bytes(self, config: ServingConfig) -> int | None:
         """The most that server and models took after a load on the configuration; None where it cannot be seen."""
         return self._memory_bytes.get(config)
+
+    def _load_on_server(self, config: ServingConfig) -> None:
+        """A change of the instance count alone is quick; what counts is the slowest load."""
+        started = time.monotonic()
+        self._server.load(config)
+        self._load_s[config] = max(time.monotonic() - started, self._load_s.get(config, 0.0))
 
     def _note_memory(self) -> None:
         seen, config = self._server.memory_bytes(), self._config

@@ -89,6 +89,15 @@ def test_serves_what_the_model_computes(server, tmp_path):
     server.check()
 
 
+def test_says_what_it_takes_where_it_can_be_seen(server, tmp_path):
+    server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
+    ours = server.start_s is not None
+    assert (server.memory_bytes() is not None) == ours
+    if ours:
+        assert server.start_s > 0
+        assert 20e6 < server.memory_bytes() < 20e9
+
+
 def test_serves_several_int64_inputs_with_a_dynamic_axis(server, tmp_path):
     engine = token_engine(tmp_path)
     server.load(ServingConfig(engine=engine, max_batch_size=4))

@@ -1,4 +1,4 @@
-"""Prometheus and promtool: from PATH, or as `make test` fetched them out of Debian's archive; and one that runs."""
+"""Prometheus and promtool: from PATH, or as `make test` fetched them from Debian's archive."""
 
 import json
 import shutil

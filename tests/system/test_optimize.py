@@ -117,8 +117,10 @@ def test_finds_a_configuration_and_writes_every_file(start, model: Path, run_dir
     assert [record.number for record in records] == list(range(len(records)))
     assert records[0].config.max_batch_size == 4  # Triton's own default
     assert (run_dir / "model_repository" / "tiny" / "config.pbtxt").is_file()
-    for name in ("study.db", "optimize.log", "server.log", "run.json", "report.html"):
+    for name in ("study.db", "optimize.log", "server.log", "run.json", "report.html", "bundle/README.md"):
         assert (run_dir / name).stat().st_size > 0
+    assert found.served.replica_start_s > 0
+    assert found.served.memory_bytes > 20e6
     assert run.left_behind() == []
 
 

@@ -5,7 +5,8 @@ from deploy.promql import BURN_RATES, burn_alerts, over_limit_steps, selector, s
 
 def test_steps_for_a_p99():
     assert dict(over_limit_steps(0.99)) == {
-        "0.5": 0.5, "0.15": 0.85, "0.1": 0.9, "0.07": 0.93, "0.04": 0.96, "0.02": 0.98, "0.01": 0.99, "0.001": 0.999
+        "0.5": 0.5, "0.15": 0.85, "0.1": 0.9, "0.07": 0.93, "0.04": 0.96, "0.02": 0.98,
+        "0.01": 0.99, "0.001": 0.999
     }  # fmt: skip
 
 
