@@ -75,6 +75,7 @@ def busy_rate_per_s(folder, repository):
             timeout=60,
             check=False,
         )
+    assert done.stdout, done.stderr
     return json.loads(done.stdout)["measurement"]["achieved_rate_per_s"]
 
 
