@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from deploy.plan import plan_for
 from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
 from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
-from model_repo.layout import RUNTIME_FILES, VERSION, place, replace_folder, writing
+from model_repo.layout import VERSION, place, replace_folder, runtime_files, writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,7 +53,8 @@ def bundle_from_recommendation(
         texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(config, runtime=runtime)
         copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
         if runtime == "python":
-            copies[f"{folder}/{VERSION}/model.py"] = RUNTIME_FILES[config.engine.backend]
+            own = runtime_files(config.engine).items()
+            copies |= {f"{folder}/{VERSION}/{name}": source for name, source in own}
     return Bundle(plan=plan, texts=dict(sorted(texts.items())), copies=dict(sorted(copies.items())))
 
 
@@ -87,7 +88,7 @@ def _repositories(config: ServingConfig) -> dict[str, Runtime]:
     repositories: dict[str, Runtime] = {}
     if config.engine.backend in NATIVE_BACKENDS:
         repositories[NATIVE_REPOSITORY] = "native"
-    if config.engine.backend in RUNTIME_FILES:
+    if config.engine.device == "gpu" or config.engine.backend == "onnxruntime":
         repositories[EMBEDDED_REPOSITORY] = "python"
     return repositories
 

@@ -11,6 +11,8 @@ from deploy.errors import BundleRefused
 from deploy.names import kubernetes_name
 from deploy.scaling import DEFAULT_MAX_REPLICAS, scaling_for, traffic_from
 from deploy.smoke import Smoke, smoke_for
+from model_repo.config_pbtxt import NATIVE_BACKENDS
+from model_repo.layout import PACKAGES
 from search.cost import cost_per_million_inferences_usd
 from search.words import knobs_text
 
@@ -38,6 +40,7 @@ class BundleOptions:
     start_s: float | None = None
     max_replicas: int = DEFAULT_MAX_REPLICAS
     image: str | None = None
+    tensorrt_version: str | None = None  # that built the engine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class Plan:
     found: RecommendationRecord
     config: ServingConfig
     name: str
-    image: str
+    image: str  # of NVIDIA
     scaling: Scaling
     resources: Resources
     smoke: Smoke
@@ -82,6 +85,24 @@ class Plan:
     def title(self) -> str:
         """The same for people: on one line, whatever the model's file was called."""
         return "".join(letter if letter.isprintable() else "?" for letter in self.model_name)
+
+    @property
+    def has_native(self) -> bool:
+        """Whether NVIDIA's container has a backend for the engine."""
+        return self.config.engine.backend in NATIVE_BACKENDS
+
+    @property
+    def serving_image(self) -> str:
+        """What the pods run: NVIDIA's image, or one with our runtime's packages (`images/triton.Dockerfile`)."""
+        tag = self.found.model.sha256[:12]
+        return self.image if self.has_native else f"registry.example.com/{self.name}-triton:{tag}"
+
+    @property
+    def runtime_packages(self) -> str:
+        """What our runtime in Triton's Python backend needs."""
+        if self.config.engine.device == "cpu":
+            return "onnxruntime numpy"
+        return f"{PACKAGES[self.config.engine.backend]} cuda-bindings numpy"
 
     @property
     def renamed(self) -> bool:
@@ -135,7 +156,7 @@ def plan_for(found: RecommendationRecord, config: ServingConfig, options: Bundle
     )
     image = options.image or image_for(
         backend=config.engine.backend,
-        tensorrt_version=found.machine.versions.get("tensorrt"),
+        tensorrt_version=options.tensorrt_version,
         opset=found.model.opset,
     )
     return Plan(
@@ -160,5 +181,5 @@ def resources_for(found: RecommendationRecord, config: ServingConfig) -> Resourc
         cpus=max(1, found.machine.cores),
         memory_bytes=memory,
         memory_measured=seen is not None,
-        gpus=1 if config.engine.device == "gpu" else 0,
+        gpus=max(1, len(found.machine.gpus)) if config.engine.device == "gpu" else 0,
     )

@@ -11,7 +11,6 @@ from deploy.dashboard import render_dashboard
 from deploy.scaling import HPA_SYNC_S, SCRAPE_INTERVAL_S
 from deploy.smoke import quantile_name
 from deploy.words import figures
-from model_repo.config_pbtxt import NATIVE_BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -29,7 +28,7 @@ RULES_FILE = "prometheus-rules.yaml"
 DASHBOARD_FILE = "grafana-dashboard.json"
 README_FILE = "README.md"
 
-IMAGES = ("images/loadtest.Dockerfile", "images/models.Dockerfile")
+IMAGES = ("images/loadtest.Dockerfile", "images/models.Dockerfile", "images/triton.Dockerfile")
 KUBERNETES_BASE = (
     "kustomization.yaml",
     "service-account.yaml",
@@ -105,7 +104,7 @@ CONTENTS = (
     ("kserve/", "ServingRuntime and InferenceService"),
     (RULES_FILE, "recording rules and alerts for Prometheus"),
     (DASHBOARD_FILE, "the dashboard for Grafana"),
-    ("images/", "Dockerfiles of the smoke test and of the model repository"),
+    ("images/", "Dockerfiles: of the smoke test, of the model repository, and of Triton for our runtime"),
 )
 
 
@@ -148,15 +147,13 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
     production = promql.selector(plan.name, plan.model_name, namespace=f"{plan.name}-production")
     limit_us = f"{1000 * found.slo.limit_ms:.9g}"
     quantile = f"{found.slo.quantile:g}"
-    has_native = plan.config.engine.backend in NATIVE_BACKENDS
     context: dict[str, Any] = {
         "plan": plan,
         "targets": targets,
         "loadtest_image": loadtest_image or f"tritune-loadtest:{found.tritune_version}",
         "model_tag": found.model.sha256[:12],
-        "repository": NATIVE_REPOSITORY if has_native else EMBEDDED_REPOSITORY,
+        "repository": NATIVE_REPOSITORY if plan.has_native else EMBEDDED_REPOSITORY,
         "embedded_repository": EMBEDDED_REPOSITORY,
-        "has_native": has_native,
         "selector": where,
         "quantile": quantile,
         "quantile_selector": lambda at: promql.selector(plan.name, plan.model_name, quantile=f"{float(at):g}"),
@@ -216,8 +213,7 @@ def _kserve(plan: Plan) -> dict[str, str]:
 
 
 def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    native = plan.config.engine.backend in NATIVE_BACKENDS
-    always = {EMBEDDED_REPOSITORY + "/"} | ({NATIVE_REPOSITORY + "/"} if native else set())
+    always = {EMBEDDED_REPOSITORY + "/"} | ({NATIVE_REPOSITORY + "/"} if plan.has_native else set())
     return [
         (path, words)
         for path, words in CONTENTS

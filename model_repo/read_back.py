@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
     from model_repo.spec import Backend
 
-CODE_FILE = "model.py"
+_CODE = ("model.py", "tritune_gpu")
+"""What of a version folder is ours, and not the engine's."""
+
+_KNOWN_PARAMETERS = {"model_file", "engine_backend", "batch_sizes", "cuda_graphs", "tf32"}
 _PREFIX = "TYPE_"
 _KIND_GPU = "KIND_GPU"
 
@@ -28,7 +31,7 @@ class NotOurRepository(Exception):
 
 
 def serving_config_from_repository(model_dir: Path, *, backend: Backend, precision: str) -> ServingConfig:
-    """What `write_repository` was given, with engine files that lie in `model_dir`.
+    """What `write_repository` was given for our runtime, with engine files that lie in `model_dir`.
 
     Backend and precision do not stand in a `config.pbtxt` of the Python backend. A batch axis that Triton does not
     add itself comes back as the first dimension of each tensor, which renders to the same text. Raises
@@ -41,8 +44,8 @@ def serving_config_from_repository(model_dir: Path, *, backend: Backend, precisi
     if not message.instance_group or not files:
         raise NotOurRepository(version_dir if message.instance_group else model_dir, "is not complete")
     group = message.instance_group[0]
-    parameters = {key: value.string_value for key, value in message.parameters.items()}
-    model_file = parameters.get("model_file") or message.default_model_filename
+    parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
+    model_file = parameters.get("model_file", "")
     try:
         engine = Engine(
             model_name=message.name,
@@ -64,9 +67,16 @@ def serving_config_from_repository(model_dir: Path, *, backend: Backend, precisi
         dynamic_batching=message.HasField("dynamic_batching"),
         max_queue_delay_us=message.dynamic_batching.max_queue_delay_microseconds,
         preferred_batch_sizes=tuple(message.dynamic_batching.preferred_batch_size),
-        intra_op_threads=int(parameters.get("intra_op_threads", parameters.get("intra_op_thread_count", "0"))),
-        cuda_graph_batch_sizes=tuple(graph.batch_size for graph in message.optimization.cuda.graph_spec),
+        intra_op_threads=int(parameters.get("intra_op_threads", "0")),
+        cuda_graph_batch_sizes=_numbers(parameters["batch_sizes"]) if parameters.get("cuda_graphs") == "1" else (),
+        backend_options=tuple((key, value) for key, value in parameters.items() if key not in _KNOWN_PARAMETERS)
+        if engine.device == "gpu"
+        else (),
     )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def _message(path: Path) -> Any:
@@ -82,7 +92,7 @@ def _engine_files(version_dir: Path) -> list[tuple[str, Path]]:
     """Every file of the version folder but our code: the model, and its external data where it has some."""
     paths = (path for path in version_dir.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     found = ((path.relative_to(version_dir).as_posix(), path) for path in paths)
-    return [(name, path) for name, path in found if name != CODE_FILE]
+    return [(name, path) for name, path in found if name.split("/")[0] not in _CODE]
 
 
 def _spec(tensor: Any, warmup: Any) -> TensorSpec:

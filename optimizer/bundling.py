@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import ValidationError
@@ -16,8 +17,10 @@ from deploy.scaling import DEFAULT_MAX_REPLICAS
 from loadgen.units import duration_ms
 from model_repo.errors import RepositoryWriteFailed
 from model_repo.read_back import NotOurRepository, serving_config_from_repository
+from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import Backend
 from optimizer.config import RUN_FILE
+from optimizer.engine_cache import EngineMetadata
 from optimizer.errors import BadInput, UserError
 from search.records import RecommendationRecord
 from search.run_files import RECOMMENDATION_FILE
@@ -49,6 +52,7 @@ def bundle_run(
     config = winner_of(run_dir, found)
     folder = run_dir / BUNDLE_FOLDER if output is None else output
     _refuse_foreign(folder)
+    options = replace(options, tensorrt_version=_tensorrt_version(config))
     with _explained():
         bundle = bundle_from_recommendation(
             found, config, options=options, targets=targets, loadtest_image=loadtest_image
@@ -124,6 +128,17 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
             f"The run's model repository is not whole: {error}.",
             f"Go on with the run, which writes it anew: optimize --resume {run_dir}",
         ) from error
+
+
+def _tensorrt_version(config: ServingConfig) -> str | None:
+    """The version that built the engine, as its metadata say; None for an engine without."""
+    path = dict(config.engine.files).get(METADATA_FILE)
+    if config.engine.backend != "tensorrt" or path is None:
+        return None
+    try:
+        return EngineMetadata.model_validate_json(path.read_bytes()).library_version
+    except ValidationError:
+        return None
 
 
 def _targets(target: str) -> tuple[Target, ...]:

@@ -9,14 +9,19 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
-from bundles import named, on_disk, on_gpu, recorded
+from bundles import ON_GPU, named, on_disk, on_gpu, recorded
 
 from deploy.bundle import bundle_from_recommendation, write_bundle
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 OPERATORS = json.loads((SCHEMAS / "operators.json").read_text())
 KUBERNETES_VERSIONS = ("1.31", "1.37")
-CASES = {"recorded": recorded(), "on a GPU": on_gpu(), "an odd name": named("Ä b-c's: {x}")}
+CASES = {
+    "recorded": recorded(),
+    "on a GPU": on_gpu(),
+    "on a GPU, without native backend": on_gpu("tensorrt_rtx"),
+    "an odd name": named("Ä b-c's: {x}"),
+}
 NOT_MANIFESTS = ("kustomization.yaml", "prometheus-adapter-values.yaml")
 COMPONENTS = (
     (),
@@ -29,7 +34,7 @@ COMPONENTS = (
 
 
 def texts(case):
-    return bundle_from_recommendation(*CASES[case]).texts
+    return bundle_from_recommendation(*CASES[case], options=ON_GPU).texts
 
 
 def check(manifest):

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bundles import ROOT, bundle, on_gpu
+from bundles import ON_GPU, ROOT, bundle, on_gpu
 from prometheus import promtool
 
 from deploy.bundle import bundle_from_recommendation
@@ -20,7 +20,7 @@ GPU_FILES = (
 
 
 def rendered():
-    gpu = bundle_from_recommendation(*on_gpu()).texts
+    gpu = bundle_from_recommendation(*on_gpu(), options=ON_GPU).texts
     return {f"cpu/{path}": text for path, text in bundle().texts.items()} | {
         f"gpu/{path}": gpu[path] for path in GPU_FILES
     }

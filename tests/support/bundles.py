@@ -7,6 +7,7 @@ import recommendations
 from engines import cnn_engine, plain_engine
 
 from deploy.bundle import bundle_from_recommendation
+from deploy.plan import BundleOptions
 from model_repo.spec import ServingConfig, TensorSpec
 from search.records import MachineRecord, RecommendationRecord, ServedRecord
 
@@ -25,15 +26,20 @@ def recorded():
     return found, ServingConfig(engine=engine, max_batch_size=8, instance_count=2, intra_op_threads=1)
 
 
-def on_gpu():
+def on_gpu(backend="tensorrt"):
     """A made-up answer for a TensorRT engine."""
     found = recommendations.recommendation(
-        machine=MachineRecord(
-            cpu="a processor", cores=8, memory_bytes=2**35, gpus=("NVIDIA L4",), versions={"tensorrt": "10.9.0.34"}
-        ),
+        machine=MachineRecord(cpu="a processor", cores=8, memory_bytes=2**35, gpus=("NVIDIA L4",), versions={}),
         served=ServedRecord(replica_start_s=9.5, memory_bytes=3 * 2**30),
     )
-    engine = plain_engine(model_name="m", backend="tensorrt", precision="fp16", device="gpu")
+    engine = plain_engine(
+        model_name="m",
+        backend=backend,
+        precision="fp16",
+        device="gpu",
+        model_file="model.plan",
+        files=(("model.plan", Path("somewhere/model.plan")),),
+    )
     return found, ServingConfig(
         engine=engine, max_batch_size=8, instance_count=2, cuda_graph_batch_sizes=(1, 8), max_queue_delay_us=500
     )
@@ -55,6 +61,10 @@ def on_disk(folder, *, model_name="cnn", rate_per_s=1000.0):
     winner = recommendations.trial(config=config, certificate=recommendations.certificate(rate_per_s))
     model = recommendations.recommendation().model.model_copy(update={"name": model_name})
     return recommendations.recommendation(model=model, winner=recommendations.trial_to_record(winner)), config
+
+
+ON_GPU = BundleOptions(tensorrt_version="10.9.0.34")
+"""What has to be known besides: the version that built the engine."""
 
 
 def bundle(**options):

@@ -5,7 +5,7 @@ import json
 import pytest
 import recommendations
 import yaml
-from bundles import bundle, named, on_disk, on_gpu, recorded
+from bundles import ON_GPU, bundle, named, on_disk, on_gpu, recorded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,13 +123,35 @@ def test_without_a_certificate_there_is_nothing_to_promise():
 
 
 def test_a_gpu_is_asked_for_and_scraped():
-    texts = bundle_from_recommendation(*on_gpu()).texts
+    texts = bundle_from_recommendation(*on_gpu(), options=ON_GPU).texts
     container = documents(texts)["kubernetes/base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "--allow-gpu-metrics=true" in container["args"]
     assert container["image"] == "nvcr.io/nvidia/tritonserver:25.04-py3"
 
 
-def test_an_engine_of_tensorrt_has_no_repository_that_cannot_run():
-    texts = bundle_from_recommendation(*on_gpu()).texts
-    assert {path.split("/")[0] for path in texts if path.endswith(".pbtxt")} == {"model_repository"}
+def test_an_engine_of_tensorrt_runs_on_both_runtimes():
+    made = bundle_from_recommendation(*on_gpu(), options=ON_GPU)
+    assert 'platform: "tensorrt_plan"' in made.texts["model_repository/m/config.pbtxt"]
+    version = "model_repository_embedded/m/1"
+    assert {f"{version}/model.plan", f"{version}/model.py", f"{version}/tritune_gpu/__init__.py"} <= set(
+        made.copies
+    )
+
+
+def test_an_engine_of_tensorrt_rtx_runs_on_an_image_of_ones_own():
+    made = bundle_from_recommendation(*on_gpu("tensorrt_rtx"))
+    assert {path.split("/")[0] for path in made.texts if path.endswith(".pbtxt")} == {"model_repository_embedded"}
+    (deployment,) = documents(made.texts)["kubernetes/base/deployment.yaml"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    image = container["image"]
+    assert image in made.texts["images/triton.Dockerfile"]
+    assert "tensorrt-rtx" in made.texts["images/triton.Dockerfile"]
+    assert "triton.Dockerfile" in made.texts["README.md"]
+
+
+def test_every_gpu_that_was_measured_is_asked_for():
+    found, config = on_gpu()
+    two = found.machine.model_copy(update={"gpus": ("NVIDIA L4", "NVIDIA L4")})
+    plan = plan_for(found.model_copy(update={"machine": two}), config, ON_GPU)
+    assert plan.resources.gpus == 2

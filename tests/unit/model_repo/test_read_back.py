@@ -73,6 +73,21 @@ def test_what_is_not_whole_is_named(tmp_path, damage):
     assert str(model_dir) in str(refused.value)
 
 
+def test_a_gpu_engine_comes_back_without_our_code(tmp_path):
+    plan = tmp_path / "model.plan"
+    plan.write_bytes(b"a plan")
+    engine = engines.plain_engine(
+        backend="tensorrt", device="gpu", model_file="model.plan", files=(("model.plan", plan),)
+    )
+    changes = {"cuda_graph_batch_sizes": (1, 8), "backend_options": (("input_path", "direct"),)}
+    config, model_dir = written(tmp_path, engine, intra_op_threads=0, **changes)
+    assert (model_dir / "1" / "tritune_gpu").is_dir()
+    back = serving_config_from_repository(model_dir, backend="tensorrt", precision="fp32")
+    assert dict(back.engine.files).keys() == {"model.plan"}
+    for runtime in ("python", "native"):
+        assert render_config_pbtxt(back, runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
+
+
 def test_external_data_belongs_to_the_engine(tmp_path):
     _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
     Path(model_dir / "1" / "weights").mkdir()
