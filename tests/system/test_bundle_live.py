@@ -68,7 +68,7 @@ def busy_rate_per_s(folder, repository):
         done = subprocess.run(
             [
                 *(LOADTEST, standing.endpoint.http_url, "--model", "tiny"),
-                *("--concurrency", "32", "--duration", "4s", "--p99", "10s", "--json"),
+                *("--concurrency", "32", "--warmup", "1s", "--duration", "4s", "--p99", "10s", "--json"),
             ],
             capture_output=True,
             text=True,
@@ -168,7 +168,10 @@ def test_the_bundle_at_work(bundle, tmp_path):
         serve_repository(bundle / "model_repository_embedded", options) as standing,
         prometheus(tmp_path, scraping(bundle, standing.endpoint)) as server,
     ):
-        code, said = smoke(bundle, standing.endpoint)
+        for _ in range(3):  # what else this machine does may break a promise
+            code, said = smoke(bundle, standing.endpoint)
+            if code == 0:
+                break
         assert code == 0, said
 
         server.until(lambda: server.query("model:triton_cost_usd_per_million:rate1h"))
