@@ -33,7 +33,7 @@ WITHOUT_GPU = {"nv_gpu_utilization", "nv_gpu_power_usage", "nv_gpu_memory_used_b
 """Metrics that Triton has only on a machine with a GPU: what asks for them returns nothing here."""
 
 
-SHARE = 0.62
+SHARE = 0.58
 """Of what the server does when it is kept busy: the certified rate here. It is within reach, and twice it is not,
 however fast this machine is just now."""
 
@@ -51,14 +51,15 @@ def config(folder):
         inputs=(TensorSpec(name="image", datatype="FP32", shape=(3, 64, 64)),),
         outputs=(TensorSpec(name="probabilities", datatype="FP32", shape=(10,)),),
     )
-    return ServingConfig(engine=engine, max_batch_size=8, instance_count=2, intra_op_threads=1)
+    # One instance: a core is left for Prometheus and the load, and for what else this machine does.
+    return ServingConfig(engine=engine, max_batch_size=8, instance_count=1, intra_op_threads=1)
 
 
 def recommendation(served, *, rate_per_s):
     winner = recommendations.trial(
         config=served, certificate=recommendations.certificate(rate_per_s, seconds=LOAD_S / LONGER)
     )
-    found = recommendations.recommendation(winner=trial_to_record(winner), slo=Slo(limit_ms=100.0))
+    found = recommendations.recommendation(winner=trial_to_record(winner), slo=Slo(limit_ms=120.0))
     return found.model_copy(update={"model": found.model.model_copy(update={"name": "tiny"})})
 
 
