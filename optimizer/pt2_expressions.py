@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+_SYMBOL = re.compile(r"Symbol\('[A-Za-z]{1,3}\d+'(?:, [a-z]+=(?:True|False))*\)")
+"""A size as PyTorch writes it: Symbol('s31', positive=True, integer=True)."""
+
 _ARITHMETIC = re.compile(r"[A-Za-z0-9_\s+\-*/%(),.<>=!&|~]*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _KNOWN = re.compile(r"[a-z]{1,3}\d+|[A-Z][A-Za-z]*|oo|zoo|nan")
@@ -39,6 +42,7 @@ def check_expressions(path: Path) -> None:
 
 def is_arithmetic(expression: str) -> bool:
     """Whether the text holds only numbers, operators, symbols for sizes, and functions of them."""
+    expression = _SYMBOL.sub("s0", expression)
     return (
         _ARITHMETIC.fullmatch(expression) is not None
         and re.search(r"\.\s*[A-Za-z_]", expression) is None

@@ -7,7 +7,16 @@ from optimizer.pt2_expressions import UnsafeExpression, check_expressions, is_ar
 
 
 @pytest.mark.parametrize(
-    "text", ["s0", "2*s77", "Max(1, s0)", "FloorDiv(s0 + 1, 2)", "s0**2 - 1.5e-3", "u12 >= 2"]
+    "text",
+    [
+        "s0",
+        "2*s77",
+        "Max(1, s0)",
+        "FloorDiv(s0 + 1, 2)",
+        "s0**2 - 1.5e-3",
+        "u12 >= 2",
+        "Max(Integer(1), Add(Symbol('s31', positive=True, integer=True), Integer(-1)))",
+    ],
 )
 def test_sizes(text):
     assert is_arithmetic(text)
@@ -15,7 +24,8 @@ def test_sizes(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["open(s0)", "__import__(s0)", "().__class__", "s0.foo", "exec(s1)", "'s0'", "[s0]", "s0; s1", "lambda: s0"],
+    ["open(s0)", "__import__(s0)", "().__class__", "s0.foo", "exec(s1)", "'s0'", "[s0]", "s0; s1", "lambda: s0"]
+    + ["Symbol('s0').x", "Symbol('s0', cls=open)", "Symbol('exit')"],
 )
 def test_code(text):
     assert not is_arithmetic(text)
