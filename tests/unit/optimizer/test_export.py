@@ -75,7 +75,7 @@ def test_a_factory_with_inputs_by_position(factories):
         ("my_models:no_module", "returned int"),
         ("my_models:nowhere", "no attribute 'nowhere'"),
         ("no_such_module:made", "No module named 'no_such_module'"),
-        ("my_models:depends_on_the_batch", "batch"),
+        ("my_models:depends_on_the_batch", "cannot export|was to vary|does not run|differs from PyTorch"),
     ],
 )
 def test_factories_that_cannot_be_exported(factories, spec, words):
