@@ -20,15 +20,16 @@ class ClosedLoop(SendLoop):
     def __init__(self, *, concurrency: int, duration_ns: int, **common: Unpack[LoopParts]) -> None:
         super().__init__(**common)
         self._duration_ns = duration_ns
+        self._may_be_patient = False
         self._free_at_ns = [0] * concurrency  # a heap: when each waiting user wants to ask
         if concurrency == 0:  # fewer users than load processes: this one has nothing to do
             self._end_row = 0
 
-    def finished(self, row: int, outcome: int) -> None:
+    def finished(self, row: int, outcome: int, arrived_ns: int) -> None:
         """The user of this row is free: at once, or a moment later when it got no answer."""
         free_at = self.elapsed_ns() + (0 if outcome == OK else _PAUSE_NS)
         heapq.heappush(self._free_at_ns, free_at)
-        super().finished(row, outcome)
+        super().finished(row, outcome, arrived_ns)
 
     def _set_due(self) -> None:
         row = self._next_row

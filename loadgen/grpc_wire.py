@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from loadgen.hpack import Field
     from loadgen.plan import Target
+    from loadgen.send_loop import Finished
 
 MOST_CONNECTIONS = 8
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -87,7 +87,7 @@ class _Connection:
 
 
 class GrpcWire:
-    """Sends row r as `requests[r % len(requests)]` and calls `finished(row, outcome)` when its answer is whole.
+    """Sends row r as `requests[r % len(requests)]` and calls `finished` when its answer is whole.
 
     Calls share up to eight connections in turn; more are opened when the server limits the calls on each.
     `error_example` is the text of the first answer that was no success.
@@ -100,7 +100,7 @@ class GrpcWire:
         head: RequestHead,
         requests: Sequence[bytes],
         poller: Poller,
-        finished: Callable[[int, int], None],
+        finished: Finished,
     ) -> None:
         self._address = address
         self._head = head
@@ -110,9 +110,11 @@ class GrpcWire:
         self._buffer = ReadBuffer()
         self._connections: dict[int, _Connection] = {}
         self._turn: deque[_Connection] = deque()
+        self._unsettled = True  # some connection, perhaps
         self._unsent: deque[int] = deque()  # rows that wait for a connection
         self.in_flight: dict[int, tuple[_Connection, int] | None] = {}
         self._bytes_sent_before = 0  # on connections that are closed
+        self._fields_of_success: list[Field] | None = None  # of the last call: the next ones will have the same
         self.connections_opened = 0
         self.error_example: str | None = None
 
@@ -120,6 +122,18 @@ class GrpcWire:
     def connecting(self) -> int:
         """How many connections cannot be used yet."""
         return sum(not (c.ready and c.http2.settled) for c in self._connections.values())
+
+    @property
+    def answers_may_wait(self) -> bool:
+        """See `Wire`. Not where two calls share a connection: only the later of two answers keeps its time."""
+        if self._unsent or not self._buffer.takes_little:
+            return False
+        if self._unsettled:
+            self._unsettled = self.connecting > 0
+        in_flight = self.in_flight.values()
+        return not self._unsettled and all(
+            place is not None and place[0].http2.idle_but_for_one for place in in_flight
+        )
 
     @property
     def bytes_sent(self) -> int:
@@ -139,9 +153,10 @@ class GrpcWire:
     def send(self, row: int) -> None:
         """Start the call of a row on the next connection, or wait for one to be ready."""
         self.in_flight[row] = None
-        for _ in range(len(self._turn)):
-            connection = self._turn[0]
-            self._turn.rotate(-1)
+        turn = self._turn
+        for _ in range(len(turn)):
+            connection = turn[0]
+            turn.rotate(-1)
             if connection.usable:
                 self._start(connection, row)
                 return
@@ -193,6 +208,7 @@ class GrpcWire:
     def _connect(self) -> None:
         connection = _Connection(self._address.open(), self._head, self._buffer, self._answered)
         self._connections[connection.fd] = connection
+        self._unsettled = True
         self._turn.append(connection)
         self._poller.add(connection.fd, WRITE)
         self.connections_opened += 1
@@ -206,10 +222,12 @@ class GrpcWire:
         connection.http2.flush()
 
     def _receive(self, connection: _Connection) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             connection.http2.receive()
             while connection.stream.hides_data:
                 connection.http2.receive()
+        except BlockingIOError:
+            pass
         while self._unsent and connection.usable:
             self._start(connection, self._unsent.popleft())
         if connection.http2.leaving and not connection.http2.calls:
@@ -219,7 +237,8 @@ class GrpcWire:
         try:
             request = self._requests[row % len(self._requests)]
             self.in_flight[row] = (connection, connection.http2.start(row, request))
-            self._watch(connection)
+            if connection.http2.wants_to_write:
+                self._watch(connection)
         except OSError as error:
             self._broken(connection, error)
 
@@ -231,14 +250,20 @@ class GrpcWire:
             self._poller.change(connection.fd, wants)
 
     def _answered(self, call: Call, reset: bool) -> None:
-        outcome, text = (CLOSED, "the server reset the call") if reset else status_of(call.fields)
-        self._end(call.row, outcome, text)
+        if call.fields == self._fields_of_success and not reset:
+            outcome, text = OK, ""
+        else:
+            outcome, text = (CLOSED, "the server reset the call") if reset else status_of(call.fields)
+            if outcome == OK:
+                self._fields_of_success = call.fields
+        place = self.in_flight[call.row]
+        self._end(call.row, outcome, text, 0 if place is None else place[0].stream.arrived_ns)
 
-    def _end(self, row: int, outcome: int, text: str) -> None:
+    def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:
         del self.in_flight[row]
         if outcome != OK and self.error_example is None:
             self.error_example = f"{outcome_name(outcome)}, {text}"
-        self.finished(row, outcome)
+        self.finished(row, outcome, arrived_ns)
 
     def _broken(self, connection: _Connection, error: OSError) -> None:
         """End a connection and all calls on it as failed, and those that waited for it in vain."""

@@ -25,6 +25,7 @@ _STATIC_TEXT = (
 _STATIC: tuple[Field, ...] = tuple(
     (name, value) for name, _, value in (entry.partition(b"=") for entry in _STATIC_TEXT.split(b";"))
 )
+_MOST_KNOWN = 256
 _TABLE_BYTES = 4096  # what either side may assume until it is told otherwise
 _ENTRY_OVERHEAD = 32
 
@@ -135,7 +136,7 @@ class HeaderDecoder:
             raise HeaderError(f"a header block ends too early: {block[:40].hex()}") from None
         if changed:
             self._known.clear()
-        else:
+        elif len(self._known) < _MOST_KNOWN:  # a server may put the time of day in each block
             self._known[block] = fields
         return fields
 

@@ -19,6 +19,7 @@ from loadgen.http2_frames import (
     INITIAL_WINDOW,
     MAX_FRAME,
     MAX_STREAMS,
+    PADDED,
     PING,
     PREFACE,
     RST_STREAM,
@@ -52,9 +53,9 @@ class Call:
 
     __slots__ = ("answer", "fields", "row", "unsent", "window")
 
-    def __init__(self, row: int, message: bytes, window: int, *, keep_answer: bool) -> None:
+    def __init__(self, row: int, window: int, *, keep_answer: bool) -> None:
         self.row = row
-        self.unsent: memoryview | None = memoryview(message)
+        self.unsent: memoryview | None = None
         self.window = window
         self.fields: list[Field] = []
         self.answer: bytearray | None = bytearray() if keep_answer else None
@@ -101,6 +102,11 @@ class Http2Connection:
         return not self.leaving and len(self.calls) < self._most_calls
 
     @property
+    def idle_but_for_one(self) -> bool:
+        """Whether nothing is waited for but the answer to one call, which is wholly sent."""
+        return self.settled and len(self.calls) <= 1 and not self._waiting and not self._outgoing
+
+    @property
     def wants_to_write(self) -> bool:
         """Whether bytes wait for the kernel to take them."""
         return bool(self._outgoing)
@@ -110,15 +116,21 @@ class Http2Connection:
         stream_id = self._next_id
         self._next_id += 2
         self.leaving = self.leaving or self._next_id > _LAST_STREAM_ID
-        call = self.calls[stream_id] = Call(row, message, self._initial_window, keep_answer=keep_answer)
-        head = frame(HEADERS, END_HEADERS, stream_id, self._block)
-        if self._block is self._head.first:
+        block, size = self._block, len(message)
+        if block is self._head.first:
             self._block = self._head.later
-        if not self._outgoing and len(message) <= min(self._most_data, self._window, self._initial_window):
-            self._window -= len(message)
-            call.unsent = None
-            self._write(b"".join((head, frame_head(len(message), DATA, END_STREAM, stream_id), message)))
+        call = self.calls[stream_id] = Call(row, self._initial_window, keep_answer=keep_answer)
+        head = frame(HEADERS, END_HEADERS, stream_id, block)
+        if (
+            not self._outgoing
+            and size <= self._most_data
+            and size <= self._window
+            and size <= self._initial_window
+        ):
+            self._window -= size
+            self._write(b"".join((head, frame_head(size, DATA, END_STREAM, stream_id), message)))
         else:
+            call.unsent = memoryview(message)
             self._outgoing += head
             self._waiting[stream_id] = call
             self._send_waiting()
@@ -158,7 +170,7 @@ class Http2Connection:
         count = self.stream.recv_into(self._buffer.view)
         if count == 0:
             raise ClosedEarly("the server closed the connection")
-        self._buffer.bytes_received += count
+        self._buffer.received(count)
         new = self._buffer.view[:count]
         data = memoryview(self._rest + bytes(new)) if self._rest else new
         at = self._act(data)
@@ -213,8 +225,9 @@ class Http2Connection:
         if self._headers is not None and kind != CONTINUATION:
             raise MalformedAnswer("a header block is interrupted")
         if kind == HEADERS:
-            block = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
-            self._take_headers(stream_id, flags, block)
+            if flags & (PADDED | WITH_PRIORITY):
+                payload = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
+            self._take_headers(stream_id, flags, payload)
         elif kind == CONTINUATION:
             self._continue_headers(flags, payload)
         elif kind == RST_STREAM:

@@ -65,14 +65,27 @@ def error_text(status: int, body: bytes) -> str:
     return f"http {status}, {text}" if text else f"http {status}"
 
 
+_LITTLE = 1 << 14
+
+
 class ReadBuffer:
-    """What all connections of one process share: the bytes just read, and the heads seen before."""
+    """What all connections of one process share: the bytes just read, and the heads seen before.
+
+    `takes_little`: so far no more than 16 KiB came at once, far from what would fill a socket's buffer.
+    """
 
     def __init__(self, size: int = 1 << 20) -> None:
         self.data = bytearray(size)
         self.view = memoryview(self.data)
         self.bytes_received = 0
+        self.takes_little = True
         self._heads: dict[bytes, Head] = {}
+
+    def received(self, count: int) -> None:
+        """Count what was read."""
+        self.bytes_received += count
+        if count > _LITTLE:
+            self.takes_little = False
 
     def head(self, raw: bytes) -> Head:
         """Parse, or remember: a server repeats the same few heads."""
@@ -103,7 +116,7 @@ class AnswerReader:
         """
         buffer = self._buffer
         count = stream.recv_into(buffer.view)
-        buffer.bytes_received += count
+        buffer.received(count)
         if self._missing:
             return self._go_on(count)
         if self._kept is None:

@@ -11,8 +11,9 @@ from loadgen.outcomes import CLOSED, MALFORMED, NOT_CONNECTED, outcome_of_connec
 from loadgen.poller import WRITE, Poller
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from loadgen.send_loop import Finished
     from loadgen.streams import Address, Stream
 
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
@@ -33,7 +34,7 @@ class _Connection:
 
 
 class HttpWire:
-    """Sends row r as `requests[r % len(requests)]` and calls `finished(row, outcome)` when its answer is whole.
+    """Sends row r as `requests[r % len(requests)]` and calls `finished` when its answer is whole.
 
     `error_example` is the text of the first answer that was no success.
     """
@@ -44,7 +45,7 @@ class HttpWire:
         address: Address,
         requests: Sequence[bytes],
         poller: Poller,
-        finished: Callable[[int, int], None],
+        finished: Finished,
     ) -> None:
         self._address = address
         self._requests = requests
@@ -54,10 +55,16 @@ class HttpWire:
         self._connections: dict[int, _Connection] = {}
         self._free: deque[_Connection] = deque()  # in turn, as independent users would, so that none grows old
         self.connecting = 0
+        self._blocked: set[int] = set()  # connections whose requests are not wholly sent
         self.in_flight: dict[int, _Connection] = {}
         self.bytes_sent = 0
         self.connections_opened = 0
         self.error_example: str | None = None
+
+    @property
+    def answers_may_wait(self) -> bool:
+        """See `Wire`."""
+        return self.connecting == 0 and not self._blocked and self._buffer.takes_little
 
     @property
     def bytes_received(self) -> int:
@@ -74,13 +81,13 @@ class HttpWire:
         try:
             connection = self._free.popleft() if self._free else self._connect()
         except OSError as error:
-            self.finished(row, outcome_of_connect_error(error))
+            self.finished(row, outcome_of_connect_error(error), 0)
             return
         connection.row = row
         self.in_flight[row] = connection
         request = self._requests[row % len(self._requests)]
         if connection.ready:
-            self._push(connection, request)
+            self._push_first(connection, request)
         else:
             connection.unsent = memoryview(request)
         if len(self._free) < _SPARE and self.connecting < _SPARE:
@@ -136,6 +143,19 @@ class HttpWire:
         else:
             self._push(connection, connection.unsent or b"")
 
+    def _push_first(self, connection: _Connection, request: bytes) -> None:
+        """The usual case of `_push`: the kernel takes all at once."""
+        try:
+            count = connection.stream.send(request)
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            self._broken(connection, error)
+            return
+        self.bytes_sent += count
+        if count < len(request):
+            self._push(connection, memoryview(request)[count:])
+
     def _push(self, connection: _Connection, data: bytes | memoryview) -> None:
         """Give the kernel what it takes of the data; ask to be called again for the rest."""
         waited = connection.unsent is not None
@@ -154,7 +174,12 @@ class HttpWire:
             return
         if waited or connection.unsent is not None:
             wants = connection.stream.wants()
-            self._poller.change(connection.fd, wants if connection.unsent is None else wants | WRITE)
+            if connection.unsent is None:
+                self._blocked.discard(connection.fd)
+            else:
+                self._blocked.add(connection.fd)
+                wants |= WRITE
+            self._poller.change(connection.fd, wants)
 
     def _receive(self, connection: _Connection) -> None:
         try:
@@ -174,7 +199,7 @@ class HttpWire:
             self._free.append(connection)
         else:
             self._drop(connection)
-        self.finished(row, outcome_of_http(head.status))
+        self.finished(row, outcome_of_http(head.status), connection.stream.arrived_ns)
 
     def _note(self, head: Head, connection: _Connection) -> None:
         if self.error_example is None:
@@ -191,13 +216,14 @@ class HttpWire:
         if row is not None:
             del self.in_flight[row]
             self.error_example = self.error_example or str(error)
-            self.finished(row, outcome)
+            self.finished(row, outcome, 0)
 
     def _drop(self, connection: _Connection) -> None:
         if self._connections.pop(connection.fd, None) is None:
             return
         if not connection.ready:
             self.connecting -= 1
+        self._blocked.discard(connection.fd)
         if connection in self._free:
             self._free.remove(connection)
         self._poller.remove(connection.fd)

@@ -31,6 +31,7 @@ class Poller:
     def __init__(self) -> None:
         self._epoll = original("select", "epoll")()
         self._select = original("select", "select")
+        self.sleep = original("time", "sleep")
         self._fd = [self._epoll.fileno()]
         self.add = self._epoll.register
         self.change = self._epoll.modify

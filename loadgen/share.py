@@ -131,7 +131,7 @@ class PreparedTarget:
                 self.wire.handle(fd, events)
         return True
 
-    def _note(self, row: int, outcome: int) -> None:
+    def _note(self, row: int, outcome: int, arrived_ns: int) -> None:  # noqa: ARG002 - nobody times this one
         self._outcomes[row] = outcome
 
 

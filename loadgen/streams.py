@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import _socket  # the sockets below gevent's, see loadgen.poller
+import contextlib
 import os
 import socket as socket_names
 import ssl
+import struct
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from loadgen.plan import Target
 
 _PROBE_S = 3.0
+_SO_TIMESTAMPNS = 35  # Linux: both the option and the kind of message that it makes the kernel add
+_ANCILLARY_BYTES = 64
+_TIMESPEC = struct.Struct("qq")
 
 
 class Stream(Protocol):
@@ -27,6 +33,10 @@ class Stream(Protocol):
     """
 
     hides_data: bool
+
+    @property
+    def arrived_ns(self) -> int:
+        """When the kernel got the last bytes that were read, in ns of the wall clock; 0 where it does not say."""
 
     def fileno(self) -> int:
         """The socket's file descriptor, for the poller."""
@@ -56,6 +66,10 @@ class TcpStream(_socket.socket):
         super().__init__(family, _socket.SOCK_STREAM)
         self.setblocking(False)
         self.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        self.arrived_ns = 0
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self.setsockopt(_socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
         self._connected = False
         try:
             self.connect(address)
@@ -76,6 +90,16 @@ class TcpStream(_socket.socket):
             return False
         self._connected = True
         return True
+
+    def recv_into(self, buffer: memoryview, /) -> int:  # type: ignore[override] # of what it could take, this much
+        """See `Stream`."""
+        count, notes, _, _ = self.recvmsg_into((buffer,), _ANCILLARY_BYTES)
+        if notes and notes[0][1] == _SO_TIMESTAMPNS:
+            seconds, nanoseconds = _TIMESPEC.unpack(notes[0][2])
+            self.arrived_ns = seconds * 1_000_000_000 + nanoseconds
+        else:
+            self.arrived_ns = 0
+        return count
 
     def wants(self) -> int:
         """See `Stream`."""
@@ -113,6 +137,11 @@ class TlsStream:
         finally:
             self._flush()
         return self._ready
+
+    @property
+    def arrived_ns(self) -> int:
+        """See `Stream`."""
+        return self._tcp.arrived_ns
 
     @property
     def protocol(self) -> str | None:

@@ -11,17 +11,16 @@ from loadgen.send_loop import Wire
 from loadgen.streams import address_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from loadgen.model_info import ModelInfo
     from loadgen.plan import Target
     from loadgen.poller import Poller
+    from loadgen.send_loop import Finished
 
 
 class LoadWire(Wire, Protocol):
     """A wire with what belongs to a whole run: opening, closing, and what went over it."""
 
-    finished: Callable[[int, int], None]
+    finished: Finished
     error_example: str | None
     connections_opened: int
 
@@ -62,9 +61,7 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     return triton_grpc.read_statistics(target)
 
 
-def wire_of(
-    target: Target, info: ModelInfo, pool: list[Tensors], poller: Poller, finished: Callable[[int, int], None]
-) -> LoadWire:
+def wire_of(target: Target, info: ModelInfo, pool: list[Tensors], poller: Poller, finished: Finished) -> LoadWire:
     """Connections to the target that send these requests in turn. Raises TargetUnreachable for an unknown name."""
     address = address_of(target)
     if target.is_http:
