@@ -19,11 +19,9 @@ from model_repo.errors import RepositoryWriteFailed
 from model_repo.read_back import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import Backend
-from optimizer.config import RUN_FILE
 from optimizer.engine_cache import EngineMetadata
 from optimizer.errors import BadInput, UserError
-from search.records import RecommendationRecord
-from search.run_files import RECOMMENDATION_FILE
+from search.run_files import read_recommendation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +29,7 @@ if TYPE_CHECKING:
 
     from deploy.bundle import Bundle
     from model_repo.spec import ServingConfig
+    from search.records import RecommendationRecord
 
 BUNDLE_FOLDER = "bundle"
 
@@ -84,30 +83,6 @@ def bundle_options(
         max_replicas=DEFAULT_MAX_REPLICAS if max_replicas is None else max_replicas,
         image=image,
     )
-
-
-def read_recommendation(run_dir: Path) -> RecommendationRecord:
-    """`recommendation.json` of a run. Raises BadInput where it found nothing, has not ended, or is none."""
-    path = run_dir / RECOMMENDATION_FILE
-    if not path.is_file():
-        if (run_dir / RUN_FILE).is_file():
-            raise BadInput(
-                f"The run in {run_dir} has no answer: it found no configuration, or it has not ended.",
-                f"Go on with it: optimize --resume {run_dir}; trials.jsonl says what was tried.",
-            )
-        raise BadInput(
-            f"{run_dir} holds no run: there is no {RECOMMENDATION_FILE} in it.",
-            "Give the directory that optimize named as its output.",
-        )
-    try:
-        return RecommendationRecord.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise BadInput(
-            f"{path} is not a recommendation: {where}: {first['msg']}.",
-            "It was cut short, changed, or written by another version; run optimize again.",
-        ) from error
 
 
 def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:

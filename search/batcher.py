@@ -130,7 +130,7 @@ def _dequeued(state: Any, arrivals_s: Floats, ends: Any, max_batch: int, delay_s
     if touched == state.tail:
         state.growing, state.wanted = False, 0
     state.formed_from = end
-    return end
+    return int(end)
 
 
 @compiled

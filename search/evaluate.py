@@ -83,7 +83,7 @@ def evaluate(
             probes=len(measured),
             loading_s=bench.spent.loading_s - loading_before,
             load_s=bench.spent.load_s - load_before,
-            load_runs=tuple(_load_run(seen) for seen, _ in measured),
+            load_runs=tuple(load_run_of(seen) for seen, _ in measured),
         )
 
     beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
@@ -112,7 +112,8 @@ def evaluate(
     return finished(state, estimate.reason, estimate)
 
 
-def _load_run(seen: Seen) -> LoadRunRecord:
+def load_run_of(seen: Seen) -> LoadRunRecord:
+    """What a trial keeps of one of its load runs."""
     latency_ms = seen.verdict.latency_ms
     return LoadRunRecord(
         rate_per_s=seen.rate_per_s,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadgen.certify import certify
 from loadgen.probing import seen_from_probe
 from search import events
 from search.bench import BenchFailed
+from search.evaluate import load_run_of
 from search.predict import Promise
 from search.trial import Trial
 from search.verify import seconds_for, sharpness_of, verified
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
     from search.forecast import Predicted
+    from search.records import LoadRunRecord
     from search.simulator import SimulatedServer
     from search.verify import Verified
 
@@ -44,7 +46,7 @@ class Verification:
 
     attempts: Attempts
     server: SimulatedServer
-    _runs: int = 0
+    _runs: list[LoadRunRecord] = field(default_factory=list)
 
     def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
         """The finished trial; None when it was stopped before anything was learnt.
@@ -63,9 +65,10 @@ class Verification:
                 config=config,
                 state="failed",
                 reason=failure.reason,
-                probes=self._runs,
+                probes=len(self._runs),
                 loading_s=bench.spent.loading_s - loading_before,
                 load_s=bench.spent.load_s - load_before,
+                load_runs=tuple(self._runs),
             )
         if self.attempts.stop():
             return None
@@ -83,9 +86,10 @@ class Verification:
             rate_low_per_s=found.rate_per_s * math.exp(-_BOUND * found.error),
             rate_high_per_s=found.rate_per_s * math.exp(_BOUND * found.error),
             measurement=bench.last_measurement(),
-            probes=self._runs,
+            probes=len(self._runs),
             loading_s=bench.spent.loading_s - loading_before,
             load_s=bench.spent.load_s - load_before,
+            load_runs=tuple(self._runs),
         )
 
     def _found(self, number: int, predicted_per_s: float) -> Verified | None:
@@ -117,10 +121,10 @@ class Verification:
             verdict = certify(requests, limit_ms=slo.limit_ms, quantile=slo.quantile)
             return attempts.stop() or verdict.answer == "broken"
 
-        seed = attempts.seed + 104_729 * (1 + number) + 7919 * self._runs
+        seed = attempts.seed + 104_729 * (1 + number) + 7919 * len(self._runs)
         probe = attempts.bench.measure(rate_per_s, seconds, seed, hopeless)
-        self._runs += 1
         seen = seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile)
+        self._runs.append(load_run_of(seen))
         p99_ms = seen.verdict.latency_ms
         attempts.on_event(
             events.Probed(

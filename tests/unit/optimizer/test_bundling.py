@@ -59,8 +59,8 @@ def test_once_more_gives_the_same_files(run_dir):
 def test_a_run_that_found_nothing(tmp_path, capsys):
     (tmp_path / "run.json").write_text("{}")
     what, fix = refused(capsys, tmp_path)
-    assert "no answer" in what
-    assert "--resume" in fix
+    assert "no finished run" in what
+    assert "optimize named" in fix
 
 
 def test_no_run_at_all(tmp_path, capsys):
