@@ -56,6 +56,8 @@ OPSET_OF_HALF_SCALES = 19
 SAFE_SHARE = 1 / 8
 """Share of the range that magnitudes seen in samples may reach: other inputs give larger ones."""
 
+LEADS_TO_SOFTMAX = {"Add", "Sub", "Mul", "Div", "Where", "Neg", "Cast", "Expand", "Unsqueeze", "Reshape"}
+
 LOSS = 4.0
 """How many units of rounding a weight may lose; ordinary ones lose half a unit, and tiny ones (an epsilon) all."""
 
@@ -94,7 +96,9 @@ def plan_halving(
     from onnx import numpy_helper
 
     errors = {name: rounding_error(numpy_helper.to_array(weight), half) for name, weight in weights.items()}
-    facts = _Facts(half=half, types=types, weight_errors=errors, peaks=peaks, keep=keep, opset=opset)
+    masked = _before_softmax(graph)
+    telling = {name: peak for name, peak in peaks.items() if name not in masked}
+    facts = _Facts(half=half, types=types, weight_errors=errors, peaks=telling, keep=keep, opset=opset)
     half_tensors = {value.name for value in graph.input} if half_inputs else set()
     outputs = {value.name for value in graph.output}
     low: list[bool] = []
@@ -112,6 +116,21 @@ def plan_halving(
         half_tensors=frozenset(name for name in half_tensors if types.get(name) == FLOAT),
         kept=kept,
     )
+
+
+def _before_softmax(graph: GraphProto) -> set[str]:
+    """What a softmax reads, back to the products: masks make it huge and negative, and that does no harm there."""
+    makers = {name: node for node in graph.node for name in node.output}
+    found: set[str] = set()
+    open_names = [node.input[0] for node in graph.node if node.op_type == "Softmax"]
+    while open_names:
+        name = open_names.pop()
+        if name in found:
+            continue
+        found.add(name)
+        if name in makers and makers[name].op_type in LEADS_TO_SOFTMAX:
+            open_names.extend(makers[name].input)
+    return found
 
 
 def _computes_floats(node: NodeProto, types: Mapping[str, int]) -> bool:

@@ -113,6 +113,17 @@ def test_magnitudes_that_were_seen():
     assert cast(proto, peaks={"a": 20_000.0}).kept == dict.fromkeys("ay", "magnitudes reach 2e+04")
 
 
+def test_a_mask_keeps_no_attention_in_fp32():
+    nodes = [
+        node("MatMul", "x w", "scores"),
+        node("Add", "scores far", "masked"),
+        node("Softmax", "masked", "shares"),
+        node("MatMul", "shares w", "y"),
+    ]
+    proto = graph(nodes, weights={"w": WEIGHT, "far": np.float32([0, -1e4, 0, 0])})
+    assert cast(proto, peaks={"masked": 1e4}).kept == {}
+
+
 def test_what_is_asked_for():
     assert cast(graph([node("MatMul", "x w", "y")]), keep=["y"]).kept == {"y": "asked for"}
     assert cast(graph([node("MatMul", "x w", "y")]), keep=["MatMul"]).kept == {"y": "asked for"}
