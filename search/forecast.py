@@ -120,7 +120,9 @@ class Forecast:
         mine = self._errors.get((self.kind_of(knobs), int(knobs["instance_count"])), [])
         errors = mine or [error for errors in self._errors.values() for error in errors]
         correction = sum(errors) / len(errors) if errors else 0.0
-        return Predicted(knobs=raw[0], rate_per_s=raw[1] * math.exp(correction), sd=SD_SEEN if mine else SD_UNSEEN)
+        sibling = _key({**knobs, "max_queue_delay_us": 0}) in self._siblings
+        sd = SD_SIBLING if sibling else SD_SEEN if mine else SD_UNSEEN
+        return Predicted(knobs=raw[0], rate_per_s=raw[1] * math.exp(correction), sd=sd)
 
     def outraced(self, engine: str) -> bool:
         """Whether the best that is predicted of this engine, in any way, is far from the best of all."""

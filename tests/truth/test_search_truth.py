@@ -17,7 +17,7 @@ from search.records import Slo
 from search.space import MachineLimits, SearchSpace, search_space
 from search.study import Search
 
-SERVERS = 5
+SERVERS = 3
 
 
 def drawn_service_s(parameters: tuple[float, float, float, float], config: ServingConfig, size: int) -> float:
