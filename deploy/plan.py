@@ -141,19 +141,6 @@ def plan_for(found: RecommendationRecord, config: ServingConfig, options: Bundle
         raise BundleRefused(
             f"A certified rate of {rate:g}/s serves nobody.", "recommendation.json was changed by hand; run again."
         )
-    measured_start_s = found.served.replica_start_s if found.served is not None else None
-    scaling = scaling_for(
-        traffic_from(
-            certified_rate_per_s=rate,
-            rate_per_s=options.rate_per_s or found.cost.rate_to_serve_per_s,
-            peak_rate_per_s=options.peak_rate_per_s or found.cost.peak_rate_per_s,
-            ramp_s=options.ramp_s,
-        ),
-        certified_rate_per_s=rate,
-        start_s=options.start_s if options.start_s is not None else measured_start_s,
-        start_measured=options.start_s is None,
-        max_replicas=options.max_replicas,
-    )
     image = options.image or image_for(
         backend=config.engine.backend,
         tensorrt_version=options.tensorrt_version,
@@ -164,9 +151,27 @@ def plan_for(found: RecommendationRecord, config: ServingConfig, options: Bundle
         config=config,
         name=kubernetes_name(config.engine.model_name),
         image=image,
-        scaling=scaling,
+        scaling=_scaling(found, rate, options),
         resources=resources_for(found, config),
         smoke=smoke_for(found, config),
+    )
+
+
+def _scaling(found: RecommendationRecord, certified_rate_per_s: float, options: BundleOptions) -> Scaling:
+    """What was given, else what the run knows."""
+    measured_start_s = found.served.replica_start_s if found.served is not None else None
+    traffic = traffic_from(
+        certified_rate_per_s=certified_rate_per_s,
+        rate_per_s=options.rate_per_s or found.cost.rate_to_serve_per_s,
+        peak_rate_per_s=options.peak_rate_per_s or found.cost.peak_rate_per_s,
+        ramp_s=options.ramp_s,
+    )
+    return scaling_for(
+        traffic,
+        certified_rate_per_s=certified_rate_per_s,
+        start_s=options.start_s if options.start_s is not None else measured_start_s,
+        start_source="measured" if options.start_s is None else "given",
+        max_replicas=options.max_replicas,
     )
 
 

@@ -142,11 +142,7 @@ def _rendered(template: str, context: Mapping[str, Any]) -> str:
 
 
 def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None) -> dict[str, Any]:
-    found, scaling = plan.found, plan.scaling
-    where = promql.selector(plan.name, plan.model_name)
-    production = promql.selector(plan.name, plan.model_name, namespace=f"{plan.name}-production")
-    limit_us = f"{1000 * found.slo.limit_ms:.9g}"
-    quantile = f"{found.slo.quantile:g}"
+    found = plan.found
     context: dict[str, Any] = {
         "plan": plan,
         "targets": targets,
@@ -154,35 +150,42 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "model_tag": found.model.sha256[:12],
         "repository": NATIVE_REPOSITORY if plan.has_native else EMBEDDED_REPOSITORY,
         "embedded_repository": EMBEDDED_REPOSITORY,
-        "selector": where,
-        "quantile": quantile,
-        "quantile_selector": lambda at: promql.selector(plan.name, plan.model_name, quantile=f"{float(at):g}"),
         "quantile_name": quantile_name(found.slo.quantile),
-        "limit_us": limit_us,
-        "over_limit_steps": promql.over_limit_steps(found.slo.quantile),
-        "burn_windows": promql.BURN_WINDOWS,
-        "burn_alerts": promql.burn_alerts(found.slo.quantile),
         "budget": f"{plan.error_budget:g}",
         "budget_percent": f"{100 * plan.error_budget:g}",
-        "scaler_query": promql.request_rate(production),
-        "canary_metrics": promql.canary_metrics(
-            model=plan.model_name,
-            job=plan.name,
-            namespace=f"{plan.name}-production",
-            limit_us=limit_us,
-            quantile=quantile,
-        ),
         "scrape_s": f"{SCRAPE_INTERVAL_S:g}",
         "hpa_sync_s": f"{HPA_SYNC_S:g}",
         "behavior": BEHAVIOR,
         "server_arguments": server_arguments(plan),
-        "startup_failures": max(60, math.ceil(5 * scaling.start_s)),
+        "startup_failures": max(60, math.ceil(5 * plan.scaling.start_s)),
         "model_format": {"onnxruntime": "onnx"}.get(plan.config.engine.backend, "tensorrt"),
+        **_queries(plan),
         **figures(plan),
         **_kserve(plan),
     }
     context["job_spec"] = lambda url: _rendered("kubernetes/smoke/job-spec.j2", {**context, "url": url})
     return context
+
+
+def _queries(plan: Plan) -> dict[str, Any]:
+    """What rules, scalers and canary ask Prometheus."""
+    slo = plan.found.slo
+    namespace = f"{plan.name}-production"
+    limit_us = f"{1000 * slo.limit_ms:.9g}"
+    quantile = f"{slo.quantile:g}"
+    return {
+        "selector": promql.selector(plan.name, plan.model_name),
+        "quantile": quantile,
+        "quantile_selector": lambda at: promql.selector(plan.name, plan.model_name, quantile=f"{float(at):g}"),
+        "limit_us": limit_us,
+        "over_limit_steps": promql.over_limit_steps(slo.quantile),
+        "burn_windows": promql.BURN_WINDOWS,
+        "burn_alerts": promql.burn_alerts(slo.quantile),
+        "scaler_query": promql.request_rate(promql.selector(plan.name, plan.model_name, namespace=namespace)),
+        "canary_metrics": promql.canary_metrics(
+            model=plan.model_name, job=plan.name, namespace=namespace, limit_us=limit_us, quantile=quantile
+        ),
+    }
 
 
 def server_arguments(plan: Plan) -> list[str]:

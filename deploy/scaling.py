@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from deploy.errors import BundleRefused
 from search.cost import replicas
@@ -24,6 +25,9 @@ ASSUMED_START_S = 60.0
 it, and how long a replica takes to start where the run did not measure it."""
 
 DEFAULT_MAX_REPLICAS = 100
+
+StartSource = Literal["measured", "given", "assumed"]
+"""Who says how long a replica takes to start: the run, without image and node; the user; nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,7 @@ class Scaling:
     min_replicas: int
     max_replicas: int
     start_s: float
-    start_measured: bool
+    start_source: StartSource
     reaction_s: float
     traffic: Traffic
 
@@ -104,7 +108,7 @@ def scaling_for(
     *,
     certified_rate_per_s: float,
     start_s: float | None,
-    start_measured: bool = True,
+    start_source: StartSource = "measured",
     max_replicas: int = DEFAULT_MAX_REPLICAS,
 ) -> Scaling:
     """Target and bounds of the autoscaler. `start_s` None: not known. Raises BundleRefused over `max_replicas`.
@@ -122,7 +126,7 @@ def scaling_for(
     There is always one replica more than the usual rate needs, so that a drain or a lost node keeps the limit.
     """
     if start_s is None:
-        start_s, start_measured = ASSUMED_START_S, False
+        start_s, start_source = ASSUMED_START_S, "assumed"
     reaction_s = RATE_WINDOW_S / 2 + SCRAPE_INTERVAL_S + HPA_SYNC_S + start_s
     lead = 1 + traffic.growth_per_s2 * reaction_s / traffic.rate_per_s
     target = certified_rate_per_s / ((1 + HPA_TOLERANCE) * lead)
@@ -145,7 +149,7 @@ def scaling_for(
         min_replicas=needed(traffic.rate_per_s),
         max_replicas=most,
         start_s=start_s,
-        start_measured=start_measured,
+        start_source=start_source,
         reaction_s=reaction_s,
         traffic=traffic,
     )

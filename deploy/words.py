@@ -54,13 +54,15 @@ def figures(plan: Plan) -> dict[str, str]:
 def scaling_words(plan: Plan) -> str:
     """How the autoscaler's target came about, as a comment."""
     scaling, traffic = plan.scaling, plan.scaling.traffic
-    start = "measured" if scaling.start_measured else "not measured"
+    start = {"measured": "measured, without pulling its image or adding a node"}.get(
+        scaling.start_source, scaling.start_source
+    )
     text = (
         f"One replica is certified for {scaling.certified_rate_per_s:,.5g} requests/s. Another one is started "
         f"above {scaling.target_rate_per_s:,.5g} each, which leaves {100 * scaling.headroom:.1f} % free, because "
         f"it comes {scaling.reaction_s:.3g} s late: {RATE_WINDOW_S / 2:g} s is half the window of the query, "
         f"{SCRAPE_INTERVAL_S:g} s the age of a sample, {HPA_SYNC_S:g} s the autoscaler's period, "
-        f"{scaling.start_s:.3g} s the start of a replica ({start}, without pulling its image or adding a node). "
+        f"{scaling.start_s:.3g} s the start of a replica ({start}). "
         f"Growing from {traffic.rate_per_s:,.5g} to {traffic.peak_rate_per_s:,.5g} requests/s within "
         f"{traffic.ramp_s:g} s, the traffic becomes {scaling.lead:.4g} times as high meanwhile, and the "
         f"autoscaler overlooks {100 * HPA_TOLERANCE:g} %: {scaling.certified_rate_per_s:,.5g} / "

@@ -280,56 +280,6 @@ def serve(
     serve_run(run, server=server, port=port)
 
 
-@app.command()
-def bundle(
-    run: Annotated[Path, typer.Argument(help="Output directory of a run.", metavar="RUN_DIR")],
-    target: Annotated[
-        str, typer.Option(help="`kubernetes`, `kserve`, `compose` or `all`.", metavar="TARGET")
-    ] = "all",
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Usual traffic, in requests per second. Default: the run's.", metavar="PER_S"),
-    ] = None,
-    peak_rate: Annotated[
-        float | None,
-        typer.Option(help="Highest traffic. Default: the run's, else twice the rate.", metavar="PER_S"),
-    ] = None,
-    ramp: Annotated[
-        str | None,
-        typer.Option(help="How long traffic takes to grow to its peak. Default: 10m.", metavar="DURATION"),
-    ] = None,
-    replica_start: Annotated[
-        str | None,
-        typer.Option(help="How long a new replica takes to be ready. Default: as measured.", metavar="DURATION"),
-    ] = None,
-    max_replicas: Annotated[
-        int | None, typer.Option(help="The most replicas that there may be. Default: 100.", metavar="N")
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(help="Triton's image. Default: the release that fits the engine.", metavar="IMAGE"),
-    ] = None,
-    loadtest_image: Annotated[
-        str | None, typer.Option(help="Image of the smoke test, as you pushed it.", metavar="IMAGE")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder to write. Default: bundle in the run's directory.", metavar="DIR")
-    ] = None,
-) -> None:
-    """Render a run's recommendation as deployment files: Triton, autoscaling, alerts, dashboard, smoke test."""
-    from optimizer.bundling import bundle_options, show_bundle
-
-    options = bundle_options(
-        rate=rate,
-        peak_rate=peak_rate,
-        ramp=ramp,
-        replica_start=replica_start,
-        max_replicas=max_replicas,
-        image=image,
-    )
-    show_bundle(run, target=target, options=options, loadtest_image=loadtest_image, output=output)
-
-
 app.add_typer(commands)
 
 

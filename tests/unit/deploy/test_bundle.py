@@ -13,6 +13,7 @@ from deploy.bundle import bundle_from_recommendation, write_bundle
 from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions, plan_for
 from model_repo.errors import RepositoryWriteFailed
+from search.records import ServedRecord
 
 ODD_NAMES = ("模型", 'a"b', "it's {{ x }} {% raw %}", "a: b #c", "x" * 200, "- y", "tab\there", "new\nline: 1")
 
@@ -113,6 +114,23 @@ def test_whatever_the_traffic_the_manifests_agree(rate, growth, certified, start
     assert int(average.removesuffix("m")) == pytest.approx(1000 * threshold, abs=1.0)
     assert isinstance(kserve["scaleTarget"], int)
     assert kserve["scaleTarget"] >= 1
+
+
+@pytest.mark.parametrize(
+    ("measured_s", "given_s", "said"),
+    [
+        (4.5, None, "4.5 s the start of a replica (measured,"),
+        (4.5, 180.0, "180 s the start of a replica (given)"),
+        (None, None, "60 s the start of a replica (assumed)"),
+    ],
+)
+def test_the_comment_says_where_the_start_time_comes_from(measured_s, given_s, said):
+    found, config = recorded()
+    served = ServedRecord(replica_start_s=measured_s, memory_bytes=None)
+    options = BundleOptions(start_s=given_s)
+    texts = bundle_from_recommendation(found.model_copy(update={"served": served}), config, options=options).texts
+    comment = texts["kubernetes/components/autoscaling-keda/scaled-object.yaml"].replace("\n# ", " ")
+    assert said in comment
 
 
 def test_without_a_certificate_there_is_nothing_to_promise():

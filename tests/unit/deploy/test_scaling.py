@@ -39,8 +39,8 @@ def test_even_the_lightest_traffic_survives_the_loss_of_a_replica():
 
 
 def test_what_nobody_measured_is_marked():
-    assert scaling().start_measured
-    assert not scaling(start_s=None).start_measured
+    assert scaling().start_source == "measured"
+    assert scaling(start_s=None).start_source == "assumed"
 
 
 def test_more_than_the_fleet_is_refused():

@@ -4,10 +4,12 @@ import json
 import shutil
 
 import pytest
+import recommendations
 from bundles import on_disk
 
 from model_repo.layout import write_repository
 from optimizer.cli import run_command
+from search.convert import trial_to_record
 
 SECRET = "Bearer s3cr3t-of-a-header"
 
@@ -57,10 +59,11 @@ def test_once_more_gives_the_same_files(run_dir):
 
 
 def test_a_run_that_found_nothing(tmp_path, capsys):
-    (tmp_path / "run.json").write_text("{}")
+    trial = trial_to_record(recommendations.trial(state="infeasible", certificate=None))
+    (tmp_path / "trials.jsonl").write_text(trial.model_dump_json() + "\n")
     what, fix = refused(capsys, tmp_path)
-    assert "no finished run" in what
-    assert "optimize named" in fix
+    assert "nothing keeps its limit" in what
+    assert "--resume" in fix
 
 
 def test_no_run_at_all(tmp_path, capsys):
