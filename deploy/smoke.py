@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from model_repo.spec import ServingConfig
     from search.records import RecommendationRecord
 
-LEAST_S = 20
+LEAST_S = 30
 LONGER = 3.0
 """How much longer than the run's own confirmation: some violations by bad luck need more requests to decide."""
 
