@@ -31,6 +31,7 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
         *pairs,
         ("Serve the answer", f"optimize serve {directory} --port 8000"),
         ("Check its promise", test),
+        ("Render its deployment bundle", f"optimize bundle {directory}"),
         ("Compare with a later run", f"optimize compare {directory} LATER_RUN_DIR"),
     ]
 
@@ -64,6 +65,7 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
         "--price-file": (config.price_file, None),
         "--price-term": (config.price_term, usual["price_term"].default),
         "--rate": (config.rate_to_serve_per_s, None),
+        "--peak-rate": (config.peak_rate_per_s, None),
     }
     for option, (value, default) in values.items():
         if value is not None and value != default:

@@ -207,7 +207,7 @@ def machine(evidence: Evidence) -> Table | None:
         return None
     where = found.machine
     memory = f"{where.memory_bytes / 2**30:.0f} GiB"
-    rows = [("processor", [f"{where.cpu}, {where.cores} cores, {memory}"])]
+    rows = [("processor", [f"{where.cpu}, {where.cores} core{'s' if where.cores > 1 else ''}, {memory}"])]
     rows += [("GPU", [name]) for name in where.gpus]
     rows += [("model", [f"{found.model.file}, opset {found.model.opset}, SHA-256 {found.model.sha256}"])]
     rows += [("batching", [found.model.batching]), ("measured", [found.created_at])]

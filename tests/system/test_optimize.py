@@ -12,8 +12,10 @@ from pathlib import Path
 import jsonschema
 import psutil
 import pytest
+from recommendations import recommendation, trial
 
-from search.records import RecommendationRecord, TrialRecord
+from search.convert import trial_to_record
+from search.records import RecommendationRecord, Slo, TrialRecord
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -95,14 +97,29 @@ def probes_in(run_dir: Path) -> int:
     return (run_dir / "optimize.log").read_text().count(" measured ")
 
 
-def test_finds_a_configuration_and_writes_every_file(start, model: Path, run_dir: Path) -> None:
+@pytest.fixture
+def fast_baseline(tmp_path: Path) -> Path:
+    """An earlier run that did a thousand times better than any machine that runs these tests."""
+    bounds = {"rate_low_per_s": 0.99e6, "rate_at_limit_per_s": 1e6, "rate_high_per_s": 1.01e6}
+    winner = trial_to_record(trial(**bounds))
+    folder = tmp_path / "before"
+    folder.mkdir()
+    text = recommendation(winner=winner, slo=Slo(limit_ms=100.0)).model_dump_json()
+    (folder / "recommendation.json").write_text(text)
+    return folder
+
+
+def test_finds_a_configuration_and_writes_every_file(
+    start, model: Path, run_dir: Path, fast_baseline: Path
+) -> None:
     run = start(
         *("--model", str(model), "--p99", "100ms", "--output", str(run_dir), "--time-budget", "60s"),
-        *("--rate", "5000", "--price-per-hour", "2", "--json"),
+        *("--rate", "5000", "--price-per-hour", "2", "--json", "--baseline", str(fast_baseline)),
     )
     run.wait_for(lambda: len(run.family()) > 2)
     code, out, err = run.end()
-    assert code == 0, err
+    assert code == 97, err
+    assert "Worse than before" in err
     found = RecommendationRecord.model_validate_json(out)
     assert found.model_dump_json(indent=2) + "\n" == (run_dir / "recommendation.json").read_text()
     schema = json.loads((ROOT / "docs" / "recommendation.schema.json").read_text())

@@ -49,6 +49,8 @@ def test_every_plot_is_drawn(report: Page) -> None:
     assert all(count >= 4 for count in marks.values()), marks
     points = "document.querySelectorAll('[data-plot=search] [aria-label=dot] :is(path, circle)').length"
     assert report.value(points) == 18  # a mark for each trial
+    labels = "[...document.querySelectorAll('[data-plot=rates] [aria-label=\"y-axis tick label\"] text')]"
+    assert report.value(f"{labels}.map(text => text.textContent)") == ["20", "50", "100", "200", "500", "1,000"]
 
 
 @pytest.mark.parametrize(

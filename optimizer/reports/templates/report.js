@@ -28,6 +28,12 @@ function base(width, height, more) {
   return { width, height, marginLeft: 54, marginRight: 22, marginTop: 30, marginBottom: 44, ...more };
 }
 
+// The ticks' labels are given as text: a format would go through D3's, which drops some of them on log scales.
+function logAxis(domain, label) {
+  const ticks = logTicks(...domain, 9);
+  return [Plot.gridY(ticks, GRID), Plot.axisY(ticks, { text: short, label })];
+}
+
 function limitRule(limit) {
   return [
     Plot.ruleY([limit], { stroke: "var(--limit)", strokeDasharray: "5 4" }),
@@ -45,6 +51,7 @@ const symbols = {
   triangle: (color) => `<path d="M7 2.5L12 11.5H2Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
   diamond: (color) => `<path d="M7 1L12.5 7L7 13L1.5 7Z" fill="${color}"/>`,
   line: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="2"/>`,
+  thin: (color) => `<path d="M0 9L14 5" stroke="${color}" stroke-opacity="0.6"/><circle cx="7" cy="7" r="1.6" fill="${color}"/>`,
   dashes: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="1.5" stroke-dasharray="4 3"/>`,
   square: (color) => `<rect x="2" y="2" width="10" height="10" fill="${color}"/>`,
 };
@@ -85,17 +92,17 @@ const draw = {
     const steps = frontier.map(([rate, p99]) => ({ rate, p99 }));
     const say = (d) => `trial ${d.trial}: ${d.knobs}\n${short(d.rate)}/s, ${quantile} ${short(d.p99)} ms`;
     const entries = stateKey(points);
-    if (runs.length) entries.push(["line", "var(--rule)", "load runs of a trial"]);
+    if (runs.length) entries.push(["thin", "var(--frontier)", "load runs of a trial"]);
     entries.push(...certified.map((d) => ["diamond", ROLE_COLORS[ROLES.indexOf(d.role)], `${d.role}, certified`]));
     entries.push(["line", "var(--frontier)", "frontier"], ["dashes", "var(--limit)", "limit"]);
     const plot = Plot.plot(base(width, Math.max(300, Math.min(430, width * 0.55)), {
       ariaLabel: `Rate and ${quantile} of every trial`,
       x: { label: "requests/s →", domain: [0, most * 1.06], ticks: width / 110, grid: false },
-      y: { type: "log", label: `↑ ${quantile}, ms`, domain: y, ticks: logTicks(...y, 9), tickFormat: short },
+      y: { type: "log", domain: y, axis: null },
       color: roleColor,
       marks: [
-        Plot.gridY(logTicks(...y, 9), GRID),
-        Plot.line(runs, { x: "rate", y: "p99", z: "trial", stroke: "var(--rule)", strokeWidth: 1.5 }),
+        ...logAxis(y, `↑ ${quantile}, ms`),
+        Plot.line(runs, { x: "rate", y: "p99", z: "trial", stroke: "var(--frontier)", strokeOpacity: 0.4 }),
         Plot.dot(runs, { x: "rate", y: "p99", r: 1.6, fill: "var(--frontier)" }),
         Plot.line(steps, { x: "rate", y: "p99", stroke: "var(--frontier)", strokeWidth: 1.5, curve: "step-before" }),
         ...limitRule(limit),
@@ -116,10 +123,10 @@ const draw = {
     const plot = Plot.plot(base(width, 320, {
       ariaLabel: "Latency quantiles",
       x: { label: "share of requests that were faster →", ticks: ticks.map((d) => d[0]), tickFormat: (d) => new Map(ticks).get(d) },
-      y: { type: "log", label: "↑ ms", domain: y, ticks: logTicks(...y, 9), tickFormat: short },
+      y: { type: "log", domain: y, axis: null },
       color: roleColor,
       marks: [
-        Plot.gridY(logTicks(...y, 9), GRID),
+        ...logAxis(y, "↑ ms"),
         ...limitRule(limit),
         Plot.line(points, { x: "nines", y: "ms", stroke: "role", strokeWidth: 2, curve: "monotone-x" }),
         Plot.dot(points, {
