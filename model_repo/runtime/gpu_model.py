@@ -19,6 +19,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from tritune_gpu.opening import open_runner
 
 
+# The stub of Triton 24.10 takes every array of numpy 2 for an empty one, and fails on DLPack of numpy 1.
+_TENSOR = pb_utils.Tensor if np.lib.NumpyVersion(np.__version__) < "2.0.0" else pb_utils.Tensor.from_dlpack
+
+
 class TritonPythonModel:
     """What Triton's Python backend calls: `initialize` once per instance, then `execute` per batch."""
 
@@ -56,11 +60,11 @@ class TritonPythonModel:
         arrays = [{name: self._input(request, name) for name in self._inputs} for request in requests]
         outputs = self._runner.run(arrays).items()
         if len(requests) == 1:
-            return [pb_utils.InferenceResponse([pb_utils.Tensor(name, array) for name, array in outputs])]
+            return [pb_utils.InferenceResponse([_TENSOR(name, array) for name, array in outputs])]
         responses, start, first = [], 0, self._inputs[0]
         for request in arrays:
             end = start + len(request[first])
-            tensors = [pb_utils.Tensor(name, array[start:end]) for name, array in outputs]
+            tensors = [_TENSOR(name, array[start:end]) for name, array in outputs]
             responses.append(pb_utils.InferenceResponse(tensors))
             start = end
         return responses

@@ -50,6 +50,12 @@ def text_from_bytes(array: Array) -> Array:
     return texts
 
 
+def output_tensor(name: str, array: Array) -> Any:
+    """The tensor of a response. The stub of Triton 24.10 takes every array of numpy 2 for an empty one."""
+    by_numpy_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
+    return pb_utils.Tensor(name, array) if by_numpy_1 else pb_utils.Tensor.from_dlpack(name, array)
+
+
 def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) -> ort.InferenceSession:
     """A session on the GPU of that number, or on the CPU for None. Never falls back from GPU to CPU silently."""
     options = ort.SessionOptions()
@@ -99,11 +105,11 @@ class TritonPythonModel:
             feed[name] = buffer.join(parts)
         outputs = list(zip(self._outputs, self._session.run(self._outputs, feed), strict=True))
         if len(requests) == 1:
-            tensors = [pb_utils.Tensor(name, array) for name, array in outputs]
+            tensors = [output_tensor(name, array) for name, array in outputs]
             return [pb_utils.InferenceResponse(output_tensors=tensors)]
         responses, start = [], 0
         for size in sizes:
-            tensors = [pb_utils.Tensor(name, array[start : start + size]) for name, array in outputs]
+            tensors = [output_tensor(name, array[start : start + size]) for name, array in outputs]
             responses.append(pb_utils.InferenceResponse(output_tensors=tensors))
             start += size
         return responses
