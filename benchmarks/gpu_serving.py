@@ -69,12 +69,13 @@ class Design:
 
 DESIGNS = {
     "resnet50": (
+        Design(instances=8),
         Design(instances=4),
+        Design(instances=8, mps=True),
         Design(instances=6, mps=True),
         Design(instances=6),
         Design(instances=4, mps=True),
         Design(instances=4, input_path="pinned"),
-        Design(instances=8),
         Design(instances=6, delay_us=2000),
         Design(instances=2),
         Design(instances=4, wait="spin"),
@@ -333,7 +334,7 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                 estimate = find_capacity(
                     bench.measure,
                     limit_ms=LIMIT_MS,
-                    budget_s=max(4.0, min(10.0, deadline - time.monotonic() - 6)),
+                    budget_s=max(4.0, min(20.0, deadline - time.monotonic() - 6)),
                     seed=7,
                     start_rate_per_s=0.9 * most,
                     on_probe=on_probe,

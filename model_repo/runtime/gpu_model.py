@@ -18,7 +18,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from tritune_gpu.opening import open_runner
 
-
 # The stub of Triton 24.10 takes every array of numpy 2 for an empty one, and fails on DLPack of numpy 1.
 _TENSOR = pb_utils.Tensor if np.lib.NumpyVersion(np.__version__) < "2.0.0" else pb_utils.Tensor.from_dlpack
 
