@@ -18,8 +18,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from tritune_gpu.opening import open_runner
 
-# The stub of Triton 24.10 takes every array of numpy 2 for an empty one, and fails on DLPack of numpy 1.
-_TENSOR = pb_utils.Tensor if np.lib.NumpyVersion(np.__version__) < "2.0.0" else pb_utils.Tensor.from_dlpack
+_NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
+
+def _tensor(name: str, array: Any) -> Any:
+    """The stub of Triton 24.10 takes every array of numpy 2 for an empty one, and fails on DLPack of numpy 1."""
+    return pb_utils.Tensor(name, array) if _NUMPY_1 else pb_utils.Tensor.from_dlpack(name, array)
 
 
 class TritonPythonModel:
@@ -59,11 +62,11 @@ class TritonPythonModel:
         arrays = [{name: self._input(request, name) for name in self._inputs} for request in requests]
         outputs = self._runner.run(arrays).items()
         if len(requests) == 1:
-            return [pb_utils.InferenceResponse([_TENSOR(name, array) for name, array in outputs])]
+            return [pb_utils.InferenceResponse([_tensor(name, array) for name, array in outputs])]
         responses, start, first = [], 0, self._inputs[0]
         for request in arrays:
             end = start + len(request[first])
-            tensors = [_TENSOR(name, array[start:end]) for name, array in outputs]
+            tensors = [_tensor(name, array[start:end]) for name, array in outputs]
             responses.append(pb_utils.InferenceResponse(tensors))
             start = end
         return responses
