@@ -20,6 +20,7 @@ from tritune_gpu.opening import open_runner
 
 _NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
 
+
 def _tensor(name: str, array: Any) -> Any:
     """The stub of Triton 24.10 takes every array of numpy 2 for an empty one, and fails on DLPack of numpy 1."""
     return pb_utils.Tensor(name, array) if _NUMPY_1 else pb_utils.Tensor.from_dlpack(name, array)
