@@ -135,8 +135,8 @@ def convolving(folder: Path, limit_ms: float) -> Iterator[Bench]:
     from small_cnn import main as write_cnn
 
     from model_repo.spec import ServingConfig
+    from optimizer.gpu_engines import onnxruntime_engine
     from optimizer.onnx_model import read_model
-    from optimizer.prepare import onnxruntime_engine
 
     write_cnn(folder / "small_cnn.onnx")
     engine = onnxruntime_engine(read_model(folder / "small_cnn.onnx"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from loadgen.certify import certify
@@ -73,7 +73,8 @@ class Verification:
         if self.attempts.stop():
             return None
         if found is None or not found.rate_per_s > 0:
-            return self.attempts.evaluated(config, number)
+            trial = self.attempts.evaluated(config, number)
+            return None if trial is None else self._with_my_runs(trial, bench.spent.load_s - load_before)
         return Trial(
             number=number,
             config=config,
@@ -91,6 +92,11 @@ class Verification:
             load_s=bench.spent.load_s - load_before,
             load_runs=tuple(self._runs),
         )
+
+    def _with_my_runs(self, trial: Trial, load_s: float) -> Trial:
+        """A trial that was measured otherwise in the end, with the runs that were made before."""
+        runs = (*self._runs, *trial.load_runs)
+        return replace(trial, probes=len(self._runs) + trial.probes, load_runs=runs, load_s=load_s)
 
     def _found(self, number: int, predicted_per_s: float) -> Verified | None:
         rate = SHARE * predicted_per_s

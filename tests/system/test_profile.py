@@ -1,0 +1,33 @@
+"""Service times of a real model on the real embedded server."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import cnn_engine
+
+from loadgen.plan import Payload
+from loadgen.runner import LoadGenerator
+from model_repo.options import ServerOptions
+from model_repo.server import serve
+from model_repo.spec import ServingConfig
+from search.service_time import measure_curve
+from search.triton_bench import TritonBench
+
+pytestmark = pytest.mark.system
+
+
+def test_a_real_model_is_profiled_in_a_few_seconds(tmp_path: Path) -> None:
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=16, intra_op_threads=1)
+    with serve(ServerOptions(run_dir=tmp_path)) as server, LoadGenerator() as generator:
+        bench = TritonBench(server, generator, payload=Payload(), limit_ms=50.0, timeout_s=5.0)
+        bench.load(config)
+        curve = measure_curve(bench.saturate, instances=1, max_batch_size=16, limit_s=0.05, seed=1)
+    assert curve.sizes[0] == pytest.approx(1, abs=0.5)
+    assert curve.sizes[-1] > 8
+    assert list(curve.seconds) == sorted(curve.seconds)
+    # A batch is worth it: sixteen at once take less than one after the other.
+    assert float(curve.at(np.array([16.0]))[0]) < 16 * curve.seconds[0]
+    assert curve.overhead_s > 0
+    assert curve.handover_s is not None
+    assert bench.spent.load_s < 20
