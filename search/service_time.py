@@ -218,12 +218,12 @@ def _monotone(sizes: Floats, counts: Floats, seconds: Floats) -> tuple[list[floa
 
 
 def _overhead_s(lone: ClosedLoop) -> float:
-    """What the requests of one user took besides their executions: the median of all, less the mean execution."""
+    """What the requests of one user took besides their executions, in the mean."""
     latency_s = lone.log.service_ns[~lone.log.failed] / _NS_PER_S
     if not len(latency_s):
         raise NotMeasured("the server answered nothing")
     execution_s = max((_execution_s(row) for row in lone.batches), default=0.0)
-    return max(0.0, float(np.median(latency_s)) - execution_s)
+    return max(0.0, float(np.mean(latency_s)) - execution_s)
 
 
 def _one_by_one(loop: ClosedLoop) -> tuple[float, tuple[float, ...]]:

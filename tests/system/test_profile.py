@@ -28,6 +28,6 @@ def test_a_real_model_is_profiled_in_a_few_seconds(tmp_path: Path) -> None:
     assert list(curve.seconds) == sorted(curve.seconds)
     # A batch is worth it: sixteen at once take less than one after the other.
     assert float(curve.at(np.array([16.0]))[0]) < 16 * curve.seconds[0]
-    assert curve.overhead_s > 0
+    assert 0 < curve.overhead_s < 0.05
     assert curve.handover_s is not None
     assert bench.spent.load_s < 20
