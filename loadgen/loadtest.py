@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from loadgen.measurement import RequestLog
     from loadgen.order import Note, Order
     from loadgen.plan import ClosedLoopPlan, Payload, Target
-    from loadgen.reports.record import ComparisonRecord
+    from loadgen.reports.record import CheckRecord, ComparisonRecord
     from loadgen.runner import LoadRun, Watch
 
 
@@ -55,9 +55,14 @@ def measure(order: Order, generator: Generator, view: LiveView, stop: Callable[[
     if stop():
         return Finding(run=None, interrupted=True)
 
+    broken_by: tuple[CheckRecord, ...] = ()
+
     def watch(log: RequestLog) -> bool:
+        nonlocal broken_by
         view.look(log)
-        return stop() or (order.fail_fast and surely_broken(log, order.limits))
+        if order.fail_fast and surely_broken(log, order.limits):
+            broken_by = judge(log, order.limits)
+        return stop() or bool(broken_by)
 
     view.phase(f"Measuring {order.target.model_name}", order.plan.duration_s)
     run = generator.run(
@@ -68,7 +73,8 @@ def measure(order: Order, generator: Generator, view: LiveView, stop: Callable[[
         limit_ms=order.limits.strictest_ms if order.is_stationary else None,
         watch=watch,
     )
-    return Finding(run=run, checks=judge(run.log, order.limits), interrupted=stop())
+    # A verdict that was reached stands: the answers that came after it may show longer bursts, and undo nothing.
+    return Finding(run=run, checks=broken_by or judge(run.log, order.limits), interrupted=stop())
 
 
 def warm_up(order: Order, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> None:

@@ -107,6 +107,18 @@ def test_fail_fast_stops_once_the_limit_is_certainly_broken() -> None:
     assert patient.measurement.duration_s == pytest.approx(20, abs=0.1)
 
 
+def test_a_verdict_that_was_reached_stands() -> None:
+    class Recovering(SimulatedGenerator):
+        """Slow while it is watched, and quick in what it has to show in the end."""
+
+        def run(self, target, plan, *, payload=None, limit_ms=None, watch=None):  # type: ignore[no-untyped-def]
+            if watch is not None:
+                SimulatedGenerator(delay_ms=60.0).run(target, plan, watch=watch)
+            return super().run(target, plan)
+
+    assert carried_out(order(fail_fast=True), Recovering()).outcome == "broken"
+
+
 def test_fail_fast_does_not_stop_what_keeps_the_limit() -> None:
     record = carried_out(order(fail_fast=True), SimulatedGenerator(service_ms=2.0))
     assert record.outcome == "kept"
