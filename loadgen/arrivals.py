@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from loadgen.plan import Arrivals, LoadPlan
 
 _NS_PER_S = 1e9
+PIECE = 1 << 18
 _RAMP_STEPS = 2000  # a ramp is so many constant pieces: its count is exact, its slope to 1/2000
 
 
@@ -20,25 +24,44 @@ def schedule(plan: LoadPlan) -> NDArray[np.int64]:
 
     n is random for random arrivals and may be 0 when rate x duration is small.
     """
-    rng = np.random.default_rng(plan.seed)
-    kind = plan.arrivals.kind
+    return np.concatenate([np.zeros(0, np.int64), *schedule_pieces(plan)])
+
+
+def schedule_pieces(plan: LoadPlan) -> Iterator[NDArray[np.int64]]:
+    """The same, at most `PIECE` times at once: the schedule of a long plan need not fit in memory."""
+    end_ns = round(plan.duration_s * _NS_PER_S)
+    for times_s in _times_s(plan):
+        ns = np.rint(times_s * _NS_PER_S).astype(np.int64)
+        within: NDArray[np.int64] = ns[: np.searchsorted(ns, end_ns)]
+        yield within
+        if len(within) < len(ns):
+            return
+
+
+def _times_s(plan: LoadPlan) -> Iterator[NDArray[np.float64]]:
+    """The times of a plan in pieces, some of them perhaps after its end."""
+    kind, rng = plan.arrivals.kind, np.random.default_rng(plan.seed)
     if kind == "constant":
-        times_s = np.arange(int(np.ceil(plan.rate_per_s * plan.duration_s))) / plan.rate_per_s
-    elif kind == "gamma":
-        times_s = _renewal_s(rng, plan.rate_per_s, plan.duration_s, plan.arrivals.cv)
-    elif kind == "trace":
-        times_s = _trace_s(plan)
-    else:
-        edges_s, rates_per_s = _rate_profile(plan)
-        times_s = _poisson_s(rng, edges_s, rates_per_s)
-    ns = np.rint(times_s * _NS_PER_S).astype(np.int64)
-    within: NDArray[np.int64] = ns[: np.searchsorted(ns, round(plan.duration_s * _NS_PER_S))]
-    return within
+        n = int(np.ceil(plan.rate_per_s * plan.duration_s))
+        return (np.arange(at, min(at + PIECE, n)) / plan.rate_per_s for at in range(0, n, PIECE))
+    if kind == "gamma":
+        return _renewal_s(rng, plan.rate_per_s, plan.duration_s, plan.arrivals.cv)
+    if kind == "trace":
+        return _trace_s(plan)
+    return _poisson_s(rng, *_rate_profile(plan))
 
 
 def split(schedule_ns: NDArray[np.int64], part: int, parts: int) -> NDArray[np.int64]:
     """Every `parts`-th arrival, from the `part`-th on: a view. The union of all parts is the schedule itself."""
     return schedule_ns[part::parts]
+
+
+def split_pieces(pieces: Iterator[NDArray[np.int64]], part: int, parts: int) -> Iterator[NDArray[np.int64]]:
+    """The same of a schedule in pieces."""
+    before = 0
+    for piece in pieces:
+        yield piece[(part - before) % parts :: parts]
+        before += len(piece)
 
 
 def recorded_duration_s(arrivals: Arrivals) -> float:
@@ -68,7 +91,8 @@ def peak_rate_per_s(plan: LoadPlan) -> float:
     if arrivals.kind == "rates":
         return plan.rate_per_s * max(arrivals.levels) / recorded_rate_per_s(arrivals)
     if arrivals.kind == "trace":
-        due_ns = schedule(plan)
+        turn_s = len(arrivals.times_s) / plan.rate_per_s
+        due_ns = schedule(replace(plan, duration_s=min(plan.duration_s, 2 * turn_s + 1.0)))
         in_a_second = np.searchsorted(due_ns, due_ns + round(_NS_PER_S)) - np.arange(len(due_ns))
         return max(plan.rate_per_s, float(in_a_second.max(initial=0)))
     return plan.rate_per_s
@@ -76,15 +100,13 @@ def peak_rate_per_s(plan: LoadPlan) -> float:
 
 def _poisson_s(
     rng: np.random.Generator, edges_s: NDArray[np.float64], rates_per_s: NDArray[np.float64]
-) -> NDArray[np.float64]:
+) -> Iterator[NDArray[np.float64]]:
     """Poisson arrivals at a piecewise constant rate: a unit-rate process through its integral's inverse."""
     expected = np.concatenate(([0.0], np.cumsum(rates_per_s * np.diff(edges_s))))
-    unit = _renewal_s(rng, 1.0, float(expected[-1]), 1.0)
-    rising = np.concatenate(([True], np.diff(expected) > 0))
-    # Where the rate is 0 the integral is flat; keep the flat piece's end as the point that time jumps to.
-    if not rising.all():
-        return _inverse_with_gaps(unit, expected, edges_s)
-    return np.interp(unit, expected, edges_s)
+    rising = bool((np.diff(expected) > 0).all())
+    for unit in _renewal_s(rng, 1.0, float(expected[-1]), 1.0):
+        # Where the rate is 0 the integral is flat; keep the flat piece's end as the point that time jumps to.
+        yield np.interp(unit, expected, edges_s) if rising else _inverse_with_gaps(unit, expected, edges_s)
 
 
 def _inverse_with_gaps(
@@ -97,7 +119,9 @@ def _inverse_with_gaps(
     return times
 
 
-def _renewal_s(rng: np.random.Generator, rate_per_s: float, duration_s: float, cv: float) -> NDArray[np.float64]:
+def _renewal_s(
+    rng: np.random.Generator, rate_per_s: float, duration_s: float, cv: float
+) -> Iterator[NDArray[np.float64]]:
     """Arrivals whose gaps have mean 1/rate and the given coefficient of variation, within [0, duration).
 
     Bursty gaps need a start in the middle of the process, or the first arrivals come too thick.
@@ -106,17 +130,15 @@ def _renewal_s(rng: np.random.Generator, rate_per_s: float, duration_s: float, c
     shape = 1.0 / cv**2
     before_s = 0.0 if cv == 1.0 else 200.0 * mean_s * max(1.0, cv**2)
     end_s = before_s + duration_s
-    pieces: list[NDArray[np.float64]] = []
     reached_s = 0.0
     while reached_s < end_s:
         expected = (end_s - reached_s) * rate_per_s
-        count = int(expected + 4.0 * cv * np.sqrt(expected) + 16)
+        count = min(PIECE, int(expected + 4.0 * cv * np.sqrt(expected) + 16))
         gaps = rng.exponential(mean_s, count) if cv == 1.0 else rng.gamma(shape, mean_s / shape, count)
         times = reached_s + np.cumsum(gaps)
         reached_s = float(times[-1])
-        pieces.append(times)
-    times = np.concatenate(pieces) - before_s
-    return times[(times >= 0) & (times < duration_s)]
+        times -= before_s
+        yield times[(times >= 0) & (times < duration_s)]
 
 
 def _rate_profile(plan: LoadPlan) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -152,10 +174,13 @@ def _repeated_rates(plan: LoadPlan) -> tuple[NDArray[np.float64], NDArray[np.flo
     return np.append(starts, times * edges[-1]), np.tile(rates, times)
 
 
-def _trace_s(plan: LoadPlan) -> NDArray[np.float64]:
+def _trace_s(plan: LoadPlan) -> Iterator[NDArray[np.float64]]:
     """The recorded times from 0 on, faster or slower to meet the plan's rate, repeated to fill its duration."""
     speed = plan.rate_per_s / recorded_rate_per_s(plan.arrivals)
     once = (np.asarray(plan.arrivals.times_s) - plan.arrivals.times_s[0]) / speed
     length_s = recorded_duration_s(plan.arrivals) / speed
     turns = max(1, int(np.ceil(plan.duration_s / length_s)))
-    return np.concatenate([once + turn * length_s for turn in range(turns)])
+    at_once = max(1, PIECE // len(once))
+    for turn in range(0, turns, at_once):
+        starts = np.arange(turn, min(turn + at_once, turns)) * length_s
+        yield (starts[:, None] + once).ravel()

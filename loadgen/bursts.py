@@ -62,8 +62,30 @@ def bursts(
     block_of = np.repeat(np.arange(blocks), counts)
     levels = _levels(latency_ns, limit_ns)
     slower = np.stack([np.bincount(block_of[latency_ns > level], minlength=blocks) for level in levels])
+    return _bursts(counts, slower, n / span_ns * 1e9, limit_ns)
+
+
+def bursts_of_blocks(
+    counts: NDArray[np.int64], slower: NDArray[np.int64], *, block_ns: int, limit_ns: int
+) -> Bursts | None:
+    """The same from counts alone: requests per block of time, shape (blocks,), and how many of them were slower
+    than each level, shape (levels, blocks). Blocks are joined until they hold enough requests.
+    """
+    while len(counts) >= 2 * LEAST_BLOCKS and counts.mean() < _REQUESTS_PER_BLOCK:
+        even = len(counts) // 2 * 2
+        counts = counts[:even].reshape(-1, 2).sum(axis=1)
+        slower = slower[:, :even].reshape(len(slower), -1, 2).sum(axis=2)
+        block_ns *= 2
+    if len(counts) < LEAST_BLOCKS or not counts.any():
+        return None
+    return _bursts(counts, slower, float(counts.mean()) / block_ns * 1e9, limit_ns)
+
+
+def _bursts(
+    counts: NDArray[np.int64], slower: NDArray[np.int64], rate_per_s: float, limit_ns: int
+) -> Bursts:
     vif = float(_inflation(counts.astype(float), slower.astype(float)).max())
-    vif = max(vif, 2 * least_burst(n / span_ns * 1e9, limit_ns / 1e6))
+    vif = max(vif, 2 * least_burst(rate_per_s, limit_ns / 1e6))
     return Bursts(vif=max(1.0, vif), size=max(1.0, vif / 2), size_to_break=max(1.0, vif / 6))
 
 

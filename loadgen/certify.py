@@ -13,6 +13,8 @@ from loadgen.evidence import fewest_violations, most_violations, requests_needed
 from loadgen.warmup import Steady, steady_state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from loadgen.measurement import RequestLog
@@ -66,7 +68,9 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Promise:
+class Promise:
+    """A share `quantile` of all requests is answered within `limit_ms`; asked with a confidence."""
+
     limit_ms: float
     quantile: float
     confidence: float
@@ -80,10 +84,12 @@ class _Promise:
 
     @property
     def limit_ns(self) -> int:
+        """The limit in ns."""
         return round(self.limit_ms * 1e6)
 
     @property
     def allowed(self) -> float:
+        """The share that may be slower."""
         return 1.0 - self.quantile
 
 
@@ -96,18 +102,21 @@ def certify(
     the confidence counts all looks. The log of a run that is still going on must leave nothing out that was due
     before its last request; requests in flight that are late already count as failed.
     """
-    promise = _Promise(limit_ms=limit_ms, quantile=quantile, confidence=confidence)
+    promise = Promise(limit_ms=limit_ms, quantile=quantile, confidence=confidence)
     steady = steady_state(log, limit_ms=limit_ms, warmup_s=warmup_s)
     latency_ns = np.where(log.failed, _FAILED_NS, log.latency_ns)
-    verdict = _judge(promise, log.scheduled_ns, latency_ns, steady.earliest_ns)
+    return verdict_of_steady(steady, lambda start_ns: _judge(promise, log.scheduled_ns, latency_ns, start_ns))
+
+
+def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdict:
+    """The verdict on the steady part, overruled where the run as a whole speaks against it.
+
+    `judge` gives the verdict on the requests that were due from a time on.
+    """
+    verdict = judge(steady.earliest_ns)
     if verdict.answer != "undecided" and steady.start_ns > steady.earliest_ns:
-        later = _judge(promise, log.scheduled_ns, latency_ns, steady.start_ns)
+        later = judge(steady.start_ns)
         verdict = later if later.answer == verdict.answer else replace(verdict, answer="undecided")
-    return _with_the_whole_run(verdict, steady)
-
-
-def _with_the_whole_run(verdict: Verdict, steady: Steady) -> Verdict:
-    """The verdict on a part, overruled where the run as a whole speaks against it."""
     verdict = replace(verdict, stationary=steady.stationary and not steady.backed_up)
     if steady.growing:
         reason = "overloaded: over 3 x rate x limit requests were waiting, and more and more for a second"
@@ -123,17 +132,39 @@ def _with_the_whole_run(verdict: Verdict, steady: Steady) -> Verdict:
 
 
 def _judge(
-    promise: _Promise, scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], start_ns: int
+    promise: Promise, scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], start_ns: int
 ) -> Verdict:
     """The verdict on the requests that were due from `start_ns` on, as if they were stationary."""
     first = int(np.searchsorted(scheduled_ns, start_ns))
     scheduled_ns, latency_ns = scheduled_ns[first:], latency_ns[first:]
-    n, violations = len(latency_ns), int(np.count_nonzero(latency_ns > promise.limit_ns))
-    found = bursts(scheduled_ns, latency_ns, limit_ns=promise.limit_ns, start_ns=start_ns)
+    return verdict_of_counts(
+        promise,
+        n=len(latency_ns),
+        violations=int(np.count_nonzero(latency_ns > promise.limit_ns)),
+        found=bursts(scheduled_ns, latency_ns, limit_ns=promise.limit_ns, start_ns=start_ns),
+        start_ns=start_ns,
+        order_statistics_ms=lambda thresholds: _order_statistics_ms(latency_ns, promise.quantile, thresholds),
+    )
+
+
+def verdict_of_counts(
+    promise: Promise,
+    *,
+    n: int,
+    violations: int,
+    found: Bursts | None,
+    start_ns: int,
+    order_statistics_ms: Callable[[tuple[int, int]], tuple[float, float, float]],
+) -> Verdict:
+    """The verdict on so many violations.
+
+    `order_statistics_ms` gives the quantile and its upper and lower bound for the most violations that are surely
+    few enough and the fewest that are surely too many.
+    """
     thresholds = _thresholds(promise, n, found)
     share_lower, share_upper = _share_bounds(promise, n, violations, found)
     answer, reason = _answer(promise, n, violations, thresholds, found)
-    point, upper, lower = _order_statistics_ms(latency_ns, promise.quantile, thresholds)
+    point, upper, lower = order_statistics_ms(thresholds)
     return Verdict(
         answer=answer,
         reason=reason,
@@ -154,7 +185,7 @@ def _judge(
     )
 
 
-def _share_bounds(promise: _Promise, n: int, violations: int, found: Bursts | None) -> tuple[float, float]:
+def _share_bounds(promise: Promise, n: int, violations: int, found: Bursts | None) -> tuple[float, float]:
     if found is None:
         return 0.0, 1.0
     return (
@@ -163,7 +194,7 @@ def _share_bounds(promise: _Promise, n: int, violations: int, found: Bursts | No
     )
 
 
-def _thresholds(promise: _Promise, n: int, found: Bursts | None) -> tuple[int, int]:
+def _thresholds(promise: Promise, n: int, found: Bursts | None) -> tuple[int, int]:
     """The most violations that are surely few enough (-1: none are), the fewest that are surely too many."""
     if found is None:
         return -1, n + 1
@@ -174,7 +205,7 @@ def _thresholds(promise: _Promise, n: int, found: Bursts | None) -> tuple[int, i
 
 
 def _answer(
-    promise: _Promise, n: int, violations: int, thresholds: tuple[int, int], found: Bursts | None
+    promise: Promise, n: int, violations: int, thresholds: tuple[int, int], found: Bursts | None
 ) -> tuple[Answer, str]:
     if found is None:
         return "undecided", f"{n} requests after the warm-up are too short a run to tell how they depend"

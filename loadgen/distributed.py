@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from loadgen.distributed_messages import Message
     from loadgen.plan import ClosedLoopPlan, Target
     from loadgen.runner import LoadRun, Watch
+    from loadgen.tally import Tally
 
 
 class DistributedGenerator:
@@ -83,6 +84,7 @@ class DistributedGenerator:
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Watch | None = None,
+        tally: Tally | None = None,
     ) -> LoadRun:
         """As `LoadGenerator.run`; a worker that is lost on the way is a problem of the measurement.
 
@@ -97,7 +99,15 @@ class DistributedGenerator:
         if len(workers) < self._count:
             raise WorkerDied(f"{len(workers)} of {self._count} workers are left.\nStart the others again.")
         run = DistributedRun(
-            self, self._runs, workers, target, plan, payload or Payload(), limit_ms=limit_ms, watch=watch
+            self,
+            self._runs,
+            workers,
+            target,
+            plan,
+            payload or Payload(),
+            limit_ms=limit_ms,
+            watch=watch,
+            tally=tally,
         )
         return run.carried_out()
 

@@ -57,12 +57,6 @@ def rows_from_message(message: Mapping[str, Any]) -> RequestLog:
     return RequestLog(**columns, outcome=np.frombuffer(message["outcome"], np.uint8))
 
 
-def no_rows() -> RequestLog:
-    """A log of nothing."""
-    none = np.zeros(0, np.int64)
-    return RequestLog(scheduled_ns=none, sent_ns=none, done_ns=none, outcome=np.zeros(0, np.uint8))
-
-
 def target_to_message(target: Target) -> Message:
     """The target without the headers' values: each worker has its own."""
     return {

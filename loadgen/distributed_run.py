@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import gevent
+import numpy as np
 
 from loadgen import distributed_messages as kinds
 from loadgen.errors import WorkerDied
 from loadgen.load_process import error_from
-from loadgen.measurement import ClientUse, RequestLog, concatenate
+from loadgen.measurement import ClientUse, RequestLog, concatenate, no_rows
 from loadgen.runner import LoadRun
 from loadgen.server_stats import timings_between
 from loadgen.share import ShareResult
-from loadgen.summary import measurement_of
+from loadgen.summary import Circumstances, measurement_of, measurement_of_tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from loadgen.distributed_messages import Message
     from loadgen.plan import LoadPlan, Payload, Target
     from loadgen.runner import Watch
+    from loadgen.tally import Tally
 
 _START_IN_NS = 1_000_000_000
 _CLOCK_ROUNDS = 10
@@ -56,6 +58,7 @@ class _Part:
     worker: str
     offset_ns: int  # its clock minus ours
     rows: list[RequestLog] = field(default_factory=list)
+    n: int = 0  # requests that are known
     until_ns: int = 0  # all its requests that were due before have ended, and their rows are here
     result: ShareResult | None = None
     lost: bool = False
@@ -79,7 +82,9 @@ class DistributedRun:
         *,
         limit_ms: float | None,
         watch: Watch | None,
+        tally: Tally | None,
     ) -> None:
+        self._tally = tally
         self._generator = generator
         self._number = number
         self._target = target
@@ -103,23 +108,27 @@ class DistributedRun:
         results = [part.result for part in self._parts if part.result is not None]
         if not results:
             raise WorkerDied("every worker was lost while the load ran.\nNothing is known; start them again.")
-        log = self._log_until(None)
-        measurement = measurement_of(
-            log,
-            self._plan,
-            client=_client_use(results),
-            limit_ms=self._limit_ms,
-            server=timings_between(before, after),
-            error_example=next((result.error_example for result in results if result.error_example), None),
-            stopped=self._stopped is not None,
-        )
+        circumstances: Circumstances = {
+            "client": _client_use(results),
+            "limit_ms": self._limit_ms,
+            "server": timings_between(before, after),
+            "error_example": next((result.error_example for result in results if result.error_example), None),
+            "stopped": self._stopped is not None,
+        }
+        if self._tally is None:
+            log = self._log_until(None)
+            measurement = measurement_of(log, self._plan, **circumstances)
+        else:
+            log = no_rows()
+            self._count_until(None)
+            measurement = measurement_of_tally(self._tally, self._plan, **circumstances)
         lost = tuple(
-            f"the worker {part.worker} was lost: only {sum(map(len, part.rows))} of its requests are known"
+            f"the worker {part.worker} was lost: only {part.n} of its requests are known"
             for part in self._parts
             if part.lost
         )
         measurement = replace(measurement, problems=(*measurement.problems, *lost))
-        return LoadRun(log=log, measurement=measurement, stopped=self._stopped)
+        return LoadRun(log=log, measurement=measurement, stopped=self._stopped, tally=self._tally)
 
     def _clock_offset_ns(self, worker: str) -> int:
         """The worker's clock minus ours, from the quickest of several questions; wrong by half its way at most."""
@@ -141,6 +150,7 @@ class DistributedRun:
             "target": kinds.target_to_message(self._target),
             "payload": kinds.payload_to_message(self._payload),
             "limit_ms": self._limit_ms,
+            "laps": self._tally is not None,
         }
         for number, part in enumerate(self._parts):
             self._generator.send(kinds.PREPARE, part.worker, {**message, "part": number})
@@ -180,7 +190,9 @@ class DistributedRun:
         there = self._generator.connected
         for part in self._parts:
             for message in self._messages(kinds.ROWS, part.worker):
-                part.rows.append(kinds.rows_from_message(message["rows"]))
+                rows = kinds.rows_from_message(message["rows"])
+                part.rows.append(rows)
+                part.n += len(rows)
                 part.until_ns = message["until_ns"]
             for message in self._messages(kinds.DONE, part.worker):
                 part.result = ShareResult(**message["result"])
@@ -200,17 +212,32 @@ class DistributedRun:
     def _look(self) -> float:
         """Show the log so far to whoever watches; returns in how many seconds to look again."""
         started = time.monotonic()
-        if self._watch is not None and self._stopped is None:
-            until_ns = min((part.until_ns for part in self._parts if not part.lost), default=0)
-            if self._watch(self._log_until(until_ns)):
+        until_ns = min((part.until_ns for part in self._parts if not part.lost), default=0)
+        if self._tally is not None:
+            log = self._count_until(until_ns)
+            if self._watch is not None and self._stopped is None and self._watch(log):
                 self._stop("watch")
+        elif self._watch is not None and self._stopped is None and self._watch(self._log_until(until_ns)):
+            self._stop("watch")
         return max(_WATCH_EVERY_S, (time.monotonic() - started) / _WATCH_SHARE)
 
     def _log_until(self, until_ns: int | None) -> RequestLog:
         """All rows so far in the order of the schedule, or those that were due before `until_ns`."""
         logs = [log for part in self._parts for log in part.rows]
-        merged = concatenate(logs) if logs else kinds.no_rows()
+        merged = concatenate(logs) if logs else no_rows()
         return merged if until_ns is None else merged.between(0.0, until_ns / 1e9)
+
+    def _count_until(self, until_ns: int | None) -> RequestLog:
+        """Put into the tally, and drop, what was due before `until_ns`; returns it."""
+        assert self._tally is not None
+        merged = self._log_until(None)
+        end = len(merged) if until_ns is None else int(np.searchsorted(merged.scheduled_ns, until_ns))
+        for part in self._parts:
+            part.rows = []
+        self._parts[0].rows = [merged.rows(end, len(merged))]
+        known = merged.rows(0, end)
+        self._tally.add(known)
+        return known
 
     def _stop(self, reason: Literal["overloaded", "watch"]) -> None:
         if self._stopped is not None:

@@ -15,8 +15,9 @@ import gevent
 from locust.env import Environment
 
 from loadgen import distributed_messages as kinds
-from loadgen.arrivals import schedule, split
+from loadgen.arrivals import peak_rate_per_s, schedule, schedule_pieces, split, split_pieces
 from loadgen.errors import LoadError, PlanError
+from loadgen.laps import Laps, rows_for
 from loadgen.open_loop import OpenLoopUser
 from loadgen.own_machine import is_on_this_machine
 from loadgen.plan import Payload, Target
@@ -24,7 +25,7 @@ from loadgen.poller import Poller, precise_timers
 from loadgen.share import PreparedTarget, Share, carry_out
 from loadgen.shared_log import GrowingLog
 from loadgen.triton import read_statistics
-from loadgen.triton_user import table_with
+from loadgen.triton_user import own_table
 from loadgen.worker import run_with_locust
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from locust.runners import WorkerRunner
 
     from loadgen.distributed_messages import Message
+    from loadgen.measurement import RequestLog
     from loadgen.shared_log import LogTable
     from loadgen.worker_rights import WorkerRights
 
@@ -102,16 +104,18 @@ class DistributedWorker:
             limit_ms=message["limit_ms"],
             duration_s=plan.duration_s,
             max_in_flight=None if plan.max_in_flight is None else max(1, (plan.max_in_flight + part) // parts),
+            laps=message["laps"],
         )
         prepared = PreparedTarget(target, self._payload(message["payload"]), self._poller, plan.timeout_s)
         prepared.connect(share.connections_ahead)
-        self._job = _Job(
-            run=message["run"],
-            target=target,
-            share=share,
-            table=table_with(split(schedule(plan), part, parts)),
-            prepared=prepared,
-        )
+        if message["laps"]:
+            table = own_table(rows_for(peak_rate_per_s(plan) / parts, plan.timeout_s, 1))
+            laps = Laps(table, split_pieces(schedule_pieces(plan), part, parts))
+        else:
+            due_ns = split(schedule(plan), part, parts)
+            table, laps = own_table(len(due_ns)), None
+            table.scheduled_ns[:] = due_ns
+        self._job = _Job(run=message["run"], target=target, share=share, table=table, laps=laps, prepared=prepared)
         self.send(kinds.PREPARED, {"run": message["run"]})
 
     def _start(self, message: Mapping[str, Any]) -> None:
@@ -128,6 +132,9 @@ class DistributedWorker:
             now_ns = time.monotonic_ns() - origin_ns
             if now_ns >= next_ns:
                 next_ns = now_ns + _ROWS_EVERY_NS
+                if job.laps is not None:
+                    self._ship_lap(job, job.laps.turn(), job.laps.settled_until_ns)
+                    return job.stop
                 shipped = self._ship(job, growing.at(now_ns), shipped)
             return job.stop
 
@@ -136,6 +143,11 @@ class DistributedWorker:
         )
         self._job = None
         job.prepared.close()
+        if job.laps is not None:
+            self._ship_lap(job, job.laps.turn(), job.laps.settled_until_ns)
+            self._ship_lap(job, job.laps.rest(), _NEVER_NS)
+            self.send(kinds.DONE, {"run": job.run, "result": dataclasses.asdict(result)})
+            return
         log = job.table.finished(result.rows)
         while shipped < len(log):
             shipped = self._ship(job, log, shipped)
@@ -149,6 +161,13 @@ class DistributedWorker:
         rows = kinds.rows_to_message(log.rows(shipped, end))
         self.send(kinds.ROWS, {"run": job.run, "until_ns": until_ns, "rows": rows})
         return end
+
+    def _ship_lap(self, job: _Job, log: RequestLog, until_ns: int) -> None:
+        """Send rows that are settled; all that were due before `until_ns` are, with these."""
+        for at in range(0, max(1, len(log)), _MOST_ROWS):
+            rows = log.rows(at, min(len(log), at + _MOST_ROWS))
+            here_ns = until_ns if at + len(rows) == len(log) else int(rows.scheduled_ns[-1])
+            self.send(kinds.ROWS, {"run": job.run, "until_ns": here_ns, "rows": kinds.rows_to_message(rows)})
 
     def _stop(self, message: Mapping[str, Any]) -> None:
         if self._job is not None and self._job.run == message["run"]:
@@ -208,6 +227,7 @@ class _Job:
     share: Share
     table: LogTable
     prepared: PreparedTarget
+    laps: Laps | None  # of a load that is too long to keep its rows
     stop: bool = False
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadgen.certify import Verdict, certify
+from loadgen.certify_tally import certify_failures, certify_tally, quantile_bounds_ms
 from loadgen.evidence import fewest_violations, most_violations, requests_needed
 from loadgen.measurement import RequestLog, percentiles_ns
 from loadgen.reports.record import CheckRecord
@@ -15,6 +16,7 @@ from loadgen.reports.words import percent
 
 if TYPE_CHECKING:
     from loadgen.order import LatencyLimit, Limits
+    from loadgen.tally import Tally
 
 _NS_PER_MS = 1e6
 _LONGER = 1.25
@@ -32,14 +34,33 @@ def judge(log: RequestLog, limits: Limits) -> tuple[CheckRecord, ...]:
     return tuple(checks)
 
 
-def surely_broken(log: RequestLog, limits: Limits) -> bool:
-    """Whether a limit is broken already; may be asked again and again while the log grows."""
-    return any(check.answer == "broken" for check in judge(log, limits))
+def judge_tally(tally: Tally, limits: Limits) -> tuple[CheckRecord, ...]:
+    """The same of a run of which only a tally was kept."""
+    confidence, last_s = limits.confidence, tally.last_due_ns / 1e9
+    checks = []
+    for limit in limits.latency:
+        verdict = certify_tally(tally, limit_ms=limit.limit_ms, quantile=limit.quantile, confidence=confidence)
+        checks.append(_latency_check(limit, verdict, last_s))
+    if limits.max_error_ratio == 0:
+        checks.append(_no_errors_check(len(tally), tally.failures, confidence))
+    elif limits.max_error_ratio is not None:
+        verdict = certify_failures(tally, max_ratio=limits.max_error_ratio, confidence=confidence)
+        checks.append(_errors_check(limits.max_error_ratio, verdict, last_s))
+    return tuple(checks)
+
+
+def any_broken(checks: tuple[CheckRecord, ...]) -> bool:
+    """Whether a limit is broken already; may be asked again and again while the run goes on."""
+    return any(check.answer == "broken" for check in checks)
 
 
 def check_latency(log: RequestLog, limit: LatencyLimit, confidence: float) -> CheckRecord:
     """At least `limit.quantile` of all requests within `limit.limit_ms`; failures are over it."""
     verdict = certify(log, limit_ms=limit.limit_ms, quantile=limit.quantile, confidence=confidence)
+    return _latency_check(limit, verdict, _last_s(log))
+
+
+def _latency_check(limit: LatencyLimit, verdict: Verdict, last_s: float) -> CheckRecord:
     return CheckRecord(
         name=limit.text,
         kind="latency",
@@ -49,47 +70,55 @@ def check_latency(log: RequestLog, limit: LatencyLimit, confidence: float) -> Ch
         observed=_known(verdict.latency_ms),
         low=_known(verdict.latency_lower_ms) or None,
         high=_known(verdict.latency_upper_ms),
-        confidence=confidence,
+        confidence=verdict.confidence,
         requests=verdict.n,
         violations=verdict.violations,
         reason=verdict.reason,
-        needed_s=needed_s(log, verdict),
+        needed_s=needed_s(last_s, verdict),
     )
 
 
 def check_errors(log: RequestLog, max_ratio: float, confidence: float) -> CheckRecord:
     """At most `max_ratio` of all requests fail. For 0 this run alone counts: no run can promise none ever."""
-    failures = int(np.count_nonzero(log.failed))
-    common = {"name": f"errors <= {percent(max_ratio)}", "kind": "errors", "quantile": None, "limit": max_ratio}
     if max_ratio == 0:
-        return CheckRecord.model_validate(
-            {
-                **common,
-                "answer": "broken" if failures else "kept" if len(log) else "undecided",
-                "observed": failures / len(log) if len(log) else None,
-                "low": None,
-                "high": None,
-                "confidence": confidence,
-                "requests": len(log),
-                "violations": failures,
-                "reason": f"{failures} of {len(log)} requests failed",
-                "needed_s": None,
-            }
-        )
+        return _no_errors_check(len(log), int(np.count_nonzero(log.failed)), confidence)
     verdict = certify(_failures_alone(log), limit_ms=1.0, quantile=1 - max_ratio, confidence=confidence)
-    return CheckRecord.model_validate(
-        {
-            **common,
-            "answer": verdict.answer,
-            "observed": _known(verdict.share),
-            "low": verdict.share_lower,
-            "high": verdict.share_upper,
-            "confidence": confidence,
-            "requests": verdict.n,
-            "violations": verdict.violations,
-            "reason": verdict.reason.replace("failed or took over 1 ms", "failed"),
-            "needed_s": needed_s(log, verdict),
-        }
+    return _errors_check(max_ratio, verdict, _last_s(log))
+
+
+def _no_errors_check(n: int, failures: int, confidence: float) -> CheckRecord:
+    return CheckRecord(
+        name=f"errors <= {percent(0.0)}",
+        kind="errors",
+        quantile=None,
+        limit=0.0,
+        answer="broken" if failures else "kept" if n else "undecided",
+        observed=failures / n if n else None,
+        low=None,
+        high=None,
+        confidence=confidence,
+        requests=n,
+        violations=failures,
+        reason=f"{failures} of {n} requests failed",
+        needed_s=None,
+    )
+
+
+def _errors_check(max_ratio: float, verdict: Verdict, last_s: float) -> CheckRecord:
+    return CheckRecord(
+        name=f"errors <= {percent(max_ratio)}",
+        kind="errors",
+        quantile=None,
+        limit=max_ratio,
+        answer=verdict.answer,
+        observed=_known(verdict.share),
+        low=verdict.share_lower,
+        high=verdict.share_upper,
+        confidence=verdict.confidence,
+        requests=verdict.n,
+        violations=verdict.violations,
+        reason=verdict.reason.replace("failed or took over 1 ms", "failed"),
+        needed_s=needed_s(last_s, verdict),
     )
 
 
@@ -105,14 +134,21 @@ def p99_bounds_ms(log: RequestLog, confidence: float) -> tuple[float | None, flo
     return _known(verdict.latency_lower_ms) or None, _known(verdict.latency_upper_ms)
 
 
-def needed_s(log: RequestLog, verdict: Verdict) -> float | None:
+def p99_bounds_of_tally_ms(tally: Tally, confidence: float) -> tuple[float | None, float | None]:
+    """The same of a run of which only a tally was kept."""
+    low_ms, high_ms = quantile_bounds_ms(tally, 0.99, confidence)
+    return _known(low_ms) or None, _known(high_ms)
+
+
+def needed_s(last_s: float, verdict: Verdict) -> float | None:
     """About how long a run would have to be to decide, if it goes on as it went; None where that is not known.
 
-    The share of violations and their bursts stay as they are; the run gets longer until a bound is passed.
+    `last_s` is when its last request was due. The share of violations and their bursts stay as they are; the run
+    gets longer until a bound is passed.
     """
-    if verdict.answer != "undecided" or not verdict.n or not len(log):
+    if verdict.answer != "undecided" or not verdict.n:
         return None
-    span_s = float(log.scheduled_ns[-1]) / 1e9 - verdict.steady_from_s
+    span_s = last_s - verdict.steady_from_s
     if span_s <= 0:
         return None
     allowed, confidence = 1 - verdict.quantile, verdict.confidence
@@ -134,6 +170,10 @@ def _failures_alone(log: RequestLog) -> RequestLog:
     return RequestLog(
         scheduled_ns=log.scheduled_ns, sent_ns=log.scheduled_ns, done_ns=log.scheduled_ns, outcome=log.outcome
     )
+
+
+def _last_s(log: RequestLog) -> float:
+    return float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
 
 
 def _known(value: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console, RenderableType
 
+    from loadgen.tally import Tally
     from loadgen.web import WebDashboard
 
 _RECENT_S = 2.0
@@ -121,9 +122,28 @@ class LiveView:
 
     def look(self, log: RequestLog) -> None:
         """Show the figures so far."""
-        self._seen = so_far(log, self._timeout_ns)
         if self._dashboard is not None:
             self._dashboard.look(log, self._timeout_ns)
+        self._show(so_far(log, self._timeout_ns))
+
+    def look_at_new(self, log: RequestLog, tally: Tally) -> None:
+        """Show the figures so far of a run of which only a tally is kept; `log` holds what is new in it."""
+        seen = so_far(tally.recent, self._timeout_ns)
+        if len(tally):
+            p50_ns, p99_ns = tally.latency.percentiles_ns((0.5, 0.99))
+            seen = replace(
+                seen,
+                answered=len(tally),
+                failed=tally.failures,
+                p50_ms=p50_ns / _NS_PER_MS,
+                p99_ms=p99_ns / _NS_PER_MS,
+            )
+        if self._dashboard is not None:
+            self._dashboard.show(log, self._timeout_ns)
+        self._show(seen)
+
+    def _show(self, seen: SoFar) -> None:
+        self._seen = seen
         if self._live is None and time.monotonic() >= self._next_line:
             self._next_line += _LINE_EVERY_S
             cells = (f"{name} {value}" for name, value in self._cells())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from loadgen.finding import Finding, answer
-from loadgen.judge import judge, p99_bounds_ms, surely_broken
+from loadgen.judge import any_broken, judge, judge_tally, p99_bounds_ms, p99_bounds_of_tally_ms
 from loadgen.plan import Arrivals, LoadPlan
 from loadgen.reports.convert import load_record, measurement_record, target_record, tool_name
-from loadgen.reports.figures import curve_of, timeline_of
+from loadgen.reports.figures import bin_width_s, curve_of, curve_of_tally, timeline_of, timeline_of_tally
 from loadgen.reports.record import EXIT_CODES, LoadTestRecord
+from loadgen.tally import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from loadgen.measurement import RequestLog
     from loadgen.order import Note, Order
     from loadgen.plan import ClosedLoopPlan, Payload, Target
-    from loadgen.reports.record import CheckRecord, ComparisonRecord
+    from loadgen.reports.record import (
+        CheckRecord,
+        ComparisonRecord,
+        CurveRecord,
+        MeasurementRecord,
+        TimelineRecord,
+    )
     from loadgen.runner import LoadRun, Watch
 
 
@@ -35,6 +42,7 @@ class Generator(Protocol):
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Watch | None = None,
+        tally: Tally | None = None,
     ) -> LoadRun:
         """See `LoadGenerator.run`."""
         ...
@@ -54,14 +62,19 @@ def measure(order: Order, generator: Generator, view: LiveView, stop: Callable[[
     warm_up(order, generator, view, stop)
     if stop():
         return Finding(run=None, interrupted=True)
+    tally = tally_for(order)
 
     broken_by: tuple[CheckRecord, ...] = ()
 
     def watch(log: RequestLog) -> bool:
         nonlocal broken_by
-        view.look(log)
-        if order.fail_fast and surely_broken(log, order.limits):
-            broken_by = judge(log, order.limits)
+        if tally is None:
+            view.look(log)
+        else:
+            view.look_at_new(log, tally)
+        if order.fail_fast:
+            seen = _judged(log, tally, order)
+            broken_by = seen if any_broken(seen) else ()
         return stop() or bool(broken_by)
 
     view.phase(f"Measuring {order.target.model_name}", order.plan.duration_s)
@@ -72,9 +85,27 @@ def measure(order: Order, generator: Generator, view: LiveView, stop: Callable[[
         # A load that changes may pile up and come down again: only a steady one is stopped for it.
         limit_ms=order.limits.strictest_ms if order.is_stationary else None,
         watch=watch,
+        tally=tally,
     )
     # A verdict that was reached stands: the answers that came after it may show longer bursts, and undo nothing.
-    return Finding(run=run, checks=broken_by or judge(run.log, order.limits), interrupted=stop())
+    return Finding(run=run, checks=broken_by or _judged(run.log, tally, order), interrupted=stop())
+
+
+def tally_for(order: Order) -> Tally | None:
+    """What a load is counted in that has too many requests to keep them all; None for any other."""
+    plan = order.plan
+    if not isinstance(plan, LoadPlan) or not order.is_long:
+        return None
+    return Tally(
+        timeout_s=plan.timeout_s,
+        limits_ms=[limit.limit_ms for limit in order.limits.latency],
+        bin_s=bin_width_s(plan.duration_s, round(plan.rate_per_s * plan.duration_s)),
+        max_in_flight=plan.max_in_flight,
+    )
+
+
+def _judged(log: RequestLog, tally: Tally | None, order: Order) -> tuple[CheckRecord, ...]:
+    return judge(log, order.limits) if tally is None else judge_tally(tally, order.limits)
 
 
 def warm_up(order: Order, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> None:
@@ -105,8 +136,6 @@ def record_of(
     machines: int = 1,
 ) -> LoadTestRecord:
     """Everything that was found out, compared with the baseline where there is one."""
-    run = finding.run
-    timeout_ns = round(order.plan.timeout_s * 1e9)
     record = LoadTestRecord(
         tool=tool_name(),
         started_at=started_at.astimezone(UTC),
@@ -117,18 +146,7 @@ def record_of(
         target=target_record(order.target),
         load=load_record(order, machines=machines),
         checks=finding.checks,
-        measurement=None
-        if run is None
-        else measurement_record(
-            run.measurement,
-            run.log,
-            target=order.target,
-            plan=order.plan,
-            bounds_ms=p99_bounds_ms(run.log, order.limits.confidence),
-            confidence=order.limits.confidence,
-        ),
-        curve=None if run is None else curve_of(run.log, timeout_ns),
-        timeline=None if run is None else timeline_of(run.log, timeout_ns, max(1e-3, run.measurement.duration_s)),
+        **_figures(order, finding.run),
         capacity=finding.capacity,
         baseline=None if order.compare is None else order.compare.name,
         comparison=(),
@@ -147,3 +165,39 @@ def record_of(
             "exit_code": EXIT_CODES[outcome],
         }
     )
+
+
+class _Figures(TypedDict):
+    measurement: MeasurementRecord | None
+    curve: CurveRecord | None
+    timeline: TimelineRecord | None
+
+
+def _figures(order: Order, run: LoadRun | None) -> _Figures:
+    """The figures of a run and its curves, from every request or from its tally."""
+    if run is None:
+        return {"measurement": None, "curve": None, "timeline": None}
+    log, tally, confidence = run.log, run.tally, order.limits.confidence
+    timeout_ns = round(order.plan.timeout_s * 1e9)
+    duration_s = max(1e-3, run.measurement.duration_s)
+    least_ns: int | None = None
+    if tally is not None:
+        bounds_ms = p99_bounds_of_tally_ms(tally, confidence)
+        least_ns = tally.latency.least_ns if len(tally) else None
+    else:
+        bounds_ms = p99_bounds_ms(log, confidence)
+        least_ns = int(log.latency_ns.min()) if len(log) else None
+    return {
+        "measurement": measurement_record(
+            run.measurement,
+            least_ms=None if least_ns is None else least_ns / 1e6,
+            target=order.target,
+            plan=order.plan,
+            bounds_ms=bounds_ms,
+            confidence=confidence,
+        ),
+        "curve": curve_of(log, timeout_ns) if tally is None else curve_of_tally(tally),
+        "timeline": timeline_of(log, timeout_ns, duration_s)
+        if tally is None
+        else timeline_of_tally(tally, duration_s),
+    }

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 from locust.stats import RequestStats, StatsEntry, StatsError, bucket_response_time
 
 from loadgen.measurement import RequestLog, errors_by_kind
-from loadgen.shared_log import GrowingLog, LogTable
+
+if TYPE_CHECKING:
+    from loadgen.laps import Laps
 
 _EVERY_NS = 1_000_000_000
 METHOD = "infer"
 
 
 class LocustFeed:
-    """Hands each request of a growing log to Locust once, a second's worth at a time.
+    """Hands each request to Locust once, a second's worth at a time, and makes room for more.
 
     Locust counts a request in the second in which it is told of it. In the order of the schedule, so that one
     slow request holds back those after it until it has ended.
     """
 
-    def __init__(self, stats: RequestStats, table: LogTable, *, name: str) -> None:
+    def __init__(self, stats: RequestStats, laps: Laps, *, name: str) -> None:
         self._stats = stats
-        self._table = table
+        self._laps = laps
         self._name = name
-        self._growing = GrowingLog(table, None)
-        self._told = 0
         self._next_ns = _EVERY_NS
 
     def go_on(self, now_ns: int) -> None:
         """Tell Locust what is new, when a second has passed since it was told last."""
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + _EVERY_NS
-            self._tell(len(self._growing.at(now_ns)))
+            self._tell(self._laps.turn())
 
     def finish(self) -> None:
-        """Tell Locust the rest: all that ended."""
-        self._tell(len(self._growing.at(int(self._table.done_ns.max(initial=0)))))
+        """Tell Locust the rest: all that left."""
+        self._tell(self._laps.turn())
+        self._tell(self._laps.rest())
 
-    def _tell(self, until: int) -> None:
-        new = self._table.rows_until(until).rows(self._told, until)
-        self._told = until
+    def _tell(self, new: RequestLog) -> None:
         if len(new) == 0:
             return
         entry = self._entry(new)

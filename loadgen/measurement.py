@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from loadgen.server_stats import ServerTimings
 
 _NS_PER_MS = 1e6
+
+PercentilesFrom = Literal["every request", "histogram"]
+"""Exact, or from HdrHistogram where the run was too long to keep every time: then too high by 0.1 % at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,6 +83,12 @@ class RequestLog:
         return self.rows(int(first), int(last))
 
 
+def no_rows() -> RequestLog:
+    """A log of nothing."""
+    none = np.zeros(0, np.int64)
+    return RequestLog(scheduled_ns=none, sent_ns=none, done_ns=none, outcome=np.zeros(0, np.uint8))
+
+
 def concatenate(logs: Sequence[RequestLog]) -> RequestLog:
     """One log of several that share a time origin, in the order of the schedule."""
     scheduled = np.concatenate([log.scheduled_ns for log in logs])
@@ -120,8 +129,8 @@ class ClientUse:
 class Measurement:
     """The figures of one run. Times in ms, from the scheduled time unless the name says otherwise.
 
-    Failed requests count at their own time or the time-out, whichever is later. Percentiles are nearest-rank
-    and exact; NaN where nothing was sent. `None` means unknown, never zero. When `problems` is not empty,
+    Failed requests count at their own time or the time-out, whichever is later. Percentiles are nearest-rank;
+    NaN where nothing was sent. `None` means unknown, never zero. When `problems` is not empty,
     nothing may be decided on this measurement.
     """
 
@@ -145,6 +154,7 @@ class Measurement:
     server: ServerTimings | None = None
     gpu: GpuUse | None = None
     problems: tuple[str, ...] = ()
+    percentiles_from: PercentilesFrom = "every request"
 
     @property
     def error_ratio(self) -> float:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 """The latency limits that the command line knows."""
 
+MOST_KEPT = 10_000_000
+"""Requests of which every time is kept: 250 MB. What is longer is counted in histograms, with flat memory."""
+
 STATIONARY = ("poisson", "constant", "gamma")
 """Arrivals whose rate does not change over the run."""
 
@@ -76,7 +79,7 @@ class Order:
     """The whole order. With `find_max` the plan's duration is the budget of load, and its rate the first guess.
 
     `warmup_s` None: as long as the limits ask for. `first_rate_known` is False where `find_max` has to find
-    even the first guess.
+    even the first guess. A load of more than `most_kept` requests is counted instead of kept.
     """
 
     target: Target
@@ -91,6 +94,7 @@ class Order:
     fail_fast: bool = False
     compare: Path | None = None
     outputs: Outputs = field(default_factory=Outputs)
+    most_kept: int = MOST_KEPT
 
     def __post_init__(self) -> None:
         if self.find_max and not self.limits.latency:
@@ -115,6 +119,12 @@ class Order:
     def is_stationary(self) -> bool:
         """Whether the load is the same from its beginning to its end."""
         return isinstance(self.plan, ClosedLoopPlan) or self.plan.arrivals.kind in STATIONARY
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the load has more requests than are kept one by one."""
+        plan = self.plan
+        return isinstance(plan, LoadPlan) and plan.expected_requests > self.most_kept
 
     @property
     def effective_warmup_s(self) -> float:

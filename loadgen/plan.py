@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_RATE_PER_S = 1_000_000.0
-MAX_REQUESTS = 100_000_000
+MAX_REQUESTS = 100_000_000_000
 
 ArrivalKind = Literal["poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike"]
 ARRIVAL_KINDS: tuple[ArrivalKind, ...] = (
@@ -121,6 +121,11 @@ class LoadPlan:
             raise PlanError(
                 f"max_in_flight {self.max_in_flight} lets no request leave.\nUse 1 or more, or None for no cap."
             )
+
+    @property
+    def expected_requests(self) -> float:
+        """How many requests the plan has, about, where its levels average to 1."""
+        return self.rate_per_s * self.duration_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,34 +10,42 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from loadgen import errors
-from loadgen.arrivals import peak_rate_per_s, schedule
+from loadgen.arrivals import peak_rate_per_s, schedule_pieces
 from loadgen.gpu import GpuSampler, reader_for
+from loadgen.laps import Laps, rows_for
 from loadgen.load_process import PATIENCE_S, LoadProcess, error_from
-from loadgen.measurement import ClientUse, Measurement, RequestLog
+from loadgen.measurement import ClientUse, Measurement, RequestLog, no_rows
 from loadgen.messages import payload_to_json, target_to_json
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.server_stats import timings_between
 from loadgen.share import Share, ShareResult
 from loadgen.shared_log import ClosedLog, GrowingLog, LogTable, create_table_fd
-from loadgen.summary import measurement_of
+from loadgen.summary import Circumstances, measurement_of, measurement_of_tally
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from loadgen.tally import Tally
+
 Watch = Callable[[RequestLog], bool]
 
 _WATCH_EVERY_S = 0.5
+_MOST_KEPT = 100_000_000
 _START_IN_NS = 100_000_000
 _FASTEST_CLOSED_LOOP_PER_S = 50_000  # by one process; memory that is not used is not taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun:
-    """One finished run. `stopped`: None when the plan was carried out to its end."""
+    """One finished run. `stopped`: None when the plan was carried out to its end.
+
+    `tally`: the run was too long to keep its rows, and the log is empty.
+    """
 
     log: RequestLog
     measurement: Measurement
     stopped: Literal["overloaded", "watch"] | None
+    tally: Tally | None = None
 
 
 class LoadGenerator:
@@ -76,6 +84,7 @@ class LoadGenerator:
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Watch | None = None,
+        tally: Tally | None = None,
     ) -> LoadRun:
         """Send the plan's load to the target, and return when every request has ended.
 
@@ -83,13 +92,16 @@ class LoadGenerator:
         called about every 0.5 s with the log so far, which ends at the first request whose latency could
         still be under the limit; True stops the run. What was sent is waited for in any case.
 
+        With a `tally`, requests are counted there as they end, and none is kept: memory stays the same however
+        long the run. `watch` then gets the requests that it has not seen yet, all of them ended.
+
         Raises TargetUnreachable, TargetRefused, PayloadError before the load, WorkerDied during it.
         """
         if not self._workers:
             raise RuntimeError(
                 "LoadGenerator.run is called outside its with block.\nUse `with LoadGenerator() as g:`."
             )
-        run = _Run(self._workers, target, plan, payload or Payload(), limit_ms, watch)
+        run = _Run(self._workers, target, plan, payload or Payload(), limit_ms, watch, tally)
         try:
             return run.carried_out()
         finally:
@@ -114,7 +126,10 @@ class _Run:
         payload: Payload,
         limit_ms: float | None,
         watch: Watch | None,
+        tally: Tally | None,
     ) -> None:
+        self._tally = tally
+        self._laps: Laps | None = None
         self._workers = workers
         self._target = target
         self._plan = plan
@@ -131,22 +146,26 @@ class _Run:
             results = self._load(table)
         after = self._statistics()
         self.workers_are_free = True
+        circumstances: Circumstances = {
+            "client": _client_use(results),
+            "limit_ms": self._limit_ms,
+            "server": timings_between(before, after),
+            "gpu": gpu.use,
+            "error_example": next((result.error_example for result in results if result.error_example), None),
+            "stopped": self._stopped is not None,
+        }
+        if self._tally is not None and self._laps is not None:
+            self._tally.add(self._laps.turn())
+            self._tally.add(self._laps.rest())
+            measurement = measurement_of_tally(self._tally, self._plan, **circumstances)
+            return LoadRun(log=no_rows(), measurement=measurement, stopped=self._stopped, tally=self._tally)
         log = table.finished(self._rows_used(results, table.rows))
-        measurement = measurement_of(
-            log,
-            self._plan,
-            client=_client_use(results),
-            limit_ms=self._limit_ms,
-            server=timings_between(before, after),
-            gpu=gpu.use,
-            error_example=next((result.error_example for result in results if result.error_example), None),
-            stopped=self._stopped is not None,
-        )
+        measurement = measurement_of(log, self._plan, **circumstances)
         return LoadRun(log=log, measurement=measurement, stopped=self._stopped)
 
     def _prepare(self) -> LogTable:
         """Give every worker its share; returns when all have connected and tried a request."""
-        table, fd = _table_of(self._plan, len(self._workers))
+        table, fd = self._table()
         self.workers_are_free = False
         try:
             for number, worker in enumerate(self._workers):
@@ -189,7 +208,28 @@ class _Run:
             duration_s=plan.duration_s,
             max_in_flight=cap,
             concurrency=concurrency,
+            laps=self._laps is not None,
         )
+
+    def _table(self) -> tuple[LogTable, int]:
+        """An empty log with its schedule, or the beginning of it, and its file descriptor."""
+        plan, parts = self._plan, len(self._workers)
+        if isinstance(plan, ClosedLoopPlan):
+            return _empty_table(plan.concurrency + math.ceil(plan.duration_s * _FASTEST_CLOSED_LOOP_PER_S) * parts)
+        if self._tally is not None:
+            table, fd = _empty_table(rows_for(peak_rate_per_s(plan), plan.timeout_s, parts))
+            self._laps = Laps(table, schedule_pieces(plan), parts)
+            return table, fd
+        if plan.expected_requests > _MOST_KEPT:
+            raise errors.PlanError(
+                f"{plan.expected_requests:.3g} requests are too many to keep every time of.\nGive a tally."
+            )
+        table, fd = _empty_table(sum(map(len, schedule_pieces(plan))))
+        at = 0
+        for piece in schedule_pieces(plan):
+            table.scheduled_ns[at : at + len(piece)] = piece
+            at += len(piece)
+        return table, fd
 
     def _rows_used(self, results: list[ShareResult], rows: int) -> int:
         return min(rows, max(result.rows for result in results) * len(self._workers))
@@ -212,10 +252,7 @@ class _Run:
             next_look = time.monotonic() + _WATCH_EVERY_S
             while not worker.waits(max(0.0, next_look - time.monotonic())) and time.monotonic() < give_up:
                 next_look = time.monotonic() + _WATCH_EVERY_S
-                if self._watch is not None and self._stopped is None:
-                    now_ns = time.monotonic_ns() - origin_ns
-                    if self._watch(growing.at(now_ns)):
-                        self._stop("watch")
+                self._look(growing, time.monotonic_ns() - origin_ns)
             answer = worker.receive(within_s=0.0)
             if "error" in answer:
                 raise error_from(answer)
@@ -225,23 +262,25 @@ class _Run:
                 self._stop("overloaded")
         return results
 
+    def _look(self, growing: GrowingLog | ClosedLog, now_ns: int) -> None:
+        """Count what has ended, and show whoever watches."""
+        if self._tally is not None and self._laps is not None:
+            log = self._laps.turn()
+            self._tally.add(log)
+            if self._watch is not None and self._stopped is None and self._watch(log):
+                self._stop("watch")
+        elif self._watch is not None and self._stopped is None and self._watch(growing.at(now_ns)):
+            self._stop("watch")
+
     def _stop(self, reason: Literal["overloaded", "watch"]) -> None:
         self._stopped = reason
         for worker in self._workers:
             worker.send({"do": "stop"})
 
 
-def _table_of(plan: LoadPlan | ClosedLoopPlan, workers: int) -> tuple[LogTable, int]:
-    """An empty log, its schedule filled in, and its file descriptor; a closed loop gets more than it can use."""
-    if isinstance(plan, ClosedLoopPlan):
-        rows = plan.concurrency + math.ceil(plan.duration_s * _FASTEST_CLOSED_LOOP_PER_S) * workers
-        fd = create_table_fd(rows)
-        return LogTable(fd, rows), fd
-    due_ns = schedule(plan)
-    fd = create_table_fd(len(due_ns))
-    table = LogTable(fd, len(due_ns))
-    table.scheduled_ns[:] = due_ns
-    return table, fd
+def _empty_table(rows: int) -> tuple[LogTable, int]:
+    fd = create_table_fd(rows)
+    return LogTable(fd, rows), fd
 
 
 def _client_use(results: list[ShareResult]) -> ClientUse:

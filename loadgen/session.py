@@ -70,7 +70,12 @@ def run(
     )
     problems = [
         *show(record, as_json=as_json),
-        *write_reports(record, None if finding.run is None else finding.run.log, order.outputs),
+        *write_reports(
+            record,
+            None if finding.run is None else finding.run.log,
+            order.outputs,
+            tally=None if finding.run is None else finding.run.tally,
+        ),
     ]
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from loadgen.backlog import BacklogRule
 from loadgen.closed_loop import ClosedLoop
 from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.lap_loop import LapLoop
 from loadgen.outcomes import NOT_CONNECTED, OK
 from loadgen.payloads import request_tensors
 from loadgen.send_loop import LoopParts, SendLoop, Tick
@@ -33,6 +34,8 @@ _MOST_CONNECTIONS_AHEAD = 256
 class Share:
     """Rows `part`, `part + parts`, ... of a table, and the rules for them. `rate_per_s` is the highest of it.
 
+    `laps`: the table is circular, see `loadgen.laps`.
+
     `limit_ms` None: no backlog is a verdict. `concurrency`: closed loop for `duration_s`, this share's users.
     """
 
@@ -44,6 +47,7 @@ class Share:
     duration_s: float
     max_in_flight: int | None = None
     concurrency: int | None = None
+    laps: bool = False
 
     @property
     def connections_ahead(self) -> int:
@@ -189,7 +193,8 @@ def _loop(share: Share, table: LogTable, prepared: PreparedTarget, poller: Polle
         "tick": tick,
     }
     if share.concurrency is None:
-        return SendLoop(**common, max_in_flight=share.max_in_flight)
+        kind = LapLoop if share.laps else SendLoop
+        return kind(**common, max_in_flight=share.max_in_flight)
     return ClosedLoop(**common, concurrency=share.concurrency, duration_ns=round(share.duration_s * 1e9))
 
 

@@ -3,45 +3,106 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, Required, TypedDict, Unpack
 
 import numpy as np
 
-from loadgen.measurement import ClientUse, Measurement, RequestLog, errors_by_kind, percentiles_ns
+from loadgen.measurement import Measurement, errors_by_kind, percentiles_ns
 from loadgen.outcomes import CLIENT_LIMIT, outcome_name
 from loadgen.plan import ClosedLoopPlan, LoadPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from loadgen.gpu import GpuUse
+    from loadgen.measurement import ClientUse, PercentilesFrom, RequestLog
     from loadgen.server_stats import ServerTimings
+    from loadgen.tally import Tally
 
 MOST_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
+class Times(Protocol):
+    """Times in ns, kept one by one or counted."""
+
+    def __len__(self) -> int: ...
+
+    def percentiles_ns(self, quantiles: Iterable[float]) -> list[int]:
+        """Nearest-rank percentiles."""
+
+    @property
+    def greatest_ns(self) -> int:
+        """The greatest."""
+
+    @property
+    def mean_ns(self) -> float:
+        """Their mean."""
+
+
+class Circumstances(TypedDict, total=False):
+    """What is known of a run beside its requests. `stopped`: it ended before its plan did."""
+
+    client: Required[ClientUse]
+    limit_ms: float | None
+    server: ServerTimings | None
+    gpu: GpuUse | None
+    error_example: str | None
+    stopped: bool
+
+
 def measurement_of(
-    log: RequestLog,
+    log: RequestLog, plan: LoadPlan | ClosedLoopPlan, **circumstances: Unpack[Circumstances]
+) -> Measurement:
+    """All figures of a run. One that was stopped has its rates up to the last send."""
+    timeout_ns = round(plan.timeout_s * 1e9)
+    return _measurement(
+        plan,
+        n=len(log),
+        latency=_in_ms(_EveryTime(log.latency_charged_ns(timeout_ns))),
+        lag=_in_ms(_EveryTime(_own_lag_ns(log, plan)), (0.5, 0.99)),
+        service_p99_ms=_in_ms(_EveryTime(log.service_ns), (0.99,))[0],
+        last_sent_s=float(log.sent_ns.max()) / 1e9 if len(log) else 0.0,
+        errors=errors_by_kind(log),
+        percentiles_from="every request",
+        **circumstances,
+    )
+
+
+def measurement_of_tally(
+    tally: Tally, plan: LoadPlan | ClosedLoopPlan, **circumstances: Unpack[Circumstances]
+) -> Measurement:
+    """The same of a run of which only a tally was kept."""
+    return _measurement(
+        plan,
+        n=len(tally),
+        latency=_in_ms(tally.latency),
+        lag=_in_ms(tally.send_lag, (0.5, 0.99)),
+        service_p99_ms=_in_ms(tally.service, (0.99,))[0],
+        last_sent_s=tally.last_sent_ns / 1e9,
+        errors=tally.errors,
+        percentiles_from="histogram",
+        **circumstances,
+    )
+
+
+def _measurement(
     plan: LoadPlan | ClosedLoopPlan,
     *,
-    client: ClientUse,
-    limit_ms: float | None = None,
-    server: ServerTimings | None = None,
-    gpu: GpuUse | None = None,
-    error_example: str | None = None,
-    stopped: bool = False,
+    n: int,
+    latency: list[float],
+    lag: list[float],
+    service_p99_ms: float,
+    last_sent_s: float,
+    errors: dict[str, int],
+    percentiles_from: PercentilesFrom,
+    **circumstances: Unpack[Circumstances],
 ) -> Measurement:
-    """All figures of a run. `stopped`: it ended before its plan did, so rates count up to the last send."""
-    n = len(log)
-    timeout_ns = round(plan.timeout_s * 1e9)
-    latency = _in_ms(log.latency_charged_ns(timeout_ns))
-    lag = _in_ms(_own_lag_ns(log, plan), (0.5, 0.99))
-    service_p99_ms = _in_ms(log.service_ns, (0.99,))[0]
-    last_sent_s = float(log.sent_ns.max()) / 1e9 if n else 0.0
-    duration_s = last_sent_s if stopped else max(plan.duration_s, last_sent_s)
-    errors = errors_by_kind(log)
+    duration_s = last_sent_s if circumstances.get("stopped") else max(plan.duration_s, last_sent_s)
+    client, limit_ms = circumstances["client"], circumstances.get("limit_ms")
     return Measurement(
         n=n,
         p50_ms=latency[0],
@@ -58,11 +119,12 @@ def measurement_of(
         achieved_rate_per_s=n / duration_s if duration_s > 0 else math.nan,
         duration_s=duration_s,
         errors=errors,
-        error_example=error_example,
+        error_example=circumstances.get("error_example"),
         client=client,
-        server=server,
-        gpu=gpu,
+        server=circumstances.get("server"),
+        gpu=circumstances.get("gpu"),
         problems=tuple(_problems(n, lag[1], limit_ms, client, errors)),
+        percentiles_from=percentiles_from,
     )
 
 
@@ -97,12 +159,32 @@ def _problems(
     return found
 
 
-def _in_ms(times_ns: NDArray[np.int64], quantiles: tuple[float, ...] = _QUANTILES) -> list[float]:
+class _EveryTime:
+    """See `Times`. Reorders the times."""
+
+    def __init__(self, times_ns: NDArray[np.int64]) -> None:
+        self._times_ns = times_ns
+
+    def __len__(self) -> int:
+        return len(self._times_ns)
+
+    def percentiles_ns(self, quantiles: Iterable[float]) -> list[int]:
+        return percentiles_ns(self._times_ns, quantiles)
+
+    @property
+    def greatest_ns(self) -> int:
+        return int(self._times_ns.max())
+
+    @property
+    def mean_ns(self) -> float:
+        return float(self._times_ns.mean())
+
+
+def _in_ms(times: Times, quantiles: tuple[float, ...] = _QUANTILES) -> list[float]:
     """The quantiles, then the maximum and the mean, in ms; NaN where there are no times."""
-    if len(times_ns) == 0:
+    if len(times) == 0:
         return [math.nan] * (len(quantiles) + 2)
-    highest, mean = float(times_ns.max()), float(times_ns.mean())
-    return [time / _NS_PER_MS for time in (*percentiles_ns(times_ns, quantiles), highest, mean)]
+    return [time / _NS_PER_MS for time in (*times.percentiles_ns(quantiles), times.greatest_ns, times.mean_ns)]
 
 
 def _own_lag_ns(log: RequestLog, plan: LoadPlan | ClosedLoopPlan) -> NDArray[np.int64]:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from loadgen.arrivals import schedule
+from loadgen.arrivals import peak_rate_per_s, schedule_pieces
+from loadgen.laps import Laps, rows_for
 from loadgen.locust_stats import LocustFeed
 from loadgen.open_loop import OpenLoopUser
 from loadgen.plan import Arrivals, LoadPlan, Payload, Target
@@ -66,9 +67,10 @@ class TritonUser(OpenLoopUser):
             limit_ms=None,
             duration_s=plan.duration_s,
             max_in_flight=plan.max_in_flight,
+            laps=True,
         )
-        table = table_with(schedule(plan))
-        feed = LocustFeed(self.environment.stats, table, name=self.model_name)
+        table = own_table(rows_for(peak_rate_per_s(plan), plan.timeout_s, 1))
+        feed = LocustFeed(self.environment.stats, Laps(table, schedule_pieces(plan)), name=self.model_name)
         poller = Poller()
         prepared = PreparedTarget(self._target(), self.payload, poller, plan.timeout_s)
         origin_ns = 0
@@ -125,12 +127,10 @@ class TritonGrpcUser(TritonUser):
     host = "grpc://127.0.0.1:8001"
 
 
-def table_with(due_ns: Any) -> LogTable:
-    """A log of this process alone, with its schedule."""
-    fd = create_table_fd(len(due_ns))
+def own_table(rows: int) -> LogTable:
+    """An empty log of this process alone."""
+    fd = create_table_fd(rows)
     try:
-        table = LogTable(fd, len(due_ns))
+        return LogTable(fd, rows)
     finally:
         os.close(fd)
-    table.scheduled_ns[:] = due_ns
-    return table

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from loadgen.measurement import RequestLog
 
 _BIN_NS = 50_000_000
-_BINS_PER_BATCH = 5
+BINS_PER_BATCH = 5
 _LEAST_BATCHES = 8
 _LEAST_BACKLOG = 8
 _PARTS = 8
@@ -42,26 +42,33 @@ def steady_state(log: RequestLog, *, limit_ms: float, warmup_s: float = 0.0) -> 
 
     The log may be that of a run that is still going on, or be empty.
     """
-    earliest_ns = round(max(1.0, 3e-3 * limit_ms, warmup_s) * 1e9)
+    earliest_ns = left_out_ns(limit_ms, warmup_s)
     first = int(np.searchsorted(log.scheduled_ns, earliest_ns))
     cut, stationary = 0, True
     if first < len(log.scheduled_ns):
-        cut, stationary = _mser(_batch_means(log.scheduled_ns[first:] - earliest_ns, log.latency_ns[first:]))
-        stationary &= not _rising(log.latency_ns[first:])
-    backed_up, growing = _backlog(log, limit_ms)
+        cut, stationary = mser(_batch_means(log.scheduled_ns[first:] - earliest_ns, log.latency_ns[first:]))
+        stationary &= not rising(log.latency_ns[first:])
+    end_ns = float(log.scheduled_ns[-1]) if len(log.scheduled_ns) else 0.0
+    rate_per_s = len(log.scheduled_ns) / (end_ns / 1e9) if end_ns else 0.0
+    backed_up, growing = backlog(log, limit_ms, rate_per_s)
     return Steady(
         earliest_ns=earliest_ns,
-        start_ns=earliest_ns + cut * _BINS_PER_BATCH * _BIN_NS,
+        start_ns=earliest_ns + cut * BINS_PER_BATCH * _BIN_NS,
         stationary=stationary,
         backed_up=backed_up,
         growing=growing,
     )
 
 
+def left_out_ns(limit_ms: float, warmup_s: float = 0.0) -> int:
+    """The beginning of a run that is never judged."""
+    return round(max(1.0, 3e-3 * limit_ms, warmup_s) * 1e9)
+
+
 def _batch_means(since_ns: NDArray[np.int64], latency_ns: NDArray[np.int64]) -> NDArray[np.float64]:
     """Means of five consecutive mean latencies per 50 ms; an empty bin is as the one before it."""
     bins = int(since_ns[-1] // _BIN_NS)
-    bins -= bins % _BINS_PER_BATCH
+    bins -= bins % BINS_PER_BATCH
     if bins == 0:
         return np.empty(0)
     edges = np.searchsorted(since_ns, np.arange(bins + 1) * _BIN_NS)
@@ -70,11 +77,11 @@ def _batch_means(since_ns: NDArray[np.int64], latency_ns: NDArray[np.int64]) -> 
     filled = np.maximum.accumulate(np.where(counts > 0, np.arange(bins), -1))
     means = np.diff(total) / np.maximum(counts, 1)
     means = np.where(filled >= 0, means[filled], means[np.argmax(counts > 0)])
-    batches: NDArray[np.float64] = means.reshape(-1, _BINS_PER_BATCH).mean(axis=1)
+    batches: NDArray[np.float64] = means.reshape(-1, BINS_PER_BATCH).mean(axis=1)
     return batches
 
 
-def _mser(batches: NDArray[np.float64]) -> tuple[int, bool]:
+def mser(batches: NDArray[np.float64]) -> tuple[int, bool]:
     """How many batches to cut so that the standard error of the rest's mean is least; at most half of them."""
     n = len(batches)
     if n < _LEAST_BATCHES:
@@ -87,7 +94,7 @@ def _mser(batches: NDArray[np.float64]) -> tuple[int, bool]:
     return cut, cut < n // 2
 
 
-def _rising(latency_ns: NDArray[np.int64]) -> bool:
+def rising(latency_ns: NDArray[np.int64]) -> bool:
     """Whether the medians of eight parts rise nearly without exception, and by a third at least.
 
     MSER-5 does not see this: it takes the quiet beginning for the steady part.
@@ -100,7 +107,7 @@ def _rising(latency_ns: NDArray[np.int64]) -> bool:
     return bool(pairs.mean() >= _RISING_KENDALL and medians[-2:].mean() > 4 / 3 * medians[:2].mean())
 
 
-def _backlog(log: RequestLog, limit_ms: float) -> tuple[bool, bool]:
+def backlog(log: RequestLog, limit_ms: float, rate_per_s: float) -> tuple[bool, bool]:
     """Whether over 3 x rate x limit requests were waiting all through the last second, and more and more."""
     scheduled = log.scheduled_ns
     if len(scheduled) < _LEAST_BACKLOG:
@@ -113,7 +120,7 @@ def _backlog(log: RequestLog, limit_ms: float) -> tuple[bool, bool]:
     later = np.sort(log.done_ns[log.done_ns > times[0]])
     done = len(scheduled) - len(later) + np.searchsorted(later, times, side="right")
     waiting = due - done
-    threshold = max(_LEAST_BACKLOG, 3e-3 * limit_ms * len(scheduled) / (end_ns / 1e9))
+    threshold = max(_LEAST_BACKLOG, 3e-3 * limit_ms * rate_per_s)
     backed_up = bool(waiting.min() > threshold)
     thirds = [part.mean() for part in np.array_split(waiting, 3)]
     return backed_up, backed_up and bool(thirds[0] < thirds[1] < thirds[2])

@@ -78,6 +78,11 @@ class WebDashboard:
         """Show the requests of the growing log that have not been shown yet."""
         rows = log.rows(self._shown, min(len(log), self._shown + _MOST_ROWS))
         self._shown += len(rows)
+        self.show(rows, timeout_ns)
+
+    def show(self, log: RequestLog, timeout_ns: int) -> None:
+        """Show these requests, at most 20,000 of them."""
+        rows = log.rows(0, min(len(log), _MOST_ROWS))
         latency_ms = rows.latency_charged_ns(timeout_ns) / _NS_PER_MS
         self._send(
             {

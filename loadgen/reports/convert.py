@@ -19,7 +19,7 @@ from loadgen.reports.record import (
 )
 
 if TYPE_CHECKING:
-    from loadgen.measurement import Measurement, RequestLog
+    from loadgen.measurement import Measurement
     from loadgen.order import Order
     from loadgen.plan import Arrivals, Target
     from loadgen.server_stats import ServerTimings
@@ -65,8 +65,8 @@ def load_record(order: Order, *, machines: int = 1) -> LoadRecord:
 
 def measurement_record(
     seen: Measurement,
-    log: RequestLog,
     *,
+    least_ms: float | None,
     target: Target,
     plan: LoadPlan | ClosedLoopPlan,
     bounds_ms: tuple[float | None, float | None],
@@ -84,7 +84,7 @@ def measurement_record(
         else mean_level(plan.arrivals) * seen.planned_rate_per_s,
         achieved_rate_per_s=_known(seen.achieved_rate_per_s) or 0.0,
         duration_s=seen.duration_s,
-        latency_min_ms=float(log.latency_ns.min()) / 1e6 if len(log) else None,
+        latency_min_ms=least_ms,
         latency_mean_ms=_known(seen.mean_ms),
         latency_p50_ms=_known(seen.p50_ms),
         latency_p90_ms=_known(seen.p90_ms),
@@ -106,6 +106,7 @@ def measurement_record(
         network_and_client_ms=None if seen.server is None else _known(seen.mean_ms - seen.server.total_ms),
         gpu=None if seen.gpu is None else GpuRecord(**asdict(seen.gpu)),
         problems=tuple(seen.problems),
+        percentiles_from=seen.percentiles_from,
     )
 
 

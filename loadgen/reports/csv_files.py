@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadgen.measurement import percentiles_ns
+from loadgen.tally import SO_FAR as QUANTILES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     from loadgen.measurement import RequestLog
     from loadgen.reports.record import LoadTestRecord
+    from loadgen.tally import Tally
 
-QUANTILES = (0.5, 0.66, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 0.9999, 1.0)
 PERCENTILE_NAMES = tuple(f"{100 * quantile:.6g}%" for quantile in QUANTILES)
 STATS_COLUMNS = (
     "Type", "Name", "Request Count", "Failure Count", "Median Response Time", "Average Response Time",
@@ -47,15 +48,20 @@ def stats_csv(record: LoadTestRecord, log: RequestLog) -> str:
     """`PREFIX_stats.csv`: the model, and the same figures again as `Aggregated`, as Locust has it."""
     latency = log.latency_charged_ns(_timeout_ns(record))
     failures = int(np.count_nonzero(log.failed))
+    if not len(latency):
+        return _stats(record, 0, 0, [0, 0, 0, 0], [_NOT_AVAILABLE] * len(QUANTILES))
+    mean, least = float(latency.mean()), int(latency.min())
+    percentiles = [_ms(ns) for ns in percentiles_ns(latency, QUANTILES)]
+    return _stats(
+        record, len(log), failures, [percentiles[0], _ms(mean), _ms(least), percentiles[-1]], percentiles
+    )
+
+
+def _stats(
+    record: LoadTestRecord, n: int, failures: int, summary: Sequence[object], figures: Sequence[object]
+) -> str:
     seconds = _seconds(record)
-    figures: list[object] = [_NOT_AVAILABLE] * len(QUANTILES)
-    summary: list[object] = [0, 0, 0, 0]
-    if len(latency):
-        mean, least = float(latency.mean()), int(latency.min())
-        percentiles = [_ms(ns) for ns in percentiles_ns(latency, QUANTILES)]
-        figures = list(percentiles)
-        summary = [percentiles[0], _ms(mean), _ms(least), percentiles[-1]]
-    middle = [len(log), failures, *summary, _mean_size(record), len(log) / seconds, failures / seconds, *figures]
+    middle = [n, failures, *summary, _mean_size(record), n / seconds, failures / seconds, *figures]
     return _table(
         STATS_COLUMNS, [[_protocol(record), record.target.model_name, *middle], ["", "Aggregated", *middle]]
     )
@@ -76,6 +82,46 @@ def failures_csv(record: LoadTestRecord, log: RequestLog) -> str:
         times = log.done_ns[log.outcome == kind]
         seen = [f"{started + ns / 1e9:.3f}" for ns in (times.min(), times.max())]
         rows.append([_protocol(record), record.target.model_name, outcome_name(int(kind)), len(times), *seen])
+    return _table(FAILURE_COLUMNS, rows)
+
+
+def stats_csv_of_tally(record: LoadTestRecord, tally: Tally) -> str:
+    """`PREFIX_stats.csv` of a run of which only a tally was kept."""
+    times = tally.latency
+    if not len(times):
+        return _stats(record, 0, 0, [0, 0, 0, 0], [_NOT_AVAILABLE] * len(QUANTILES))
+    percentiles = [_ms(ns) for ns in times.percentiles_ns(QUANTILES)]
+    summary = [percentiles[0], _ms(times.mean_ns), _ms(times.least_ns), _ms(times.greatest_ns)]
+    return _stats(record, len(times), tally.failures, summary, percentiles)
+
+
+def history_csv_of_tally(record: LoadTestRecord, tally: Tally) -> str:
+    """`PREFIX_stats_history.csv`, a line for each of the tally's bins instead of each second."""
+    started = int(record.started_at.timestamp())
+    least = _ms(tally.latency.least_ns) if len(tally) else 0
+    rows, most_ns = [], 0
+    for each in tally.bins:
+        so_far = [_ms(ns) for ns in each.so_far_ns]
+        most_ns = max(most_ns, each.max_ns)
+        rows.append([
+            started + math.ceil((each.number + 1) * tally.bin_s), record.load.concurrency or 0, "", "Aggregated",
+            each.n / tally.bin_s, each.failures / tally.bin_s, *so_far, each.so_far_n, each.so_far_failures,
+            so_far[0], _ms(each.so_far_mean_ns), least, _ms(most_ns), _mean_size(record),
+        ])  # fmt: skip
+    return _table(HISTORY_COLUMNS, rows)
+
+
+def failures_csv_of_tally(record: LoadTestRecord, tally: Tally) -> str:
+    """`PREFIX_failures.csv` of a run of which only a tally was kept."""
+    from loadgen.outcomes import outcome_name
+
+    started = record.started_at.timestamp()
+    rows = [
+        [_protocol(record), record.target.model_name, outcome_name(outcome), kind.n]
+        + [f"{started + ns / 1e9:.3f}" for ns in (kind.first_ns, kind.last_ns)]
+        for outcome, kind in sorted(tally.outcomes.items())
+        if outcome
+    ]
     return _table(FAILURE_COLUMNS, rows)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.measurement import RequestLog, percentiles_ns
 from loadgen.reports.record import CurveRecord, TimelineRecord
+
+if TYPE_CHECKING:
+    from loadgen.tally import Tally
 
 _NS_PER_MS = 1e6
 _MOST_BINS = 150
@@ -23,11 +27,26 @@ def curve_of(log: RequestLog, timeout_ns: int) -> CurveRecord | None:
     """
     if not len(log):
         return None
-    decades = math.log10(len(log))
+    shares = _shares(len(log))
+    return _curve(shares, percentiles_ns(log.latency_charged_ns(timeout_ns), shares))
+
+
+def curve_of_tally(tally: Tally) -> CurveRecord | None:
+    """The same of a run of which only a tally was kept."""
+    if not len(tally):
+        return None
+    shares = _shares(len(tally))
+    return _curve(shares, tally.latency.percentiles_ns(shares))
+
+
+def _shares(n: int) -> list[float]:
+    decades = math.log10(n)
     steps = max(1, math.ceil(decades * _POINTS_PER_DECADE))
-    shares = [0.0] + [1 - 10 ** -(decades * step / steps) for step in range(1, steps)] + [1.0]
-    latencies = percentiles_ns(log.latency_charged_ns(timeout_ns), shares)
-    return CurveRecord(quantile=tuple(shares), latency_ms=tuple(ns / _NS_PER_MS for ns in latencies))
+    return [0.0] + [1 - 10 ** -(decades * step / steps) for step in range(1, steps)] + [1.0]
+
+
+def _curve(shares: list[float], latencies_ns: list[int]) -> CurveRecord:
+    return CurveRecord(quantile=tuple(shares), latency_ms=tuple(ns / _NS_PER_MS for ns in latencies_ns))
 
 
 def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> TimelineRecord | None:
@@ -50,6 +69,25 @@ def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> Timeline
         p50_ms=p50,
         p99_ms=p99,
         max_ms=top,
+    )
+
+
+def timeline_of_tally(tally: Tally, duration_s: float) -> TimelineRecord | None:
+    """The same of a run of which only a tally was kept, in the tally's bins."""
+    if not len(tally):
+        return None
+    found = {each.number: each for each in tally.bins}
+    bins = [found.get(number) for number in range(max(found) + 1)]
+    widths = [tally.bin_s] * len(bins)
+    widths[-1] = max(1e-3, min(tally.bin_s, duration_s - tally.bin_s * (len(bins) - 1)))
+    return TimelineRecord(
+        bin_s=tally.bin_s,
+        start_s=tuple(round(number * tally.bin_s, 6) for number in range(len(bins))),
+        due_per_s=tuple(each.n / width if each else 0.0 for each, width in zip(bins, widths, strict=True)),
+        failures=tuple(each.failures if each else 0 for each in bins),
+        p50_ms=tuple(each.p50_ns / _NS_PER_MS if each else None for each in bins),
+        p99_ms=tuple(each.p99_ns / _NS_PER_MS if each else None for each in bins),
+        max_ms=tuple(each.max_ns / _NS_PER_MS if each else None for each in bins),
     )
 
 

@@ -115,6 +115,8 @@ def _traffic(record: LoadTestRecord, measured: MeasurementRecord) -> str:
             f"{words.percent(measured.client_cpu_share)} of a core at most, {measured.client_cpu_s:.2f} s in all",
         ),
     ]
+    if (note := words.percentiles_note(measured)) is not None:
+        rows.append(("Figures", note))
     if measured.error_example:
         rows.insert(2, ("First error", measured.error_example))
     if measured.gpu is not None and measured.gpu.utilization is not None:

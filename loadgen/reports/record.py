@@ -116,7 +116,7 @@ class GpuRecord(Record):
 
 class MeasurementRecord(Record):
     """The figures of the run. Latency counts from the scheduled send time; failed requests count at the
-    time-out or later. Percentiles are exact: each is a time that one request really had.
+    time-out or later.
     """
 
     requests: int
@@ -148,6 +148,11 @@ class MeasurementRecord(Record):
     network_and_client_ms: float | None = Field(description="Mean client latency minus Triton's own time.")
     gpu: GpuRecord | None
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
+    percentiles_from: Literal["every request", "histogram"] = Field(
+        default="every request",
+        description="Exact, each a time that one request really had; or from HdrHistogram with three significant "
+        "digits, where there were too many requests to keep every time.",
+    )
 
 
 class TimelineRecord(Record):

@@ -113,6 +113,8 @@ def _figures(record: LoadTestRecord, measured: MeasurementRecord) -> Table:
         f"send lag p50 {words.ms(measured.send_lag_p50_ms)}, p99 {words.ms(measured.send_lag_p99_ms)} ms; busiest "
         f"process {words.percent(measured.client_cpu_share)} of a core",
     )
+    if (note := words.percentiles_note(measured)) is not None:
+        table.add_row("figures", note)
     for problem in measured.problems:
         table.add_row(Text("problem", style="bold magenta"), Text(problem))
     for note in record.notes:

@@ -111,6 +111,13 @@ def traffic_in_words(measured: MeasurementRecord) -> str:
     return f"{measured.requests:,} in {seconds(measured.duration_s)}: {seen}/s{plan}"
 
 
+def percentiles_note(measured: MeasurementRecord) -> str | None:
+    """Where percentiles come from, if not from every request's own time."""
+    if measured.percentiles_from == "every request":
+        return None
+    return "percentiles are HdrHistogram's, to three digits: too many requests to keep every time"
+
+
 def errors_in_words(record: LoadTestRecord) -> str:
     """`none`, or how many of which kind."""
     measured = record.measurement

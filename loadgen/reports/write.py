@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from loadgen.measurement import RequestLog
     from loadgen.order import Outputs
     from loadgen.reports.record import LoadTestRecord
+    from loadgen.tally import Tally
 
 
 class ReportNotWritten(BadInput):
@@ -40,10 +41,15 @@ def check_writable(outputs: Outputs) -> None:
         (path.parent / f".{path.name}.probe").unlink()
 
 
-def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Outputs) -> list[ReportNotWritten]:
-    """Write what was asked for; returns an error for each file that could not be written."""
+def write_reports(
+    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs, *, tally: Tally | None = None
+) -> list[ReportNotWritten]:
+    """Write what was asked for; returns an error for each file that could not be written.
+
+    `tally`: what was kept of a run instead of its log.
+    """
     problems = []
-    for option, path, text in _texts(record, log, outputs):
+    for option, path, text in _texts(record, log, outputs, tally):
         try:
             write_atomically(path, text())
         except OSError as error:
@@ -67,7 +73,7 @@ def _paths(outputs: Outputs) -> dict[str, Path]:
 
 
 def _texts(
-    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs
+    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs, tally: Tally | None
 ) -> list[tuple[str, Path, Callable[[], str]]]:
     """(option, path, what makes its text) of each file; a format's libraries are loaded when it is wanted."""
 
@@ -89,17 +95,25 @@ def _texts(
     if outputs.junit is not None:
         found.append(("--junit", outputs.junit, junit))
     if outputs.csv_prefix is not None and log is not None:
-        from loadgen.reports import csv_files
-
-        rows = log
-        for ending, table in (
-            ("_stats.csv", csv_files.stats_csv),
-            ("_stats_history.csv", csv_files.history_csv),
-            ("_failures.csv", csv_files.failures_csv),
-        ):
-            path = _with_ending(outputs.csv_prefix, ending)
-            found.append(("--csv", path, lambda table=table: table(record, rows)))  # type: ignore[misc]
+        for ending, text in _csv_texts(record, log, tally).items():
+            found.append(("--csv", _with_ending(outputs.csv_prefix, ending), text))
     return found
+
+
+def _csv_texts(record: LoadTestRecord, log: RequestLog, tally: Tally | None) -> dict[str, Callable[[], str]]:
+    from loadgen.reports import csv_files
+
+    if tally is not None:
+        return {
+            "_stats.csv": lambda: csv_files.stats_csv_of_tally(record, tally),
+            "_stats_history.csv": lambda: csv_files.history_csv_of_tally(record, tally),
+            "_failures.csv": lambda: csv_files.failures_csv_of_tally(record, tally),
+        }
+    return {
+        "_stats.csv": lambda: csv_files.stats_csv(record, log),
+        "_stats_history.csv": lambda: csv_files.history_csv(record, log),
+        "_failures.csv": lambda: csv_files.failures_csv(record, log),
+    }
 
 
 def _with_ending(prefix: Path, ending: str) -> Path:

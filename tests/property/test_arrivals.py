@@ -2,13 +2,23 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.arrivals import peak_rate_per_s, recorded_duration_s, recorded_rate_per_s, schedule, split
+from loadgen.arrivals import (
+    PIECE,
+    peak_rate_per_s,
+    recorded_duration_s,
+    recorded_rate_per_s,
+    schedule,
+    schedule_pieces,
+    split,
+    split_pieces,
+)
 from loadgen.plan import Arrivals, LoadPlan
 
 LEVELS = st.floats(0.0, 4.0)
@@ -59,6 +69,29 @@ def test_the_union_of_all_parts_is_the_schedule(plan, parts):
     times = schedule(plan)
     union = np.concatenate([split(times, part, parts) for part in range(parts)])
     assert np.array_equal(np.sort(union), times)
+
+
+@given(PLANS, st.integers(1, 7))
+@settings(max_examples=50, deadline=None)
+def test_parts_of_pieces_are_pieces_of_parts(plan, parts):
+    times = schedule(plan)
+    # As if it came in pieces of any size: lengths 1, 2, 3, ...
+    edges = np.cumsum(np.arange(int(math.sqrt(2 * len(times)))))
+    for part in range(parts):
+        pieces = split_pieces(iter(np.split(times, edges)), part, parts)
+        assert np.array_equal(np.concatenate(list(pieces)), split(times, part, parts))
+
+
+@pytest.mark.parametrize("kind", ["poisson", "constant", "gamma", "trace"])
+def test_a_long_schedule_comes_in_pieces_without_a_seam(kind):
+    rate = 1e5
+    arrivals = Arrivals(kind=kind, times_s=(0.0, 1e-5, 2e-5) if kind == "trace" else ())
+    pieces = list(schedule_pieces(LoadPlan(rate_per_s=rate, duration_s=8, seed=3, arrivals=arrivals)))
+    assert len(pieces) > 2
+    assert max(map(len, pieces)) <= PIECE
+    assert sum(map(len, pieces)) == pytest.approx(8 * rate, abs=5 * math.sqrt(8 * rate))
+    gaps = [later[0] - earlier[-1] for earlier, later in pairwise(pieces) if len(later)]
+    assert all(0 <= gap < 20 / rate * 1e9 for gap in gaps)
 
 
 @given(PLANS.filter(lambda plan: plan.arrivals.kind in ("poisson", "constant", "trace")))

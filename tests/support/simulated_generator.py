@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,15 @@ import numpy as np
 
 from loadgen.arrivals import schedule
 from loadgen.errors import TargetRefused
-from loadgen.measurement import ClientUse, RequestLog
+from loadgen.measurement import ClientUse, RequestLog, no_rows
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.runner import LoadRun
-from loadgen.summary import measurement_of
+from loadgen.summary import measurement_of, measurement_of_tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from loadgen.tally import Tally
 
 _WATCH_EVERY_NS = 500_000_000
 
@@ -42,11 +45,14 @@ class SimulatedGenerator:
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Callable[[RequestLog], bool] | None = None,
+        tally: Tally | None = None,
     ) -> LoadRun:
         if target.model_name == "absent":
             raise TargetRefused("absent is not loaded.\nLoad it.")
         self.plans.append(plan)
         log = self._log(plan)
+        if tally is not None:
+            return self._counted(log, plan, tally, watch)
         stopped = False
         for now_ns in range(_WATCH_EVERY_NS, round(plan.duration_s * 1e9), _WATCH_EVERY_NS):
             waiting = np.flatnonzero((log.scheduled_ns >= now_ns) | (log.done_ns > now_ns))
@@ -63,6 +69,20 @@ class SimulatedGenerator:
             stopped=stopped,
         )
         return LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
+
+    def _counted(
+        self, log: RequestLog, plan: LoadPlan | ClosedLoopPlan, tally: Tally, watch: Callable | None
+    ) -> LoadRun:
+        stopped = False
+        for second in range(math.ceil(plan.duration_s)):
+            rows = log.between(second, second + 1)
+            tally.add(rows)
+            if watch is not None and watch(rows):
+                stopped = True
+                break
+        client = ClientUse(cpu_share=0.1, cpu_s=0.1, bytes_sent=0, bytes_received=0, connections_opened=1)
+        measurement = measurement_of_tally(tally, plan, client=client, stopped=stopped)
+        return LoadRun(log=no_rows(), measurement=measurement, stopped="watch" if stopped else None, tally=tally)
 
     def _log(self, plan: LoadPlan | ClosedLoopPlan) -> RequestLog:
         due = self._closed(plan) if isinstance(plan, ClosedLoopPlan) else schedule(plan)

@@ -155,6 +155,48 @@ def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
             assert worker.wait(timeout=20) == 0
 
 
+COUNTED = """
+import json, sys
+import locust
+from loadgen.distributed import DistributedGenerator
+from loadgen.plan import LoadPlan, Target
+from loadgen.tally import Tally
+
+plan = LoadPlan(rate_per_s=300, duration_s=4.0, seed=6, timeout_s=1.0)
+tally = Tally(timeout_s=1.0, limits_ms=[50.0], bin_s=1.0)
+looks = []
+with DistributedGenerator(host="127.0.0.1", port=int(sys.argv[2]), workers=2) as several:
+    several.wait_for_workers(lambda: False)
+    run = several.run(
+        Target(url=sys.argv[1], model_name="delay"), plan, tally=tally,
+        watch=lambda log: bool(looks.append(log.scheduled_ns.tolist())),
+    )
+print(json.dumps({
+    "n": run.measurement.n, "server": run.measurement.server.requests, "problems": run.measurement.problems,
+    "p50_ms": run.measurement.p50_ms, "looks": looks, "blocks": int(tally.blocks.counts(0).sum()),
+}))
+"""
+
+
+def test_the_master_of_a_load_too_long_to_keep_counts_what_comes_and_drops_it() -> None:
+    port = free_port()
+    with fake_triton("--delay-ms", "3") as server, workers(port, (), ()):
+        done = subprocess.run(
+            [sys.executable, "-c", COUNTED, server.url, str(port)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+    seen = json.loads(done.stdout)
+    planned = schedule(LoadPlan(rate_per_s=300, duration_s=4.0, seed=6)).tolist()
+    assert seen["n"] == seen["server"] == len(planned)
+    counted = [due for look in seen["looks"] for due in look]
+    assert counted == planned[: len(counted)]  # the union of two workers, in the order of the plan
+    assert len(counted) > 0.5 * len(planned)
+    assert 3.0 <= seen["p50_ms"] < 4.0
+
+
 def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:
     port = free_port()
     environment = {**os.environ, "TOKEN": "s3cret"}

@@ -17,6 +17,8 @@ from simulated_queues import (
 )
 
 from loadgen.certify import Verdict, certify
+from loadgen.certify_tally import certify_tally
+from loadgen.tally import Tally
 
 DURATION_S = {
     SLOW_EXPONENTIAL: 60,
@@ -63,6 +65,27 @@ def test_a_promise_at_the_knee_is_false_at_most_once_in_twenty():
     wrong = {queue.name: answers(queue, queue.rate_at_limit_per_s, seed=1, runs=RUNS)["kept"] for queue in QUEUES}
     assert sum(wrong.values()) <= 0.05 * RUNS * len(QUEUES), wrong
     assert max(wrong.values()) <= at_most(0.05, RUNS), wrong
+
+
+def test_a_promise_from_a_tally_is_false_no_more_often() -> None:
+    """A run that is too long for memory is judged on blocks of time: at the knee, and well below it."""
+    false = sum(tally_answers(queue, 1.0, seed=8, runs=40)["kept"] for queue in QUEUES)
+    assert false <= at_most(0.05, 40 * len(QUEUES))
+    true = [tally_answers(queue, 0.8, seed=9, runs=10)["kept"] for queue in (FAST_EXPONENTIAL, BATCHING_GPU)]
+    assert min(true) >= 5
+    assert tally_answers(FAST_EXPONENTIAL, 1.6, seed=10, runs=10)["broken"] == 10
+
+
+def tally_answers(queue: Queue, load: float, *, seed: int, runs: int) -> Counter:
+    """The answers at the end of each run, which has been added in pieces of a second."""
+    found: Counter = Counter()
+    duration_s = DURATION_S[queue]
+    for log in queue.logs(load * queue.rate_at_limit_per_s, duration_s, seed=seed, runs=runs):
+        tally = Tally(timeout_s=3600.0, limits_ms=[queue.limit_ms], bin_s=1000.0)
+        for second in range(duration_s):
+            tally.add(log.between(second, second + 1))
+        found[certify_tally(tally, limit_ms=queue.limit_ms).answer] += 1
+    return found
 
 
 @pytest.mark.parametrize("queue", QUEUES, ids=lambda queue: queue.name)

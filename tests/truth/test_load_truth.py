@@ -14,6 +14,7 @@ from fake_triton import fake_triton
 from loadgen.arrivals import schedule
 from loadgen.plan import Arrivals, ClosedLoopPlan, LoadPlan, Target
 from loadgen.runner import LoadGenerator, LoadRun
+from loadgen.tally import Tally
 
 pytestmark = pytest.mark.system
 
@@ -42,6 +43,49 @@ def test_a_fixed_delay_is_measured_to_half_a_millisecond(generator: LoadGenerato
         assert 0 < np.quantile(service_ms, quantile) - np.quantile(kept_ms, quantile) < 0.5
     assert measured.measurement.p50_ms == pytest.approx(delay_ms, abs=0.5)
     assert measured.measurement.p99_ms >= delay_ms
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_answers_that_stay_in_the_kernel_count_from_when_they_came(generator: LoadGenerator, tls: bool) -> None:
+    """At 400/s each answer is there 1.5 ms before the next send, when it is taken: it took 1 ms, not 2.5."""
+    plan = LoadPlan(rate_per_s=400, duration_s=2.0, seed=12, arrivals=Arrivals(kind="constant"))
+    with fake_triton("--delay-ms", "1", *(["--tls"] if tls else [])) as server:
+        target = Target(url=server.url, model_name="delay", insecure=tls)
+        measured = generator.run(target, plan)
+        kept_ms = np.array(server.document("/kept")["kept_ns"][1:]) / 1e6
+    service_ms = measured.log.service_ns / 1e6
+    assert 0 < np.median(service_ms) - np.median(kept_ms) < 0.5
+    assert (np.sort(service_ms) >= np.sort(kept_ms)).all()
+
+
+def test_large_answers_are_taken_at_once(generator: LoadGenerator) -> None:
+    """They would fill the socket's buffer and hold the server up; the measured time would be the client's own."""
+    plan = LoadPlan(rate_per_s=300, duration_s=2.0, seed=13, arrivals=Arrivals(kind="constant"))
+    with fake_triton("--delay-ms", "1", "--answer-bytes", "1000000") as server:
+        measured = run(generator, server.url, plan)
+    assert measured.measurement.errors == {}
+    assert np.median(measured.log.service_ns / 1e6) < 2.5
+
+
+def test_a_closed_loop_asks_again_as_soon_as_it_has_its_answer(generator: LoadGenerator) -> None:
+    with fake_triton("--delay-ms", "1") as server:
+        measured = run(generator, server.url, ClosedLoopPlan(concurrency=1, duration_s=2.0)).measurement
+    assert measured.n > 1000  # 2000 without any overhead; 400 if it slept 4 ms after each
+
+
+def test_a_load_that_is_counted_instead_of_kept_says_the_same(generator: LoadGenerator) -> None:
+    plan = LoadPlan(rate_per_s=500, duration_s=3.0, seed=14, timeout_s=1.0)
+    tally = Tally(timeout_s=1.0, limits_ms=[50.0], bin_s=1.0)
+    looks: list[int] = []
+    with LoadGenerator(processes=2) as several, fake_triton("--delay-ms", "3") as server:
+        target = Target(url=server.url, model_name="delay")
+        counted = several.run(target, plan, tally=tally, watch=lambda log: bool(looks.append(len(log))))
+        kept_ms = np.array(server.document("/kept")["kept_ns"][2:]) / 1e6  # each process tried one request
+    assert counted.measurement.n == len(tally) == len(kept_ms) == len(schedule(plan))
+    assert len(counted.log) == 0
+    assert counted.measurement.errors == {}
+    assert 0 < counted.measurement.p50_ms - np.median(kept_ms) < 0.5
+    assert 0.5 * len(tally) < sum(looks) <= len(tally)
 
 
 def test_latency_is_service_time_plus_send_lag_for_every_request(generator: LoadGenerator) -> None:

@@ -1,5 +1,6 @@
 """The flow of a load test, against a simulated server: what each kind of run amounts to."""
 
+import csv
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
@@ -13,9 +14,10 @@ from loadgen.arguments import Arguments, order_from_arguments
 from loadgen.compare import read_baseline
 from loadgen.live import LiveView
 from loadgen.loadtest import find_out, record_of
-from loadgen.order import Order
+from loadgen.order import Order, Outputs
 from loadgen.plan import LoadPlan
 from loadgen.reports.record import LoadTestRecord
+from loadgen.reports.write import write_reports
 
 QUICK = Arguments(url="http://127.0.0.1:9", model="m", rate=200.0, limits=(("p99", "50ms"),), duration="20s")
 
@@ -51,6 +53,43 @@ def test_a_limit_that_holds_is_kept() -> None:
     assert record.measurement.requests == pytest.approx(4000, rel=0.1)
     assert record.timeline is not None
     assert record.curve is not None
+
+
+@pytest.mark.parametrize(("delay_ms", "outcome"), [(2.0, "kept"), (60.0, "broken")])
+def test_a_load_too_long_to_keep_every_request_is_judged_from_counts(
+    tmp_path: Path, delay_ms: float, outcome: str
+) -> None:
+    generator = SimulatedGenerator(delay_ms=delay_ms, failing=0.01 if outcome == "broken" else 0.0)
+    given = replace(order(duration="60s", max_errors="1%"), most_kept=1000)
+    with LiveView(Console(file=StringIO()), timeout_s=10.0, limit_ms=None) as view:
+        finding = find_out(given, generator, view, lambda: False)
+    record = record_of(given, finding, notes=(), started_at=datetime.now(UTC))
+    assert record.outcome == outcome
+    assert record.measurement is not None
+    assert record.measurement.percentiles_from == "histogram"
+    assert record.measurement.latency_p50_ms == pytest.approx(delay_ms, rel=1.1e-3)
+    assert record.measurement.latency_p99_low_ms is not None
+    assert record.curve is not None
+    assert record.timeline is not None
+    assert sum(record.timeline.due_per_s) * record.timeline.bin_s == pytest.approx(record.measurement.requests)
+    assert finding.run is not None
+    outputs = Outputs(csv_prefix=tmp_path / "long", html=tmp_path / "long.html")
+    assert write_reports(record, finding.run.log, outputs, tally=finding.run.tally) == []
+    history = list(csv.DictReader((tmp_path / "long_stats_history.csv").read_text().splitlines()))
+    assert int(history[-1]["Total Request Count"]) == record.measurement.requests
+    stats = list(csv.DictReader((tmp_path / "long_stats.csv").read_text().splitlines()))
+    assert float(stats[0]["99%"]) == pytest.approx(record.measurement.latency_p99_ms, rel=1e-3)
+    failures = list(csv.DictReader((tmp_path / "long_failures.csv").read_text().splitlines()))
+    assert sum(int(row["Occurrences"]) for row in failures) == record.measurement.failures
+    assert "HdrHistogram" in (tmp_path / "long.html").read_text()
+
+
+def test_fail_fast_stops_a_load_that_is_counted() -> None:
+    given = replace(order(duration="600s", fail_fast=True), most_kept=1000)
+    record = carried_out(given, SimulatedGenerator(delay_ms=60.0))
+    assert record.outcome == "broken"
+    assert record.measurement is not None
+    assert record.measurement.duration_s < 100
 
 
 def test_a_limit_that_does_not_hold_is_broken() -> None:
