@@ -58,10 +58,8 @@ def bursts(
         return None
     edges = np.searchsorted(scheduled_ns, start_ns + np.arange(blocks + 1) * block_ns)
     counts = np.diff(edges)
-    latency_ns = latency_ns[edges[0] : edges[-1]]
-    block_of = np.repeat(np.arange(blocks), counts)
-    levels = _levels(latency_ns, limit_ns)
-    slower = np.stack([np.bincount(block_of[latency_ns > level], minlength=blocks) for level in levels])
+    levels = _levels(latency_ns[edges[0] : edges[-1]], limit_ns)
+    slower = np.stack([sums_between((latency_ns > level).view(np.uint8), edges) for level in levels])
     return _bursts(counts, slower, n / span_ns * 1e9, limit_ns)
 
 
@@ -81,9 +79,7 @@ def bursts_of_blocks(
     return _bursts(counts, slower, float(counts.mean()) / block_ns * 1e9, limit_ns)
 
 
-def _bursts(
-    counts: NDArray[np.int64], slower: NDArray[np.int64], rate_per_s: float, limit_ns: int
-) -> Bursts:
+def _bursts(counts: NDArray[np.int64], slower: NDArray[np.int64], rate_per_s: float, limit_ns: int) -> Bursts:
     vif = float(_inflation(counts.astype(float), slower.astype(float)).max())
     vif = max(vif, 2 * least_burst(rate_per_s, limit_ns / 1e6))
     return Bursts(vif=max(1.0, vif), size=max(1.0, vif / 2), size_to_break=max(1.0, vif / 6))
@@ -92,6 +88,15 @@ def _bursts(
 def least_burst(rate_per_s: float, limit_ms: float) -> float:
     """Violations in a burst that are assumed at the least: a quarter of the limit's worth of requests."""
     return rate_per_s * limit_ms / 4000
+
+
+def sums_between(values: NDArray[np.int64] | NDArray[np.uint8], edges: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The sum of the values from each edge to the next, 0 where there are none; takes no memory for the values."""
+    sums = np.zeros(len(edges) - 1, np.int64)
+    filled = edges[1:] > edges[:-1]
+    if filled.any():
+        sums[filled] = np.add.reduceat(values[: edges[-1]], edges[:-1][filled], dtype=np.int64)
+    return sums
 
 
 def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:

@@ -104,7 +104,8 @@ def certify(
     """
     promise = Promise(limit_ms=limit_ms, quantile=quantile, confidence=confidence)
     steady = steady_state(log, limit_ms=limit_ms, warmup_s=warmup_s)
-    latency_ns = np.where(log.failed, _FAILED_NS, log.latency_ns)
+    latency_ns = log.latency_ns
+    latency_ns[log.failed] = _FAILED_NS
     return verdict_of_steady(steady, lambda start_ns: _judge(promise, log.scheduled_ns, latency_ns, start_ns))
 
 
