@@ -19,7 +19,7 @@ from loadgen.outcomes import (
     outcome_of_grpc,
     outcome_of_http,
 )
-from loadgen.poller import WRITE, Poller
+from loadgen.poller import READ, WRITE, Poller
 from loadgen.streams import Address, Stream, TlsStream
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def status_of(fields: Sequence[Field]) -> tuple[int, str]:
 class _Connection:
     """An HTTP/2 connection and its place in the poller."""
 
-    __slots__ = ("events", "fd", "http2", "ready", "stream")
+    __slots__ = ("events", "fd", "http2", "plain", "ready", "stream")
 
     def __init__(
         self, stream: Stream, head: RequestHead, buffer: ReadBuffer, ended: Callable[[Call, bool], None]
@@ -79,6 +79,7 @@ class _Connection:
         self.fd = stream.fileno()
         self.ready = False
         self.events = WRITE
+        self.plain = not stream.hides_data
         self.http2 = Http2Connection(stream, head, buffer, ended)
 
     @property
@@ -130,10 +131,10 @@ class GrpcWire:
             return False
         if self._unsettled:
             self._unsettled = self.connecting > 0
-        in_flight = self.in_flight.values()
-        return not self._unsettled and all(
-            place is not None and place[0].http2.idle_but_for_one for place in in_flight
-        )
+        for place in self.in_flight.values():
+            if place is None or not place[0].http2.idle_but_for_one:
+                return False
+        return not self._unsettled
 
     @property
     def bytes_sent(self) -> int:
@@ -181,6 +182,8 @@ class GrpcWire:
                     connection.http2.flush()
                 if events & ~WRITE:
                     self._receive(connection)
+                if connection.plain and connection.events == READ and not connection.http2.wants_to_write:
+                    return  # there is nothing else that could be waited for
             self._watch(connection)
         except OSError as error:
             self._broken(connection, error)

@@ -120,7 +120,7 @@ class Http2Connection:
         if block is self._head.first:
             self._block = self._head.later
         call = self.calls[stream_id] = Call(row, self._initial_window, keep_answer=keep_answer)
-        head = frame(HEADERS, END_HEADERS, stream_id, block)
+        head = FRAME.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS, stream_id) + block
         if (
             not self._outgoing
             and size <= self._most_data
@@ -128,7 +128,8 @@ class Http2Connection:
             and size <= self._initial_window
         ):
             self._window -= size
-            self._write(b"".join((head, frame_head(size, DATA, END_STREAM, stream_id), message)))
+            data_head = FRAME.pack(size >> 8, size & 0xFF, DATA, END_STREAM, stream_id)
+            self._write(b"".join((head, data_head, message)))
         else:
             call.unsent = memoryview(message)
             self._outgoing += head
@@ -295,7 +296,8 @@ class Http2Connection:
             self._window += more
         elif stream_id in self.calls:
             self.calls[stream_id].window += more
-        self._send_waiting()
+        if self._waiting:
+            self._send_waiting()
 
     def _send_waiting(self) -> None:
         for stream_id, call in list(self._waiting.items()):

@@ -30,8 +30,8 @@ class RequestLog:
     """The times of n requests, in ns since the run's start, in the order of their schedule.
 
     `scheduled_ns` is when the plan wanted the request to leave, `sent_ns` when its first byte was given to the
-    kernel, `done_ns` when the whole answer was there or the request was given up. `outcome` is 0 for an answer
-    and the number of the kind of failure otherwise (`loadgen.outcomes`). All of shape (n,).
+    kernel, `done_ns` when the kernel had the whole answer or the request was given up. `outcome` is 0 for an
+    answer and the number of the kind of failure otherwise (`loadgen.outcomes`). All of shape (n,).
     """
 
     scheduled_ns: NDArray[np.int64]
