@@ -24,6 +24,11 @@ class TimesHistogram:
 
     def __init__(self) -> None:
         self._histogram = HdrHistogram(1, _HIGHEST_NS, _DIGITS)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all times, and be used again: a quarter of a megabyte in a cycle of references is slow to go."""
+        self._histogram.reset()
         self._sum_ns = 0
         self._least_ns: int | None = None
         self._greatest_ns: int | None = None

@@ -76,7 +76,7 @@ class Tally:
         self._cap = max_in_flight
         self._late_ends_ns = np.zeros(0, np.int64)
         self._bins: list[Bin] = []
-        self._bin = _OpenBin(0)
+        self._bin = _OpenBin()
 
     def __len__(self) -> int:
         return len(self.latency)
@@ -161,7 +161,7 @@ class Tally:
             number = int(numbers[start])
             if number != self._bin.number:
                 self._bins += self._closed_bin()
-                self._bin = _OpenBin(number)
+                self._bin.begin(number)
             failures = int(np.count_nonzero(log.outcome[start:end]))
             self._bin.latency.add(charged_ns[start:end])
             self._bin.failures += failures
@@ -188,7 +188,11 @@ class Tally:
 
 
 class _OpenBin:
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.latency = TimesHistogram()
+        self.begin(0)
+
+    def begin(self, number: int) -> None:
+        self.number = number
+        self.latency.clear()
         self.failures = 0
