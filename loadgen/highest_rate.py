@@ -110,7 +110,7 @@ class _Bench:
 
     def on_attempt(self, attempt: Attempt) -> None:
         """A confirmation run has ended."""
-        answer = "kept" if attempt.kept else "not kept"
+        answer = "kept" if attempt.kept else "not confirmed"
         self.view.note(
             f"confirming {words.rate(attempt.rate_per_s)}/s: {answer}, {_p_text(attempt.verdict, self.limit)}"
         )
