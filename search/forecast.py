@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from search.predict import Promise, rates_at_limit, unit_arrivals
@@ -138,21 +139,26 @@ class Forecast:
 def kinds_to_profile(space: SearchSpace) -> list[Knobs]:
     """The points at which to measure service times: every kind and instance count, with the largest batch.
 
-    First those that keep all cores busy without crowding them.
+    The engines take turns, so that each is known a little before any is known well; of one engine, first the
+    points that keep all cores busy without crowding them, and those with CUDA graphs.
     """
     largest = space.max_batch_sizes[-1]
     cores = space.limits.cores
 
-    def crowding(knobs: Knobs) -> tuple[float, int]:
-        threads = int(knobs["intra_op_threads"]) or cores
-        return abs(math.log(int(knobs["instance_count"]) * threads / cores)), int(knobs["instance_count"])
+    def crowding(knobs: Knobs) -> tuple[float, int, int]:
+        threads, instances = int(knobs["intra_op_threads"]) or cores, int(knobs["instance_count"])
+        return abs(math.log(instances * threads / cores)), instances, -int(knobs.get("cuda_graphs", 0))
 
     points = [
         knobs
         for knobs in space.points()
         if knobs["max_batch_size"] == largest and int(knobs["max_queue_delay_us"]) == 0
     ]
-    return sorted(points, key=crowding)
+    queues = [
+        [one for one in sorted(points, key=crowding) if one["engine"] == engine]
+        for engine in space.axes()["engine"]
+    ]
+    return [knobs for turn in zip_longest(*queues) for knobs in turn if knobs is not None]
 
 
 def _key(knobs: Mapping[str, int | str]) -> tuple[int | str, ...]:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("tritune.guided")
 
 PROFILE_SHARE = 0.3
-"""Of the time for the search, what profiling may take; kinds that are left then are not predicted."""
+"""Of the time for the search, what profiling may take; kinds that are left then are not predicted. Every engine is
+profiled once in any case."""
 
 AT_MOST_VERIFIED = 10
 WORTH = 1.005
@@ -77,7 +78,8 @@ class Guided:
         points = sorted(kinds_to_profile(space), key=lambda knobs: not self._same_kind(knobs, first))
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
         for index, knobs in enumerate(points):
-            if self.attempts.stop() or (index > 0 and budget.elapsed_s() > until_s):
+            used_up = budget.elapsed_s() > until_s and index > len(space.engines)
+            if self.attempts.stop() or used_up or (index > 0 and not self.attempts.may_go_on()):
                 break
             if not self.forecast.profiled(knobs) and not self.forecast.outraced(str(knobs["engine"])):
                 self._profile(knobs)

@@ -1,6 +1,7 @@
 """Predictions for a space, and what a measurement does to them."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,13 @@ def test_every_kind_is_profiled_once_and_those_that_fit_the_cores_first(forecast
     assert len(kinds) == len(set(kinds)) == 4
     assert set(kinds[:2]) == {(2, 1), (1, 2)}
     assert {knobs["max_batch_size"] for knobs in points} == {64}
+
+
+def test_engines_take_turns_in_being_profiled(forecast):
+    engine = forecast.space.engines[0]
+    rivals = tuple(replace(engine, precision=precision) for precision in ("fp32", "fp16", "bf16"))
+    points = kinds_to_profile(replace(forecast.space, engines=rivals))
+    assert [str(knobs["engine"])[-4:] for knobs in points[:6]] == ["fp32", "fp16", "bf16"] * 2
 
 
 def test_only_what_was_profiled_is_predicted(forecast):
