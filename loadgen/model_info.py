@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,12 @@ class ModelInfo:
         if self.max_batch_size is not None:
             return self.max_batch_size > 0
         return all(tensor.shape[:1] == (-1,) for tensor in self.inputs)
+
+    @property
+    def least_answer_bytes(self) -> int:
+        """No answer with data is shorter: a byte for each number of the smallest outputs; texts may be empty."""
+        numbers = [tensor.shape for tensor in self.outputs if tensor.datatype != "BYTES"]
+        return sum(math.prod(max(1, size) for size in shape) for shape in numbers)
 
 
 def model_info(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelInfo:

@@ -121,7 +121,7 @@ class Server:
             return {
                 "name": "delay",
                 "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, size]}],
-                "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
+                "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, self.options.output_numbers]}],
             }
         if path == f"{model}/config":
             return {"name": "delay", "max_batch_size": 64, "input": [{"name": "x"}]}
@@ -280,6 +280,7 @@ def main() -> None:
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--size", type=int, default=256, help="elements of the input")
     parser.add_argument("--answer-bytes", type=int, default=8)
+    parser.add_argument("--output-numbers", type=int, default=2, help="what the metadata promises")
     parser.add_argument("--one-at-a-time", action="store_true", help="requests queue: M/D/1 instead of M/D/inf")
     parser.add_argument("--exponential-seed", type=int, help="delays are drawn, with delay-ms as their mean")
     parser.add_argument("--fault", choices=FAULTS, default="none")

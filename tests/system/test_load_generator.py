@@ -169,6 +169,15 @@ def test_closed_loop_keeps_so_many_in_flight(generator: LoadGenerator) -> None:
     assert (run.log.scheduled_ns < 500_000_000).all()
 
 
+def test_an_answer_without_the_data_it_should_have_is_no_answer(generator: LoadGenerator) -> None:
+    """Triton's Python backend sends shapes without bytes, and status 200, when numpy is too new for its stub."""
+    with (
+        fake_triton("--output-numbers", "1000") as server,
+        pytest.raises(TargetRefused, match=r"answered without data: .* where its outputs take 1000"),
+    ):
+        generator.run(target(server.url), LoadPlan(rate_per_s=50, duration_s=0.2, seed=1))
+
+
 def test_a_closed_loop_may_have_fewer_users_than_load_processes() -> None:
     with fake_triton("--delay-ms", "5") as server, LoadGenerator(processes=3) as generator:
         run = generator.run(target(server.url), ClosedLoopPlan(concurrency=1, duration_s=0.5))
