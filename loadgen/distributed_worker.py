@@ -23,9 +23,8 @@ from loadgen.own_machine import is_on_this_machine
 from loadgen.plan import Payload, Target
 from loadgen.poller import Poller, precise_timers
 from loadgen.share import PreparedTarget, Share, carry_out
-from loadgen.shared_log import GrowingLog
+from loadgen.shared_log import GrowingLog, own_table
 from loadgen.triton import read_statistics
-from loadgen.triton_user import own_table
 from loadgen.worker import run_with_locust
 
 if TYPE_CHECKING:

@@ -74,6 +74,15 @@ def create_table_fd(rows: int) -> int:
     return fd
 
 
+def own_table(rows: int) -> LogTable:
+    """An empty log of this process alone."""
+    fd = create_table_fd(rows)
+    try:
+        return LogTable(fd, rows)
+    finally:
+        os.close(fd)
+
+
 class GrowingLog:
     """The part of a running table that can be judged without bias.
 

@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from loadgen.open_loop import OpenLoopUser
 from loadgen.plan import Arrivals, LoadPlan, Payload, Target
 from loadgen.poller import Poller, precise_timers
 from loadgen.share import PreparedTarget, Share, carry_out
-from loadgen.shared_log import LogTable, create_table_fd
+from loadgen.shared_log import own_table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,12 +124,3 @@ class TritonGrpcUser(TritonUser):
 
     abstract = True
     host = "grpc://127.0.0.1:8001"
-
-
-def own_table(rows: int) -> LogTable:
-    """An empty log of this process alone."""
-    fd = create_table_fd(rows)
-    try:
-        return LogTable(fd, rows)
-    finally:
-        os.close(fd)

@@ -189,7 +189,7 @@ def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path, monkeypatch):
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
         with monkeypatch.context() as patch:
-            patch.setitem(layout.RUNTIME_FILES, "onnxruntime", hanging)
+            patch.setattr(layout, "runtime_files", lambda engine: {"model.py": hanging})
             with pytest.raises(ModelLoadFailed, match=r"not ready after 0\.5 s"):
                 server.load(config, timeout_s=0.5)
         assert not server.alive()
@@ -204,7 +204,7 @@ def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path, monke
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
         with monkeypatch.context() as patch:
-            patch.setitem(layout.RUNTIME_FILES, "onnxruntime", dying)
+            patch.setattr(layout, "runtime_files", lambda engine: {"model.py": dying})
             with pytest.raises(ModelLoadFailed, match="died while it loaded"):
                 server.load(config)
         server.load(config)

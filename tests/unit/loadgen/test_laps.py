@@ -5,8 +5,7 @@ import pytest
 
 from loadgen.laps import END_NS, NOT_WRITTEN_NS, Laps, rows_for
 from loadgen.measurement import concatenate
-from loadgen.shared_log import LogTable
-from loadgen.triton_user import own_table
+from loadgen.shared_log import LogTable, own_table
 
 SECOND = 1_000_000_000
 

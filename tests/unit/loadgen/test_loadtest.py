@@ -150,7 +150,7 @@ def test_a_verdict_that_was_reached_stands() -> None:
     class Recovering(SimulatedGenerator):
         """Slow while it is watched, and quick in what it has to show in the end."""
 
-        def run(self, target, plan, *, payload=None, limit_ms=None, watch=None):  # type: ignore[no-untyped-def]
+        def run(self, target, plan, *, payload=None, limit_ms=None, watch=None, tally=None):  # type: ignore[no-untyped-def]
             if watch is not None:
                 SimulatedGenerator(delay_ms=60.0).run(target, plan, watch=watch)
             return super().run(target, plan)

@@ -6,7 +6,7 @@ from loadgen.http_answer import ReadBuffer
 from loadgen.outcomes import OK, TIMED_OUT
 from loadgen.poller import Poller
 from loadgen.send_loop import SendLoop
-from loadgen.triton_user import own_table
+from loadgen.shared_log import own_table
 
 MS = 1_000_000
 
