@@ -12,11 +12,11 @@ import numpy as np
 from loadgen import distributed_messages as kinds
 from loadgen.errors import WorkerDied
 from loadgen.load_process import error_from
-from loadgen.measurement import ClientUse, RequestLog, concatenate, no_rows
+from loadgen.measurement import RequestLog, concatenate, no_rows
 from loadgen.runner import LoadRun
 from loadgen.server_stats import timings_between
 from loadgen.share import ShareResult
-from loadgen.summary import Circumstances, measurement_of, measurement_of_tally
+from loadgen.summary import circumstances_of, measurement_of, measurement_of_tally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,13 +108,13 @@ class DistributedRun:
         results = [part.result for part in self._parts if part.result is not None]
         if not results:
             raise WorkerDied("every worker was lost while the load ran.\nNothing is known; start them again.")
-        circumstances: Circumstances = {
-            "client": _client_use(results),
-            "limit_ms": self._limit_ms,
-            "server": timings_between(before, after),
-            "error_example": next((result.error_example for result in results if result.error_example), None),
-            "stopped": self._stopped is not None,
-        }
+        circumstances = circumstances_of(
+            results,
+            limit_ms=self._limit_ms,
+            server=timings_between(before, after),
+            gpu=None,
+            stopped=self._stopped is not None,
+        )
         if self._tally is None:
             log = self._log_until(None)
             measurement = measurement_of(log, self._plan, **circumstances)
@@ -249,13 +249,3 @@ class DistributedRun:
         for part in self._parts:
             if not part.ended:
                 self._generator.send(kinds.STOP, part.worker, {"run": self._number})
-
-
-def _client_use(results: Sequence[ShareResult]) -> ClientUse:
-    return ClientUse(
-        cpu_share=max(result.cpu_s / result.wall_s for result in results),
-        cpu_s=sum(result.cpu_s for result in results),
-        bytes_sent=sum(result.bytes_sent for result in results),
-        bytes_received=sum(result.bytes_received for result in results),
-        connections_opened=sum(result.connections_opened for result in results),
-    )

@@ -14,13 +14,13 @@ from loadgen.arrivals import peak_rate_per_s, schedule_pieces
 from loadgen.gpu import GpuSampler, reader_for
 from loadgen.laps import Laps, rows_for
 from loadgen.load_process import PATIENCE_S, LoadProcess, error_from
-from loadgen.measurement import ClientUse, Measurement, RequestLog, no_rows
+from loadgen.measurement import Measurement, RequestLog, no_rows
 from loadgen.messages import payload_to_json, target_to_json
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.server_stats import timings_between
 from loadgen.share import Share, ShareResult
 from loadgen.shared_log import ClosedLog, GrowingLog, LogTable, create_table_fd
-from loadgen.summary import Circumstances, measurement_of, measurement_of_tally
+from loadgen.summary import circumstances_of, measurement_of, measurement_of_tally
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -146,14 +146,13 @@ class _Run:
             results = self._load(table)
         after = self._statistics()
         self.workers_are_free = True
-        circumstances: Circumstances = {
-            "client": _client_use(results),
-            "limit_ms": self._limit_ms,
-            "server": timings_between(before, after),
-            "gpu": gpu.use,
-            "error_example": next((result.error_example for result in results if result.error_example), None),
-            "stopped": self._stopped is not None,
-        }
+        circumstances = circumstances_of(
+            results,
+            limit_ms=self._limit_ms,
+            server=timings_between(before, after),
+            gpu=gpu.use,
+            stopped=self._stopped is not None,
+        )
         if self._tally is not None and self._laps is not None:
             self._tally.add(self._laps.turn())
             self._tally.add(self._laps.rest())
@@ -281,13 +280,3 @@ class _Run:
 def _empty_table(rows: int) -> tuple[LogTable, int]:
     fd = create_table_fd(rows)
     return LogTable(fd, rows), fd
-
-
-def _client_use(results: list[ShareResult]) -> ClientUse:
-    return ClientUse(
-        cpu_share=max(result.cpu_s / result.wall_s for result in results),
-        cpu_s=sum(result.cpu_s for result in results),
-        bytes_sent=sum(result.bytes_sent for result in results),
-        bytes_received=sum(result.bytes_received for result in results),
-        connections_opened=sum(result.connections_opened for result in results),
-    )

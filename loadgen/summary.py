@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Protocol, Required, TypedDict, Unpack
 
 import numpy as np
 
-from loadgen.measurement import Measurement, errors_by_kind, percentiles_ns
+from loadgen.measurement import ClientUse, Measurement, errors_by_kind, percentiles_ns
 from loadgen.outcomes import CLIENT_LIMIT, outcome_name
 from loadgen.plan import ClosedLoopPlan, LoadPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from loadgen.gpu import GpuUse
-    from loadgen.measurement import ClientUse, PercentilesFrom, RequestLog
+    from loadgen.measurement import PercentilesFrom, RequestLog
     from loadgen.server_stats import ServerTimings
+    from loadgen.share import ShareResult
     from loadgen.tally import Tally
 
 MOST_CPU_SHARE = 0.8
@@ -52,6 +53,32 @@ class Circumstances(TypedDict, total=False):
     gpu: GpuUse | None
     error_example: str | None
     stopped: bool
+
+
+def circumstances_of(
+    results: Sequence[ShareResult],
+    *,
+    limit_ms: float | None,
+    server: ServerTimings | None,
+    gpu: GpuUse | None,
+    stopped: bool,
+) -> Circumstances:
+    """What the processes that sent a load, at least one, know of it."""
+    client = ClientUse(
+        cpu_share=max(result.cpu_s / result.wall_s for result in results),
+        cpu_s=sum(result.cpu_s for result in results),
+        bytes_sent=sum(result.bytes_sent for result in results),
+        bytes_received=sum(result.bytes_received for result in results),
+        connections_opened=sum(result.connections_opened for result in results),
+    )
+    return {
+        "client": client,
+        "limit_ms": limit_ms,
+        "server": server,
+        "gpu": gpu,
+        "error_example": next((result.error_example for result in results if result.error_example), None),
+        "stopped": stopped,
+    }
 
 
 def measurement_of(

@@ -49,8 +49,7 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
     for record in found.accuracy:
         if not found.winner.config.engine.endswith(f"-{record.precision}") or record.precision == "fp32":
             continue
-        figures = [output.sqnr_db for output in record.outputs if output.sqnr_db is not None]
-        close = f"SQNR {min(figures):.0f} dB" if figures else "equal results"
+        close = "equal results" if record.least_sqnr_db is None else f"SQNR {record.least_sqnr_db:.0f} dB"
         inputs = f"{record.inputs} {record.input_source} inputs"
         yield (
             f"[bold]Close[/bold]  {record.precision} to fp32 on {inputs}: {close}. Accuracy on your task takes "

@@ -19,10 +19,6 @@ class TensorRt:
     module: Any
     version: str
 
-    def builds_for(self, compute_capability: str) -> bool:
-        """Whether it can build for this kind of GPU without having one."""
-        return self._target(compute_capability) is not None
-
     def set_target(self, config: Any, compute_capability: str) -> None:
         """Let the builder aim at this kind of GPU; TensorRT itself always builds for the one that is here."""
         if self.backend == "tensorrt":

@@ -178,8 +178,7 @@ def _verdict(record: AccuracyRecord, variant: Variant) -> str:
         where = f"; it starts at {record.first_node}" if record.first_node else ""
         left_out = "" if record.precision == "fp32" else "left out, "
         return f"{record.precision} is {left_out}not close enough to fp32 on {inputs}: {record.reason}{where}."
-    sqnr = [output.sqnr_db for output in record.outputs if output.sqnr_db is not None]
-    figure = f"SQNR {min(sqnr):.1f} dB" if sqnr else "equal"
+    figure = "equal" if record.least_sqnr_db is None else f"SQNR {record.least_sqnr_db:.1f} dB"
     note = f" ({record.note})" if record.note else ""
     if record.precision == "fp32":
         return f"fp32 against itself at other batch sizes, on {inputs}{note}: {figure}."

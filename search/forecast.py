@@ -98,6 +98,8 @@ class Forecast:
     def simulate(self, points: Sequence[Knobs]) -> None:
         """Predict these, unless it was done before or their kind is not profiled."""
         new = [knobs for knobs in points if _key(knobs) not in self._raw and self.profiled(knobs)]
+        if not new:
+            return  # drawing the arrivals alone takes time
         servers = [self.server(self.space.config(knobs)) for knobs in new]
         rates = rates_at_limit(servers, self.promise, unit_arrivals(self.seed), threads=self.threads)
         for knobs, rate in zip(new, rates, strict=True):

@@ -155,6 +155,11 @@ class AccuracyRecord(Record):
     note: str = Field(description="Why there were fewer inputs than there should be; empty where there were not.")
     outputs: tuple[OutputAccuracyRecord, ...]
 
+    @property
+    def least_sqnr_db(self) -> float | None:
+        """Of the output that is furthest from fp32; None: every output is equal, or has no signal."""
+        return min((output.sqnr_db for output in self.outputs if output.sqnr_db is not None), default=None)
+
 
 class Slo(Record):
     """The promise to keep: at least `quantile` of all requests are answered within `limit_ms`.

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from search.simulator import NO_NOISE
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -33,7 +35,6 @@ GROWTH = 3
 """From one number of requests in flight to the next."""
 
 NOISE_POINTS = 48
-NO_NOISE = (1.0,)
 LEAST_ANSWERS = 16
 _MOSTLY_SINGLE = 0.9
 _BIN_OCTAVES = 0.5

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tritune.bench")
 
 LOG_LINES_IN_REASON = 8
-RESTARTS = 3
 
 
 class TritonBench:

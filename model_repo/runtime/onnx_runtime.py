@@ -18,6 +18,8 @@ import triton_python_backend_utils as pb_utils
 
 Array = np.ndarray[Any, Any]
 
+_NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
+
 
 class BatchBuffer:
     """Joins the same input of several requests, in memory that is kept.
@@ -52,8 +54,7 @@ def text_from_bytes(array: Array) -> Array:
 
 def output_tensor(name: str, array: Array) -> Any:
     """The tensor of a response. The stub of Triton 24.10 takes every array of numpy 2 for an empty one."""
-    by_numpy_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
-    return pb_utils.Tensor(name, array) if by_numpy_1 else pb_utils.Tensor.from_dlpack(name, array)
+    return pb_utils.Tensor(name, array) if _NUMPY_1 else pb_utils.Tensor.from_dlpack(name, array)
 
 
 def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) -> ort.InferenceSession:

@@ -103,10 +103,6 @@ class TensorRtEngine:
             context.set_tensor_address(name, addresses[name])
         return TensorRtBound(context, [port.name for port in self.outputs])
 
-    def max_shapes(self) -> Shapes:
-        """The largest shape of each input that the engine takes."""
-        return {port.name: tuple(self._engine.get_tensor_profile_shape(port.name, 0)[2]) for port in self.inputs}
-
     def compiled_kernels(self) -> bytes | None:
         """What TensorRT-RTX compiled for this GPU so far, for `runtime_cache`; None for TensorRT."""
         return None if self._cache is None else bytes(self._cache.serialize())
