@@ -38,6 +38,7 @@ class Arguments:
     duration: str | None = None
     warmup: str | None = None
     timeout: str = "10s"
+    max_send_lag: str | None = None
     seed: int = 0
     processes: int = 1
     limits: tuple[tuple[str, str], ...] = ()  # ("p99", "50ms")
@@ -132,6 +133,7 @@ def _plan(arguments: Arguments, notes: list[Note]) -> tuple[LoadPlan | ClosedLoo
     """The load, and its arrivals in words."""
     duration_s = _seconds("--duration", arguments.duration, notes)
     timeout_s = _seconds("--timeout", arguments.timeout, notes) or 10.0
+    most_send_lag_ms = _milliseconds("--max-send-lag", arguments.max_send_lag, notes)
     if arguments.concurrency is not None:
         for option, value in (
             ("--rate", arguments.rate),
@@ -149,6 +151,7 @@ def _plan(arguments: Arguments, notes: list[Note]) -> tuple[LoadPlan | ClosedLoo
             duration_s=duration_s or DEFAULT_DURATION_S,
             seed=arguments.seed,
             timeout_s=timeout_s,
+            most_send_lag_ms=most_send_lag_ms,
         )
         return closed, f"closed loop, {arguments.concurrency} callers"
     arrivals, text = _arrivals(arguments)
@@ -161,6 +164,7 @@ def _plan(arguments: Arguments, notes: list[Note]) -> tuple[LoadPlan | ClosedLoo
         arrivals=arrivals,
         timeout_s=timeout_s,
         max_in_flight=arguments.max_in_flight,
+        most_send_lag_ms=most_send_lag_ms,
     )
     return plan, text
 
@@ -217,6 +221,15 @@ def _seconds(option: str, text: str | None, notes: list[Note], *, or_zero: bool 
     if assumed:
         notes.append(Note(text=f"{option} {text} has no unit: taken as {value_ms / 1000:g} s."))
     return value_ms / 1000
+
+
+def _milliseconds(option: str, text: str | None, notes: list[Note]) -> float | None:
+    if text is None:
+        return None
+    value_ms, assumed = duration_ms(text, option=option, default_unit="ms")
+    if assumed:
+        notes.append(Note(text=f"{option} {text} has no unit: taken as {value_ms:g} ms."))
+    return value_ms
 
 
 def _existing(option: str, path: Path | None) -> Path | None:

@@ -96,6 +96,15 @@ def loadtest(
             metavar="DURATION",
         ),
     ] = "10s",
+    max_send_lag: Annotated[
+        str | None,
+        typer.Option(
+            help="How late requests may leave, p99, before the client is what was measured. Default: "
+            "1ms, or 5 % of the strictest limit. Latency counts from the due time in any case.",
+            rich_help_panel=LOAD,
+            metavar="DURATION",
+        ),
+    ] = None,
     processes: Annotated[
         int, typer.Option(help="Load processes; one a core.", rich_help_panel=LOAD, metavar="N")
     ] = 1,
@@ -307,6 +316,7 @@ def loadtest(
         duration=duration,
         warmup=warmup,
         timeout=timeout,
+        max_send_lag=max_send_lag,
         seed=seed,
         processes=processes,
         limits=tuple((name, text) for name, text in limits if text is not None),

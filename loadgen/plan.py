@@ -96,6 +96,8 @@ class LoadPlan:
     The same plan gives the same send times on every machine. `timeout_s` is counted from the scheduled
     time; a request that runs into it has failed, at the limit or later, and is never dropped.
     `max_in_flight` holds due requests back while so many are unanswered; the time they wait counts.
+    `most_send_lag_ms` is the p99 of the send lag up to which the run tells of the server, not of the client; None:
+    1 ms, or 5 % of the limit.
     """
 
     rate_per_s: float
@@ -104,6 +106,7 @@ class LoadPlan:
     arrivals: Arrivals = field(default_factory=Arrivals)
     timeout_s: float = 10.0
     max_in_flight: int | None = None
+    most_send_lag_ms: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= MAX_RATE_PER_S:
@@ -140,6 +143,8 @@ class ClosedLoopPlan:
     duration_s: float
     seed: int = 0
     timeout_s: float = 10.0
+    most_send_lag_ms: float | None = None
+    """See `LoadPlan`."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.concurrency <= 10_000:

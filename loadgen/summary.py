@@ -129,7 +129,8 @@ def _measurement(
     **circumstances: Unpack[Circumstances],
 ) -> Measurement:
     duration_s = last_sent_s if circumstances.get("stopped") else max(plan.duration_s, last_sent_s)
-    client, limit_ms = circumstances["client"], circumstances.get("limit_ms")
+    client = circumstances["client"]
+    most_ms = plan.most_send_lag_ms or most_send_lag_ms(circumstances.get("limit_ms"))
     return Measurement(
         n=n,
         p50_ms=latency[0],
@@ -150,7 +151,7 @@ def _measurement(
         client=client,
         server=circumstances.get("server"),
         gpu=circumstances.get("gpu"),
-        problems=tuple(_problems(n, lag[1], limit_ms, client, errors)),
+        problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
         percentiles_from=percentiles_from,
     )
 
@@ -161,17 +162,16 @@ def most_send_lag_ms(limit_ms: float | None) -> float:
 
 
 def _problems(
-    n: int, lag_p99_ms: float, limit_ms: float | None, client: ClientUse, errors: dict[str, int]
+    n: int, lag_p99_ms: float, most_lag_ms: float, client: ClientUse, errors: dict[str, int]
 ) -> list[str]:
     if n == 0:
         return ["no request was due in the time of the plan: raise the rate or the duration"]
     found = []
-    most_ms = most_send_lag_ms(limit_ms)
     busy = client.cpu_share > MOST_CPU_SHARE
-    if not lag_p99_ms <= most_ms:
+    if not lag_p99_ms <= most_lag_ms:
         cause = "the load process was busy" if busy else "something else kept the processor from the load process"
         found.append(
-            f"requests left late: p99 of the send lag is {lag_p99_ms:.2f} ms, over {most_ms:.2f} ms; {cause}"
+            f"requests left late: p99 of the send lag is {lag_p99_ms:.2f} ms, over {most_lag_ms:.2f} ms; {cause}"
         )
     if busy:
         found.append(

@@ -44,6 +44,7 @@ def config_from_arguments(
     calibration_data: Path | None = None,
     accuracy: str = "strict",
     io_precision: str = "keep",
+    max_send_lag: str | None = None,
 ) -> tuple[OptimizeConfig, list[str]]:
     """The configuration, and notes on what was assumed. Raises BadInput."""
     if model is None:
@@ -56,6 +57,11 @@ def config_from_arguments(
     budget_ms, assumed = duration_ms(time_budget, option="--time-budget", default_unit="s")
     if assumed:
         notes.append(f"--time-budget {time_budget} has no unit: taken as {budget_ms / 1000:g} s.")
+    most_lag_ms = None
+    if max_send_lag is not None:
+        most_lag_ms, assumed = duration_ms(max_send_lag, option="--max-send-lag", default_unit="ms")
+        if assumed:
+            notes.append(f"--max-send-lag {max_send_lag} has no unit: taken as {most_lag_ms:g} ms.")
     _check_choices(server, server_url, server_repository)
     _check_money(price_per_hour, rate, peak_rate)
     if io_precision not in get_args(IoPrecision):
@@ -90,6 +96,7 @@ def config_from_arguments(
             "cache_dir": cache_dir and cache_dir.absolute(),
             "peak_rate_per_s": peak_rate,
             "time_budget_s": budget_ms / 1000,
+            "most_send_lag_ms": most_lag_ms,
             "storage": storage,
             "seed": seed,
             "precisions": precisions and precisions_from_text(precisions),

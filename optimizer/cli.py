@@ -176,6 +176,15 @@ def optimize(
         str,
         typer.Option(help="Wall time for the whole run.", rich_help_panel=RUN, metavar="DURATION"),
     ] = "10m",
+    max_send_lag: Annotated[
+        str | None,
+        typer.Option(
+            help="How late requests may leave, p99, before a measurement does not count. Default: 1ms, or 5 % of "
+            "the limit.",
+            rich_help_panel=RUN,
+            metavar="DURATION",
+        ),
+    ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -243,6 +252,7 @@ def optimize(
             output=output,
             cache_dir=cache_dir,
             time_budget=time_budget,
+            max_send_lag=max_send_lag,
             storage=storage,
             seed=seed,
             precisions=precisions,

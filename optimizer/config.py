@@ -43,6 +43,7 @@ class OptimizeConfig(BaseModel):
     rate_to_serve_per_s: float | None = Field(default=None, gt=0)
     peak_rate_per_s: float | None = Field(default=None, gt=0)
     time_budget_s: float = Field(default=600.0, gt=0)
+    most_send_lag_ms: float | None = Field(default=None, gt=0)  # None: 1 ms, or 5 % of the limit
     storage: str | None = None
     cache_dir: Path | None = None  # None: in the user's cache folder
     precisions: tuple[Precision, ...] | None = None  # None: what this machine runs without calibration data

@@ -87,6 +87,7 @@ def optimize(
             payload=Payload(shapes=sample_shapes(prepared), data_file=config.input_data, seed=config.seed),
             limit_ms=slo.limit_ms,
             timeout_s=request_timeout_s(slo),
+            most_send_lag_ms=config.most_send_lag_ms,
         )
         on_event(events.PhaseStarted(name="search", detail=f"{prepared.space.size()} configurations"))
         search = Search(

@@ -34,7 +34,14 @@ class TritonBench:
     """Serves with `server`, measures with `generator`; see `search.bench.Bench`."""
 
     def __init__(
-        self, server: Server, generator: LoadGenerator, *, payload: Payload, limit_ms: float, timeout_s: float
+        self,
+        server: Server,
+        generator: LoadGenerator,
+        *,
+        payload: Payload,
+        limit_ms: float,
+        timeout_s: float,
+        most_send_lag_ms: float | None = None,
     ) -> None:
         self.spent = Spent()
         self._server = server
@@ -42,6 +49,7 @@ class TritonBench:
         self._payload = payload
         self._limit_ms = limit_ms
         self._timeout_s = timeout_s
+        self._most_send_lag_ms = most_send_lag_ms
         self._config: ServingConfig | None = None
         self._last: MeasurementRecord | None = None
         self._load_s: dict[ServingConfig, float] = {}
@@ -64,7 +72,13 @@ class TritonBench:
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         """Send Poisson load at a rate; a server or a model that dies on the way is a failure."""
-        plan = LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
+        plan = LoadPlan(
+            rate_per_s=rate_per_s,
+            duration_s=duration_s,
+            seed=seed,
+            timeout_s=self._timeout_s,
+            most_send_lag_ms=self._most_send_lag_ms,
+        )
         run = self._run(plan, limit_ms=self._limit_ms, watch=watch)
         self._last = measurement_to_record(run.measurement, rate_per_s)
         self._note_memory()

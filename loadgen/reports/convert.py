@@ -54,6 +54,7 @@ def load_record(order: Order, *, machines: int = 1) -> LoadRecord:
         duration_s=plan.duration_s,
         warmup_s=order.effective_warmup_s,
         timeout_s=plan.timeout_s,
+        most_send_lag_ms=plan.most_send_lag_ms,
         seed=plan.seed,
         processes=order.processes,
         machines=machines,

@@ -50,6 +50,9 @@ class LoadRecord(Record):
     duration_s: float
     warmup_s: float
     timeout_s: float
+    most_send_lag_ms: float | None = Field(
+        default=None, description="p99 of the send lag that was accepted; null: 1 ms, or 5 % of the limit."
+    )
     seed: int
     processes: int
     machines: int = 1

@@ -32,8 +32,11 @@ def server() -> Iterator[FakeTriton]:
 
 
 def loadtest(url: str, *options: str, expected: int, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; again when a busy machine made it say, rightly, that nothing can be decided (96, 98)."""
-    command = [*COMMAND, url, "--model", "delay", *options]
+    """Run it to its end; again when a busy machine made it say, rightly, that nothing can be decided (96).
+
+    What a busy machine does to the client is no matter here: any send lag will do.
+    """
+    command = [*COMMAND, url, "--model", "delay", "--max-send-lag", "1s", *options]
     for _ in range(4):
         done = subprocess.run(
             command,
@@ -43,7 +46,7 @@ def loadtest(url: str, *options: str, expected: int, **settings: Any) -> subproc
             check=False,
             **settings,
         )
-        if done.returncode not in {96, 98} - {expected}:
+        if done.returncode == expected or done.returncode not in {96, 98}:
             break
     assert done.returncode == expected, done.stdout + done.stderr
     return done

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,14 @@ def test_percentiles_of_one_to_a_hundred():
     seen = measured(log_of(np.random.default_rng(0).permutation(np.arange(1, 101))))
     assert (seen.p50_ms, seen.p90_ms, seen.p95_ms, seen.p99_ms, seen.p999_ms) == (50, 90, 95, 99, 100)
     assert (seen.max_ms, seen.mean_ms, seen.n) == (100, 50.5, 100)
+
+
+@pytest.mark.parametrize(("most_ms", "bad"), [(None, True), (8.9, True), (9.1, False)])
+@pytest.mark.parametrize("plan", [PLAN, ClosedLoopPlan(concurrency=1, duration_s=1.0)])
+def test_who_asks_for_it_may_send_later(plan, most_ms, bad):
+    plan = replace(plan, most_send_lag_ms=most_ms)
+    problems = measured(log_of([20.0] * 100, lag_ms=9.0), plan, limit_ms=50.0).problems
+    assert bool(problems) is bad
 
 
 def test_latency_counts_from_the_schedule_and_service_time_from_the_send():
