@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Literal
 
 from optimizer.hardware import hardware
+from optimizer.stalls import COUNTS_MS, measure_stalls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 State = Literal["ok", "missing", "unknown"]
 ASK_TIMEOUT_S = 10.0
+WATCHED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,7 @@ def diagnose() -> tuple[Check, ...]:
     machine = hardware()
     return (
         _machine(machine),
+        _quiet(),
         _gpu(machine),
         _driver(machine),
         _package("Triton, embedded", ("nvidia-pytriton",), add="pip install 'tritune[embedded]'"),
@@ -93,6 +96,16 @@ def _machine(machine: Hardware) -> Check:
     if machine.cloud is not None:
         found += f", {machine.cloud.provider} {machine.cloud.instance_type or ''}".rstrip()
     return Check(name="machine", state="ok", found=found)
+
+
+def _quiet() -> Check:
+    """Whether a latency limit measured here is about the model, not about what else wants the processors."""
+    stalls = measure_stalls(WATCHED_S)
+    found = f"in {WATCHED_S:g} s, a waiting thread ran {stalls.worst_ms:.1f} ms late at the worst"
+    if stalls.worst_ms < COUNTS_MS:
+        return Check(name="quiet", state="ok", found=found)
+    hint = "stop what else runs here, or measure on a machine of its own"
+    return Check(name="quiet", state="missing", found=f"{found}: so late are requests, too", add=hint)
 
 
 def _gpu(machine: Hardware) -> Check:
