@@ -122,6 +122,9 @@ def loadtest(
     p50: Annotated[
         str | None, typer.Option(help="The same for half of them.", rich_help_panel=LIMITS, metavar="DURATION")
     ] = None,
+    p90: Annotated[
+        str | None, typer.Option(help="The same for 90 %.", rich_help_panel=LIMITS, metavar="DURATION")
+    ] = None,
     p95: Annotated[
         str | None, typer.Option(help="The same for 95 %.", rich_help_panel=LIMITS, metavar="DURATION")
     ] = None,
@@ -303,7 +306,7 @@ def loadtest(
     from loadgen.arguments import Arguments, order_from_arguments
     from loadgen.order import Outputs
 
-    limits = (("p50", p50), ("p95", p95), ("p99", p99), ("p999", p999))
+    limits = (("p50", p50), ("p90", p90), ("p95", p95), ("p99", p99), ("p999", p999))
     arguments = Arguments(
         url=url,
         model=model,

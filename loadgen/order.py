@@ -11,7 +11,7 @@ from loadgen.user_errors import BadInput
 if TYPE_CHECKING:
     from pathlib import Path
 
-QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 """The latency limits that the command line knows."""
 
 MOST_KEPT = 10_000_000
