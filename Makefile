@@ -24,7 +24,7 @@ $(PROMETHEUS): $(STAMP)
 	@.ci/prometheus $@
 
 test: $(STAMP) | $(PROMETHEUS)  ## run all tests (GPU tests are skipped where there is no GPU)
-	$(BIN)/pytest
+	$(BIN)/pytest --durations=20
 
 lint: $(STAMP)   ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
