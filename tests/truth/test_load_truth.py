@@ -60,14 +60,14 @@ def test_answers_that_stay_in_the_kernel_count_from_when_they_came(generator: Lo
 def test_large_answers_are_taken_at_once(generator: LoadGenerator) -> None:
     """They would fill the socket's buffer and hold the server up until the next send.
 
-    One caller who waits for each answer says how long it takes.
+    One caller who waits for each answer says how long it takes; the next send is 20 ms away.
     """
-    plan = LoadPlan(rate_per_s=260, duration_s=2.0, seed=13, arrivals=Arrivals(kind="constant"))
+    plan = LoadPlan(rate_per_s=50, duration_s=2.0, seed=13, arrivals=Arrivals(kind="constant"))
     with fake_triton("--delay-ms", "1", "--answer-bytes", "400000") as server:
         alone = run(generator, server.url, ClosedLoopPlan(concurrency=1, duration_s=1.0))
         measured = run(generator, server.url, plan)
     assert measured.measurement.errors == {}
-    assert np.median(measured.log.service_ns) < np.median(alone.log.service_ns) + 2e6
+    assert np.median(measured.log.service_ns) < np.median(alone.log.service_ns) + 8e6
 
 
 def test_a_closed_loop_asks_again_as_soon_as_it_has_its_answer(generator: LoadGenerator) -> None:
