@@ -59,7 +59,11 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
         _panel(
             f"Latency in the server, limit {limit_ms:g} ms at {quantile_name} (worst replica)",
             "ms",
-            [*_latency_targets(plan), (f"vector({limit_ms:.9g})", "limit")],
+            [
+                *_latency_targets(plan),
+                (f"vector({limit_ms:.9g})", "limit"),
+                *((f"vector({one.limit_ms:.9g})", f"limit of {one.name}") for one in plan.found.slo.further),
+            ],
         ),
         _panel(
             "Late or failed requests, as a multiple of what may be",
@@ -119,7 +123,7 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
 
 
 def _latency_targets(plan: Plan) -> list[Target]:
-    quantiles = (*SHOWN_QUANTILES, plan.found.slo.quantile)
+    quantiles = (*SHOWN_QUANTILES, *(limit.quantile for limit in plan.found.slo.limits))
     return [
         (
             f"max(nv_inference_request_summary_us{_where(plan, quantile=f'{quantile:g}')}) / 1000",

@@ -66,17 +66,17 @@ def over_limit_steps(quantile: float) -> tuple[tuple[str, float], ...]:
     return tuple((f"{share:.6g}", round(1 - share, 9)) for share in shares if share < 1)
 
 
-def summary_quantiles(quantile: float) -> tuple[float, ...]:
-    """Every quantile that Triton has to keep, ascending."""
+def summary_quantiles(quantile: float, *further: float) -> tuple[float, ...]:
+    """Every quantile that Triton has to keep, ascending: for the first limit's error budget, and all limits."""
     steps = {at for _, at in over_limit_steps(quantile)}
-    return tuple(sorted(steps | set(SHOWN_QUANTILES) | {quantile}))
+    return tuple(sorted(steps | set(SHOWN_QUANTILES) | {quantile, *further}))
 
 
-def summary_option(quantile: float) -> str:
+def summary_option(quantile: float, *further: float) -> str:
     """The value of Triton's `--metrics-config summary_quantiles=`."""
     pairs = (
         f"{at:g}:{next(error for below, error in SUMMARY_ERRORS if at < below):g}"
-        for at in summary_quantiles(quantile)
+        for at in summary_quantiles(quantile, *further)
     )
     return ",".join(pairs)
 

@@ -178,6 +178,15 @@ def _queries(plan: Plan) -> dict[str, Any]:
         "quantile": quantile,
         "quantile_selector": lambda at: promql.selector(plan.name, plan.model_name, quantile=f"{float(at):g}"),
         "limit_us": limit_us,
+        "latency_alerts": [
+            {
+                "alert": "TritonLatencyOverLimit" + ("" if index == 0 else quantile_name(limit.quantile).upper()),
+                "name": quantile_name(limit.quantile),
+                "quantile": limit.quantile,
+                "limit_ms": f"{limit.limit_ms:.9g}",
+            }
+            for index, limit in enumerate(slo.limits)
+        ],
         "over_limit_steps": promql.over_limit_steps(slo.quantile),
         "burn_windows": promql.BURN_WINDOWS,
         "burn_alerts": promql.burn_alerts(slo.quantile),
@@ -190,12 +199,13 @@ def _queries(plan: Plan) -> dict[str, Any]:
 
 def server_arguments(plan: Plan) -> list[str]:
     """Of `tritonserver`, but for the model repository and the ports."""
+    quantiles = [limit.quantile for limit in plan.found.slo.limits]
     return [
         "--disable-auto-complete-config",
         "--exit-timeout-secs=30",
         f"--allow-gpu-metrics={'true' if plan.resources.gpus else 'false'}",
         "--metrics-config=summary_latencies=true",
-        f"--metrics-config=summary_quantiles={promql.summary_option(plan.found.slo.quantile)}",
+        f"--metrics-config=summary_quantiles={promql.summary_option(*quantiles)}",
     ]
 
 

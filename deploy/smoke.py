@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from loadgen.order import LatencyLimit
     from model_repo.spec import ServingConfig
     from search.records import RecommendationRecord
 
@@ -20,12 +21,11 @@ HEAD_START_S = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
-    """One load run and its verdict. Exit code 0: the limit was kept; 99: broken; 96 and 98: not to be decided."""
+    """One load run and its verdict. Exit code 0: every limit was kept; 99: one was broken; 96, 98: not decided."""
 
     model_name: str
     rate_per_s: float
-    limit_option: str
-    limit_ms: float
+    limits: tuple[LatencyLimit, ...]
     duration_s: int
     shapes: tuple[str, ...]  # `NAME:D1,D2`, for dimensions that the model leaves open
 
@@ -35,7 +35,7 @@ class Smoke:
             url,
             f"--model={self.model_name}",
             f"--rate={self.rate_per_s:.6g}",
-            f"--{self.limit_option}={self.limit_ms:g}ms",
+            *(limit.option for limit in self.limits),
             f"--duration={self.duration_s}s",
             *(f"--shape={shape}" for shape in self.shapes),
             "--fail-fast",
@@ -60,8 +60,7 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
     return Smoke(
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
-        limit_option=quantile_name(found.slo.quantile),
-        limit_ms=found.slo.limit_ms,
+        limits=found.slo.limits,
         duration_s=max(LEAST_S, 5 * math.ceil(LONGER * certificate.seconds / 5)),
         shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
     )

@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTERVAL_S
+from search.words import quantile_name
 
 if TYPE_CHECKING:
     from deploy.plan import Plan
@@ -30,6 +31,13 @@ def figures(plan: Plan) -> dict[str, str]:
         "p99_low": f"{certificate.p99_low_ms:.3g}",
         "p99_high": f"{certificate.p99_high_ms:.3g}",
         "limit_ms": f"{found.slo.limit_ms:.9g}",
+        "promise": found.slo.text,
+        "limit_options": " ".join(limit.option.replace("=", " ") for limit in found.slo.limits),
+        "further_words": "".join(
+            f"; {quantile_name(seen.quantile)} {seen.latency_ms:.3g} ms, between {seen.latency_low_ms:.3g} and "
+            f"{seen.latency_high_ms:.3g} ms"
+            for seen in certificate.also
+        ),
         "usd_per_hour": f"{cost.price.usd_per_hour:.9g}",
         "price_words": _price_words(plan),
         "promised_usd": f"{cost.cost_per_million_inferences_usd:.4g}",

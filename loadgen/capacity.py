@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from loadgen.certify import certify
 from loadgen.knee import Knee, Reading, knee_from_readings
+from loadgen.order import LatencyLimit
 from loadgen.probing import Seen, seen_from_probe
+from loadgen.several import certify_each, joint_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +74,7 @@ def find_capacity(
     budget_s: float,
     seed: int,
     quantile: float = 0.99,
+    also: tuple[LatencyLimit, ...] = (),
     start_rate_per_s: float | None = None,
     give_up_below_per_s: float | None = None,
     resolution: float = 0.02,
@@ -82,12 +84,12 @@ def find_capacity(
     """Probe rates until the one at the limit is known to within `resolution` (a standard error of its logarithm).
 
     `start_rate_per_s` is a guess of the most the server can do; without it the first probe is of lone requests.
-    `give_up_below_per_s`, the rate to beat, is probed first. `stop` is asked between and within probes.
+    `give_up_below_per_s`, the rate to beat, is probed first. `stop` is asked between and within probes. Limits
+    in `also` have to be kept besides.
     """
     search = _Search(
         measure=measure,
-        limit_ms=limit_ms,
-        quantile=quantile,
+        limits=(LatencyLimit(quantile=quantile, limit_ms=limit_ms), *also),
         budget_s=budget_s,
         seed=seed,
         to_beat=give_up_below_per_s,
@@ -107,8 +109,7 @@ def find_capacity(
 @dataclass(slots=True, kw_only=True)
 class _Search:
     measure: Measure
-    limit_ms: float
-    quantile: float
+    limits: tuple[LatencyLimit, ...]
     budget_s: float
     seed: int
     to_beat: float | None
@@ -116,6 +117,11 @@ class _Search:
     stop: Callable[[], bool]
     on_probe: Callable[[Seen], object]
     seen: list[Seen] = field(default_factory=list)
+
+    @property
+    def limit_ms(self) -> float:
+        """The longest of the limits."""
+        return max(limit.limit_ms for limit in self.limits)
 
     @property
     def lone_rate_per_s(self) -> float:
@@ -146,14 +152,17 @@ class _Search:
         judged_s = max(judged_s, _LONE_REQUESTS / rate_per_s)
         duration_s = max(min(self.warmup_s + judged_s, self.left_s()), self.warmup_s + _LEAST_PROBE_S)
         probe = self.measure(rate_per_s, duration_s, self.seed + 7919 * len(self.seen), self._enough)
-        seen = seen_from_probe(probe, rate_per_s, limit_ms=self.limit_ms, quantile=self.quantile)
+        first, *also = self.limits
+        seen = seen_from_probe(
+            probe, rate_per_s, limit_ms=first.limit_ms, quantile=first.quantile, also=tuple(also)
+        )
         self.seen.append(seen)
         self.on_probe(seen)
 
     def _enough(self, log: RequestLog) -> bool:
         if self.stop():
             return True
-        return certify(log, limit_ms=self.limit_ms, quantile=self.quantile).answer != "undecided"
+        return joint_answer(certify_each(log, self.limits)) != "undecided"
 
     def _near(self, rate_per_s: float) -> bool:
         """Whether the limit is known to break somewhere near this rate."""
@@ -227,7 +236,8 @@ class _Search:
             return "untrusted", self.seen[-1].problems[0]
         kept, broken = self._kept(), self._broken()
         if not kept and self._too_slow():
-            return "too_slow", f"requests fail or take over {self.limit_ms:g} ms even where they hardly meet"
+            limit_ms = self._lone()[-1].verdict.limit_ms
+            return "too_slow", f"requests fail or take over {limit_ms:g} ms even where they hardly meet"
         if self.to_beat is not None and self._out_of_reach(self.to_beat):
             return "gave_up", f"the limit breaks below {self.to_beat:,.4g}/s"
         if kept and broken and self._known(knee_from_readings(self.readings)):
@@ -247,7 +257,7 @@ class _Search:
     def _too_slow(self) -> bool:
         """Whether most lone requests are over the limit, or some are in two runs: one hiccup proves nothing."""
         lone = self._lone()
-        over = [seen for seen in lone if not seen.verdict.latency_ms <= self.limit_ms]
+        over = [seen for seen in lone if not seen.verdict.latency_ms <= seen.verdict.limit_ms]
         return len(over) > 1 or any(not seen.median_ms <= self.limit_ms for seen in lone)
 
     def _known(self, knee: Knee) -> bool:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from loadgen.certify import Verdict, certify
 from loadgen.evidence import log_evidence_below
+from loadgen.order import LatencyLimit
+from loadgen.several import certify_each, deciding, joint_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loadgen.capacity import Measure
+    from loadgen.certify import Verdict
     from loadgen.measurement import RequestLog
 
 FIRST_SHARE = 0.985
@@ -36,23 +38,37 @@ _LONGEST_OUTLOOK = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One confirmation run. Nothing follows from one with problems."""
+    """One confirmation run. Nothing follows from one with problems.
+
+    `verdict` is on the first limit, `others` are on those that have to be kept besides.
+    """
 
     rate_per_s: float
     load_s: float
     verdict: Verdict
     overloaded: bool
     problems: tuple[str, ...]
+    others: tuple[Verdict, ...] = ()
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """On every limit."""
+        return (self.verdict, *self.others)
 
     @property
     def kept(self) -> bool:
         """Whether the rate may be promised."""
-        return self.verdict.answer == "kept" and not self.overloaded and not self.problems
+        return joint_answer(self.verdicts) == "kept" and not self.overloaded and not self.problems
 
     @property
     def broken(self) -> bool:
         """Whether the rate is surely too high."""
-        return (self.verdict.answer == "broken" or self.overloaded) and not self.problems
+        return (joint_answer(self.verdicts) == "broken" or self.overloaded) and not self.problems
+
+    @property
+    def reason(self) -> str:
+        """Why the rate was kept, broken or not decided."""
+        return deciding(self.verdicts).reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +94,7 @@ def confirm(
     seed: int,
     quantile: float = 0.99,
     confidence: float = 0.95,
+    also: tuple[LatencyLimit, ...] = (),
     floor_per_s: float = 0.0,
     stop: Callable[[], bool] = lambda: False,
     on_attempt: Callable[[Attempt], object] = id,
@@ -85,12 +102,12 @@ def confirm(
     """Certify the highest rate possible from 0.985 x `rate_per_s` on downwards, within `budget_s` of load.
 
     Every rate is tried with fresh arrivals until it is decided, or until what is left of the budget would not
-    decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated once.
+    decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated once. `also` are
+    further limits to keep: `confidence` is that of all of them together.
     """
     confirming = _Confirming(
         measure=measure,
-        limit_ms=limit_ms,
-        quantile=quantile,
+        limits=(LatencyLimit(quantile=quantile, limit_ms=limit_ms), *also),
         confidence=confidence,
         budget_s=budget_s,
         seed=seed,
@@ -105,7 +122,7 @@ def confirm(
             return confirming.confirmation(f"no rate down to {floor_per_s:,.4g}/s was kept")
         attempt = confirming.attempt(rate)
         if attempt.kept:
-            return confirming.confirmation(attempt.verdict.reason, kept=attempt)
+            return confirming.confirmation(attempt.reason, kept=attempt)
         if confirming.untrusted():
             return confirming.confirmation(attempt.problems[0])
         if not attempt.problems:
@@ -115,8 +132,7 @@ def confirm(
 @dataclass(slots=True, kw_only=True)
 class _Confirming:
     measure: Measure
-    limit_ms: float
-    quantile: float
+    limits: tuple[LatencyLimit, ...]
     confidence: float
     budget_s: float
     seed: int
@@ -126,7 +142,7 @@ class _Confirming:
 
     @property
     def warmup_s(self) -> float:
-        return max(1.0, 3e-3 * self.limit_ms)
+        return max(1.0, 3e-3 * max(limit.limit_ms for limit in self.limits))
 
     def left_s(self) -> float:
         return self.budget_s - sum(max(attempt.load_s, _LEAST_RUN_S) for attempt in self.attempts)
@@ -141,25 +157,27 @@ class _Confirming:
         duration_s = self.left_s()
 
         def decided(log: RequestLog) -> bool:
-            verdict = self.verdict(log)
+            verdicts = self.verdicts(log)
             left_s = duration_s - float(log.scheduled_ns[-1]) / 1e9 if len(log) else duration_s
-            return self.stop() or verdict.answer != "undecided" or is_hopeless(verdict, rate_per_s, left_s)
+            hopeless = any(is_hopeless(verdict, rate_per_s, left_s) for verdict in verdicts)
+            return self.stop() or joint_answer(verdicts) != "undecided" or hopeless
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
-        verdict = self.verdict(probe.log)
+        verdict, *others = self.verdicts(probe.log)
         attempt = Attempt(
             rate_per_s=rate_per_s,
             load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
             verdict=verdict,
-            overloaded=probe.overloaded or verdict.overloaded,
+            overloaded=probe.overloaded or any(one.overloaded for one in (verdict, *others)),
             problems=probe.problems,
+            others=tuple(others),
         )
         self.attempts.append(attempt)
         self.on_attempt(attempt)
         return attempt
 
-    def verdict(self, log: RequestLog) -> Verdict:
-        return certify(log, limit_ms=self.limit_ms, quantile=self.quantile, confidence=self.confidence)
+    def verdicts(self, log: RequestLog) -> tuple[Verdict, ...]:
+        return certify_each(log, self.limits, confidence=self.confidence)
 
 
 def _step_down(attempts: list[Attempt], left_s: float) -> float:
@@ -168,8 +186,9 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
     if attempt.broken:
         in_a_row = sum(1 for _ in takewhile(lambda earlier: earlier.broken, reversed(attempts)))
         return max(_LOWEST_AT_ONCE, math.pow(_LOWER_WHEN_BROKEN, in_a_row))
-    from_nothing = replace(attempt.verdict, violations=0, n=0)
-    needed_s = seconds_needed(from_nothing, attempt.rate_per_s)
+    needed_s = max(
+        seconds_needed(replace(verdict, violations=0, n=0), attempt.rate_per_s) for verdict in attempt.verdicts
+    )
     if not math.isfinite(needed_s):
         return _LOWER
     excess = needed_s / (_HALF_FOR_BAD_LUCK * max(left_s, 1.0))

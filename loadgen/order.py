@@ -34,6 +34,11 @@ class LatencyLimit:
         return f"p{100 * self.quantile:g}"
 
     @property
+    def option(self) -> str:
+        """`--p99=50ms`, as `loadtest` and `optimize` take it."""
+        return f"--{self.name.replace('.', '')}={self.limit_ms:g}ms"
+
+    @property
     def text(self) -> str:
         """`p99 <= 50 ms`."""
         return f"{self.name} <= {self.limit_ms:g} ms"

@@ -10,6 +10,8 @@ import numpy as np
 
 from loadgen.certify import Verdict, certify
 from loadgen.knee import Reading
+from loadgen.order import LatencyLimit
+from loadgen.several import tightest
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 _LEAST_TAIL = 0.02
 _VIF_WHEN_UNKNOWN = 50.0
 _MOST = 0.5
+_TIMES_ALLOWED = 1.5
 _SEEN_TOO_WELL = 0.5
 """Standard errors by which a short run overrates the headroom: it begins with an empty queue, and the bursts that
 make the quantile are more often missed than met. From simulated queues, where it is 0.5 to 1."""
@@ -27,10 +30,14 @@ make the quantile are more often missed than met. From simulated queues, where i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One probe and what it says. Problems: it says nothing, because the client was measured."""
+    """One probe and what it says. Problems: it says nothing, because the client was measured.
+
+    Of several limits, `reading` and `verdict` are on the one that has the least headroom, `first` is on the first.
+    """
 
     reading: Reading
     verdict: Verdict
+    first: Verdict
     overloaded: bool  # more requests left than came back, or most took longer than the limit
     median_ms: float  # of the steady part; inf where most failed, NaN where nothing was measured
     answered_per_s: float  # in the run's second half: where overloaded, the most the server can do; 0: unknown
@@ -43,17 +50,22 @@ class Seen:
         return self.reading.rate_per_s
 
 
-def seen_from_probe(probe: Probe, rate_per_s: float, *, limit_ms: float, quantile: float) -> Seen:
+def seen_from_probe(
+    probe: Probe, rate_per_s: float, *, limit_ms: float, quantile: float, also: tuple[LatencyLimit, ...] = ()
+) -> Seen:
     """The reading of one run at a rate, its verdict, and what else is worth knowing of it."""
     log = probe.log
-    verdict = certify(log, limit_ms=limit_ms, quantile=quantile)
+    limits = (LatencyLimit(quantile=quantile, limit_ms=limit_ms), *also)
+    verdicts = [certify(log, limit_ms=limit.limit_ms, quantile=limit.quantile) for limit in limits]
+    verdict = tightest(verdicts)
     steady = log.scheduled_ns >= verdict.steady_from_s * 1e9
     latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)[steady]
-    growing = probe.overloaded or verdict.overloaded
+    growing = probe.overloaded or any(one.overloaded for one in verdicts)
     return Seen(
         reading=_reading(latency_ms, rate_per_s, verdict, growing=growing),
         verdict=verdict,
-        overloaded=growing or verdict.share > _MOST,
+        first=verdicts[0],
+        overloaded=growing or verdict.share > _most(verdict),
         median_ms=float(np.median(latency_ms)) if len(latency_ms) else math.nan,
         answered_per_s=_answered_per_s(log),
         load_s=float(log.done_ns.max()) / 1e9 if len(log) else 0.0,
@@ -74,11 +86,15 @@ def _reading(latency_ms: NDArray[np.float64], rate_per_s: float, verdict: Verdic
     relative = min(1.0, relative)
     headroom = verdict.limit_ms / verdict.latency_ms * math.exp(-_SEEN_TOO_WELL * relative if known else 0.0)
     error = headroom * relative
-    if (
-        verdict.share > _MOST
-    ):  # one long burst, or a queue that still grows: the quantile depends on the run's length
+    if verdict.share > _most(verdict):
+        # One long burst, or a queue that still grows: the quantile depends on the run's length.
         error = max(error, _MOST)
     return Reading(rate_per_s=rate_per_s, headroom=headroom, error=error)
+
+
+def _most(verdict: Verdict) -> float:
+    """The share of violations beyond which most requests suffer: of a median, half may be over the limit."""
+    return max(_MOST, _TIMES_ALLOWED * (1 - verdict.quantile))
 
 
 def _answered_per_s(log: RequestLog) -> float:

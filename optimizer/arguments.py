@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 from loadgen.units import duration_ms, shape_from_text
 from optimizer.config import OptimizeConfig, ServerKind, saved_config
 from optimizer.errors import BadInput
+from optimizer.limits import latency_limits, memory_bytes
 from optimizer.model_source import source_from_text, stem_of
 from optimizer.precisions import IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
@@ -45,15 +46,14 @@ def config_from_arguments(
     accuracy: str = "strict",
     io_precision: str = "keep",
     max_send_lag: str | None = None,
+    further_limits: Mapping[str, str | None] | None = None,
+    max_memory: str | None = None,
 ) -> tuple[OptimizeConfig, list[str]]:
     """The configuration, and notes on what was assumed. Raises BadInput."""
     if model is None:
         raise BadInput("No model was given.", "Add --model FILE.onnx")
     source = source_from_text(model)
-    if p99 is None:
-        raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")
-    limit_ms, assumed = duration_ms(p99, option="--p99", default_unit="ms")
-    notes = [f"--p99 {p99} has no unit: taken as {limit_ms:g} ms."] if assumed else []
+    (first, *also), notes = latency_limits({"p99": p99, **(further_limits or {})})
     budget_ms, assumed = duration_ms(time_budget, option="--time-budget", default_unit="s")
     if assumed:
         notes.append(f"--time-budget {time_budget} has no unit: taken as {budget_ms / 1000:g} s.")
@@ -62,7 +62,7 @@ def config_from_arguments(
         most_lag_ms, assumed = duration_ms(max_send_lag, option="--max-send-lag", default_unit="ms")
         if assumed:
             notes.append(f"--max-send-lag {max_send_lag} has no unit: taken as {most_lag_ms:g} ms.")
-    _check_choices(server, server_url, server_repository)
+    _check_choices(server, server_url, server_repository, max_memory)
     _check_money(price_per_hour, rate, peak_rate)
     if io_precision not in get_args(IoPrecision):
         raise BadInput(f"--io-precision {io_precision} is unknown.", f"Give {' or '.join(get_args(IoPrecision))}.")
@@ -79,7 +79,10 @@ def config_from_arguments(
     config = OptimizeConfig.model_validate(
         {
             "model": source,
-            "limit_ms": limit_ms,
+            "limit_ms": first.limit_ms,
+            "quantile": first.quantile,
+            "also": tuple(also),
+            "max_memory_bytes": max_memory and memory_bytes(max_memory, option="--max-memory"),
             "confidence": confidence,
             "shapes": dict(shape_from_text(text) for text in shapes),
             "output": (output or _default_output(source)).absolute(),
@@ -126,6 +129,7 @@ def _check_choices(
     server: str,
     server_url: str | None,
     server_repository: Path | None,
+    max_memory: str | None,
 ) -> None:
     kinds = get_args(ServerKind)
     if server not in kinds:
@@ -134,6 +138,11 @@ def _check_choices(
         raise BadInput(
             "--server remote needs to know the server and its model repository.",
             "Add --server-url http://HOST:PORT and --server-repository DIR (the same folder, as seen from here).",
+        )
+    if max_memory is not None and server in ("docker", "remote"):
+        raise BadInput(
+            f"--max-memory {max_memory} cannot be kept: the memory of a {server} server is not seen from here.",
+            "Leave --max-memory out, or measure with --server embedded or local.",
         )
 
 

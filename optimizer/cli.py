@@ -90,6 +90,31 @@ def optimize(
             metavar="DURATION",
         ),
     ] = None,
+    p50: Annotated[
+        str | None,
+        typer.Option(
+            help="The same for half of them. Several limits are kept together.",
+            rich_help_panel=LIMIT,
+            metavar="DURATION",
+        ),
+    ] = None,
+    p90: Annotated[
+        str | None, typer.Option(help="The same for 90 %.", rich_help_panel=LIMIT, metavar="DURATION")
+    ] = None,
+    p95: Annotated[
+        str | None, typer.Option(help="The same for 95 %.", rich_help_panel=LIMIT, metavar="DURATION")
+    ] = None,
+    p999: Annotated[
+        str | None, typer.Option(help="The same for 99.9 %.", rich_help_panel=LIMIT, metavar="DURATION")
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Memory that the server may take with the model, such as `8GiB`.",
+            rich_help_panel=LIMIT,
+            metavar="SIZE",
+        ),
+    ] = None,
     confidence: Annotated[
         float, typer.Option(help="Confidence of the promise, 0.8 to 0.999.", rich_help_panel=LIMIT)
     ] = 0.95,
@@ -228,14 +253,17 @@ def optimize(
         return
     from optimizer.arguments import config_from_arguments, resumed_config
 
+    further = {"p50": p50, "p90": p90, "p95": p95, "p999": p999}
     if resume is not None:
-        config, notes = resumed_config(
-            resume, given={"--model": model, "--p99": p99, "--output": output}, storage=storage
-        )
+        given = {"--model": model, "--p99": p99, "--output": output, "--max-memory": max_memory}
+        given |= {f"--{name}": value for name, value in further.items()}
+        config, notes = resumed_config(resume, given=given, storage=storage)
     else:
         config, notes = config_from_arguments(
             model=model,
             p99=p99,
+            further_limits=further,
+            max_memory=max_memory,
             shapes=shape or [],
             input_data=input_data,
             confidence=confidence,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from loadgen.reports.record import ComparisonRecord
     from search.comparison import RunComparisonRecord
-    from search.records import RecommendationRecord
+    from search.records import RecommendationRecord, Slo
 
 WORSE_EXIT_CODE = 97
 TOLERANCE = 0.02
@@ -31,13 +31,12 @@ TOLERANCE = 0.02
 _STYLES = {"worse": "bold red", "better": "green", "no difference seen": "dim"}
 
 
-def read_baseline(directory: Path, *, limit_ms: float, quantile: float) -> RecommendationRecord:
+def read_baseline(directory: Path, slo: Slo) -> RecommendationRecord:
     """The earlier run's recommendation. Raises BadInput where it cannot be read, or kept another limit."""
     baseline = read_recommendation(directory)
-    if (baseline.slo.limit_ms, baseline.slo.quantile) != (limit_ms, quantile):
+    if baseline.slo.limits != slo.limits:
         raise BadInput(
-            f"The run in {directory} keeps p{100 * baseline.slo.quantile:g} within {baseline.slo.limit_ms:g} ms, "
-            f"the other one p{100 * quantile:g} within {limit_ms:g} ms.",
+            f"The run in {directory} keeps {baseline.slo.text}, the other one {slo.text}.",
             "Compare runs with the same limit.",
         )
     return baseline
@@ -48,7 +47,7 @@ def compare_directories(before: Path, now: Path, *, tolerance: float) -> RunComp
     if not 0 <= tolerance < 1:
         raise BadInput(f"--tolerance {tolerance:g} is out of range.", "Give a share, such as 0.02 for 2 %.")
     later = read_recommendation(now)
-    earlier = read_baseline(before, limit_ms=later.slo.limit_ms, quantile=later.slo.quantile)
+    earlier = read_baseline(before, later.slo)
     return compare_runs(earlier, later, names=(str(before), str(now)), tolerance=tolerance)
 
 

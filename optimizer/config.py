@@ -13,6 +13,7 @@ from optimizer.model_source import FACTORY
 from optimizer.precisions import IoPrecision, Precision
 from optimizer.thresholds import AccuracyRule
 from search.prices import Term
+from search.records import LimitRecord, Slo
 
 FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
 """`package.module:callable`, which returns a PyTorch model with example inputs."""
@@ -29,6 +30,8 @@ class OptimizeConfig(BaseModel):
     limit_ms: float = Field(gt=0)
     quantile: float = Field(default=0.99, ge=0.5, lt=1)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    also: tuple[LimitRecord, ...] = ()  # further limits, of other quantiles
+    max_memory_bytes: int | None = Field(default=None, gt=0)
     shapes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     output: Path
     server: ServerKind = "embedded"
@@ -51,6 +54,17 @@ class OptimizeConfig(BaseModel):
     accuracy: AccuracyRule = AccuracyRule()
     io_precision: IoPrecision = "keep"
     seed: int = 0
+
+    @property
+    def slo(self) -> Slo:
+        """The promise that the run is to find."""
+        return Slo(
+            limit_ms=self.limit_ms,
+            quantile=self.quantile,
+            confidence=self.confidence,
+            also=self.also,
+            max_memory_bytes=self.max_memory_bytes,
+        )
 
 
 RUN_FILE = "run.json"

@@ -99,10 +99,9 @@ def _check_one_promise(found: Mapping[Path, RecommendationRecord]) -> None:
                 f"{first.model.name} ({first.model.sha256[:12]}): they cannot share traffic.",
                 "Give runs of one model file.",
             )
-        if (other.slo.limit_ms, other.slo.quantile) != (first.slo.limit_ms, first.slo.quantile):
+        if other.slo.limits != first.slo.limits:
             raise BadInput(
-                f"{path} keeps p{100 * other.slo.quantile:g} within {other.slo.limit_ms:g} ms, {first_path} "
-                f"p{100 * first.slo.quantile:g} within {first.slo.limit_ms:g} ms.",
+                f"{path} keeps {other.slo.text}, {first_path} {first.slo.text}.",
                 "Give runs with the same limit.",
             )
 

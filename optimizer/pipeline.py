@@ -33,7 +33,6 @@ from search.records import (
     RecommendationRecord,
     SecondsRecord,
     ServedRecord,
-    Slo,
 )
 from search.run_files import RECOMMENDATION_FILE
 from search.study import Search, SearchImpossible
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from search.certification import Certified
     from search.events import OnEvent
     from search.ledger import Ledger
+    from search.records import Slo
 
 MODELS_FOLDER = "model"
 REPOSITORY = "model_repository"
@@ -78,7 +78,7 @@ def optimize(
     budget = Budget(total_s=config.time_budget_s)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
-    slo = Slo(limit_ms=config.limit_ms, quantile=config.quantile, confidence=config.confidence)
+    slo = config.slo
     ledger = open_ledger(prepared.space, config.output, storage=config.storage, seed=config.seed)
     with _explained(), serve(server_options(config, prepared)) as server, load_generator(prepared) as generator:
         bench = TritonBench(

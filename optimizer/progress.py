@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from search import events
+from search.words import quantile_name
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -67,7 +68,11 @@ class Progress:
             case events.TrialStarted():
                 self._now = f"trial {event.number}: {event.knobs}"
             case events.Probed():
-                seen = "nothing came back" if event.p99_ms is None else f"p99 {event.p99_ms:.1f} ms"
+                seen = (
+                    "nothing came back"
+                    if event.p99_ms is None
+                    else f"{quantile_name(event.quantile)} {event.p99_ms:.1f} ms"
+                )
                 self._now = f"trial {event.number}: {event.rate_per_s:,.0f}/s, {seen}, {event.verdict}"
             case events.TrialEnded():
                 self._best = event.best
@@ -127,7 +132,7 @@ def certified_line(event: events.Certified) -> str:
         return f"[yellow]{event.rate_per_s:,.0f}/s was not kept by trial {event.trial.number}[/yellow]"
     return (
         f"[green]certified[/green] {event.certificate.rate_per_s:,.0f}/s for trial {event.trial.number}: "
-        f"p99 {event.certificate.p99_ms:.1f} ms "
+        f"{quantile_name(event.certificate.quantile)} {event.certificate.p99_ms:.1f} ms "
         f"({event.certificate.p99_low_ms:.1f} to {event.certificate.p99_high_ms:.1f}), "
         f"{event.certificate.requests:,} requests"
     )

@@ -11,17 +11,21 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from search.words import memory_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from rich.console import RenderableType
 
+    from loadgen.order import LatencyLimit
     from optimizer.config import OptimizeConfig
     from optimizer.prepare import Prepared
     from search.records import (
         MeasurementRecord,
         RecommendationRecord,
+        Slo,
         TrialRecord,
     )
 
@@ -67,7 +71,7 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     table.add_row("batching", prepared.batching.reason)
     for tensor in prepared.engines[0].inputs:
         table.add_row("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
-    table.add_row("limit", f"p{100 * config.quantile:g} within {config.limit_ms:g} ms")
+    table.add_row("limit", promise_text(config.slo))
     table.add_row("machine", f"{machine.cpu}, {machine.logical_cores} cores" + _gpus(prepared))
     table.add_row("price", f"{dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}")
     table.add_row("server", config.server)
@@ -88,7 +92,7 @@ def _gpus(prepared: Prepared) -> str:
 def _headline(found: RecommendationRecord) -> Panel:
     certificate = found.winner.certificate
     assert certificate is not None
-    promise = f"p{100 * found.slo.quantile:g} {found.slo.limit_ms:g} ms"
+    promise = " and ".join(f"{limit.name} {limit.limit_ms:g} ms" for limit in found.slo.limits)
     cost = dollars(found.cost.cost_per_million_inferences_usd)
     lines = [
         f"[bold green]{certificate.rate_per_s:,.0f} requests/s[/bold green] within {promise}, {cost} per million"
@@ -118,7 +122,13 @@ def _comparison(found: RecommendationRecord) -> Table:
         table.add_column("Triton default")
         shown.append(found.baseline)
     for name, value in _ROWS:
-        table.add_row(name, *(value(trial) for trial in shown))
+        first = f"{found.slo.limits[0].name} at that rate"
+        table.add_row(first if value is _p99_text else name, *(value(trial) for trial in shown))
+        if value is _p99_text:
+            for limit in found.slo.further:
+                table.add_row(f"{limit.name} at that rate", *(_further_text(trial, limit) for trial in shown))
+    if found.slo.max_memory_bytes is not None:
+        table.add_row(f"memory (limit {memory_text(found.slo.max_memory_bytes)})", *map(_memory_text, shown))
     costs = [dollars(found.cost.cost_per_million_inferences_usd)]
     if len(shown) > 1:
         other = found.cost.baseline_cost_per_million_inferences_usd
@@ -148,6 +158,18 @@ def _p99_text(trial: TrialRecord) -> str:
     )
 
 
+def _further_text(trial: TrialRecord, limit: LatencyLimit) -> str:
+    also = () if trial.certificate is None else trial.certificate.also
+    seen = next((seen for seen in also if seen.quantile == limit.quantile), None)
+    if seen is None:
+        return UNKNOWN
+    return f"{seen.latency_ms:.1f} ms ({seen.latency_low_ms:.1f} to {seen.latency_high_ms:.1f})"
+
+
+def _memory_text(trial: TrialRecord) -> str:
+    return UNKNOWN if trial.memory_bytes is None else memory_text(trial.memory_bytes)
+
+
 def _tested_text(trial: TrialRecord) -> str:
     certificate = trial.certificate
     if certificate is None:
@@ -170,7 +192,7 @@ _ROWS = (
     ),
     ("limit breaks at", _edge_text),
     ("sustained rate", _rate_text),
-    ("p99 at that rate", _p99_text),
+    ("latency at that rate", _p99_text),
     ("tested with", _tested_text),
 )
 
@@ -217,6 +239,11 @@ def _gain_text(gain: float) -> str:
     if gain >= 1.005:
         return f"{gain:.2f} times the rate of the baseline"
     return "no better than the baseline"
+
+
+def promise_text(slo: Slo) -> str:
+    """`p99 within 50 ms`, the other limits, and what memory it may take."""
+    return slo.text if slo.max_memory_bytes is None else f"{slo.text} in {memory_text(slo.max_memory_bytes)}"
 
 
 def dollars(amount: float) -> str:

@@ -73,7 +73,7 @@ def run(
 def _read_baseline(directory: Path, config: OptimizeConfig) -> RecommendationRecord:
     from optimizer.comparing import read_baseline
 
-    return read_baseline(directory, limit_ms=config.limit_ms, quantile=config.quantile)
+    return read_baseline(directory, config.slo)
 
 
 def _show_comparison(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optimizer.errors import UserError
-from search.words import knobs_text
+from search.words import knobs_text, memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +23,15 @@ class NothingFound(UserError):
 
 def explain_infeasible(trials: Sequence[Trial], slo: Slo) -> NothingFound:
     """The error that says what is reachable. `trials` may be any that were finished."""
-    promise = f"p{100 * slo.quantile:g} within {slo.limit_ms:g} ms"
+    promise = slo.text
     within_reach = [trial for trial in trials if trial.lone_latency_ms is not None and trial.state == "infeasible"]
     if any(trial.state == "complete" for trial in trials):
         return NothingFound(
             f"No rate could be certified to keep {promise}: the time budget was too short for that many requests.",
             "Give a longer --time-budget, or go on with --resume.",
         )
+    if slo.max_memory_bytes is not None and any(trial.over_memory(slo.max_memory_bytes) for trial in trials):
+        return _memory_binds(trials, slo, slo.max_memory_bytes)
     if not within_reach:
         return NothingFound(
             f"No configuration was found that keeps {promise}: none could be measured.",
@@ -36,12 +39,33 @@ def explain_infeasible(trials: Sequence[Trial], slo: Slo) -> NothingFound:
         )
     best = min(within_reach, key=lambda trial: trial.lone_latency_ms or 0.0)
     assert best.lone_latency_ms is not None
-    seen_p99_ms = best.measurement.latency_p99_ms if best.measurement is not None else None
-    reachable_ms = 1.1 * max(best.lone_latency_ms, seen_p99_ms or 0.0)
+    options = " ".join(option.replace("=", " ") for option in _within_reach(best, slo))
     return NothingFound(
         f"No configuration keeps {promise}. The best, {knobs_text(best.config)}, answers single requests on an "
         f"idle server in {best.lone_latency_ms:.3g} ms. {what_binds(best, slo)}",
-        f"Give a limit from about --p99 {reachable_ms:.3g}ms, a faster machine, or a smaller model.",
+        f"Give a limit from about {options}, a faster machine, or a smaller model.",
+    )
+
+
+def _within_reach(best: Trial, slo: Slo) -> list[str]:
+    """The limits that are missed, each as it could be asked for: what was seen, and a tenth more."""
+    missed = []
+    for limit in slo.limits:
+        seen_ms = None if best.measurement is None else best.measurement.latency_at_ms(limit.quantile)
+        reachable_ms = 1.1 * max(best.lone_latency_ms or 0.0, seen_ms or 0.0)
+        if len(slo.limits) == 1 or reachable_ms > limit.limit_ms:
+            missed.append(replace(limit, limit_ms=float(f"{reachable_ms:.3g}")).option)
+    return missed or [limit.option for limit in slo.limits]
+
+
+def _memory_binds(trials: Sequence[Trial], slo: Slo, most_bytes: int) -> NothingFound:
+    seen = [(trial.memory_bytes, trial) for trial in trials if trial.over_memory(most_bytes)]
+    least_bytes, least = min(seen, key=lambda pair: pair[0] or 0)
+    assert least_bytes is not None
+    return NothingFound(
+        f"No configuration was found that keeps {slo.text} in {memory_text(most_bytes)}: the smallest over it, "
+        f"{knobs_text(least.config)}, took {memory_text(least_bytes)}.",
+        f"Give --max-memory {memory_text(1.1 * least_bytes).replace(' ', '')}, or a smaller model.",
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from search import events
 from search.evaluate import evaluate
 from search.space import knobs_of
-from search.words import knobs_text
+from search.words import knobs_text, memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,11 +57,15 @@ class Attempts:
         return self.budget.trial_s() >= self._shortest_trial_s()
 
     def promising(self, knobs: Knobs) -> bool:
-        """Not an engine that does not work, nor where a trial that asks less has already run out of memory."""
+        """Not an engine that does not work, nor where a trial that asks less has already taken too much memory."""
         return knobs["engine"] not in self._broken_engines() and not any(
-            trial.state == "failed" and _ran_out_of_memory(trial.reason) and _asks_at_least(knobs, trial)
-            for trial in self.ledger.trials
+            self._took_too_much(trial) and _asks_at_least(knobs, trial) for trial in self.ledger.trials
         )
+
+    def _took_too_much(self, trial: Trial) -> bool:
+        if trial.state == "failed":
+            return _ran_out_of_memory(trial.reason)
+        return trial.over_memory(self.slo.max_memory_bytes)
 
     def evaluated(self, config: ServingConfig, number: int) -> Trial | None:
         """The trial by a search for the edge, without any prediction: see `search.evaluate`."""
@@ -95,6 +99,7 @@ class Attempts:
         if trial is None:
             self.ledger.abandon(asked)
             return None
+        trial = self._within_memory(trial)
         self.ledger.record(asked, trial)
         self.on_event(
             events.TrialEnded(
@@ -106,6 +111,14 @@ class Attempts:
         )
         self._give_up_when_nothing_works()
         return trial
+
+    def _within_memory(self, trial: Trial) -> Trial:
+        """The trial with the memory that it took; infeasible where that is over the limit."""
+        trial, most = replace(trial, memory_bytes=self.bench.memory_bytes(trial.config)), self.slo.max_memory_bytes
+        if trial.state == "failed" or most is None or not trial.over_memory(most):
+            return trial
+        reason = f"the server took {memory_text(trial.memory_bytes or 0)}, over the limit of {memory_text(most)}"
+        return replace(trial, state="infeasible", reason=reason, rate_at_limit_per_s=0.0)
 
     def _shortest_trial_s(self) -> float:
         """What even a pruned trial takes: loading, as seen so far, and a moment of load."""

@@ -58,3 +58,7 @@ class Bench(Protocol):
     def last_measurement(self) -> MeasurementRecord | None:
         """The figures of the latest `measure`; None before the first."""
         ...
+
+    def memory_bytes(self, config: ServingConfig) -> int | None:
+        """The most that server and models took after a load on the configuration; None where it cannot be seen."""
+        ...

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from loadgen.bursts import least_burst
 from loadgen.confirm import FIRST_SHARE, confirm
-from loadgen.evidence import requests_needed
 from search import events
 from search.bench import BenchFailed
-from search.records import CertificateRecord
+from search.confirmable import LAST_RESORT_SHARE, first_share, least_s
+from search.records import CertificateRecord, LimitCertificateRecord
 from search.space import default_config
+from search.words import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loadgen.certify import Verdict
     from loadgen.confirm import Attempt
     from search.bench import Bench
     from search.budget import Budget
@@ -38,17 +38,9 @@ SHARE_FOR_SECOND_RUN = 0.6
 """Of what is left of the budget; the baseline gets the rest."""
 
 LAST_RESORT_S = 15.0
-LAST_RESORT_SHARE = 0.6
 LAST_RESORT_OF_WHAT_IS_LEFT = 0.5
-"""Seconds kept back, at the least and at the most, for a last try far below the estimate, where few requests
-decide: a low promise beats none."""
-
-BAD_LUCK = 1.3
-"""Longer than the shortest run that decides: some of it is warm-up, and it is looked at every half second."""
-
-TYPICAL_VIF = 50.0
-TYPICAL_ELASTICITY = 20.0
-"""Near the edge of CPU servers; only the first rate to try depends on them, never a verdict."""
+"""Seconds kept back, at the least and at the most, for a last try at `LAST_RESORT_SHARE`: a low promise beats
+none."""
 
 NEARLY = 0.97
 """A candidate gives way when its rate has fallen to this share of what the next one is expected to keep."""
@@ -97,6 +89,7 @@ class Certifier:
             limit_ms=self.slo.limit_ms,
             quantile=self.slo.quantile,
             confidence=self.slo.confidence,
+            also=self.slo.further,
             budget_s=budget_s,
             seed=self.seed + 15_485_863 * self._confirmations,
             floor_per_s=floor_per_s,
@@ -105,7 +98,7 @@ class Certifier:
         if confirmation.kept is None:
             if confirmation.attempts:
                 last = confirmation.attempts[-1]
-                self.on_event(events.Note(text=f"{last.rate_per_s:,.0f}/s: {last.verdict.reason}."))
+                self.on_event(events.Note(text=f"{last.rate_per_s:,.0f}/s: {last.reason}."))
             return None
         certified = self._with_certificate(trial, confirmation.kept)
         self.on_event(
@@ -120,22 +113,50 @@ class Certifier:
         before = trial.certificate.runs if trial.certificate is not None else 0
         certificate = CertificateRecord(
             rate_per_s=attempt.rate_per_s,
+            quantile=verdict.quantile,
             p99_ms=verdict.latency_ms,
             p99_low_ms=verdict.latency_lower_ms,
             p99_high_ms=verdict.latency_upper_ms,
-            confidence=verdict.confidence,
+            confidence=self.slo.confidence,
             requests=verdict.n,
             violations=verdict.violations,
             seconds=attempt.load_s,
             runs=before + 1,
+            also=tuple(_limit_certificate(other) for other in attempt.others),
         )
-        return replace(trial, certificate=certificate, measurement=self.bench.last_measurement())
+        return replace(
+            trial,
+            certificate=certificate,
+            measurement=self.bench.last_measurement(),
+            memory_bytes=self.bench.memory_bytes(trial.config),
+        )
+
+    def fits(self, trial: Trial) -> bool:
+        """Whether the server is not known to have taken more memory with it than it may; says so where it has."""
+        most = self.slo.max_memory_bytes
+        if most is None or not trial.over_memory(most):
+            return True
+        taken, limit = memory_text(trial.memory_bytes or 0), memory_text(most)
+        text = f"Trial {trial.number} is not chosen: the server took {taken} with it, over the limit of {limit}."
+        self.on_event(events.Note(text=text, warning=True))
+        return False
 
     def lost(self, trial: Trial, failure: BenchFailed) -> None:
         """Say that the bench failed in the middle of it."""
         log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
         text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
         self.on_event(events.Note(text=text, warning=True))
+
+
+def _limit_certificate(verdict: Verdict) -> LimitCertificateRecord:
+    return LimitCertificateRecord(
+        quantile=verdict.quantile,
+        limit_ms=verdict.limit_ms,
+        latency_ms=verdict.latency_ms,
+        latency_low_ms=verdict.latency_lower_ms,
+        latency_high_ms=verdict.latency_upper_ms,
+        violations=verdict.violations,
+    )
 
 
 def certify_best(
@@ -158,22 +179,9 @@ def certify_best(
     certifier = Certifier(bench=bench, slo=slo, budget=budget, seed=seed, deadline_s=deadline_s, on_event=on_event)
     candidates = [trial for trial in ledger.trials if trial.state == "complete" and trial.rate_at_limit_per_s]
     candidates.sort(key=lambda trial: -(trial.rate_at_limit_per_s or 0.0))
-    if hurried:
-        winner = (
-            _loaded_and_confirmed(
-                certifier, candidates[0], from_share=SHARE_WHEN_STOPPED, budget_s=certifier.left_s()
-            )
-            if candidates
-            else None
-        )
-    else:
-        winner = _first_confirmed(certifier, candidates) or _last_resort(certifier, candidates)
+    winner = _winner(certifier, candidates, hurried=hurried, stop=stop)
     if winner is None:
         return None
-    if stop():
-        winner = _with_caveat(winner, "the run was stopped before it could be confirmed again")
-    else:
-        winner = _confirmed_again(certifier, winner)
     baseline = next((trial for trial in ledger.trials if _is_baseline(trial)), None)
     if baseline is not None and baseline.number == winner.number:
         return Certified(winner=winner, baseline=winner)
@@ -187,6 +195,29 @@ def certify_best(
     return Certified(winner=winner, baseline=baseline)
 
 
+def _winner(
+    certifier: Certifier, candidates: list[Trial], *, hurried: bool, stop: Callable[[], bool]
+) -> Trial | None:
+    """The first candidate that is confirmed and, on a fresh server too, takes no more memory than it may."""
+    if not candidates:
+        return None
+    if hurried:
+        winner = _loaded_and_confirmed(
+            certifier, candidates[0], from_share=SHARE_WHEN_STOPPED, budget_s=certifier.left_s()
+        )
+    else:
+        winner = _first_confirmed(certifier, candidates) or _last_resort(certifier, candidates)
+    if winner is None:
+        return None
+    if stop():
+        return _with_caveat(winner, "the run was stopped before it could be confirmed again")
+    winner = _confirmed_again(certifier, winner)
+    if certifier.fits(winner):
+        return winner
+    others = [trial for trial in candidates if trial.number != winner.number]
+    return _winner(certifier, others, hurried=hurried, stop=stop)
+
+
 def _certified_rate(trial: Trial) -> float:
     return trial.certificate.rate_per_s if trial.certificate is not None else 0.0
 
@@ -195,25 +226,6 @@ def _confirmed_baseline(certifier: Certifier, baseline: Trial) -> Trial:
     budget_s = certifier.left_s()
     share = first_share(baseline, certifier.slo, budget_s)
     return _loaded_and_confirmed(certifier, baseline, from_share=share, budget_s=budget_s) or baseline
-
-
-def first_share(trial: Trial, slo: Slo, budget_s: float) -> float:
-    """Of the estimated rate, where the first confirmation is tried so that `budget_s` is likely to decide it.
-
-    n requests tell the rate at the limit to a relative error of sqrt(VIF / ((1 - quantile) n s^2)), with VIF the
-    inflation of the variance by bursts and s the elasticity of the violations to the rate (binomial variance over
-    the slope in ln(rate)). Two such errors below the estimate, bursts are short and violations rare.
-    """
-    requests = max(1.0, (trial.rate_at_limit_per_s or 0.0) * budget_s)
-    error = math.sqrt(TYPICAL_VIF / ((1 - slo.quantile) * requests)) / TYPICAL_ELASTICITY
-    return max(LAST_RESORT_SHARE, FIRST_SHARE - 2 * error)
-
-
-def least_s(rate_per_s: float, slo: Slo) -> float:
-    """Seconds that a confirmation takes in which no request is over the limit; see `loadgen.bursts` for them."""
-    burst = max(1.0, least_burst(rate_per_s, slo.limit_ms))
-    requests = requests_needed(0, 1 - slo.quantile, burst, slo.confidence)
-    return BAD_LUCK * requests / rate_per_s + 3e-3 * slo.limit_ms
 
 
 def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
@@ -242,8 +254,6 @@ def _estimate(trial: Trial) -> float:
 
 def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
     """The best candidate at a rate far below its estimate."""
-    if not candidates:
-        return None
     return _loaded_and_confirmed(
         certifier, candidates[0], from_share=LAST_RESORT_SHARE, budget_s=certifier.left_s()
     )
@@ -263,7 +273,8 @@ def _loaded_and_confirmed(
     try:
         certifier.bench.load(trial.config)
         rate_per_s = from_share * trial.rate_at_limit_per_s
-        return certifier.confirmed(trial, rate_per_s, budget_s=budget_s, floor_per_s=floor_per_s)
+        confirmed = certifier.confirmed(trial, rate_per_s, budget_s=budget_s, floor_per_s=floor_per_s)
+        return confirmed if confirmed is not None and certifier.fits(confirmed) else None
     except BenchFailed as failure:
         certifier.lost(trial, failure)
         return None

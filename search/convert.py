@@ -60,6 +60,7 @@ def trial_to_record(trial: Trial) -> TrialRecord:
         load_s=trial.load_s,
         certificate=trial.certificate,
         load_runs=trial.load_runs,
+        memory_bytes=trial.memory_bytes,
     )
 
 
@@ -80,6 +81,7 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
         load_s=record.load_s,
         certificate=record.certificate,
         load_runs=record.load_runs,
+        memory_bytes=record.memory_bytes,
     )
 
 

@@ -59,13 +59,14 @@ def evaluate(
 
     def on_probe(seen: Seen) -> None:
         measured.append((seen, bench.last_measurement()))
-        p99_ms = seen.verdict.latency_ms
+        p99_ms = seen.first.latency_ms
         on_event(
             events.Probed(
                 number=number,
                 rate_per_s=seen.rate_per_s,
                 p99_ms=p99_ms if math.isfinite(p99_ms) else None,
                 verdict="kept" if seen.reading.kept else "broken",
+                quantile=slo.quantile,
             )
         )
 
@@ -93,6 +94,7 @@ def evaluate(
             bench.measure,
             limit_ms=slo.limit_ms,
             quantile=slo.quantile,
+            also=slo.further,
             budget_s=budget_s,
             seed=seed + 104_729 * (1 + number),
             give_up_below_per_s=beat,
@@ -114,7 +116,7 @@ def evaluate(
 
 def load_run_of(seen: Seen) -> LoadRunRecord:
     """What a trial keeps of one of its load runs."""
-    latency_ms = seen.verdict.latency_ms
+    latency_ms = seen.first.latency_ms
     return LoadRunRecord(
         rate_per_s=seen.rate_per_s,
         latency_ms=latency_ms if math.isfinite(latency_ms) else None,

@@ -37,12 +37,16 @@ class TrialStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """One load run ended: what was sent and what was seen. `p99_ms` is None where nothing came back."""
+    """One load run ended: what was sent and what was seen.
+
+    `p99_ms` is the latency at the first limit's quantile, None where nothing came back.
+    """
 
     number: int
     rate_per_s: float
     p99_ms: float | None
     verdict: str
+    quantile: float = 0.99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from search.predict import Promise, rates_at_limit, unit_arrivals
+from search.predict import promise_of, rates_at_limit, unit_arrivals
 from search.service_time import ServiceTimes
 from search.simulator import SimulatedServer
 from search.space import knobs_of
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from model_repo.spec import ServingConfig
+    from search.predict import Promise
     from search.records import Slo
     from search.service_time import ServiceCurve
     from search.space import Knobs, SearchSpace
@@ -68,7 +69,7 @@ class Forecast:
     @property
     def promise(self) -> Promise:
         """The limit, in the simulator's terms."""
-        return Promise(limit_s=self.slo.limit_ms / 1e3, quantile=self.slo.quantile)
+        return promise_of(self.slo)
 
     def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
         """0 threads are as many as there are cores."""

@@ -196,7 +196,8 @@ class Guided:
             self._learn(trial)
 
     def _learn(self, trial: Trial) -> None:
-        if trial.state != "complete" or not trial.rate_low_per_s or not trial.rate_high_per_s:
+        over_memory = trial.over_memory(self.attempts.slo.max_memory_bytes)
+        if not (trial.state == "complete" or over_memory) or not trial.rate_low_per_s or not trial.rate_high_per_s:
             return
         middle = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
         self.forecast.simulate([knobs_of(trial.config)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from search.records import Slo
     from search.simulator import SimulatedServer
 
     Floats = NDArray[np.float64]
@@ -45,10 +46,25 @@ _LAG_1 = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """The limit to predict for: at least `quantile` of all requests are answered within `limit_s`."""
+    """The limit to predict for: at least `quantile` of all requests are answered within `limit_s`.
+
+    `also` are limits that have to be kept besides.
+    """
 
     limit_s: float
     quantile: float = 0.99
+    also: tuple[Promise, ...] = ()
+
+    @property
+    def each(self) -> tuple[Promise, ...]:
+        """Every limit on its own, the first one first."""
+        return (replace(self, also=()), *self.also)
+
+
+def promise_of(slo: Slo) -> Promise:
+    """Every latency limit of a run."""
+    first, *others = (Promise(limit_s=limit.limit_ms / 1e3, quantile=limit.quantile) for limit in slo.limits)
+    return replace(first, also=tuple(others))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +94,30 @@ def unit_arrivals(seed: int, *, requests: int = REQUESTS, arrivals: Arrivals | N
 
 def rate_at_limit(server: SimulatedServer, promise: Promise, unit: Floats) -> float:
     """The highest rate that keeps the promise; 0 where none does. `unit`: see `unit_arrivals`."""
-    saturation_per_s = server.saturation_per_s
+    first, *others = promise.each
+    rate = _rate_below(server.saturation_per_s, server, first, unit)
+    for other in others:
+        if rate > 0 and not _Keeps(server, other, unit)(rate):
+            rate = min(rate, _rate_below(rate, server, other, unit))
+    return rate
+
+
+def _rate_below(most_per_s: float, server: SimulatedServer, promise: Promise, unit: Floats) -> float:
+    """The rate at a single limit, sought from a rate downwards."""
     few = _Keeps(server, promise, unit[:COARSE_REQUESTS])
-    low, high = _bracket(few, _STEP_DOWN * saturation_per_s, saturation_per_s, COARSE_RESOLUTION)
+    low, high = _bracket(few, _STEP_DOWN * most_per_s, most_per_s, COARSE_RESOLUTION)
     if not low > 0:
         return 0.0
     low, high = _bracket(_Keeps(server, promise, unit), low, high, RESOLUTION)
     return math.sqrt(low * high)
+
+
+def binding_limit(server: SimulatedServer, promise: Promise, rate_per_s: float, unit: Floats) -> Promise:
+    """Of several limits, the one that is used up most at a rate."""
+    if not promise.also:
+        return promise
+    latency_s = simulate(server, unit / rate_per_s).latency_s
+    return max(promise.each, key=lambda one: float(np.quantile(latency_s, one.quantile)) / one.limit_s)
 
 
 @dataclass(frozen=True, slots=True)

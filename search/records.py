@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from loadgen.order import LatencyLimit
 from search.prices import Term
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -71,16 +72,40 @@ class MeasurementRecord(Record):
     gpu: GpuRecord | None = Field(default=None, description="null without a GPU, or where it cannot be read.")
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
 
+    def latency_at_ms(self, quantile: float) -> float | None:
+        """The latency at one of the quantiles that are kept; None for another, and where it is not known."""
+        kept = {
+            0.5: self.latency_p50_ms,
+            0.9: self.latency_p90_ms,
+            0.95: self.latency_p95_ms,
+            0.99: self.latency_p99_ms,
+            0.999: self.latency_p999_ms,
+        }
+        return kept.get(quantile)
+
+
+class LimitCertificateRecord(Record):
+    """What the confirming run said about one of several limits; the bounds of all hold together."""
+
+    quantile: float
+    limit_ms: float
+    latency_ms: float
+    latency_low_ms: float
+    latency_high_ms: float
+    violations: int
+
 
 class CertificateRecord(Record):
-    """A rate that kept the limit under a sequential test with fresh arrivals.
+    """A rate that kept every limit under a sequential test with fresh arrivals.
 
-    `p99_low_ms` and `p99_high_ms` bound the latency quantile with the test's confidence, corrected for the
-    dependence between neighbouring requests. `runs` counts the confirmations that were passed, each with a seed
+    `p99_low_ms` and `p99_high_ms` bound the latency at the first limit's quantile with the test's confidence,
+    corrected for the dependence between neighbouring requests. With several limits, all bounds hold together with
+    it. `runs` counts the confirmations that were passed, each with a seed
     of its own, the last one on a restarted server where there was time for it.
     """
 
     rate_per_s: float
+    quantile: float = Field(default=0.99, description="Of the first limit.")
     p99_ms: float
     p99_low_ms: float
     p99_high_ms: float
@@ -90,6 +115,7 @@ class CertificateRecord(Record):
     seconds: float
     runs: int
     caveat: str | None = Field(default=None, description="What keeps the promise from being a firm one.")
+    also: tuple[LimitCertificateRecord, ...] = Field(default=(), description="The limits after the first.")
 
 
 class LoadRunRecord(Record):
@@ -119,6 +145,9 @@ class TrialRecord(Record):
     load_s: float
     certificate: CertificateRecord | None
     load_runs: tuple[LoadRunRecord, ...] = ()
+    memory_bytes: int | None = Field(
+        default=None, description="Of the server and its models, at the most. Null: it could not be seen."
+    )
 
 
 class OutputAccuracyRecord(Record):
@@ -161,16 +190,40 @@ class AccuracyRecord(Record):
         return min((output.sqnr_db for output in self.outputs if output.sqnr_db is not None), default=None)
 
 
+class LimitRecord(Record):
+    """At least `quantile` of all requests are answered within `limit_ms`."""
+
+    limit_ms: float = Field(gt=0)
+    quantile: float = Field(ge=0.5, lt=1)
+
+
 class Slo(Record):
     """The promise to keep: at least `quantile` of all requests are answered within `limit_ms`.
 
     Latency counts from the moment a request was due to leave, and a failed request is over the limit.
-    `confidence` is the least probability with which a kept promise was not luck.
+    `confidence` is the least probability with which a kept promise, of all limits together, was not luck.
     """
 
     limit_ms: float = Field(gt=0)
     quantile: float = Field(default=0.99, ge=0.5, lt=1)
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
+    also: tuple[LimitRecord, ...] = Field(default=(), description="Further latency limits, of other quantiles.")
+    max_memory_bytes: int | None = Field(default=None, gt=0, description="Of the server and its models.")
+
+    @property
+    def limits(self) -> tuple[LatencyLimit, ...]:
+        """Every latency limit, the first one first."""
+        return (LatencyLimit(quantile=self.quantile, limit_ms=self.limit_ms), *self.further)
+
+    @property
+    def further(self) -> tuple[LatencyLimit, ...]:
+        """The latency limits after the first."""
+        return tuple(LatencyLimit(quantile=limit.quantile, limit_ms=limit.limit_ms) for limit in self.also)
+
+    @property
+    def text(self) -> str:
+        """`p99 within 50 ms`; of several limits `p99 within 50 ms and p50 within 10 ms`."""
+        return " and ".join(f"{limit.name} within {limit.limit_ms:g} ms" for limit in self.limits)
 
 
 class PriceRecord(Record):

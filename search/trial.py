@@ -20,7 +20,8 @@ class Trial:
 
     `rate_at_limit_per_s` is the estimated highest rate that keeps the limit; for a pruned trial it is the best
     guess of a bound, for an infeasible one 0, for a failed one None. `lone_latency_ms` is the latency of requests
-    that meet an idle server (median), None where it was not measured.
+    that meet an idle server (median), None where it was not measured. `memory_bytes` is the most that the server
+    and its models took, None where that cannot be seen.
     """
 
     number: int
@@ -37,3 +38,8 @@ class Trial:
     load_s: float = 0.0
     certificate: CertificateRecord | None = None
     load_runs: tuple[LoadRunRecord, ...] = ()
+    memory_bytes: int | None = None
+
+    def over_memory(self, most_bytes: int | None) -> bool:
+        """Whether the server is known to have taken more."""
+        return most_bytes is not None and self.memory_bytes is not None and self.memory_bytes > most_bytes

@@ -7,14 +7,14 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from loadgen.certify import certify
 from loadgen.probing import seen_from_probe
+from loadgen.several import certify_each, joint_answer
 from search import events
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
-from search.predict import Promise
+from search.predict import promise_of
 from search.trial import Trial
-from search.verify import seconds_for, sharpness_of, verified
+from search.verify import binding_of, seconds_for, sharpness_of, verified
 
 if TYPE_CHECKING:
     from loadgen.capacity import Probe
@@ -107,16 +107,17 @@ class Verification:
 
     def _replayed(self, number: int, rate_per_s: float) -> Verified | None:
         """One run at this rate, or two where the client was late; None: nothing follows from them."""
-        promise = self._promise
-        sharp = sharpness_of(self.server, promise, rate_per_s, self.attempts.seed)
-        seconds = min(seconds_for(sharp, rate_per_s, promise), max(1.0, self.attempts.budget.search_left_s()))
+        promise, seed = promise_of(self.attempts.slo), self.attempts.seed
+        binding = binding_of(self.server, promise, rate_per_s, seed)
+        sharp = sharpness_of(self.server, binding, rate_per_s, seed)
+        seconds = min(seconds_for(sharp, rate_per_s, binding), max(1.0, self.attempts.budget.search_left_s()))
         for _ in range(2):
             probe = self._run(number, rate_per_s, seconds)
             if not probe.problems or self.attempts.stop():
                 break
         if probe.problems or self.attempts.stop():
             return None
-        found = verified(self.server, probe.log, promise, seed=self.attempts.seed)
+        found = verified(self.server, probe.log, promise, seed=seed)
         log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
         return found
 
@@ -124,24 +125,20 @@ class Verification:
         attempts, slo = self.attempts, self.attempts.slo
 
         def hopeless(requests: RequestLog) -> bool:
-            verdict = certify(requests, limit_ms=slo.limit_ms, quantile=slo.quantile)
-            return attempts.stop() or verdict.answer == "broken"
+            return attempts.stop() or joint_answer(certify_each(requests, slo.limits)) == "broken"
 
         seed = attempts.seed + 104_729 * (1 + number) + 7919 * len(self._runs)
         probe = attempts.bench.measure(rate_per_s, seconds, seed, hopeless)
-        seen = seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile)
+        seen = seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile, also=slo.further)
         self._runs.append(load_run_of(seen))
-        p99_ms = seen.verdict.latency_ms
+        p99_ms = seen.first.latency_ms
         attempts.on_event(
             events.Probed(
                 number=number,
                 rate_per_s=rate_per_s,
                 p99_ms=p99_ms if math.isfinite(p99_ms) else None,
                 verdict="kept" if seen.reading.kept else "broken",
+                quantile=slo.quantile,
             )
         )
         return probe
-
-    @property
-    def _promise(self) -> Promise:
-        return Promise(limit_s=self.attempts.slo.limit_ms / 1e3, quantile=self.attempts.slo.quantile)

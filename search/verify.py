@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from search.predict import rate_at_limit, sharpness, unit_arrivals
+from search.predict import binding_limit, rate_at_limit, sharpness, unit_arrivals
 from search.simulator import simulate
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ def seconds_for(sharp: Sharpness, rate_per_s: float, promise: Promise) -> float:
     return min(max(LEAST_S, needed / rate_per_s), MOST_S)
 
 
+def binding_of(server: SimulatedServer, promise: Promise, rate_per_s: float, seed: int) -> Promise:
+    """`search.predict.binding_limit` with as few requests."""
+    return binding_limit(server, promise, rate_per_s, unit_arrivals(seed, requests=_REQUESTS_FOR_SHARPNESS))
+
+
 def sharpness_of(server: SimulatedServer, promise: Promise, rate_per_s: float, seed: int) -> Sharpness:
     """`search.predict.sharpness` with few enough requests to cost next to nothing."""
     return sharpness(server, promise, rate_per_s, unit_arrivals(seed, requests=_REQUESTS_FOR_SHARPNESS))
@@ -62,26 +67,32 @@ def verified(server: SimulatedServer, log: RequestLog, promise: Promise, *, seed
 
     None where it says nothing: few requests, failures, or executions unlike what was profiled by far.
     """
-    if len(log) < LEAST_REQUESTS or log.failed.mean() > 1 - promise.quantile:
+    strictest = max(one.quantile for one in promise.each)
+    if len(log) < LEAST_REQUESTS or log.failed.mean() > 1 - strictest:
         return None
-    slowdown = replayed_slowdown(server, log.scheduled_ns / 1e9, log.latency_ns / 1e9)
+    matched = {*MATCHED, *(one.quantile for one in promise.each if one.quantile < MATCHED[0])}
+    slowdown = replayed_slowdown(server, log.scheduled_ns / 1e9, log.latency_ns / 1e9, sorted(matched))
     if not 1.01 * FASTEST < slowdown < 0.99 * SLOWEST:
         return None
     slower = server.slowed(slowdown)
     rate = rate_at_limit(slower, promise, unit_arrivals(seed))
     if not rate > 0:
         return Verified(rate_per_s=0.0, error=math.inf, slowdown=slowdown)
-    sharp = sharpness_of(slower, promise, rate, seed)
-    error = math.hypot(LEAST_ERROR, sharp.relative_error(len(log), promise.quantile))
+    binding = binding_of(slower, promise, rate, seed)
+    sharp = sharpness_of(slower, binding, rate, seed)
+    error = math.hypot(LEAST_ERROR, sharp.relative_error(len(log), binding.quantile))
     return Verified(rate_per_s=rate, error=error, slowdown=slowdown)
 
 
-def replayed_slowdown(server: SimulatedServer, arrivals_s: Floats, latency_s: Floats) -> float:
-    """The factor on execution times with which the same arrivals have the same upper quantiles of latency."""
-    wanted = _upper(latency_s)
+def replayed_slowdown(
+    server: SimulatedServer, arrivals_s: Floats, latency_s: Floats, quantiles: Sequence[float] = MATCHED
+) -> float:
+    """The factor on execution times with which the same arrivals have the same quantiles of latency."""
+    wanted = np.quantile(latency_s, quantiles, method="inverted_cdf")
 
     def too_slow(factor: float) -> bool:
-        simulated = _upper(simulate(server.slowed(factor), arrivals_s).latency_s)
+        simulated_s = simulate(server.slowed(factor), arrivals_s).latency_s
+        simulated = np.quantile(simulated_s, quantiles, method="inverted_cdf")
         return float(np.mean(np.log(simulated / wanted))) > 0
 
     low, high = math.log(FASTEST), math.log(SLOWEST)
@@ -89,8 +100,3 @@ def replayed_slowdown(server: SimulatedServer, arrivals_s: Floats, latency_s: Fl
         middle = (low + high) / 2
         low, high = (low, middle) if too_slow(math.exp(middle)) else (middle, high)
     return math.exp((low + high) / 2)
-
-
-def _upper(latency_s: Floats, quantiles: Sequence[float] = MATCHED) -> Floats:
-    found: Floats = np.quantile(latency_s, quantiles, method="inverted_cdf")
-    return found

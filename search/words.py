@@ -15,6 +15,16 @@ def knobs_text(config: ServingConfig) -> str:
     return _text(config, engine.backend, engine.precision, on_gpu=engine.device == "gpu")
 
 
+def quantile_name(quantile: float) -> str:
+    """`p99`, `p99.9`."""
+    return f"p{100 * quantile:g}"
+
+
+def memory_text(size_bytes: float) -> str:
+    """`8 GiB`, `512 MiB`: three significant digits."""
+    return f"{size_bytes / 2**30:.3g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
+
+
 def record_text(config: ConfigRecord, *, on_gpu: bool) -> str:
     """The same for a configuration that was written down."""
     backend, _, precision = config.engine.partition("-")

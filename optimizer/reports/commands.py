@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from optimizer.config import OptimizeConfig
     from optimizer.reports.evidence import Evidence
     from optimizer.thresholds import AccuracyRule
+    from search.records import Slo
 
 
 def commands(evidence: Evidence) -> list[tuple[str, str]]:
@@ -25,7 +26,7 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
     name = shlex.quote(evidence.model_name)
     test = (
         f"loadtest http://127.0.0.1:8000 --model {name} --rate {certificate.rate_per_s:.0f} --duration 60s "
-        f"--p{100 * evidence.slo.quantile:g} {evidence.slo.limit_ms:g}ms"
+        f"{_limits(evidence.slo)}"
     )
     return [
         *pairs,
@@ -41,16 +42,21 @@ def _optimize(evidence: Evidence) -> str:
         return "optimize " + " ".join(_arguments(evidence.config))
     assert evidence.found is not None
     model, slo = evidence.found.model, evidence.slo
-    return f"optimize --model {shlex.quote(model.file)} --p99 {slo.limit_ms:g}ms --seed {evidence.found.seed}"
+    return f"optimize --model {shlex.quote(model.file)} {_limits(slo)} --seed {evidence.found.seed}"
+
+
+def _limits(slo: Slo) -> str:
+    return " ".join(limit.option.replace("=", " ") for limit in slo.limits)
 
 
 def _arguments(config: OptimizeConfig) -> Iterator[str]:
     """The options that decide the run; those at their defaults are left out."""
     usual = type(config).model_fields
-    yield f"--model {shlex.quote(str(config.model))} --p99 {config.limit_ms:g}ms"
+    yield f"--model {shlex.quote(str(config.model))} {_limits(config.slo)}"
     for name, shape in config.shapes.items():
         yield "--shape " + shlex.quote(f"{name}:{','.join(map(str, shape))}")
     values = {
+        "--max-memory": (config.max_memory_bytes and f"{config.max_memory_bytes / 2**20:.15g}MiB", None),
         "--confidence": (config.confidence, 0.95),
         "--input-data": (config.input_data, None),
         "--precisions": (config.precisions and ",".join(config.precisions), None),

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from optimizer.config import RUN_FILE, saved_config
 from optimizer.model_source import stem_of
 from search.importance import knob_importances
-from search.records import Slo
 from search.run_files import RECOMMENDATION_FILE, read_recommendation, read_trials
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optimizer.config import OptimizeConfig
-    from search.records import AccuracyRecord, RecommendationRecord, TrialRecord
+    from search.records import AccuracyRecord, RecommendationRecord, Slo, TrialRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +60,7 @@ def read_evidence(directory: Path) -> Evidence:
         found = read_recommendation(directory)
         slo, name = found.slo, found.model.name
     else:
-        found = None
-        slo = Slo(limit_ms=config.limit_ms, quantile=config.quantile, confidence=config.confidence)
+        found, slo = None, config.slo
         name = stem_of(config.model)
     return Evidence(
         directory=directory,

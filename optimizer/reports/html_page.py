@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from optimizer.report import promise_text
 from optimizer.reports import tables, words
 from optimizer.reports.commands import commands
 from optimizer.reports.plots import plots
@@ -28,7 +29,7 @@ def html_page(evidence: Evidence) -> str:
         saving=words.saving(evidence),
         caveat=words.caveat(evidence),
         replicas_needed=words.replicas_needed(evidence),
-        promise=words.promise(evidence.slo),
+        promise=promise_text(evidence.slo),
         plots=plots(evidence),
         comparison=tables.comparison(evidence),
         stages=tables.stages(evidence),

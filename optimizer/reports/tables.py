@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from optimizer.reports import words
 from optimizer.reports.plots import LEAST_REPLICAS, stage_means
 from optimizer.reports.words import KNOBS, UNKNOWN
+from search.words import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,7 +53,10 @@ def comparison(evidence: Evidence) -> Table | None:
         found.cost.energy_kwh_per_million_inferences,
         found.cost.baseline_energy_kwh_per_million_inferences,
     ]
-    rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
+    first = f"{found.slo.limits[0].name} at that rate"
+    rows = [(name.format(latency=first), [value(trial) for trial in shown]) for name, value in _FIGURES]
+    if found.slo.max_memory_bytes is not None:
+        rows.append(("server's memory", [_memory(trial) for trial in shown]))
     if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
         rows.append(("GPUs meanwhile", [_gpu(trial) for trial in shown]))
     rows.append(("cost per million", [words.money(usd) for usd in costs[: len(shown)]]))
@@ -78,6 +82,10 @@ def _gpu(trial: TrialRecord) -> str:
     return ", ".join([*busy, *power, *memory]) or UNKNOWN
 
 
+def _memory(trial: TrialRecord) -> str:
+    return UNKNOWN if trial.memory_bytes is None else memory_text(trial.memory_bytes)
+
+
 def _tested(trial: TrialRecord) -> str:
     seen = trial.certificate
     if seen is None:
@@ -88,7 +96,7 @@ def _tested(trial: TrialRecord) -> str:
 
 _FIGURES: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
     ("certified rate", _rate),
-    ("p99 at that rate", lambda t: UNKNOWN if t.certificate is None else words.certified_p99(t.certificate)),
+    ("{latency}", lambda t: UNKNOWN if t.certificate is None else words.certified_p99(t.certificate)),
     ("tested with", _tested),
     (KNOBS["engine"], lambda t: t.config.engine),
     (KNOBS["max_batch_size"], lambda t: str(t.config.max_batch_size or "no batching")),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optimizer.report import dollars
-from search.words import record_text
+from optimizer.report import dollars, promise_text
+from search.words import quantile_name, record_text
 
 if TYPE_CHECKING:
     from optimizer.reports.evidence import Evidence
-    from search.records import CertificateRecord, Slo, TrialRecord
+    from search.records import CertificateRecord, TrialRecord
 
 UNKNOWN = "–"
 
@@ -22,11 +22,6 @@ KNOBS = {
     "preferred_batch_sizes": "preferred batch sizes",
     "cuda_graph_batch_sizes": "CUDA graphs",
 }
-
-
-def promise(slo: Slo) -> str:
-    """`p99 within 50 ms`."""
-    return f"p{100 * slo.quantile:g} within {slo.limit_ms:g} ms"
 
 
 def rate(per_s: float | None) -> str:
@@ -49,21 +44,25 @@ def money(usd: float | None) -> str:
 
 
 def certified_p99(certificate: CertificateRecord) -> str:
-    """`22.4 ms (19.8 to 31.4 at 95 %)`."""
-    return (
-        f"{ms(certificate.p99_ms)} ms ({ms(certificate.p99_low_ms)} to {ms(certificate.p99_high_ms)} "
-        f"at {100 * certificate.confidence:g} %)"
-    )
+    """`22.4 ms (19.8 to 31.4 at 95 %)`, and the same for every further limit."""
+    first = (certificate.p99_ms, certificate.p99_low_ms, certificate.p99_high_ms)
+    more = [
+        f"; {quantile_name(seen.quantile)} {ms(seen.latency_ms)} ms ({ms(seen.latency_low_ms)} to "
+        f"{ms(seen.latency_high_ms)})"
+        for seen in certificate.also
+    ]
+    at, low, high = map(ms, first)
+    return f"{at} ms ({low} to {high} at {100 * certificate.confidence:g} %){''.join(more)}"
 
 
 def headline(evidence: Evidence) -> str:
     """The answer in a few words."""
     found = evidence.found
     if found is None:
-        return f"No configuration is certified to keep {promise(evidence.slo)}"
+        return f"No configuration is certified to keep {promise_text(evidence.slo)}"
     certificate = found.winner.certificate
     assert certificate is not None
-    return f"{rate(certificate.rate_per_s)} requests/s with {promise(evidence.slo)}"
+    return f"{rate(certificate.rate_per_s)} requests/s with {promise_text(evidence.slo)}"
 
 
 def saving(evidence: Evidence) -> str:

@@ -75,10 +75,12 @@ def default_service_s(config: ServingConfig, batch_size: int) -> float:
 
 @dataclass
 class SimulatedBench:
-    """`faults` maps a configuration to the reason of a failure at its loading, or to None."""
+    """`faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what
+    the server takes with it."""
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
     faults: Callable[[ServingConfig], str | None] = lambda config: None
+    memory: Callable[[ServingConfig], int | None] = lambda config: None
     limit_ms: float = 50.0
     spent: Spent = field(default_factory=Spent)
     loaded: list[ServingConfig] = field(default_factory=list)
@@ -145,6 +147,9 @@ class SimulatedBench:
             for size in sorted(set(executions))
         )
         return ClosedLoop(concurrency=concurrency, log=log_of(sent, done), batches=batches)
+
+    def memory_bytes(self, config: ServingConfig) -> int | None:
+        return self.memory(config)
 
     def last_measurement(self) -> MeasurementRecord | None:
         return self._last

@@ -13,7 +13,7 @@ from deploy.bundle import bundle_from_recommendation, write_bundle
 from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions, plan_for
 from model_repo.errors import RepositoryWriteFailed
-from search.records import ServedRecord
+from search.records import LimitRecord, ServedRecord
 
 ODD_NAMES = ("模型", 'a"b', "it's {{ x }} {% raw %}", "a: b #c", "x" * 200, "- y", "tab\there", "new\nline: 1")
 
@@ -173,3 +173,20 @@ def test_every_gpu_that_was_measured_is_asked_for():
     two = found.machine.model_copy(update={"gpus": ("NVIDIA L4", "NVIDIA L4")})
     plan = plan_for(found.model_copy(update={"machine": two}), config, ON_GPU)
     assert plan.resources.gpus == 2
+
+
+def test_every_latency_limit_is_promised_watched_and_measured():
+    found, config = recorded()
+    slo = found.slo.model_copy(update={"also": (LimitRecord(quantile=0.95, limit_ms=30),)})
+    texts = bundle_from_recommendation(found.model_copy(update={"slo": slo}), config).texts
+    promise = "p99 within 50 ms and p95 within 30 ms"
+    for path in ("README.md", "prometheus-rules.yaml", "kubernetes/base/deployment.yaml"):
+        assert promise in texts[path], path
+    groups = yaml.safe_load(texts["prometheus-rules.yaml"])["groups"]
+    rules = {rule.get("record", rule.get("alert")): rule for group in groups for rule in group["rules"]}
+    assert 'quantile="0.95"' in rules["model_instance:triton_latency_ms:p95"]["expr"]
+    assert rules["TritonLatencyOverLimitP95"]["expr"].endswith("> 30")
+    assert rules["TritonLatencyOverLimit"]["expr"].endswith("> 50")
+    assert ",0.95:" in texts["kubernetes/base/deployment.yaml"]
+    assert '"quantile 0.95"' in texts["grafana-dashboard.json"]
+    assert "--p95=30ms" in texts["kubernetes/smoke/job.yaml"]

@@ -5,6 +5,7 @@ from bundles import recorded
 
 from deploy.smoke import quantile_name, smoke_for
 from model_repo.spec import TensorSpec
+from search.records import LimitRecord
 
 
 def smoke(**engine_changes):
@@ -24,6 +25,13 @@ def test_the_promise_is_what_is_loaded():
         "--fail-fast",
         "--yes",
     ]
+
+
+def test_every_limit_is_loaded_for():
+    found, config = recorded()
+    slo = found.slo.model_copy(update={"also": (LimitRecord(quantile=0.5, limit_ms=10),)})
+    arguments = smoke_for(found.model_copy(update={"slo": slo}), config).arguments("http://here")
+    assert arguments[3:5] == ["--p99=50ms", "--p50=10ms"]
 
 
 def test_free_dimensions_get_the_sizes_that_were_measured():

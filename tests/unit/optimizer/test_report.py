@@ -9,7 +9,14 @@ from rich.console import Console
 
 from optimizer.report import dollars, recommendation_view
 from search.convert import trial_to_record
-from search.records import AccuracyRecord, OutputAccuracyRecord, RecommendationRecord
+from search.records import (
+    AccuracyRecord,
+    LimitCertificateRecord,
+    LimitRecord,
+    OutputAccuracyRecord,
+    RecommendationRecord,
+    Slo,
+)
 
 
 def shown(found: RecommendationRecord, width: int = 80) -> str:
@@ -101,3 +108,16 @@ def test_the_winner_says_how_close_its_precision_is() -> None:
     text = " ".join(shown(recommendation(winner=winner, accuracy=(record,)), width=120).split())
     assert "int8 to fp32 on 64 given inputs: SQNR 40 dB" in text
     assert "int8 to fp32" not in shown(recommendation(accuracy=(record,)))
+
+
+def test_every_limit_has_its_row() -> None:
+    slo = Slo(limit_ms=50.0, also=(LimitRecord(quantile=0.5, limit_ms=10.0),), max_memory_bytes=2**33)
+    median = LimitCertificateRecord(
+        quantile=0.5, limit_ms=10, latency_ms=7.5, latency_low_ms=7.0, latency_high_ms=8.0, violations=4
+    )
+    winner = trial_to_record(trial(certificate=certificate(also=(median,)), memory_bytes=2**30))
+    text = shown(recommendation(slo=slo, winner=winner), width=120)
+    assert "within p99 50 ms and p50 10 ms" in text
+    rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
+    assert "7.5 ms (7.0 to 8.0)" in rows["p50 at that rate"]
+    assert "1 GiB" in rows["memory (limit 8 GiB)"]

@@ -3,7 +3,7 @@
 from recommendations import config, measurement, timings, trial
 
 from optimizer.verdict import explain_infeasible, what_binds
-from search.records import Slo
+from search.records import LimitRecord, Slo
 
 SLO = Slo(limit_ms=5.0)
 
@@ -56,3 +56,21 @@ def test_a_budget_that_was_too_short_is_not_called_infeasible() -> None:
 def test_nothing_measured_at_all() -> None:
     error = explain_infeasible([over_the_limit(state="failed", rate_at_limit_per_s=None)], SLO)
     assert "trials.jsonl" in error.fix
+
+
+def test_of_several_limits_those_that_are_missed_are_named() -> None:
+    slo = Slo(limit_ms=50.0, also=(LimitRecord(quantile=0.5, limit_ms=5.0),))
+    best = over_the_limit(lone_latency_ms=8.0, measurement=measurement(latency_p50_ms=8.2, latency_p99_ms=10.0))
+    error = explain_infeasible([best], slo)
+    assert "p99 within 50 ms and p50 within 5 ms" in error.what
+    assert "--p50 9.02ms," in error.fix
+    assert "--p99" not in error.fix
+
+
+def test_where_memory_is_what_is_missing_it_is_said_how_much() -> None:
+    slo = Slo(limit_ms=50.0, max_memory_bytes=2**30)
+    trials = [over_the_limit(number=n, memory_bytes=(3 - n) * 2**30) for n in (0, 1)]
+    error = explain_infeasible(trials, slo)
+    assert "in 1 GiB: the smallest over it" in error.what
+    assert "took 2 GiB" in error.what
+    assert "--max-memory 2.2GiB" in error.fix

@@ -12,7 +12,8 @@ from model_repo.spec import Engine, ServingConfig, TensorSpec
 from search import events
 from search.bench import BenchFailed
 from search.budget import Budget
-from search.certification import Certified, certify_best, least_s
+from search.certification import Certified, certify_best
+from search.confirmable import least_s
 from search.ledger import Ledger, open_ledger
 from search.records import Slo
 from search.space import MachineLimits, SearchSpace, default_config, search_space
