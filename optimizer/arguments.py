@@ -14,6 +14,7 @@ from optimizer.model_source import source_from_text, stem_of
 from optimizer.precisions import IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
 from search.prices import TERMS
+from search.secrets import has_password, hidden
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -112,9 +113,12 @@ def config_from_arguments(
 
 
 def resumed_config(
-    directory: Path, *, given: Mapping[str, object], storage: str | None
+    directory: Path, *, given: Mapping[str, object], storage: str | None, server_url: str | None = None
 ) -> tuple[OptimizeConfig, list[str]]:
-    """The configuration of the run to go on with. What decides a run cannot be given again."""
+    """The configuration of the run to go on with. What decides a run cannot be given again.
+
+    Addresses that may hold passwords were not kept, or not whole: they are given again.
+    """
     for option, value in given.items():
         if value is not None:
             raise BadInput(
@@ -122,7 +126,18 @@ def resumed_config(
                 f"Leave {option} out, or start a new run without --resume.",
             )
     config = saved_config(directory.absolute())
-    return config.model_copy(update={"storage": storage}), [f"Going on with the run in {directory}."]
+    again = {"storage": storage, "server_url": server_url or config.server_url}
+    return config.model_copy(update=again), [f"Going on with the run in {directory}."]
+
+
+def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
+    """The storage URL as it was given. Raises BadInput where a password stands among the arguments."""
+    if url is not None and in_arguments and has_password(url):
+        raise BadInput(
+            f"--storage {hidden(url)} holds a password, and everybody here can read the process list.",
+            "Put the URL into the variable TRITUNE_STORAGE, or the password into PGPASSWORD or ~/.pgpass.",
+        )
+    return url
 
 
 def _check_choices(

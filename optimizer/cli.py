@@ -18,6 +18,13 @@ app = typer.Typer(
 )
 
 MODEL, LIMIT, SERVER, MONEY, RUN = "Model", "Limit", "Server", "Money", "Run"
+STORAGE_VARIABLE = "TRITUNE_STORAGE"
+
+
+def given_as_argument(context: typer.Context, name: str) -> bool:
+    """Whether an option's value stands among the arguments, and not in the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 @app.callback(invoke_without_command=True)
@@ -129,7 +136,12 @@ def optimize(
     ] = "embedded",
     server_url: Annotated[
         str | None,
-        typer.Option(help="Address of the remote server.", rich_help_panel=SERVER, metavar="URL"),
+        typer.Option(
+            help="Address of the remote server.",
+            envvar="TRITUNE_SERVER_URL",
+            rich_help_panel=SERVER,
+            metavar="URL",
+        ),
     ] = None,
     server_repository: Annotated[
         Path | None,
@@ -213,7 +225,9 @@ def optimize(
     storage: Annotated[
         str | None,
         typer.Option(
-            help="Optuna storage URL. Default: an SQLite file in the run's directory.",
+            help="Optuna storage URL, such as `postgresql://HOST/DATABASE`. Default: an SQLite file in the run's "
+            "directory.",
+            envvar=STORAGE_VARIABLE,
             rich_help_panel=RUN,
             metavar="URL",
         ),
@@ -251,13 +265,14 @@ def optimize(
 
         typer.echo(f"tritune {installed_version('tritune')}")
         return
-    from optimizer.arguments import config_from_arguments, resumed_config
+    from optimizer.arguments import checked_storage, config_from_arguments, resumed_config
 
+    storage = checked_storage(storage, in_arguments=given_as_argument(context, "storage"))
     further = {"p50": p50, "p90": p90, "p95": p95, "p999": p999}
     if resume is not None:
         given = {"--model": model, "--p99": p99, "--output": output, "--max-memory": max_memory}
         given |= {f"--{name}": value for name, value in further.items()}
-        config, notes = resumed_config(resume, given=given, storage=storage)
+        config, notes = resumed_config(resume, given=given, storage=storage, server_url=server_url)
     else:
         config, notes = config_from_arguments(
             model=model,

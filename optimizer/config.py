@@ -14,6 +14,7 @@ from optimizer.precisions import IoPrecision, Precision
 from optimizer.thresholds import AccuracyRule
 from search.prices import Term
 from search.records import LimitRecord, Slo
+from search.secrets import without_userinfo
 
 FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
 """`package.module:callable`, which returns a PyTorch model with example inputs."""
@@ -71,9 +72,14 @@ RUN_FILE = "run.json"
 
 
 def save_config(config: OptimizeConfig, directory: Path) -> None:
-    """Write `run.json`, from which `--resume` continues. A storage URL may hold a password: it stays out."""
-    public = config.model_copy(update={"storage": None})
-    write_atomically(directory / RUN_FILE, public.model_dump_json(indent=2) + "\n")
+    """Write `run.json`, from which `--resume` continues; see `public_config` for what stays out."""
+    write_atomically(directory / RUN_FILE, public_config(config).model_dump_json(indent=2) + "\n")
+
+
+def public_config(config: OptimizeConfig) -> OptimizeConfig:
+    """The configuration without secrets: no storage URL, and a server's address without user and password."""
+    url = config.server_url and without_userinfo(config.server_url)
+    return config.model_copy(update={"storage": None, "server_url": url})
 
 
 def saved_config(directory: Path) -> OptimizeConfig:

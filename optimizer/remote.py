@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from model_repo.spec import Endpoint
 from optimizer.errors import BadInput
+from search.secrets import hidden
 
 if TYPE_CHECKING:
     from optimizer.config import OptimizeConfig
@@ -23,9 +24,10 @@ def remote_endpoint(config: OptimizeConfig) -> Endpoint | None:
     try:
         port = parts.port or 8000
     except ValueError as error:
-        raise BadInput(f"--server-url {config.server_url}: {error}.", "Write http://HOST:PORT") from error
+        raise BadInput(f"--server-url {hidden(config.server_url)}: {error}.", "Write http://HOST:PORT") from error
     if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
         raise BadInput(
-            f"--server-url {config.server_url} is not the address of an HTTP server.", "Write http://HOST:PORT"
+            f"--server-url {hidden(config.server_url)} is not the address of an HTTP server.",
+            "Write http://HOST:PORT",
         )
     return Endpoint(host=parts.hostname, http_port=port, grpc_port=port + 1, metrics_port=port + 2)

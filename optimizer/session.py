@@ -18,6 +18,7 @@ from optimizer.config import OptimizeConfig, save_config
 from optimizer.errors import BadInput
 from optimizer.progress import Progress
 from search import events
+from search.secrets import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,10 +163,10 @@ def _logging_to(path: Path) -> Iterator[None]:
 
 
 def _without_secrets(arguments: list[str]) -> Iterator[str]:
-    """The command line for the log: a storage URL may hold a password."""
+    """The command line for the log: URLs may hold passwords, and a storage is nobody else's business."""
     hide = False
     for argument in arguments:
-        yield "***" if hide else "--storage=***" if argument.startswith("--storage=") else argument
+        yield "***" if hide else "--storage=***" if argument.startswith("--storage=") else hidden(argument)
         hide = argument == "--storage"
 
 

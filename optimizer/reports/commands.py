@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+
+from search.secrets import without_userinfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,7 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
         "--accuracy": (_accuracy(config.accuracy), "strict"),
         "--io-precision": (config.io_precision, usual["io_precision"].default),
         "--server": (config.server, usual["server"].default),
-        "--server-url": (_without_password(config.server_url), None),
+        "--server-url": (config.server_url and without_userinfo(config.server_url), None),
         "--server-repository": (config.server_repository, None),
         "--docker-image": (config.docker_image, None),
         "--price-per-hour": (config.price_per_hour_usd, None),
@@ -81,10 +82,3 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
 
 def _accuracy(rule: AccuracyRule) -> str:
     return ",".join([rule.level, *(f"{name}={value:g}" for name, value in rule.changes)])
-
-
-def _without_password(url: str | None) -> str | None:
-    if url is None or "@" not in url:
-        return url
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

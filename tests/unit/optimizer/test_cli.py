@@ -115,3 +115,17 @@ def test_a_full_disk_is_said_before_anything_runs(capsys: pytest.CaptureFixture[
     # /dev/full cannot be a directory; what matters is that the operating system's reason is passed on.
     what, _ = refused(capsys, "--model", str(model), "--p99", "50ms", "--output", "/dev/full/run")
     assert "Not a directory" in what
+
+
+def test_a_password_among_the_arguments_is_refused_and_not_repeated(capsys, model):
+    url = "postgresql://me:s3cret@db/optuna"
+    what, fix = refused(capsys, "--model", str(model), "--p99", "50ms", "--storage", url)
+    assert "process list" in what
+    assert "TRITUNE_STORAGE" in fix
+    assert "s3cret" not in what
+
+
+def test_a_password_in_the_environment_is_taken(capsys, model, monkeypatch):
+    monkeypatch.setenv("TRITUNE_STORAGE", "postgresql://me:s3cret@db/optuna")
+    what, _ = refused(capsys, "--model", str(model), "--p99", "50ms", "--server", "cloud")
+    assert "--server cloud" in what

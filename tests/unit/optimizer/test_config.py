@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from optimizer.arguments import resumed_config
 from optimizer.config import OptimizeConfig, save_config, saved_config
 from optimizer.thresholds import accuracy_rule
 
@@ -23,6 +24,23 @@ def test_what_was_given_comes_back(tmp_path, model):
     )
     save_config(config, tmp_path)
     assert saved_config(tmp_path) == config.model_copy(update={"storage": None})
+
+
+def test_a_password_is_not_kept(tmp_path):
+    config = OptimizeConfig(
+        model=Path("/models/m.onnx"),
+        limit_ms=50,
+        output=tmp_path,
+        server="remote",
+        server_url="http://me:s3cret@host:8000",
+        server_repository=Path("/models"),
+        storage="postgresql://me:s3cret@db/optuna",
+    )
+    save_config(config, tmp_path)
+    assert "s3cret" not in (tmp_path / "run.json").read_text()
+    assert saved_config(tmp_path).server_url == "http://host:8000"
+    resumed, _ = resumed_config(tmp_path, given={}, storage=config.storage, server_url=config.server_url)
+    assert resumed == config
 
 
 def test_a_precision_that_is_none(tmp_path):
