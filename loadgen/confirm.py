@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.evidence import log_evidence_below
 from loadgen.order import LatencyLimit
+from loadgen.served import served_per_s
 from loadgen.several import certify_each, deciding, joint_answer
 
 if TYPE_CHECKING:
@@ -27,6 +28,10 @@ row are further apart each time, for then the estimate was wrong, or the server 
 
 _LOWEST_AT_ONCE = 0.7
 
+OF_WHAT_IT_SERVED = 0.9
+"""Of what a server answered that could not keep up, where the next rate is tried: it may have become slower since
+the estimate, and steps from there would take too long."""
+
 _HALF_FOR_BAD_LUCK = 0.5
 """The share of what is left that a rate may need without any violation: with some it takes about twice that."""
 
@@ -40,7 +45,8 @@ _LONGEST_OUTLOOK = 1e9
 class Attempt:
     """One confirmation run. Nothing follows from one with problems.
 
-    `verdict` is on the first limit, `others` are on those that have to be kept besides.
+    `verdict` is on the first limit, `others` are on those that have to be kept besides. `served_per_s` is what the
+    server did while requests were late; inf where hardly any were.
     """
 
     rate_per_s: float
@@ -49,6 +55,7 @@ class Attempt:
     overloaded: bool
     problems: tuple[str, ...]
     others: tuple[Verdict, ...] = ()
+    served_per_s: float = math.inf
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
@@ -78,6 +85,11 @@ class Confirmation:
     kept: Attempt | None
     attempts: tuple[Attempt, ...]
     reason: str
+
+    @property
+    def served_per_s(self) -> float:
+        """What the server did in the last attempt that it could not keep up with; inf where there was none."""
+        return next((one.served_per_s for one in reversed(self.attempts) if one.served_per_s < math.inf), math.inf)
 
     @property
     def load_s(self) -> float:
@@ -171,6 +183,7 @@ class _Confirming:
             overloaded=probe.overloaded or any(one.overloaded for one in (verdict, *others)),
             problems=probe.problems,
             others=tuple(others),
+            served_per_s=served_per_s(probe.log, self.limits[0].limit_ms),
         )
         self.attempts.append(attempt)
         self.on_attempt(attempt)
@@ -185,7 +198,8 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
     attempt = attempts[-1]
     if attempt.broken:
         in_a_row = sum(1 for _ in takewhile(lambda earlier: earlier.broken, reversed(attempts)))
-        return max(_LOWEST_AT_ONCE, math.pow(_LOWER_WHEN_BROKEN, in_a_row))
+        step = max(_LOWEST_AT_ONCE, math.pow(_LOWER_WHEN_BROKEN, in_a_row))
+        return min(step, OF_WHAT_IT_SERVED * attempt.served_per_s / attempt.rate_per_s)
     needed_s = max(
         seconds_needed(replace(verdict, violations=0, n=0), attempt.rate_per_s) for verdict in attempt.verdicts
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from loadgen.confirm import FIRST_SHARE, confirm
+from loadgen.confirm import FIRST_SHARE, OF_WHAT_IT_SERVED, confirm
 from search import events
 from search.bench import BenchFailed
 from search.confirmable import LAST_RESORT_SHARE, first_share, least_s
@@ -64,6 +65,9 @@ class Certifier:
     seed: int
     deadline_s: float
     on_event: events.OnEvent
+    served_per_s: dict[int, float] = field(default_factory=dict)
+    """By the trial's number: what its server did where it could not keep up, which may be less than estimated."""
+
     _confirmations: int = 0
 
     def left_s(self) -> float:
@@ -95,6 +99,7 @@ class Certifier:
             floor_per_s=floor_per_s,
             on_attempt=on_attempt,
         )
+        self.served_per_s[trial.number] = confirmation.served_per_s
         if confirmation.kept is None:
             if confirmation.attempts:
                 last = confirmation.attempts[-1]
@@ -229,7 +234,7 @@ def _confirmed_baseline(certifier: Certifier, baseline: Trial) -> Trial:
 
 
 def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
-    """The first candidate that keeps more than the next is expected to; the last one has no floor."""
+    """The first candidate that keeps more than the next is expected to, or than a last resort would try."""
     for index, trial in enumerate(candidates):
         left_s = certifier.left_s()
         last_resort_s = max(LAST_RESORT_S, least_s(LAST_RESORT_SHARE * _estimate(candidates[0]), certifier.slo))
@@ -239,8 +244,9 @@ def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | N
         if budget_s < least_s(share * _estimate(trial), certifier.slo):
             return None  # and those that follow need even longer
         following = _estimate(candidates[index + 1]) if index + 1 < len(candidates) else 0.0
+        floor_per_s = max(NEARLY * share * following, LAST_RESORT_SHARE * _estimate(trial))
         confirmed = _loaded_and_confirmed(
-            certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=NEARLY * share * following
+            certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
         )
         if confirmed is not None:
             return confirmed
@@ -253,10 +259,18 @@ def _estimate(trial: Trial) -> float:
 
 
 def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
-    """The best candidate at a rate far below its estimate."""
-    return _loaded_and_confirmed(
-        certifier, candidates[0], from_share=LAST_RESORT_SHARE, budget_s=certifier.left_s()
-    )
+    """The best candidate at a rate far below its estimate; the best by what was seen last, where all broke.
+
+    A machine that has become slower since the estimates has become so for every candidate: none keeps what was
+    expected of it, and what each served meanwhile says more.
+    """
+
+    def seen_per_s(trial: Trial) -> float:
+        return min(_estimate(trial), certifier.served_per_s.get(trial.number, math.inf))
+
+    best = max(candidates, key=seen_per_s)
+    from_share = min(LAST_RESORT_SHARE, OF_WHAT_IT_SERVED * seen_per_s(best) / _estimate(best))
+    return _loaded_and_confirmed(certifier, best, from_share=from_share, budget_s=certifier.left_s())
 
 
 def _loaded_and_confirmed(
