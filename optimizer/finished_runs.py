@@ -95,6 +95,26 @@ def report(
 
 
 @commands.command()
+def explain(
+    run: Annotated[Path, RUN],
+    trial: Annotated[int, typer.Argument(help="Number of one of its trials.", metavar="TRIAL")],
+    json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON on stdout.")] = False,
+) -> None:
+    """Say why a run tried a configuration, what was predicted, what was seen, and how it ended."""
+    from search.explain import explain_trial
+
+    explanation = explain_trial(run, trial)
+    if json:
+        typer.echo(explanation.model_dump_json(indent=2))
+        return
+    from rich.console import Console
+
+    from optimizer.explain_view import explanation_view
+
+    Console(highlight=False).print(explanation_view(explanation))
+
+
+@commands.command()
 def compare(
     before: Annotated[Path, typer.Argument(help="Output directory of the earlier run.", metavar="RUN_A")],
     now: Annotated[Path, typer.Argument(help="Output directory of the later run.", metavar="RUN_B")],

@@ -43,6 +43,7 @@ def cli_reference() -> str:
         ("optimize doctor", optimizer.cli.app, ["doctor"]),
         ("optimize serve", optimizer.cli.app, ["serve"]),
         ("optimize report", optimizer.cli.app, ["report"]),
+        ("optimize explain", optimizer.cli.app, ["explain"]),
         ("optimize compare", optimizer.cli.app, ["compare"]),
         ("optimize fleet", optimizer.cli.app, ["fleet"]),
         ("optimize bundle", optimizer.cli.app, ["bundle"]),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from search.records import Slo
     from search.space import Knobs
     from search.trial import Trial
+    from search.why import WhyRecord
 
 FAILURES_OF_ONE_ENGINE = 4
 """After so many failed trials, and no other, an engine is not tried again; half as many where it has rivals."""
@@ -82,14 +83,15 @@ class Attempts:
         )
 
     def make(
-        self, asked: optuna.trial.Trial, measured: Callable[[ServingConfig, int], Trial | None]
+        self, asked: optuna.trial.Trial, measured: Callable[[ServingConfig, int], Trial | None], why: WhyRecord
     ) -> Trial | None:
         """The asked trial as `measured` finds it, recorded; None when it was stopped before anything was learnt.
 
-        Raises SearchImpossible when nothing works.
+        `why` is kept with it, with what the ledger knows of the run. Raises SearchImpossible when nothing works.
         """
         number = self.ledger.next_number()
         config = self.ledger.space.config(asked.params)
+        why = self.ledger.as_of_now(why, asked.params)
         self.on_event(events.TrialStarted(number=number, knobs=knobs_text(config)))
         try:
             trial = measured(config, number)
@@ -99,7 +101,7 @@ class Attempts:
         if trial is None:
             self.ledger.abandon(asked)
             return None
-        trial = self._within_memory(trial)
+        trial = self._within_memory(replace(trial, why=why))
         self.ledger.record(asked, trial)
         self.on_event(
             events.TrialEnded(

@@ -11,12 +11,14 @@ from loadgen.confirm import FIRST_SHARE, OF_WHAT_IT_SERVED, confirm
 from search import events
 from search.bench import BenchFailed
 from search.confirmable import LAST_RESORT_SHARE, first_share, least_s
+from search.confirmations import keep_attempt
 from search.records import CertificateRecord, LimitCertificateRecord
 from search.space import default_config
 from search.words import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from loadgen.certify import Verdict
     from loadgen.confirm import Attempt
@@ -63,6 +65,7 @@ class Certifier:
     slo: Slo
     budget: Budget
     seed: int
+    directory: Path
     deadline_s: float
     on_event: events.OnEvent
     served_per_s: dict[int, float] = field(default_factory=dict)
@@ -82,6 +85,7 @@ class Certifier:
 
         def on_attempt(attempt: Attempt) -> None:
             log.info("trial %d: %s", trial.number, attempt)
+            keep_attempt(self.directory, attempt, trial=trial.number, again=trial.certificate is not None)
             for problem in attempt.problems:
                 self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
             if not attempt.problems and not attempt.kept:
@@ -181,7 +185,15 @@ def certify_best(
     """
     hurried = stop()
     deadline_s = budget.elapsed_s() + WHEN_STOPPED_S if hurried else budget.total_s
-    certifier = Certifier(bench=bench, slo=slo, budget=budget, seed=seed, deadline_s=deadline_s, on_event=on_event)
+    certifier = Certifier(
+        bench=bench,
+        slo=slo,
+        budget=budget,
+        seed=seed,
+        directory=ledger.path.parent,
+        deadline_s=deadline_s,
+        on_event=on_event,
+    )
     candidates = [trial for trial in ledger.trials if trial.state == "complete" and trial.rate_at_limit_per_s]
     candidates.sort(key=lambda trial: -(trial.rate_at_limit_per_s or 0.0))
     winner = _winner(certifier, candidates, hurried=hurried, stop=stop)

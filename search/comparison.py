@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from loadgen.compare import Bounds, compared
 from loadgen.reports.record import ComparisonRecord
-from search.records import Record
+from search.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

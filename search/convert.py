@@ -61,6 +61,8 @@ def trial_to_record(trial: Trial) -> TrialRecord:
         certificate=trial.certificate,
         load_runs=trial.load_runs,
         memory_bytes=trial.memory_bytes,
+        why=trial.why,
+        replay=trial.replay,
     )
 
 
@@ -82,6 +84,8 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
         certificate=record.certificate,
         load_runs=record.load_runs,
         memory_bytes=record.memory_bytes,
+        why=record.why,
+        replay=record.replay,
     )
 
 

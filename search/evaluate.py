@@ -18,7 +18,7 @@ from search.trial import Trial
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from loadgen.capacity import CapacityEstimate
+    from loadgen.capacity import CapacityEstimate, Probe, Watch
     from loadgen.probing import Seen
     from model_repo.spec import ServingConfig
     from search.bench import Bench
@@ -55,10 +55,15 @@ def evaluate(
 ) -> Trial | None:
     """The finished trial; None when `stop` ended it before anything was learnt."""
     loading_before, load_before = bench.spent.loading_s, bench.spent.load_s
-    measured: list[tuple[Seen, MeasurementRecord | None]] = []
+    measured: list[tuple[Seen, MeasurementRecord | None, int]] = []
+    seeds = [seed]
+
+    def measure(rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        seeds.append(seed)
+        return bench.measure(rate_per_s, duration_s, seed, watch)
 
     def on_probe(seen: Seen) -> None:
-        measured.append((seen, bench.last_measurement()))
+        measured.append((seen, bench.last_measurement(), seeds[-1]))
         p99_ms = seen.first.latency_ms
         on_event(
             events.Probed(
@@ -84,14 +89,14 @@ def evaluate(
             probes=len(measured),
             loading_s=bench.spent.loading_s - loading_before,
             load_s=bench.spent.load_s - load_before,
-            load_runs=tuple(load_run_of(seen) for seen, _ in measured),
+            load_runs=tuple(load_run_of(seen, seed=its) for seen, _, its in measured),
         )
 
     beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
     try:
         bench.load(config)
         estimate = find_capacity(
-            bench.measure,
+            measure,
             limit_ms=slo.limit_ms,
             quantile=slo.quantile,
             also=slo.further,
@@ -103,7 +108,7 @@ def evaluate(
         )
         if estimate.outcome == "too_slow" and not stop():
             estimate = replace(estimate, lone_latency_ms=_lone_latency_ms(bench, estimate, seed=seed))
-            measured.append((estimate.probes[-1], bench.last_measurement()))
+            measured.append((estimate.probes[-1], bench.last_measurement(), seeds[-1]))
     except BenchFailed as failure:
         log.warning("trial %d failed: %s", number, failure.reason)
         return finished("failed", failure.reason)
@@ -114,7 +119,7 @@ def evaluate(
     return finished(state, estimate.reason, estimate)
 
 
-def load_run_of(seen: Seen) -> LoadRunRecord:
+def load_run_of(seen: Seen, *, seed: int) -> LoadRunRecord:
     """What a trial keeps of one of its load runs."""
     latency_ms = seen.first.latency_ms
     return LoadRunRecord(
@@ -122,6 +127,12 @@ def load_run_of(seen: Seen) -> LoadRunRecord:
         latency_ms=latency_ms if math.isfinite(latency_ms) else None,
         kept=seen.reading.kept,
         trusted=not seen.problems,
+        seconds=seen.load_s,
+        requests=seen.verdict.n,
+        violations=seen.verdict.violations,
+        overloaded=seen.overloaded,
+        seed=seed,
+        problems=seen.problems,
     )
 
 
@@ -148,9 +159,9 @@ def _rate_known(estimate: CapacityEstimate | None) -> float | None:
     return estimate.rate_per_s
 
 
-def _best_measurement(measured: list[tuple[Seen, MeasurementRecord | None]]) -> MeasurementRecord | None:
+def _best_measurement(measured: list[tuple[Seen, MeasurementRecord | None, int]]) -> MeasurementRecord | None:
     """That of the highest rate that was kept; of the last probe where none was."""
-    kept = [pair for pair in measured if pair[0].reading.kept and not pair[0].problems]
+    kept = [one for one in measured if one[0].reading.kept and not one[0].problems]
     if kept:
-        return max(kept, key=lambda pair: pair[0].rate_per_s)[1]
+        return max(kept, key=lambda one: one[0].rate_per_s)[1]
     return measured[-1][1] if measured else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from search.prices import Term
-from search.records import Record
+from search.record import Record
 
 
 class OfferRecord(Record):

@@ -42,6 +42,7 @@ class Predicted:
     knobs: Knobs
     rate_per_s: float
     sd: float
+    simulated_per_s: float  # before it was put right
 
     @property
     def at_best(self) -> float:
@@ -126,7 +127,8 @@ class Forecast:
         correction = sum(errors) / len(errors) if errors else 0.0
         sibling = _key({**knobs, "max_queue_delay_us": 0}) in self._siblings
         sd = SD_SIBLING if sibling else SD_SEEN if mine else SD_UNSEEN
-        return Predicted(knobs=raw[0], rate_per_s=raw[1] * math.exp(correction), sd=sd)
+        rate = raw[1] * math.exp(correction)
+        return Predicted(knobs=raw[0], rate_per_s=rate, sd=sd, simulated_per_s=raw[1])
 
     def outraced(self, engine: str) -> bool:
         """Whether the best that is predicted of this engine, in any way, is far from the best of all."""

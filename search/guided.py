@@ -15,6 +15,7 @@ from search.service_time import NotMeasured, measure_curve
 from search.space import default_config, knobs_of
 from search.trial import Trial
 from search.verification import Verification
+from search.why import PredictionRecord, WhyRecord, service_times_record
 from search.words import knobs_text
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from search.attempts import Attempts
     from search.forecast import Predicted
     from search.space import Knobs
+    from search.why import Cause
 
 log = logging.getLogger("tritune.guided")
 
@@ -83,10 +85,10 @@ class Guided:
                 break
             if not self.forecast.profiled(knobs) and not self.forecast.outraced(str(knobs["engine"])):
                 self._profile(knobs)
+                write_curves(self.attempts.ledger.path.parent, self.forecast.curves)
                 self._simulate_all()
             if index == 0 and self.attempts.may_go_on():
                 self._verify_baseline(first)
-        write_curves(self.attempts.ledger.path.parent, self.forecast.curves)
 
     def _same_kind(self, knobs: Knobs, other: Knobs) -> bool:
         same_count = knobs["instance_count"] == other["instance_count"]
@@ -129,7 +131,7 @@ class Guided:
 
         asked = self.attempts.ledger.ask_for([knobs], wanted=lambda _: True)
         if asked is not None:
-            self.attempts.make(asked, failed)
+            self.attempts.make(asked, failed, WhyRecord(cause="profile"))
 
     # Simulating
 
@@ -150,18 +152,18 @@ class Guided:
         self.forecast.simulate([baseline])
         prediction = self.forecast.predicted(baseline)
         if prediction is not None and prediction.rate_per_s > 0:
-            self._verify(prediction)
+            self._verify(prediction, cause="baseline")
             return
         asked = ledger.ask_for([baseline], wanted=self.attempts.promising)
         if asked is not None:
-            self.attempts.make(asked, self.attempts.evaluated)
+            self.attempts.make(asked, self.attempts.evaluated, WhyRecord(cause="baseline"))
 
     def _verify_all(self) -> bool:
         while self.attempts.may_go_on() and self._verified < AT_MOST_VERIFIED:
             prediction = next(self._worth_verifying(), None)
             if prediction is None:
                 break
-            self._verify(prediction)
+            self._verify(prediction, cause="predicted")
             wrong = sum(abs(error) > DISAGREEMENT for error in self._errors[:JUDGED])
             if wrong >= WRONG_AT_LEAST and len(self._errors) <= JUDGED:
                 text = "The simulator and the measurements disagree; the sampler goes on without it."
@@ -181,19 +183,36 @@ class Guided:
             if prediction.knobs not in tried and self.attempts.promising(prediction.knobs):
                 yield prediction
 
-    def _verify(self, prediction: Predicted) -> None:
+    def _verify(self, prediction: Predicted, *, cause: Cause) -> None:
         asked = self.attempts.ledger.ask_for([prediction.knobs], wanted=lambda _: True)
         if asked is None:
             return
+        why = WhyRecord(cause=cause, prediction=self._prediction_record(prediction))
 
         def measured(config: ServingConfig, number: int) -> Trial | None:
             verification = Verification(attempts=self.attempts, server=self.forecast.server(config))
             return verification.trial(config, number, prediction)
 
-        trial = self.attempts.make(asked, measured)
+        trial = self.attempts.make(asked, measured, why)
         self._verified += 1
         if trial is not None:
             self._learn(trial)
+
+    def _prediction_record(self, prediction: Predicted) -> PredictionRecord:
+        """The prediction as it stands now, beside those that it is preferred to."""
+        ledger = self.attempts.ledger
+        tried = [knobs_of(trial.config) for trial in ledger.trials]
+        untried = [one for one in self.forecast.best_first() if one.knobs not in tried]
+        best = ledger.best()
+        return PredictionRecord(
+            rate_per_s=prediction.rate_per_s,
+            sd=prediction.sd,
+            simulated_per_s=prediction.simulated_per_s,
+            rank=1 + sum(one.at_best > prediction.at_best for one in untried),
+            untried=len(untried),
+            to_beat_per_s=None if best is None else best.rate_at_limit_per_s,
+            service_times=service_times_record(self.forecast.server(ledger.space.config(prediction.knobs))),
+        )
 
     def _learn(self, trial: Trial) -> None:
         over_memory = trial.over_memory(self.attempts.slo.max_memory_bytes)
@@ -223,7 +242,7 @@ class Guided:
         for knobs in sorted(alone, key=alone_s)[:FASTEST_INFEASIBLE]:
             asked = self.attempts.ledger.ask_for([knobs], wanted=self.attempts.promising)
             if asked is not None and self.attempts.may_go_on():
-                self.attempts.make(asked, self.attempts.evaluated)
+                self.attempts.make(asked, self.attempts.evaluated, WhyRecord(cause="fastest"))
 
 
 def forecast_for(attempts: Attempts) -> Forecast:

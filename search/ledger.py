@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from search.space import SearchSpace
     from search.trial import Trial
+    from search.why import WhyRecord
 
 STUDY_NAME = "tritune"
 TRIALS_FILE = "trials.jsonl"
@@ -39,6 +40,8 @@ class Ledger:
     path: Path
     study: optuna.Study
     trials: list[Trial] = field(default_factory=list)
+    resumed: bool = False
+    _unfinished: set[tuple[int | str, ...]] = field(default_factory=set)
 
     def ask_for(self, points: Iterable[Knobs], *, wanted: Callable[[Knobs], bool]) -> optuna.trial.Trial | None:
         """An open Optuna trial at the first of `points` that is untried and `wanted`; None if there is none."""
@@ -82,6 +85,17 @@ class Ledger:
         """The complete trial with the highest rate at the limit; None while there is none."""
         complete = [trial for trial in self.trials if trial.state == "complete"]
         return max(complete, key=lambda trial: trial.rate_at_limit_per_s or 0.0, default=None)
+
+    def as_of_now(self, why: WhyRecord, knobs: Knobs) -> WhyRecord:
+        """A reason to try a point, with what is known here: the best so far, and whether it was begun before."""
+        best = self.best()
+        return why.model_copy(
+            update={
+                "best_trial": None if best is None else best.number,
+                "resumed": self.resumed,
+                "retaken": _key(knobs) in self._unfinished,
+            }
+        )
 
     def _tried(self) -> dict[tuple[int | str, ...], Trial]:
         return {_key(knobs_of(trial.config)): trial for trial in self.trials}
@@ -156,8 +170,11 @@ def _reconcile(ledger: Ledger) -> None:
         if not frozen.state.is_finished():
             with contextlib.suppress(ValueError):
                 ledger.study.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
-        elif "trial" in frozen.user_attrs:
+        if "trial" in frozen.user_attrs:
             known.add(frozen.user_attrs["trial"])
+        elif "skipped" not in frozen.user_attrs:
+            ledger._unfinished.add(_key(frozen.params))  # noqa: SLF001
+    ledger.resumed = bool(ledger.trials or ledger._unfinished)  # noqa: SLF001
     for trial in ledger.trials:
         if trial.number not in known:
             ledger.study.enqueue_trial(dict(knobs_of(trial.config)))
@@ -165,6 +182,7 @@ def _reconcile(ledger: Ledger) -> None:
 
 
 def _attributes(trial: Trial) -> dict[str, Any]:
+    predicted = None if trial.why is None else trial.why.prediction
     attributes = {
         "trial": trial.number,
         "state": trial.state,
@@ -173,6 +191,9 @@ def _attributes(trial: Trial) -> dict[str, Any]:
         "rate_high_per_s": trial.rate_high_per_s,
         "loading_s": round(trial.loading_s, 3),
         "load_s": round(trial.load_s, 3),
+        "why": None if trial.why is None else trial.why.cause,
+        "predicted_per_s": None if predicted is None else predicted.rate_per_s,
+        "slowdown": None if trial.replay is None else trial.replay.slowdown,
     }
     return {name: value for name, value in attributes.items() if value is not None}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, ValidationError
 
 from loadgen.files import write_atomically
-from search.records import Record
+from search.record import Record
 from search.service_time import ServiceCurve
 
 if TYPE_CHECKING:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from loadgen.order import LatencyLimit
 from search.prices import Term
+from search.record import Record
+from search.why import WhyRecord
 
 SCHEMA_VERSION: Literal[1] = 1
-
-
-class Record(BaseModel):
-    """Base of everything in a run's files: frozen, and unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class ConfigRecord(Record):
@@ -125,6 +121,20 @@ class LoadRunRecord(Record):
     latency_ms: float | None = Field(description="The limit's quantile; null where too much failed.")
     kept: bool
     trusted: bool = Field(description="False: the client was measured, not the server.")
+    seconds: float | None = Field(default=None, description="Until the last answer.")
+    requests: int | None = Field(default=None, description="That counted, without those of the warm-up.")
+    violations: int | None = Field(default=None, description="Of them, over the limit or failed.")
+    overloaded: bool | None = Field(default=None, description="More requests left than came back.")
+    seed: int | None = Field(default=None, description="Of its arrivals.")
+    problems: tuple[str, ...] = ()
+
+
+class ReplayRecord(Record):
+    """A load run's own arrivals, simulated: how much longer than profiled executions took, and what follows."""
+
+    slowdown: float
+    rate_per_s: float = Field(description="The rate at the limit with executions that take so long.")
+    error: float | None = Field(description="Standard error of its logarithm; null: no rate keeps the limit.")
 
 
 class TrialRecord(Record):
@@ -147,6 +157,10 @@ class TrialRecord(Record):
     load_runs: tuple[LoadRunRecord, ...] = ()
     memory_bytes: int | None = Field(
         default=None, description="Of the server and its models, at the most. Null: it could not be seen."
+    )
+    why: WhyRecord | None = Field(default=None, description="null: an earlier version did not keep it.")
+    replay: ReplayRecord | None = Field(
+        default=None, description="null: nothing was replayed, or followed from it."
     )
 
 

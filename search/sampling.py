@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from search.space import default_config, knobs_of
+from search.why import WhyRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,23 +31,26 @@ class Sampling:
     def run(self) -> None:
         """Try configurations until nothing promising is left, the budget is used, or `stop` says so."""
         while self.attempts.may_go_on():
-            asked = self._next()
+            asked, why = self._next()
             if asked is None:
                 return
-            self.attempts.make(asked, self.attempts.evaluated)
+            self.attempts.make(asked, self.attempts.evaluated, why)
 
-    def _next(self) -> optuna.trial.Trial | None:
+    def _next(self) -> tuple[optuna.trial.Trial | None, WhyRecord]:
         ledger, wanted = self.attempts.ledger, self.attempts.promising
         space = ledger.space
         baseline = [knobs_of(default_config(engine)) for engine in space.engines[:1]]
-        asked = ledger.ask_for([*baseline, *self._landmarks()], wanted=wanted)
-        if asked is None and self._sampled < SAMPLED_TRIALS:
+        if (asked := ledger.ask_for(baseline, wanted=wanted)) is not None:
+            return asked, WhyRecord(cause="baseline")
+        if (asked := ledger.ask_for(self._landmarks(), wanted=wanted)) is not None:
+            return asked, WhyRecord(cause="landmark")
+        if self._sampled < SAMPLED_TRIALS:
             self._sampled += 1
-            asked = ledger.ask_sampler(wanted=wanted)
+            if (asked := ledger.ask_sampler(wanted=wanted)) is not None:
+                return asked, WhyRecord(cause="sampler")
         best = ledger.best()
-        if asked is None and best is not None:
-            asked = ledger.ask_for(space.neighbours(knobs_of(best.config)), wanted=wanted)
-        return asked
+        around = space.neighbours(knobs_of(best.config)) if best is not None else ()
+        return ledger.ask_for(around, wanted=wanted), WhyRecord(cause="neighbour")
 
     def _landmarks(self) -> Iterator[Knobs]:
         """A few points that span the space: one request at a time, small and large batches, narrow and wide."""

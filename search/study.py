@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from search.attempts import Attempts, SearchImpossible
 from search.guided import Guided, forecast_for
 from search.sampling import Sampling
+from search.search_file import write_search
 
 __all__ = ["Search", "SearchImpossible"]
 
@@ -17,5 +18,6 @@ class Search(Attempts):
 
     def run(self) -> None:
         """Try configurations until nothing promising is left, the budget is used, or `stop` says so."""
+        write_search(self.ledger.path.parent, self)
         if not Guided(self, forecast_for(self)).run():
             Sampling(self).run()

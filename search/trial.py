@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from model_repo.spec import ServingConfig
-    from search.records import CertificateRecord, LoadRunRecord, MeasurementRecord
+    from search.records import CertificateRecord, LoadRunRecord, MeasurementRecord, ReplayRecord
+    from search.why import WhyRecord
 
 TrialState = Literal["complete", "infeasible", "pruned", "failed"]
 """complete: its rate at the limit is known. infeasible: no rate keeps the limit. pruned: it cannot beat the
@@ -39,6 +40,8 @@ class Trial:
     certificate: CertificateRecord | None = None
     load_runs: tuple[LoadRunRecord, ...] = ()
     memory_bytes: int | None = None
+    why: WhyRecord | None = None
+    replay: ReplayRecord | None = None
 
     def over_memory(self, most_bytes: int | None) -> bool:
         """Whether the server is known to have taken more."""

@@ -13,6 +13,7 @@ from search import events
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
 from search.predict import promise_of
+from search.records import ReplayRecord
 from search.trial import Trial
 from search.verify import binding_of, seconds_for, sharpness_of, verified
 
@@ -47,6 +48,7 @@ class Verification:
     attempts: Attempts
     server: SimulatedServer
     _runs: list[LoadRunRecord] = field(default_factory=list)
+    _replay: ReplayRecord | None = None
 
     def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
         """The finished trial; None when it was stopped before anything was learnt.
@@ -91,12 +93,14 @@ class Verification:
             loading_s=bench.spent.loading_s - loading_before,
             load_s=bench.spent.load_s - load_before,
             load_runs=tuple(self._runs),
+            replay=self._replay,
         )
 
     def _with_my_runs(self, trial: Trial, load_s: float) -> Trial:
         """A trial that was measured otherwise in the end, with the runs that were made before."""
         runs = (*self._runs, *trial.load_runs)
-        return replace(trial, probes=len(self._runs) + trial.probes, load_runs=runs, load_s=load_s)
+        probes = len(self._runs) + trial.probes
+        return replace(trial, probes=probes, load_runs=runs, load_s=load_s, replay=self._replay)
 
     def _found(self, number: int, predicted_per_s: float) -> Verified | None:
         rate = SHARE * predicted_per_s
@@ -119,6 +123,9 @@ class Verification:
             return None
         found = verified(self.server, probe.log, promise, seed=seed)
         log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
+        if found is not None:
+            error = found.error if math.isfinite(found.error) else None
+            self._replay = ReplayRecord(slowdown=found.slowdown, rate_per_s=found.rate_per_s, error=error)
         return found
 
     def _run(self, number: int, rate_per_s: float, seconds: float) -> Probe:
@@ -130,7 +137,7 @@ class Verification:
         seed = attempts.seed + 104_729 * (1 + number) + 7919 * len(self._runs)
         probe = attempts.bench.measure(rate_per_s, seconds, seed, hopeless)
         seen = seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile, also=slo.further)
-        self._runs.append(load_run_of(seen))
+        self._runs.append(load_run_of(seen, seed=seed))
         p99_ms = seen.first.latency_ms
         attempts.on_event(
             events.Probed(

@@ -1,14 +1,14 @@
 """The search and its certification on a simulated server, in virtual time, against the true best."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from simulated_bench import SimulatedBench, default_service_s
+from simulated_search import SLO, search_on, space_in
 from true_rates import true_rate
 
-from model_repo.spec import Engine, ServingConfig, TensorSpec
+from model_repo.spec import ServingConfig
 from search import events
 from search.bench import BenchFailed
 from search.budget import Budget
@@ -16,49 +16,13 @@ from search.certification import Certified, certify_best
 from search.confirmable import least_s
 from search.ledger import Ledger, open_ledger
 from search.records import Slo
-from search.space import MachineLimits, SearchSpace, default_config, search_space
+from search.space import SearchSpace, default_config
 from search.study import Search, SearchImpossible
-
-SLO = Slo(limit_ms=50.0)
 
 
 @pytest.fixture
 def space(tmp_path: Path) -> SearchSpace:
     return space_in(tmp_path)
-
-
-def space_in(folder: Path) -> SearchSpace:
-    file = folder / "model.onnx"
-    file.write_bytes(b"x")
-    tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
-    engine = Engine(
-        model_name="m",
-        backend="onnxruntime",
-        precision="fp32",
-        model_file="model.onnx",
-        files=(("model.onnx", file),),
-        inputs=(tensor,),
-        outputs=(tensor,),
-        batched=True,
-    )
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=SLO.limit_ms)
-
-
-def search_on(
-    bench: SimulatedBench,
-    space: SearchSpace,
-    folder: Path,
-    *,
-    slo: Slo = SLO,
-    seed: int = 3,
-    stop: Callable[[], bool] = lambda: False,
-) -> tuple[Ledger, Certified | None, list[events.Event]]:
-    seen: list[events.Event] = []
-    ledger = open_ledger(space, folder, storage="sqlite://", seed=seed)
-    budget = Budget(total_s=600.0)
-    common = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
-    Search(ledger=ledger, bench=bench, **common).run()
-    return ledger, certify_best(ledger, bench, **common), seen
 
 
 def true_capacity(config: ServingConfig) -> float:

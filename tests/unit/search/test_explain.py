@@ -1,0 +1,126 @@
+"""A run's directory says why each trial was made, and holds what it takes to repeat the decision."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from simulated_bench import SimulatedBench
+from simulated_search import search_on, space_in
+
+from loadgen.user_errors import BadInput
+from search.explain import NOT_KEPT, explain_trial
+from search.forecast import Forecast
+from search.ledger import Ledger, open_ledger
+from search.profile_file import read_curves
+from search.run_files import read_trials
+from search.search_file import read_search
+from search.space import SearchSpace, knobs_of
+from search.trial import Trial
+from search.why import WhyRecord
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished search and the directory that it left."""
+
+    directory: Path
+    space: SearchSpace
+    ledger: Ledger
+    winner: int
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("run")
+    space = space_in(folder)
+    ledger, certified, _ = search_on(SimulatedBench(), space, folder)
+    assert certified is not None
+    return Run(directory=folder, space=space, ledger=ledger, winner=certified.winner.number)
+
+
+def test_every_trial_says_why_what_was_predicted_and_what_was_seen(run: Run) -> None:
+    for trial in run.ledger.trials:
+        explanation = explain_trial(run.directory, trial.number)
+        assert trial.why.cause == ("baseline" if trial.number == 0 else "predicted")
+        assert f"{trial.why.prediction.rate_per_s:,.4g}/s at the limit" in explanation.predicted[0]
+        assert any("executions took" in line for line in explanation.seen)
+        assert trial.reason in explanation.ended
+    assert "trial 0 with" in explain_trial(run.directory, 1).why[1]
+
+
+def test_every_load_run_is_kept_with_the_seed_of_its_arrivals(run: Run) -> None:
+    for trial in read_trials(run.directory):
+        assert all(load.seed is not None and load.requests and load.seconds for load in trial.load_runs)
+
+
+def test_every_confirmation_is_kept(run: Run) -> None:
+    confirmed = explain_trial(run.directory, run.winner).confirmations
+    assert [one.again for one in confirmed if one.kept] == [False, True]
+
+
+def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> None:
+    search, trials = read_search(run.directory), read_trials(run.directory)
+    forecast = Forecast(space=search.space(run.space.engines), slo=search.slo, seed=search.seed)
+    for kind, curves in read_curves(run.directory).items():
+        forecast.curves[kind].update(curves)
+    for trial in run.ledger.trials:
+        knobs = knobs_of(trial.config)
+        forecast.simulate([knobs])
+        again = forecast.predicted(knobs)
+        assert again.simulated_per_s == trial.why.prediction.simulated_per_s
+        assert again.rate_per_s == trial.why.prediction.rate_per_s
+        forecast.learn(knobs, (trial.rate_low_per_s * trial.rate_high_per_s) ** 0.5)
+    assert len(trials) == len(run.ledger.trials)
+
+
+def test_the_study_carries_the_reasons_too(run: Run) -> None:
+    attributes = [frozen.user_attrs for frozen in run.ledger.study.get_trials()]
+    assert {one["why"] for one in attributes} == {"baseline", "predicted"}
+    assert all(one["predicted_per_s"] > 0 and one["slowdown"] > 0 for one in attributes)
+
+
+def test_a_trial_that_was_cut_short_is_said_to_be_taken_again(tmp_path: Path) -> None:
+    space = space_in(tmp_path)
+    knobs = next(space.points())
+
+    def ledger() -> Ledger:
+        return open_ledger(space, tmp_path, storage=f"sqlite:///{tmp_path}/study.db", seed=3)
+
+    first = ledger()
+    why = first.as_of_now(WhyRecord(cause="landmark"), knobs)
+    assert (why.resumed, why.retaken) == (False, False)
+    assert first.ask_for([knobs], wanted=lambda _: True) is not None  # and the process is killed
+    second = ledger()
+    asked = second.ask_for([knobs], wanted=lambda _: True)
+    why = second.as_of_now(WhyRecord(cause="landmark"), knobs)
+    assert (why.resumed, why.retaken) == (True, True)
+    second.record(asked, Trial(number=0, config=space.config(knobs), state="failed", reason="no", why=why))
+    assert "taken again" in explain_trial(tmp_path, 0).why[-1]
+
+
+def test_where_nothing_is_predicted_that_is_said(tmp_path: Path) -> None:
+    class Silent(SimulatedBench):
+        def saturate(self, concurrency, duration_s, seed):
+            return replace(super().saturate(concurrency, duration_s, seed), batches=())
+
+    bench = Silent()
+    ledger, _, _ = search_on(bench, space_in(tmp_path), tmp_path, stop=lambda: len(bench.loaded) > 9)
+    causes = [trial.why.cause for trial in ledger.trials]
+    assert causes[:2] == ["baseline", "landmark"]
+    assert explain_trial(tmp_path, 1).predicted == ("Nothing: it was not simulated.",)
+
+
+def test_an_old_run_is_explained_as_far_as_it_can_be() -> None:
+    old = Path(__file__).parents[3] / "docs/benchmarks/2026-11-21-first-light/demo"
+    explanation = explain_trial(old, 2)
+    assert explanation.why == explanation.predicted == (NOT_KEPT,)
+    assert explanation.seen
+    assert explain_trial(old, 0).role == "baseline"
+
+
+def test_a_trial_that_is_not_there_is_refused_with_those_that_are(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no trial 99") as caught:
+        explain_trial(run.directory, 99)
+    assert f"0 to {len(run.ledger.trials) - 1}" in caught.value.fix
+    with pytest.raises(BadInput, match="no finished trial"):
+        explain_trial(tmp_path, 0)
