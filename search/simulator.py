@@ -62,6 +62,12 @@ class SimulatedServer:
         full_s = self.service_s[1:, self.instance_count] * float(np.mean(self.noise))
         return float((self.instance_count * sizes / full_s).max())
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether idle instances simply take what waits: no delay, no smaller preferred sizes, no batch ahead."""
+        only_the_largest = all(size == self.max_batch_size for size in self.preferred_batch_sizes)
+        return self.max_queue_delay_s == 0 and only_the_largest and not self.commits_early
+
     def slowed(self, factor: float) -> SimulatedServer:
         """The same server with all executions taking `factor` times as long."""
         return replace(self, service_s=self.service_s * factor)
@@ -110,8 +116,18 @@ def _run(
     late_after_s: float = float("inf"),
     late_at_most: int = 0,
 ) -> tuple[int, int]:
-    from search import batcher
+    from search import batcher, undelayed
 
+    if server.is_plain:
+        return undelayed.simulate_undelayed(
+            np.ascontiguousarray(arrivals_s, dtype=float),
+            np.ascontiguousarray(server.service_s, dtype=float),
+            np.array(server.noise, dtype=float),
+            done_s,
+            counted_from,
+            late_after_s,
+            late_at_most,
+        )
     preferred = np.zeros(server.max_batch_size + 1, dtype=np.bool_)
     preferred[list(server.preferred_batch_sizes) or [server.max_batch_size]] = True
     return batcher.simulate(

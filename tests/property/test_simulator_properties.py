@@ -6,8 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from search.batcher import simulate as simulate_by_events
 from search.predict import unit_arrivals
 from search.simulator import SimulatedServer, simulate
+from search.undelayed import simulate_undelayed
 
 
 @st.composite
@@ -41,6 +43,20 @@ def test_every_request_is_answered_after_its_own_execution_and_in_time(server, g
     # Even one after the other, each after a whole delay and the batcher's longest nap, they would be done by then.
     slowest_s = server.service_s.max() * max(server.noise) + server.max_queue_delay_s
     assert seen.latency_s.max() <= len(arrivals_s) * slowest_s + 0.5
+
+
+@given(server=servers(), gaps_s=gaps, late_after_s=st.floats(0, 0.05), wakes=st.booleans())
+@settings(deadline=None)
+def test_without_delay_batches_and_events_come_to_the_same_times(server, gaps_s, late_after_s, wakes):
+    arrivals_s, noise = np.cumsum(gaps_s), np.array(server.noise)
+    largest_only = np.arange(server.max_batch_size + 1) == server.max_batch_size
+    by_batches, by_events = np.empty(len(gaps_s)), np.empty(len(gaps_s))
+    late = (len(gaps_s) // 3, late_after_s, len(gaps_s))
+    executions, counted = simulate_undelayed(arrivals_s, server.service_s, noise, by_batches, *late)
+    rule = (largest_only, server.instance_count, 0.0, wakes, False)
+    assert executions == simulate_by_events(arrivals_s, server.service_s, noise, *rule, by_events, *late)[0]
+    assert np.allclose(by_batches, by_events, rtol=0, atol=1e-9)
+    assert counted == np.sum((by_batches - arrivals_s)[late[0] :] > late_after_s)
 
 
 @given(server=servers(), gaps_s=gaps)
