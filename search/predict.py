@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import numpy as np
 
 from loadgen.arrivals import schedule
 from loadgen.plan import Arrivals, LoadPlan
+from search.edge import TYPICAL_ELASTICITY, find_edge
 from search.simulator import count_late, simulate
 
 if TYPE_CHECKING:
@@ -28,17 +30,16 @@ REQUESTS = 30_000
 sharp."""
 
 COARSE_REQUESTS = 5_000
-COARSE_RESOLUTION = 0.08
+COARSE_WIDTH = 0.15
 """A first look with few of them leaves the many a short way to go."""
 
 WARMUP_SHARE = 0.05
-RESOLUTION = 0.008
-"""Of ln(rate), where the bisection ends: its middle is at most half of that away."""
+WIDTH = 0.025
+"""Of ln(rate), between the two rates from which the one at the limit is interpolated."""
+
+_FIRST_GUESS = 0.75  # of the saturation rate
 
 _PROBE_RATE_PER_S = 1000.0  # at which arrivals are drawn; they are scaled to any other
-_STEP_DOWN = 0.5
-_LEAST_STEP = 0.95
-_LEAST_SHARE = 1e-3  # of the saturation rate: below, a server is said to keep no rate
 _ELASTICITY_STEP = 0.03
 _LEAST_BLOCKS = 16
 _LAG_1 = 0.2
@@ -92,24 +93,45 @@ def unit_arrivals(seed: int, *, requests: int = REQUESTS, arrivals: Arrivals | N
     return schedule(plan) * (1e-9 * _PROBE_RATE_PER_S)
 
 
-def rate_at_limit(server: SimulatedServer, promise: Promise, unit: Floats) -> float:
-    """The highest rate that keeps the promise; 0 where none does. `unit`: see `unit_arrivals`."""
+def rate_at_limit(
+    server: SimulatedServer, promise: Promise, unit: Floats, *, guess_per_s: float | None = None
+) -> float:
+    """The highest rate that keeps the promise; 0 where none does. `unit`: see `unit_arrivals`.
+
+    A good guess saves time and hardly changes the answer.
+    """
     first, *others = promise.each
-    rate = _rate_below(server.saturation_per_s, server, first, unit)
+    rate = _rate_below(server.saturation_per_s, server, first, unit, guess_per_s)
     for other in others:
-        if rate > 0 and not _Keeps(server, other, unit)(rate):
-            rate = min(rate, _rate_below(rate, server, other, unit))
+        late = _Late(server, other, unit)
+        if rate > 0 and late(rate, at_most=late.allowed) > late.allowed:
+            rate = _rate_below(rate, server, other, unit, None)
     return rate
 
 
-def _rate_below(most_per_s: float, server: SimulatedServer, promise: Promise, unit: Floats) -> float:
-    """The rate at a single limit, sought from a rate downwards."""
-    few = _Keeps(server, promise, unit[:COARSE_REQUESTS])
-    low, high = _bracket(few, _STEP_DOWN * most_per_s, most_per_s, COARSE_RESOLUTION)
-    if not low > 0:
+def _rate_below(
+    most_per_s: float, server: SimulatedServer, promise: Promise, unit: Floats, guess_per_s: float | None
+) -> float:
+    """The rate at a single limit, below one that is too much."""
+    few, many = (_Late(server, promise, arrivals) for arrivals in (unit[:COARSE_REQUESTS], unit))
+    coarse = find_edge(
+        few,
+        allowed=few.allowed,
+        most_per_s=most_per_s,
+        guess_per_s=guess_per_s or _FIRST_GUESS * most_per_s,
+        elasticity=TYPICAL_ELASTICITY,
+        width=COARSE_WIDTH,
+    )
+    if not coarse.rate_per_s > 0:
         return 0.0
-    low, high = _bracket(_Keeps(server, promise, unit), low, high, RESOLUTION)
-    return math.sqrt(low * high)
+    return find_edge(
+        many,
+        allowed=many.allowed,
+        most_per_s=most_per_s,
+        guess_per_s=coarse.rate_per_s,
+        elasticity=coarse.elasticity,
+        width=WIDTH,
+    ).rate_per_s
 
 
 def binding_limit(server: SimulatedServer, promise: Promise, rate_per_s: float, unit: Floats) -> Promise:
@@ -121,52 +143,56 @@ def binding_limit(server: SimulatedServer, promise: Promise, rate_per_s: float, 
 
 
 @dataclass(frozen=True, slots=True)
-class _Keeps:
-    """Whether a simulated server keeps the promise at a rate."""
+class _Late:
+    """Counts the requests of a simulated server that are over the limit, after a warm-up."""
 
     server: SimulatedServer
     promise: Promise
     unit: Floats
 
-    def __call__(self, rate_per_s: float) -> bool:
-        first = round(WARMUP_SHARE * len(self.unit))
-        allowed = math.floor((1 - self.promise.quantile) * (len(self.unit) - first))
-        return allowed >= count_late(
+    @property
+    def counted_from(self) -> int:
+        return round(WARMUP_SHARE * len(self.unit))
+
+    @property
+    def allowed(self) -> int:
+        return math.floor((1 - self.promise.quantile) * (len(self.unit) - self.counted_from))
+
+    def __call__(self, rate_per_s: float, *, at_most: int) -> int:
+        return count_late(
             self.server,
             self.unit / rate_per_s,
             limit_s=self.promise.limit_s,
-            counted_from=first,
-            at_most=allowed,
+            counted_from=self.counted_from,
+            at_most=at_most,
         )
-
-
-def _bracket(keeps: _Keeps, low: float, high: float, resolution: float) -> tuple[float, float]:
-    """Rates near each other, between which the promise breaks, starting from a guess; (0, 0): no rate keeps it.
-
-    Beyond saturation nothing is kept for long, and nothing is tried.
-    """
-    saturation_per_s = keeps.server.saturation_per_s
-    step = min(low / high, _LEAST_STEP)
-    while not keeps(low):
-        high, low = low, step * low
-        if low < _LEAST_SHARE * saturation_per_s:
-            return 0.0, 0.0
-    while high < saturation_per_s and keeps(high):
-        low, high = high, min(high / step, saturation_per_s)
-    while math.log(high / low) > resolution:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return low, high
 
 
 def rates_at_limit(
     servers: Sequence[SimulatedServer], promise: Promise, unit: Floats, *, threads: int = 1
 ) -> list[float]:
-    """`rate_at_limit` of each, in order, under the same arrivals, on so many cores."""
+    """`rate_at_limit` of each, in order, under the same arrivals, on so many cores.
+
+    Servers that differ in nothing but their queue delay are a good guess for each other.
+    """
+    alike: dict[object, list[int]] = defaultdict(list)
+    for number, server in enumerate(servers):
+        alike[server.without_delay()].append(number)
+    rates = [0.0] * len(servers)
+
+    def find(numbers: list[int]) -> None:
+        guess_per_s = None
+        for number in sorted(numbers, key=lambda number: servers[number].max_queue_delay_s):
+            rates[number] = rate_at_limit(servers[number], promise, unit, guess_per_s=guess_per_s)
+            guess_per_s = rates[number] or guess_per_s
+
     if threads == 1:
-        return [rate_at_limit(server, promise, unit) for server in servers]
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda server: rate_at_limit(server, promise, unit), servers))
+        for numbers in alike.values():
+            find(numbers)
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(find, alike.values()))
+    return rates
 
 
 def sharpness(server: SimulatedServer, promise: Promise, rate_per_s: float, unit: Floats) -> Sharpness:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from numpy.typing import NDArray
 
@@ -67,6 +67,11 @@ class SimulatedServer:
         """Whether idle instances simply take what waits: no delay, no smaller preferred sizes, no batch ahead."""
         only_the_largest = all(size == self.max_batch_size for size in self.preferred_batch_sizes)
         return self.max_queue_delay_s == 0 and only_the_largest and not self.commits_early
+
+    def without_delay(self) -> Hashable:
+        """What is equal for servers that differ in nothing but their queue delay."""
+        times = (self.service_s.shape, self.service_s.tobytes(), self.overhead_s, self.noise)
+        return (*times, self.preferred_batch_sizes, self.variable_shapes, self.commits_early)
 
     def slowed(self, factor: float) -> SimulatedServer:
         """The same server with all executions taking `factor` times as long."""

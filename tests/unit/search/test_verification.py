@@ -30,7 +30,8 @@ def test_a_replay_finds_by_how_much_executions_were_slower(slowdown, delay_s):
     rate = 0.97 * rate_at_limit(real, PROMISE, unit_arrivals(1))
     log = run_of(real, rate, 4.0)
     found = replayed_slowdown(server(delay_s=delay_s), log.scheduled_ns / 1e9, log.latency_ns / 1e9)
-    assert found == pytest.approx(slowdown, rel=0.005)
+    # With a delay latencies do not grow with the execution time everywhere, so that several factors match as well.
+    assert found == pytest.approx(slowdown, rel=0.015 if delay_s else 0.005)
 
 
 def test_the_rate_after_a_replay_is_that_of_the_real_server_though_the_run_was_elsewhere():
