@@ -14,6 +14,7 @@ from optimizer.model_source import source_from_text, stem_of
 from optimizer.precisions import IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
 from search.prices import TERMS
+from search.records import ObjectiveName
 from search.secrets import has_password, hidden
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def config_from_arguments(
     max_send_lag: str | None = None,
     further_limits: Mapping[str, str | None] | None = None,
     max_memory: str | None = None,
+    objective: str = "cost",
 ) -> tuple[OptimizeConfig, list[str]]:
     """The configuration, and notes on what was assumed. Raises BadInput."""
     if model is None:
@@ -65,6 +67,7 @@ def config_from_arguments(
             notes.append(f"--max-send-lag {max_send_lag} has no unit: taken as {most_lag_ms:g} ms.")
     _check_choices(server, server_url, server_repository, max_memory)
     _check_money(price_per_hour, rate, peak_rate)
+    _check_objective(objective, rate)
     if io_precision not in get_args(IoPrecision):
         raise BadInput(f"--io-precision {io_precision} is unknown.", f"Give {' or '.join(get_args(IoPrecision))}.")
     _check_range("--confidence", confidence, 0.8, 0.999)
@@ -93,6 +96,7 @@ def config_from_arguments(
             "server_port": server_port,
             "docker_image": docker_image,
             "input_data": input_data and input_data.absolute(),
+            "objective": objective,
             "price_per_hour_usd": price_per_hour,
             "price_file": price_file and price_file.absolute(),
             "price_term": price_term,
@@ -168,6 +172,17 @@ def _check_money(price_per_hour: float | None, rate: float | None, peak_rate: fl
     if peak_rate is not None and rate is not None and peak_rate < rate:
         raise BadInput(
             f"--peak-rate {peak_rate:g} is below --rate {rate:g}.", "Give the highest rate as --peak-rate."
+        )
+
+
+def _check_objective(objective: str, rate: float | None) -> None:
+    known = get_args(ObjectiveName)
+    if objective not in known:
+        raise BadInput(f"--objective {objective} is unknown.", f"Choose one of {', '.join(known)}.")
+    if objective == "latency" and rate is None:
+        raise BadInput(
+            "--objective latency needs a rate at which latencies are compared.",
+            "Add --rate PER_S, the traffic of one replica.",
         )
 
 

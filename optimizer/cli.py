@@ -125,6 +125,15 @@ def optimize(
     confidence: Annotated[
         float, typer.Option(help="Confidence of the promise, 0.8 to 0.999.", rich_help_panel=LIMIT)
     ] = 0.95,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="What is best within the limits: `cost` (with --rate, the fewest replicas), `latency` (the least "
+            "while one replica answers --rate) or `energy` (the GPUs' least per inference).",
+            rich_help_panel=LIMIT,
+            metavar="WHAT",
+        ),
+    ] = "cost",
     server: Annotated[
         str,
         typer.Option(
@@ -279,6 +288,7 @@ def optimize(
             p99=p99,
             further_limits=further,
             max_memory=max_memory,
+            objective=objective,
             shapes=shape or [],
             input_data=input_data,
             confidence=confidence,

@@ -12,8 +12,9 @@ from optimizer.errors import BadInput
 from optimizer.model_source import FACTORY
 from optimizer.precisions import IoPrecision, Precision
 from optimizer.thresholds import AccuracyRule
+from search.objective import Objective
 from search.prices import Term
-from search.records import LimitRecord, Slo
+from search.records import LimitRecord, ObjectiveName, Slo
 from search.secrets import without_userinfo
 
 FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
@@ -41,6 +42,7 @@ class OptimizeConfig(BaseModel):
     server_port: int | None = Field(default=None, ge=1, le=65535)
     docker_image: str | None = None
     input_data: Path | None = None
+    objective: ObjectiveName = "cost"
     price_per_hour_usd: float | None = Field(default=None, gt=0)
     price_file: Path | None = None
     price_term: Term = "on-demand"
@@ -66,6 +68,12 @@ class OptimizeConfig(BaseModel):
             also=self.also,
             max_memory_bytes=self.max_memory_bytes,
         )
+
+    @property
+    def aim(self) -> Objective:
+        """What makes one configuration better than another."""
+        rate = self.rate_to_serve_per_s if self.objective == "latency" else None
+        return Objective(name=self.objective, rate_per_s=rate, quantile=self.quantile)
 
 
 RUN_FILE = "run.json"

@@ -26,10 +26,12 @@ from search.budget import Budget
 from search.certification import certify_best
 from search.convert import trial_to_record
 from search.ledger import open_ledger
+from search.objective import PowerUnknown
 from search.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.records import (
     MachineRecord,
     ModelRecord,
+    ObjectiveRecord,
     RecommendationRecord,
     SecondsRecord,
     ServedRecord,
@@ -79,7 +81,9 @@ def optimize(
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
     slo = config.slo
-    ledger = open_ledger(prepared.space, config.output, storage=config.storage, seed=config.seed)
+    ledger = open_ledger(
+        prepared.space, config.output, storage=config.storage, seed=config.seed, objective=config.aim
+    )
     with _explained(), serve(server_options(config, prepared)) as server, load_generator(prepared) as generator:
         bench = TritonBench(
             server,
@@ -99,7 +103,7 @@ def optimize(
             ledger, bench, slo=slo, budget=budget, seed=config.seed, on_event=on_event, stop=stop
         )
     if certified is None:
-        raise explain_infeasible(ledger.trials, slo)
+        raise explain_infeasible(ledger.trials, slo, config.aim)
     on_event(events.PhaseStarted(name="finish"))
     found = _recommendation(config, prepared, slo, ledger, certified, bench, budget)
     with _explained():
@@ -173,9 +177,10 @@ def _recommendation(
             batching=prepared.batching.reason,
         ),
         slo=slo,
+        objective=ObjectiveRecord(name=config.aim.name, rate_per_s=config.aim.rate_per_s),
         winner=trial_to_record(winner),
         baseline=None if baseline is None else trial_to_record(baseline),
-        gain=gain_over(winner, baseline),
+        gain=gain_over(winner, baseline) if config.objective != "latency" else None,
         cost=cost_of(
             prepared.price,
             winner,
@@ -183,8 +188,8 @@ def _recommendation(
             rate_to_serve_per_s=config.rate_to_serve_per_s,
             peak_rate_per_s=config.peak_rate_per_s,
         ),
-        alternatives=alternatives_to(winner, ledger.trials),
-        reason=reason_for(winner, ledger.trials),
+        alternatives=alternatives_to(winner, ledger.trials, config.aim),
+        reason=reason_for(winner, ledger.trials, config.aim, rate_to_serve_per_s=config.rate_to_serve_per_s),
         seconds=SecondsRecord(
             total=total_s,
             load=spent.load_s,
@@ -225,6 +230,11 @@ def _explained() -> Iterator[None]:
     except (ServerError, LoadError) as error:
         what, _, fix = str(error).partition("\n")
         raise UserError(what, fix or "The run's server.log and optimize.log have the details.") from error
+    except PowerUnknown as error:
+        raise UserError(
+            "--objective energy: the driver of this machine's GPU does not say what power it takes.",
+            "Leave --objective out for the cheapest configuration.",
+        ) from error
     except SearchImpossible as error:
         last = error.reasons[-1].splitlines()
         raise UserError(

@@ -69,6 +69,11 @@ def prepare(
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     machine = hardware()
+    if config.objective == "energy" and not machine.gpus:
+        raise BadInput(
+            "--objective energy: no power is measured on this machine, which has no NVIDIA GPU.",
+            "Leave --objective out for the cheapest configuration, or run on a machine with a GPU.",
+        )
     price = _price(config, machine)
     device = device_of(machine)
     usable = usable_variants(batching.model, _variant_request(config, device, work_dir), on_event)

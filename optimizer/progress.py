@@ -103,6 +103,9 @@ class Progress:
         return Group(line)
 
 
+_AT_NO_RATE = "[yellow]keeps the limit at no rate[/yellow]"
+
+
 def trial_line(trial: Trial, *, is_best: bool) -> str:
     """A finished trial in one line of rich markup."""
     from rich.markup import escape
@@ -115,7 +118,7 @@ def trial_line(trial: Trial, *, is_best: bool) -> str:
         case "pruned":
             outcome = "pruned"
         case "infeasible":
-            outcome = "[yellow]keeps the limit at no rate[/yellow]"
+            outcome = "[yellow]infeasible[/yellow]" if trial.rate_high_per_s else _AT_NO_RATE
         case "failed":
             outcome = "[red]failed[/red]"
     text = f"trial {trial.number:<3} {escape(knobs_text(trial.config)):<44} {outcome}"

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from search.words import memory_text
+from search.words import memory_text, quantile_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +72,9 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     for tensor in prepared.engines[0].inputs:
         table.add_row("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
     table.add_row("limit", promise_text(config.slo))
+    if config.objective != "cost":
+        at = "" if config.aim.rate_per_s is None else f" at {config.aim.rate_per_s:,.4g} requests/s a replica"
+        table.add_row("objective", f"the lowest {config.objective}{at}")
     table.add_row("machine", f"{machine.cpu}, {machine.logical_cores} cores" + _gpus(prepared))
     table.add_row("price", f"{dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}")
     table.add_row("server", config.server)
@@ -97,7 +100,10 @@ def _headline(found: RecommendationRecord) -> Panel:
     lines = [
         f"[bold green]{certificate.rate_per_s:,.0f} requests/s[/bold green] within {promise}, {cost} per million"
     ]
-    if found.gain is not None and found.baseline is not None:
+    beside = against_default(found)
+    if beside is not None:
+        lines.append(beside)
+    elif found.gain is not None and found.baseline is not None:
         lines.append(f"{_gain_text(found.gain)} (Triton's default configuration)")
     if found.cost.replicas is not None and found.cost.total_usd_per_hour is not None:
         lines.append(
@@ -239,6 +245,27 @@ def _gain_text(gain: float) -> str:
     if gain >= 1.005:
         return f"{gain:.2f} times the rate of the baseline"
     return "no better than the baseline"
+
+
+def against_default(found: RecommendationRecord) -> str | None:
+    """Latency or energy beside that of Triton's default, where one of them was asked for; None where cost was."""
+    default = "Triton's default configuration"
+    if found.objective.name == "latency":
+        winner = found.winner.certificate
+        baseline = None if found.baseline is None else found.baseline.certificate
+        assert winner is not None
+        latency = f"{quantile_name(winner.quantile)} {winner.p99_ms:.1f} ms"
+        if found.baseline is not None and found.baseline.number == found.winner.number:
+            return f"{latency}, with {default}"
+        if baseline is None:
+            return f"{latency}; {default} is not certified at that rate"
+        return f"{latency} instead of {baseline.p99_ms:.1f} ms of {default}"
+    cost = found.cost
+    mine, other = cost.energy_kwh_per_million_inferences, cost.baseline_energy_kwh_per_million_inferences
+    if found.objective.name == "cost" or mine is None:
+        return None
+    instead = "" if other is None else f" instead of {other:.3g} kWh of {default}"
+    return f"{mine:.3g} kWh per million inferences, of the GPUs alone{instead}"
 
 
 def promise_text(slo: Slo) -> str:

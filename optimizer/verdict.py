@@ -6,11 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optimizer.errors import UserError
+from search.objective import COST
 from search.words import knobs_text, memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from search.objective import Objective
     from search.records import Slo
     from search.trial import Trial
 
@@ -21,7 +23,7 @@ class NothingFound(UserError):
     exit_code = 99
 
 
-def explain_infeasible(trials: Sequence[Trial], slo: Slo) -> NothingFound:
+def explain_infeasible(trials: Sequence[Trial], slo: Slo, objective: Objective = COST) -> NothingFound:
     """The error that says what is reachable. `trials` may be any that were finished."""
     promise = slo.text
     within_reach = [trial for trial in trials if trial.lone_latency_ms is not None and trial.state == "infeasible"]
@@ -32,6 +34,8 @@ def explain_infeasible(trials: Sequence[Trial], slo: Slo) -> NothingFound:
         )
     if slo.max_memory_bytes is not None and any(trial.over_memory(slo.max_memory_bytes) for trial in trials):
         return _memory_binds(trials, slo, slo.max_memory_bytes)
+    if objective.rate_per_s is not None and any(trial.rate_at_limit_per_s for trial in trials):
+        return _rate_is_too_high(trials, slo, objective.rate_per_s)
     if not within_reach:
         return NothingFound(
             f"No configuration was found that keeps {promise}: none could be measured.",
@@ -56,6 +60,16 @@ def _within_reach(best: Trial, slo: Slo) -> list[str]:
         if len(slo.limits) == 1 or reachable_ms > limit.limit_ms:
             missed.append(replace(limit, limit_ms=float(f"{reachable_ms:.3g}")).option)
     return missed or [limit.option for limit in slo.limits]
+
+
+def _rate_is_too_high(trials: Sequence[Trial], slo: Slo, rate_per_s: float) -> NothingFound:
+    best = max(trials, key=lambda trial: trial.rate_at_limit_per_s or 0.0)
+    most = best.rate_at_limit_per_s or 0.0
+    return NothingFound(
+        f"No configuration keeps {slo.text} at {rate_per_s:,.4g} requests/s on one replica: the best, "
+        f"{knobs_text(best.config)}, keeps it up to about {most:,.3g}.",
+        f"Give a lower --rate, such as {0.9 * most:.3g}, or leave --objective out to have replicas counted.",
+    )
 
 
 def _memory_binds(trials: Sequence[Trial], slo: Slo, most_bytes: int) -> NothingFound:

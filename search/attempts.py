@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from search import events
+from search.at_rate import tried_at_rate
 from search.evaluate import evaluate
 from search.space import knobs_of
 from search.words import knobs_text, memory_text
@@ -69,14 +70,21 @@ class Attempts:
         return trial.over_memory(self.slo.max_memory_bytes)
 
     def evaluated(self, config: ServingConfig, number: int) -> Trial | None:
-        """The trial by a search for the edge, without any prediction: see `search.evaluate`."""
+        """The trial without any prediction: by a search for the edge (`search.evaluate`), or at the given rate."""
+        objective = self.ledger.objective
+        if objective.rate_per_s is not None:
+            return tried_at_rate(self, config, number, rate_per_s=objective.rate_per_s)
+        return self.edge(config, number)
+
+    def edge(self, config: ServingConfig, number: int) -> Trial | None:
+        """The trial by a search for the edge, whatever is asked for."""
         return evaluate(
             config,
             self.bench,
             number=number,
             slo=self.slo,
             budget_s=self.budget.trial_s() or self.budget.left_s(),
-            incumbent=self.ledger.best(),
+            incumbent=self.ledger.best() if self.ledger.objective.name == "cost" else None,
             seed=self.seed,
             on_event=self.on_event,
             stop=self.stop,
@@ -87,7 +95,8 @@ class Attempts:
     ) -> Trial | None:
         """The asked trial as `measured` finds it, recorded; None when it was stopped before anything was learnt.
 
-        `why` is kept with it, with what the ledger knows of the run. Raises SearchImpossible when nothing works.
+        `why` is kept with it, with what the ledger knows of the run. Raises SearchImpossible when nothing works,
+        PowerUnknown where energy is asked for and not measured.
         """
         number = self.ledger.next_number()
         config = self.ledger.space.config(asked.params)
@@ -112,6 +121,7 @@ class Attempts:
             )
         )
         self._give_up_when_nothing_works()
+        self.ledger.objective.check(trial)
         return trial
 
     def _within_memory(self, trial: Trial) -> Trial:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from search.bench import Bench
     from search.budget import Budget
     from search.ledger import Ledger
+    from search.objective import Objective
     from search.records import Slo
     from search.trial import Trial
 
@@ -45,6 +46,9 @@ LAST_RESORT_OF_WHAT_IS_LEFT = 0.5
 """Seconds kept back, at the least and at the most, for a last try at `LAST_RESORT_SHARE`: a low promise beats
 none."""
 
+NO_LOWER = 0.999
+"""Of the rate that was given, the floor where no other rate is an answer."""
+
 NEARLY = 0.97
 """A candidate gives way when its rate has fallen to this share of what the next one is expected to keep."""
 
@@ -63,6 +67,7 @@ class Certifier:
 
     bench: Bench
     slo: Slo
+    objective: Objective
     budget: Budget
     seed: int
     directory: Path
@@ -77,11 +82,17 @@ class Certifier:
         """Seconds that may still be spent; never negative."""
         return max(0.0, self.deadline_s - self.budget.elapsed_s())
 
+    def rate_to_try(self, trial: Trial, share: float) -> float:
+        """So much of the estimate, where no rate was given."""
+        return self.objective.rate_per_s or share * _estimate(trial)
+
     def confirmed(
         self, trial: Trial, rate_per_s: float, *, budget_s: float, floor_per_s: float = 0.0
     ) -> Trial | None:
         """The trial with a certificate at `rate_per_s` or below; None where nothing down to the floor was kept."""
         self._confirmations += 1
+        if self.objective.rate_per_s is not None:
+            floor_per_s = NO_LOWER * self.objective.rate_per_s
 
         def on_attempt(attempt: Attempt) -> None:
             log.info("trial %d: %s", trial.number, attempt)
@@ -188,14 +199,15 @@ def certify_best(
     certifier = Certifier(
         bench=bench,
         slo=slo,
+        objective=ledger.objective,
         budget=budget,
         seed=seed,
         directory=ledger.path.parent,
         deadline_s=deadline_s,
         on_event=on_event,
     )
-    candidates = [trial for trial in ledger.trials if trial.state == "complete" and trial.rate_at_limit_per_s]
-    candidates.sort(key=lambda trial: -(trial.rate_at_limit_per_s or 0.0))
+    objective = ledger.objective
+    candidates = [trial for trial in objective.best_first(ledger.trials) if trial.rate_at_limit_per_s]
     winner = _winner(certifier, candidates, hurried=hurried, stop=stop)
     if winner is None:
         return None
@@ -204,9 +216,11 @@ def certify_best(
         return Certified(winner=winner, baseline=winner)
     if baseline is not None and baseline.state == "complete" and not stop():
         baseline = _confirmed_baseline(certifier, baseline)
-        if _certified_rate(baseline) > _certified_rate(winner):
+        mine, other = objective.certified_worth(winner), objective.certified_worth(baseline)
+        if mine is not None and other is not None and other > mine:
             # On a machine that is not steady the estimates may have been luck: what was confirmed decides.
-            text = f"The default configuration keeps more than trial {winner.number}, so it is the answer."
+            does = "keeps more than" if objective.name == "cost" else "does better than"
+            text = f"The default configuration {does} trial {winner.number}, so it is the answer."
             on_event(events.Note(text=text))
             winner = baseline = _confirmed_again(certifier, baseline)
     return Certified(winner=winner, baseline=baseline)
@@ -235,10 +249,6 @@ def _winner(
     return _winner(certifier, others, hurried=hurried, stop=stop)
 
 
-def _certified_rate(trial: Trial) -> float:
-    return trial.certificate.rate_per_s if trial.certificate is not None else 0.0
-
-
 def _confirmed_baseline(certifier: Certifier, baseline: Trial) -> Trial:
     budget_s = certifier.left_s()
     share = first_share(baseline, certifier.slo, budget_s)
@@ -246,16 +256,19 @@ def _confirmed_baseline(certifier: Certifier, baseline: Trial) -> Trial:
 
 
 def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
-    """The first candidate that keeps more than the next is expected to, or than a last resort would try."""
+    """The first candidate that is confirmed before it has fallen below what the next should keep, where rates are
+    compared, or below what a last resort would try.
+    """
     for index, trial in enumerate(candidates):
         left_s = certifier.left_s()
         last_resort_s = max(LAST_RESORT_S, least_s(LAST_RESORT_SHARE * _estimate(candidates[0]), certifier.slo))
         kept_back_s = min(last_resort_s, LAST_RESORT_OF_WHAT_IS_LEFT * left_s)
         budget_s = min(SHARE_FOR_FIRST_RUN * left_s, left_s - kept_back_s)
         share = first_share(trial, certifier.slo, budget_s)
-        if budget_s < least_s(share * _estimate(trial), certifier.slo):
+        if budget_s < least_s(certifier.rate_to_try(trial, share), certifier.slo):
             return None  # and those that follow need even longer
-        following = _estimate(candidates[index + 1]) if index + 1 < len(candidates) else 0.0
+        by_rate = certifier.objective.name == "cost" and index + 1 < len(candidates)
+        following = _estimate(candidates[index + 1]) if by_rate else 0.0
         floor_per_s = max(NEARLY * share * following, LAST_RESORT_SHARE * _estimate(trial))
         confirmed = _loaded_and_confirmed(
             certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
@@ -293,12 +306,11 @@ def _loaded_and_confirmed(
     from_share: float,
     floor_per_s: float = 0.0,
 ) -> Trial | None:
-    assert trial.rate_at_limit_per_s is not None
     if budget_s < LEAST_S:
         return None
     try:
         certifier.bench.load(trial.config)
-        rate_per_s = from_share * trial.rate_at_limit_per_s
+        rate_per_s = certifier.rate_to_try(trial, from_share)
         confirmed = certifier.confirmed(trial, rate_per_s, budget_s=budget_s, floor_per_s=floor_per_s)
         return confirmed if confirmed is not None and certifier.fits(confirmed) else None
     except BenchFailed as failure:

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from search.predict import promise_of, rates_at_limit, unit_arrivals
 from search.service_time import ServiceTimes
-from search.simulator import SimulatedServer
+from search.simulator import SimulatedServer, simulate
 from search.space import knobs_of
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ configuration that differs from a measured one in nothing but its queue delay.""
 
 RACE_SHARE = 0.75
 """An engine whose best prediction is below this share of the best of all is not profiled any further."""
+
+REQUESTS_FOR_LATENCY = 10_000
 
 Kind = tuple[str, int, bool]
 """What has service times of its own: an engine, threads per instance, and whether CUDA graphs are on."""
@@ -129,6 +133,17 @@ class Forecast:
         sd = SD_SIBLING if sibling else SD_SEEN if mine else SD_UNSEEN
         rate = raw[1] * math.exp(correction)
         return Predicted(knobs=raw[0], rate_per_s=rate, sd=sd, simulated_per_s=raw[1])
+
+    def latency_ms(self, prediction: Predicted, rate_per_s: float) -> float:
+        """The latency at the first limit's quantile while so many requests a second come, as simulated.
+
+        The server is taken to be as much slower than profiled as the prediction was corrected downwards.
+        """
+        slower = self._raw[_key(prediction.knobs)][1] / prediction.rate_per_s
+        server = self.server(self.space.config(prediction.knobs)).slowed(slower)
+        arrivals_s = unit_arrivals(self.seed, requests=REQUESTS_FOR_LATENCY) / rate_per_s
+        latency_s = simulate(server, arrivals_s).latency_s[REQUESTS_FOR_LATENCY // 20 :]
+        return 1e3 * float(np.quantile(latency_s, self.slo.quantile))
 
     def outraced(self, engine: str) -> bool:
         """Whether the best that is predicted of this engine, in any way, is far from the best of all."""

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from search import events
+from search.agenda import worth_verifying
+from search.at_rate import tried_at_rate
 from search.bench import BenchFailed
 from search.forecast import Forecast, kinds_to_profile
 from search.profile_file import read_curves, write_curves
@@ -19,8 +21,6 @@ from search.why import PredictionRecord, WhyRecord, service_times_record
 from search.words import knobs_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
     from search.forecast import Predicted
@@ -34,9 +34,6 @@ PROFILE_SHARE = 0.3
 profiled once in any case."""
 
 AT_MOST_VERIFIED = 10
-WORTH = 1.005
-"""What a prediction must be at its best, against the best verified rate, to be worth a run."""
-
 DISAGREEMENT = 0.25
 JUDGED, WRONG_AT_LEAST = 4, 3
 """Predictions are given up when so many of the first so many were off by that much."""
@@ -160,7 +157,8 @@ class Guided:
 
     def _verify_all(self) -> bool:
         while self.attempts.may_go_on() and self._verified < AT_MOST_VERIFIED:
-            prediction = next(self._worth_verifying(), None)
+            untried = worth_verifying(self.forecast, self.attempts.ledger)
+            prediction = next((one for one in untried if self.attempts.promising(one.knobs)), None)
             if prediction is None:
                 break
             self._verify(prediction, cause="predicted")
@@ -169,19 +167,9 @@ class Guided:
                 text = "The simulator and the measurements disagree; the sampler goes on without it."
                 self.attempts.on_event(events.Note(text=text, warning=True))
                 return False
-        return self.attempts.ledger.best() is not None or not self.attempts.may_go_on()
-
-    def _worth_verifying(self) -> Iterator[Predicted]:
-        """Untried predictions that may beat the best, the one that may be highest first."""
         ledger = self.attempts.ledger
-        tried = [knobs_of(trial.config) for trial in ledger.trials]
-        best = ledger.best()
-        least = 0.0 if best is None else WORTH * (best.rate_at_limit_per_s or 0.0)
-        for prediction in self.forecast.best_first():
-            if prediction.at_best <= least:
-                return
-            if prediction.knobs not in tried and self.attempts.promising(prediction.knobs):
-                yield prediction
+        found = ledger.best() is not None or ledger.objective.rate_per_s is not None
+        return found or not self.attempts.may_go_on()
 
     def _verify(self, prediction: Predicted, *, cause: Cause) -> None:
         asked = self.attempts.ledger.ask_for([prediction.knobs], wanted=lambda _: True)
@@ -190,8 +178,10 @@ class Guided:
         why = WhyRecord(cause=cause, prediction=self._prediction_record(prediction))
 
         def measured(config: ServingConfig, number: int) -> Trial | None:
-            verification = Verification(attempts=self.attempts, server=self.forecast.server(config))
-            return verification.trial(config, number, prediction)
+            server, rate = self.forecast.server(config), self.attempts.ledger.objective.rate_per_s
+            if rate is not None:
+                return tried_at_rate(self.attempts, config, number, rate_per_s=rate, server=server)
+            return Verification(attempts=self.attempts, server=server).trial(config, number, prediction)
 
         trial = self.attempts.make(asked, measured, why)
         self._verified += 1
@@ -215,8 +205,7 @@ class Guided:
         )
 
     def _learn(self, trial: Trial) -> None:
-        over_memory = trial.over_memory(self.attempts.slo.max_memory_bytes)
-        if not (trial.state == "complete" or over_memory) or not trial.rate_low_per_s or not trial.rate_high_per_s:
+        if trial.state in ("failed", "pruned") or not trial.rate_low_per_s or not trial.rate_high_per_s:
             return
         middle = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
         self.forecast.simulate([knobs_of(trial.config)])
@@ -242,7 +231,7 @@ class Guided:
         for knobs in sorted(alone, key=alone_s)[:FASTEST_INFEASIBLE]:
             asked = self.attempts.ledger.ask_for([knobs], wanted=self.attempts.promising)
             if asked is not None and self.attempts.may_go_on():
-                self.attempts.make(asked, self.attempts.evaluated, WhyRecord(cause="fastest"))
+                self.attempts.make(asked, self.attempts.edge, WhyRecord(cause="fastest"))
 
 
 def forecast_for(attempts: Attempts) -> Forecast:

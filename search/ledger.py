@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from search.convert import trial_from_record, trial_to_record
 from search.files import append_line, whole_lines
+from search.objective import COST, Objective
 from search.records import TrialRecord
 from search.space import Knobs, knobs_of
 
@@ -39,6 +40,7 @@ class Ledger:
     space: SearchSpace
     path: Path
     study: optuna.Study
+    objective: Objective = COST
     trials: list[Trial] = field(default_factory=list)
     resumed: bool = False
     _unfinished: set[tuple[int | str, ...]] = field(default_factory=set)
@@ -82,9 +84,8 @@ class Ledger:
         return len(self.trials)
 
     def best(self) -> Trial | None:
-        """The complete trial with the highest rate at the limit; None while there is none."""
-        complete = [trial for trial in self.trials if trial.state == "complete"]
-        return max(complete, key=lambda trial: trial.rate_at_limit_per_s or 0.0, default=None)
+        """The complete trial that is best by the objective; None while there is none."""
+        return self.objective.best(self.trials)
 
     def as_of_now(self, why: WhyRecord, knobs: Knobs) -> WhyRecord:
         """A reason to try a point, with what is known here: the best so far, and whether it was begun before."""
@@ -111,8 +112,9 @@ class Ledger:
         import optuna
 
         asked.set_user_attr("skipped", "already tried" if known else "not a legal combination")
-        if known is not None and known.rate_at_limit_per_s is not None:
-            self.study.tell(asked, known.rate_at_limit_per_s)
+        value = None if known is None else self._value(known)
+        if value is not None:
+            self.study.tell(asked, value)
         else:
             self.study.tell(asked, state=optuna.trial.TrialState.PRUNED)
 
@@ -121,16 +123,26 @@ class Ledger:
 
         for name, value in _attributes(trial).items():
             asked.set_user_attr(name, value)
-        if trial.state in ("complete", "infeasible"):
-            self.study.tell(asked, trial.rate_at_limit_per_s or 0.0)
-        elif trial.state == "pruned":
-            asked.report(trial.rate_at_limit_per_s or 0.0, step=0)
+        value = self._value(trial)
+        if trial.state in ("complete", "infeasible") and value is not None:
+            self.study.tell(asked, value)
+        elif trial.state in ("pruned", "infeasible"):
+            if value is not None:
+                asked.report(value, step=0)
             self.study.tell(asked, state=optuna.trial.TrialState.PRUNED)
         else:
             self.study.tell(asked, state=optuna.trial.TrialState.FAIL)
 
+    def _value(self, trial: Trial) -> float | None:
+        """What Optuna is told; of rates also those that cannot win. None: nothing comparable was measured."""
+        if self.objective.name == "cost":
+            return None if trial.state == "failed" else trial.rate_at_limit_per_s or 0.0
+        return self.objective.worth(trial)
 
-def open_ledger(space: SearchSpace, directory: Path, *, storage: str | None, seed: int) -> Ledger:
+
+def open_ledger(
+    space: SearchSpace, directory: Path, *, storage: str | None, seed: int, objective: Objective = COST
+) -> Ledger:
     """The ledger in `directory`, with the trials that an earlier run finished there.
 
     `storage` is any Optuna storage URL; None means an SQLite file in `directory`. Trials that Optuna does not
@@ -150,8 +162,8 @@ def open_ledger(space: SearchSpace, directory: Path, *, storage: str | None, see
             direction="maximize",
             load_if_exists=True,
         )
-        study.set_metric_names(["rate_at_limit_per_s"])
-    ledger = Ledger(space=space, path=directory / TRIALS_FILE, study=study)
+        study.set_metric_names([objective.metric])
+    ledger = Ledger(space=space, path=directory / TRIALS_FILE, study=study, objective=objective)
     ledger.trials.extend(_finished_trials(space, ledger.path))
     _reconcile(ledger)
     return ledger

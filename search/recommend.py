@@ -5,14 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from search.convert import trial_to_record
+from search.cost import cost_per_million_inferences_usd, replicas
+from search.energy import energy_kwh_of
+from search.objective import COST
 from search.records import CostRecord, PriceRecord
 from search.words import knobs_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from search.cost import Price
-    from search.records import TrialRecord
+    from search.objective import Objective
+    from search.records import ObjectiveName, TrialRecord
     from search.trial import Trial
 
 ALTERNATIVES = 5
@@ -37,8 +41,6 @@ def cost_of(
     peak_rate_per_s: float | None = None,
 ) -> CostRecord:
     """Money at the certified rates; replicas and their total where a rate to serve was given."""
-    from search.cost import cost_per_million_inferences_usd, replicas
-
     assert winner.certificate is not None
     rate = winner.certificate.rate_per_s
     needed = None if rate_to_serve_per_s is None else replicas(rate_to_serve_per_s, rate)
@@ -67,37 +69,59 @@ def cost_of(
 
 def energy_of(trial: Trial) -> float | None:
     """kWh per million inferences while the certified rate was answered; None where power was not measured."""
-    from search.cost import JOULES_PER_KWH, energy_kwh_per_million_inferences
-
     measured = trial.measurement
-    if trial.certificate is None or measured is None or measured.gpu is None:
-        return None
-    if measured.gpu.energy_per_1000_inferences_j is not None:
-        return measured.gpu.energy_per_1000_inferences_j * 1000 / JOULES_PER_KWH
-    if measured.gpu.power_w is None:
-        return None
-    return energy_kwh_per_million_inferences(measured.gpu.power_w, measured.achieved_rate_per_s)
+    return None if trial.certificate is None or measured is None else energy_kwh_of(measured)
 
 
-def alternatives_to(winner: Trial, trials: Sequence[Trial]) -> tuple[TrialRecord, ...]:
+def alternatives_to(
+    winner: Trial, trials: Sequence[Trial], objective: Objective = COST
+) -> tuple[TrialRecord, ...]:
     """The next best complete trials, best first."""
-    others = [trial for trial in trials if trial.state == "complete" and trial.number != winner.number]
-    others.sort(key=lambda trial: -(trial.rate_at_limit_per_s or 0.0))
+    others = [trial for trial in objective.best_first(trials) if trial.number != winner.number]
     return tuple(trial_to_record(trial) for trial in others[:ALTERNATIVES])
 
 
-def reason_for(winner: Trial, trials: Sequence[Trial]) -> str:
-    """Why this configuration, in a sentence or two that a person can check against `trials.jsonl`."""
+def reason_for(
+    winner: Trial,
+    trials: Sequence[Trial],
+    objective: Objective = COST,
+    *,
+    rate_to_serve_per_s: float | None = None,
+) -> str:
+    """Why this configuration, in a few sentences that a person can check against `trials.jsonl`."""
     counts = {state: sum(trial.state == state for trial in trials) for state in ("complete", "pruned", "failed")}
     infeasible = sum(trial.state == "infeasible" for trial in trials)
+    at_rate = objective.rate_per_s
+    measured = "measured to the limit" if at_rate is None else f"within the limits at {at_rate:,.4g}/s"
+    over = "over the limit at any rate" if at_rate is None else "over a limit there"
     text = (
-        f"{knobs_text(winner.config)} sustained the highest rate of {len(trials)} configurations tried "
-        f"({counts['complete']} measured to the limit, {counts['pruned']} dropped early because they could not "
-        f"beat the best, {infeasible} over the limit at any rate, {counts['failed']} failed)."
+        f"{knobs_text(winner.config)} {_BEST_BY[objective.name]} of {len(trials)} configurations tried "
+        f"({counts['complete']} {measured}, {counts['pruned']} dropped early because they could not "
+        f"beat the best, {infeasible} {over}, {counts['failed']} failed)."
     )
-    runner_up = alternatives_to(winner, trials)[:1]
-    if runner_up and winner.rate_at_limit_per_s and runner_up[0].rate_at_limit_per_s:
-        lead = 1 - runner_up[0].rate_at_limit_per_s / winner.rate_at_limit_per_s
-        text += f" The next best, trial {runner_up[0].number}, is {100 * abs(lead):.0f} % "
-        text += "behind." if lead >= 0 else "ahead by estimate, but its rate could not be certified."
-    return text
+    if objective.name == "cost" and rate_to_serve_per_s is not None and winner.certificate is not None:
+        count = replicas(rate_to_serve_per_s, winner.certificate.rate_per_s)
+        text += f" So {rate_to_serve_per_s:,.4g}/s take the fewest replicas, {count}."
+    return text + _lead(winner, trials, objective)
+
+
+_BEST_BY: Mapping[ObjectiveName, str] = {
+    "cost": "sustained the highest rate",
+    "latency": "answered soonest",
+    "energy": "took the least energy per inference",
+}
+
+
+def _lead(winner: Trial, trials: Sequence[Trial], objective: Objective) -> str:
+    """How far behind the next best is, by what the search measured."""
+    runner_up = next((one for one in objective.best_first(trials) if one.number != winner.number), None)
+    mine = objective.worth(winner) if objective.name == "cost" else objective.certified_worth(winner)
+    other = None if runner_up is None else objective.worth(runner_up)
+    if runner_up is None or not mine or not other:
+        return ""
+    ratio = other / mine if objective.name == "cost" else mine / other
+    text = f" The next best, trial {runner_up.number}, is {100 * abs(1 - ratio):.0f} % "
+    if ratio <= 1:
+        return text + "behind."
+    by_rate = "ahead by estimate, but its rate could not be certified."
+    return text + (by_rate if objective.name == "cost" else "ahead in its short run, which is no certificate.")

@@ -11,6 +11,8 @@ from search.prices import Term
 from search.record import Record
 from search.why import WhyRecord
 
+ObjectiveName = Literal["cost", "latency", "energy"]
+
 SCHEMA_VERSION: Literal[1] = 1
 
 
@@ -240,6 +242,13 @@ class Slo(Record):
         return " and ".join(f"{limit.name} within {limit.limit_ms:g} ms" for limit in self.limits)
 
 
+class ObjectiveRecord(Record):
+    """What was asked for: `cost`, `latency` while one replica answers a rate, or `energy` per inference."""
+
+    name: ObjectiveName = "cost"
+    rate_per_s: float | None = Field(default=None, description="Where latencies were compared.")
+
+
 class PriceRecord(Record):
     """What the machine costs, and who says so."""
 
@@ -313,6 +322,7 @@ class RecommendationRecord(Record):
     created_at: str = Field(description="ISO 8601, UTC.")
     model: ModelRecord
     slo: Slo
+    objective: ObjectiveRecord = ObjectiveRecord()
     winner: TrialRecord
     baseline: TrialRecord | None
     gain: float | None = Field(description="The winner's certified rate over the baseline's.")

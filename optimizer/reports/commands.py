@@ -58,6 +58,7 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
         yield "--shape " + shlex.quote(f"{name}:{','.join(map(str, shape))}")
     values = {
         "--max-memory": (config.max_memory_bytes and f"{config.max_memory_bytes / 2**20:.15g}MiB", None),
+        "--objective": (config.objective, usual["objective"].default),
         "--confidence": (config.confidence, 0.95),
         "--input-data": (config.input_data, None),
         "--precisions": (config.precisions and ",".join(config.precisions), None),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optimizer.report import dollars, promise_text
+from optimizer.report import against_default, dollars, promise_text
 from search.words import quantile_name, record_text
 
 if TYPE_CHECKING:
@@ -70,6 +70,9 @@ def saving(evidence: Evidence) -> str:
     found = evidence.found
     if found is None:
         return _why_nothing(evidence)
+    beside = against_default(found)
+    if beside is not None:
+        return f"{beside}."
     if evidence.baseline is None:
         return "Nothing to save: Triton's default configuration is the best that was found."
     cost, other = found.cost, found.cost.baseline_cost_per_million_inferences_usd

@@ -13,7 +13,7 @@ from loadgen.measurement import RequestLog
 from loadgen.server_stats import BatchTimings
 from model_repo.spec import ServingConfig
 from search.bench import BenchFailed, Spent
-from search.records import MeasurementRecord
+from search.records import GpuRecord, MeasurementRecord
 from search.service_time import ClosedLoop
 
 
@@ -76,11 +76,12 @@ def default_service_s(config: ServingConfig, batch_size: int) -> float:
 @dataclass
 class SimulatedBench:
     """`faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what
-    the server takes with it."""
+    the server takes with it, `power_w` to the power of a GPU under any load."""
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
     faults: Callable[[ServingConfig], str | None] = lambda config: None
     memory: Callable[[ServingConfig], int | None] = lambda config: None
+    power_w: Callable[[ServingConfig], float] | None = None
     limit_ms: float = 50.0
     spent: Spent = field(default_factory=Spent)
     loaded: list[ServingConfig] = field(default_factory=list)
@@ -123,6 +124,14 @@ class SimulatedBench:
             log = log_before(log, until)
         self.spent.load_s += float(min(until, duration_s))
         self._last = measurement_of(log, rate_per_s)
+        if self.power_w is not None:
+            gpu = GpuRecord(
+                utilization=None,
+                memory_used_bytes=None,
+                power_w=self.power_w(config),
+                energy_per_1000_inferences_j=None,
+            )
+            self._last = self._last.model_copy(update={"gpu": gpu})
         return Probe(log=log, overloaded=overloaded, problems=())
 
     def saturate(self, concurrency, duration_s, seed) -> ClosedLoop:

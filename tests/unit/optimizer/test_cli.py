@@ -59,6 +59,8 @@ def test_a_limit_in_two_words(capsys: pytest.CaptureFixture[str], model: Path) -
         (["--p50", "60ms"], "--p50 60ms"),
         (["--p95", "soon"], "--p95"),
         (["--max-memory", "8"], "--max-memory"),
+        (["--objective", "speed"], "speed"),
+        (["--objective", "latency"], "rate"),
         (["--max-memory", "8GiB", "--server", "docker"], "docker"),
         (["--price-per-hour", "-1"], "--price-per-hour"),
         (["--time-budget", "soon"], "--time-budget"),

@@ -3,6 +3,7 @@
 from recommendations import config, measurement, timings, trial
 
 from optimizer.verdict import explain_infeasible, what_binds
+from search.objective import Objective
 from search.records import LimitRecord, Slo
 
 SLO = Slo(limit_ms=5.0)
@@ -74,3 +75,11 @@ def test_where_memory_is_what_is_missing_it_is_said_how_much() -> None:
     assert "in 1 GiB: the smallest over it" in error.what
     assert "took 2 GiB" in error.what
     assert "--max-memory 2.2GiB" in error.fix
+
+
+def test_a_rate_over_what_one_replica_keeps_is_compared_with_what_it_does() -> None:
+    trials = [over_the_limit(number=n, rate_at_limit_per_s=rate) for n, rate in enumerate((400.0, 700.0))]
+    error = explain_infeasible(trials, Slo(limit_ms=50.0), Objective(name="latency", rate_per_s=900.0))
+    assert "p99 within 50 ms at 900 requests/s on one replica" in error.what
+    assert "up to about 700" in error.what
+    assert "--rate, such as 630" in error.fix

@@ -1,0 +1,134 @@
+"""A trial at a given rate: does the configuration keep the limits there, and how soon does it answer?"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from loadgen.probing import seen_from_probe
+from loadgen.several import certify_each, joint_answer
+from search import events
+from search.bench import BenchFailed
+from search.evaluate import load_run_of
+from search.predict import promise_of
+from search.trial import Trial
+from search.verify import verified
+
+if TYPE_CHECKING:
+    from loadgen.capacity import Probe
+    from loadgen.measurement import RequestLog
+    from loadgen.probing import Seen
+    from model_repo.spec import ServingConfig
+    from search.attempts import Attempts
+    from search.simulator import SimulatedServer
+    from search.verify import Verified
+
+log = logging.getLogger("tritune.at_rate")
+
+REQUESTS_BEYOND = 30.0
+"""How many requests of a run are to be slower than the quantile that is compared."""
+
+LEAST_S, MOST_S = 4.0, 20.0
+_BOUND = 1.645
+
+
+def tried_at_rate(
+    attempts: Attempts,
+    config: ServingConfig,
+    number: int,
+    *,
+    rate_per_s: float,
+    server: SimulatedServer | None = None,
+) -> Trial | None:
+    """The finished trial; None when it was stopped before anything was learnt.
+
+    `server` is the configuration as the simulator sees it, where that is known: the run's replay then says about
+    where the limits break.
+    """
+    bench = attempts.bench
+    loading_before, load_before = bench.spent.loading_s, bench.spent.load_s
+    try:
+        bench.load(config)
+        probe, seed = _run(attempts, number, rate_per_s)
+    except BenchFailed as failure:
+        log.warning("trial %d failed: %s", number, failure.reason)
+        return Trial(
+            number=number,
+            config=config,
+            state="failed",
+            reason=failure.reason,
+            loading_s=bench.spent.loading_s - loading_before,
+            load_s=bench.spent.load_s - load_before,
+        )
+    if attempts.stop():
+        return None
+    seen = _seen(attempts, probe, rate_per_s)
+    found = None
+    if server is not None and not probe.problems:
+        found = verified(server, probe.log, promise_of(attempts.slo), seed=attempts.seed)
+    kept = seen.reading.kept and not seen.overloaded
+    edge = _edge(found, rate_per_s, kept=kept)
+    return Trial(
+        number=number,
+        config=config,
+        state="failed" if probe.problems else "complete" if kept else "infeasible",
+        reason=probe.problems[0] if probe.problems else _reason(seen, rate_per_s, kept=kept),
+        rate_at_limit_per_s=None if probe.problems else edge,
+        rate_low_per_s=None if found is None else edge * math.exp(-_BOUND * found.error),
+        rate_high_per_s=None if found is None else edge * math.exp(_BOUND * found.error),
+        measurement=bench.last_measurement(),
+        probes=1,
+        loading_s=bench.spent.loading_s - loading_before,
+        load_s=bench.spent.load_s - load_before,
+        load_runs=(load_run_of(seen, seed=seed),),
+    )
+
+
+def _run(attempts: Attempts, number: int, rate_per_s: float) -> tuple[Probe, int]:
+    """One run with its seed, the second one where the client was late in the first."""
+    slo = attempts.slo
+
+    def hopeless(requests: RequestLog) -> bool:
+        return attempts.stop() or joint_answer(certify_each(requests, slo.limits)) == "broken"
+
+    needed_s = REQUESTS_BEYOND / (1 - slo.quantile) / rate_per_s
+    seconds = min(max(LEAST_S, needed_s), MOST_S)
+    for attempt in range(2):
+        seed = attempts.seed + 104_729 * (1 + number) + 7919 * attempt
+        probe = attempts.bench.measure(rate_per_s, seconds, seed, hopeless)
+        if not probe.problems or attempts.stop():
+            break
+    seen = _seen(attempts, probe, rate_per_s)
+    latency_ms = seen.first.latency_ms
+    attempts.on_event(
+        events.Probed(
+            number=number,
+            rate_per_s=rate_per_s,
+            p99_ms=latency_ms if math.isfinite(latency_ms) else None,
+            verdict="kept" if seen.reading.kept else "broken",
+            quantile=slo.quantile,
+        )
+    )
+    return probe, seed
+
+
+def _seen(attempts: Attempts, probe: Probe, rate_per_s: float) -> Seen:
+    slo = attempts.slo
+    return seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile, also=slo.further)
+
+
+def _edge(found: Verified | None, rate_per_s: float, *, kept: bool) -> float:
+    """About where the limits break: what the replay says, as far as the run itself does not say otherwise."""
+    if found is None or not found.rate_per_s > 0:
+        return rate_per_s if kept else 0.0
+    return max(found.rate_per_s, rate_per_s) if kept else min(found.rate_per_s, rate_per_s)
+
+
+def _reason(seen: Seen, rate_per_s: float, *, kept: bool) -> str:
+    if seen.overloaded:
+        return f"overloaded at {rate_per_s:,.4g}/s"
+    tight = seen.verdict
+    name = f"p{100 * tight.quantile:g}"
+    limit = f"the limit of {tight.limit_ms:g} ms"
+    return f"{name} {tight.latency_ms:.3g} ms at {rate_per_s:,.4g}/s, {'within' if kept else 'over'} {limit}"
