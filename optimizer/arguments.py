@@ -51,6 +51,7 @@ def config_from_arguments(
     further_limits: Mapping[str, str | None] | None = None,
     max_memory: str | None = None,
     objective: str = "cost",
+    pareto: bool = False,
 ) -> tuple[OptimizeConfig, list[str]]:
     """The configuration, and notes on what was assumed. Raises BadInput."""
     if model is None:
@@ -97,6 +98,7 @@ def config_from_arguments(
             "docker_image": docker_image,
             "input_data": input_data and input_data.absolute(),
             "objective": objective,
+            "pareto": pareto,
             "price_per_hour_usd": price_per_hour,
             "price_file": price_file and price_file.absolute(),
             "price_term": price_term,

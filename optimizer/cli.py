@@ -134,6 +134,12 @@ def optimize(
             metavar="WHAT",
         ),
     ] = "cost",
+    pareto: Annotated[
+        bool,
+        typer.Option(
+            "--pareto", help="Keep and show the frontier of rate and latency of all trials.", rich_help_panel=LIMIT
+        ),
+    ] = False,
     server: Annotated[
         str,
         typer.Option(
@@ -289,6 +295,7 @@ def optimize(
             further_limits=further,
             max_memory=max_memory,
             objective=objective,
+            pareto=pareto,
             shapes=shape or [],
             input_data=input_data,
             confidence=confidence,

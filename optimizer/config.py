@@ -43,6 +43,7 @@ class OptimizeConfig(BaseModel):
     docker_image: str | None = None
     input_data: Path | None = None
     objective: ObjectiveName = "cost"
+    pareto: bool = False
     price_per_hour_usd: float | None = Field(default=None, gt=0)
     price_file: Path | None = None
     price_term: Term = "on-demand"

@@ -25,6 +25,7 @@ from search import events
 from search.budget import Budget
 from search.certification import certify_best
 from search.convert import trial_to_record
+from search.frontier import frontier_of
 from search.ledger import open_ledger
 from search.objective import PowerUnknown
 from search.recommend import alternatives_to, cost_of, gain_over, reason_for
@@ -165,6 +166,7 @@ def _recommendation(
     budget: Budget,
 ) -> RecommendationRecord:
     winner, baseline, spent = certified.winner, certified.baseline, bench.spent
+    measured = [trial_to_record(one) for one in (*ledger.trials, winner, *([baseline] if baseline else []))]
     total_s = budget.elapsed_s()
     return RecommendationRecord(
         tritune_version=version("tritune"),
@@ -206,6 +208,7 @@ def _recommendation(
         served=ServedRecord(
             replica_start_s=bench.replica_start_s(winner.config), memory_bytes=bench.memory_bytes(winner.config)
         ),
+        frontier=frontier_of(measured) if config.pareto else (),
         seed=config.seed,
         repository=REPOSITORY,
         accuracy=prepared.accuracy,

@@ -11,7 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from search.words import memory_text, quantile_name
+from search.words import memory_text, quantile_name, record_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +35,8 @@ UNKNOWN = "-"
 def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:
     """The whole answer; `directory` is where its files lie."""
     parts: list[RenderableType] = [_headline(found), _comparison(found), "", _time_table(found), ""]
+    if found.frontier:
+        parts += [_frontier(found), ""]
     parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
     parts += [Text.from_markup(line) for line in _accuracy(found)]
     parts.append(Text.from_markup(_spent(found)))
@@ -230,6 +232,24 @@ def _milliseconds(value: object, measured: MeasurementRecord | None) -> str:
     assert callable(value)
     figure = None if measured is None else value(measured)
     return UNKNOWN if figure is None else f"{figure:.2f}"
+
+
+def _frontier(found: RecommendationRecord) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table.add_column("frontier (none beats it)", justify="right")
+    table.add_column(found.slo.limits[0].name, justify="right")
+    for heading in ("trial", "configuration", ""):
+        table.add_column(heading)
+    for point in found.frontier:
+        knobs = record_text(point.config, on_gpu=bool(found.machine.gpus))
+        table.add_row(
+            f"{point.rate_per_s:,.0f}/s",
+            f"{point.latency_ms:.1f} ms",
+            str(point.trial),
+            escape(knobs),
+            "certified" if point.certified else "short run",
+        )
+    return table
 
 
 def _spent(found: RecommendationRecord) -> str:

@@ -288,6 +288,16 @@ class ModelRecord(Record):
     batching: str = Field(description="What was done about the batch dimension, and why.")
 
 
+class FrontierRecord(Record):
+    """A load run that kept the limits, and that no other beat in rate and latency."""
+
+    trial: int
+    config: ConfigRecord
+    rate_per_s: float
+    latency_ms: float = Field(description="At the first limit's quantile.")
+    certified: bool = Field(description="False: one short run, of which nothing is promised.")
+
+
 class MachineRecord(Record):
     """Where it was measured. The answer holds for this machine and these versions."""
 
@@ -332,6 +342,7 @@ class RecommendationRecord(Record):
     seconds: SecondsRecord
     machine: MachineRecord
     served: ServedRecord | None = None
+    frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto; rates rise.")
     seed: int
     repository: str = Field(description="The Triton model repository, relative to this file.")
     accuracy: tuple[AccuracyRecord, ...] = Field(

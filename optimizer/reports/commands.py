@@ -78,6 +78,8 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
     for option, (value, default) in values.items():
         if value is not None and value != default:
             yield f"{option} {shlex.quote(f'{value:g}' if isinstance(value, float) else str(value))}"
+    if config.pareto:
+        yield "--pareto"
     yield f"--time-budget {config.time_budget_s:g}s --seed {config.seed}"
 
 

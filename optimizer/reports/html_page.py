@@ -32,6 +32,7 @@ def html_page(evidence: Evidence) -> str:
         promise=promise_text(evidence.slo),
         plots=plots(evidence),
         comparison=tables.comparison(evidence),
+        frontier=tables.frontier(evidence),
         stages=tables.stages(evidence),
         spent=list(tables.spent(evidence)),
         trials=tables.trials(evidence),

@@ -29,6 +29,7 @@ def _lines(evidence: Evidence) -> Iterator[str]:
     if evidence.found is not None:
         yield f"\n{_plain(evidence.found.reason)}"
     yield from _table(tables.comparison(evidence))
+    yield from _folded("Frontier of rate and latency", tables.frontier(evidence))
     yield from _folded("Accuracy per precision", tables.accuracy(evidence))
     yield from _folded("Where the time goes", tables.stages(evidence))
     yield from _folded("Cost per number of replicas", tables.replicas(evidence))

@@ -6,9 +6,10 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from optimizer.reports import words
+from search.frontier import unbeaten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from optimizer.reports.evidence import Evidence
     from search.records import MeasurementRecord, TrialRecord
@@ -71,19 +72,10 @@ def rates(evidence: Evidence) -> Data | None:
         "points": points,
         "runs": runs,
         "certified": certified,
-        "frontier": frontier([(point["rate"], point["p99"]) for point in [*points, *runs, *certified]]),
+        "frontier": unbeaten([(point["rate"], point["p99"]) for point in [*points, *runs, *certified]]),
         "limit": evidence.slo.limit_ms,
         "quantile": f"p{100 * evidence.slo.quantile:g}",
     }
-
-
-def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The (rate, latency) pairs that none beats in both, with rising rates."""
-    best: list[tuple[float, float]] = []
-    for rate, latency in sorted(points, key=lambda point: (point[1], -point[0])):
-        if not best or rate > best[-1][0]:
-            best.append((rate, latency))
-    return best
 
 
 def quantiles(evidence: Evidence) -> Data | None:

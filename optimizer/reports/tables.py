@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from optimizer.reports import words
 from optimizer.reports.plots import LEAST_REPLICAS, stage_means
 from optimizer.reports.words import KNOBS, UNKNOWN
-from search.words import memory_text
+from search.words import memory_text, record_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,6 +122,25 @@ def stages(evidence: Evidence) -> Table | None:
     sizes = [None if measured.server is None else measured.server.mean_batch_size for measured in shown]
     rows.append(("mean batch size", [words.ms(size) for size in sizes]))
     return _named_rows(("mean ms of a request", "recommended", "Triton default")[: len(shown) + 1], rows)
+
+
+def frontier(evidence: Evidence) -> Table | None:
+    """What no other run beat in rate and latency; None where it was not asked for."""
+    found = evidence.found
+    if found is None or not found.frontier:
+        return None
+    rows = tuple(
+        (
+            number(point.rate_per_s, words.rate),
+            number(point.latency_ms, words.ms),
+            number(point.trial, lambda value: f"{value:.0f}"),
+            Cell(text=record_text(point.config, on_gpu=evidence.on_gpu)),
+            Cell(text="certified" if point.certified else "one short run"),
+        )
+        for point in found.frontier
+    )
+    headings = ("requests/s", f"{found.slo.limits[0].name} ms", "trial", "configuration", "")
+    return Table(headings=headings, rows=rows, sortable=True)
 
 
 def trials(evidence: Evidence) -> Table:

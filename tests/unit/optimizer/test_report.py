@@ -9,6 +9,7 @@ from rich.console import Console
 
 from optimizer.report import dollars, recommendation_view
 from search.convert import trial_to_record
+from search.frontier import frontier_of
 from search.records import (
     AccuracyRecord,
     LimitCertificateRecord,
@@ -140,3 +141,13 @@ def test_energy_stands_beside_that_of_the_default_where_it_was_asked_for() -> No
     text = shown(recommendation(objective=ObjectiveRecord(name="energy"), cost=cost), width=120)
     assert "0.02 kWh per million inferences, of the GPUs alone instead of 0.03 kWh" in text
     assert "kWh" not in shown(recommendation(cost=cost), width=120)
+
+
+def test_the_frontier_is_shown_where_it_was_kept() -> None:
+    frontier = frontier_of([trial_to_record(trial())])
+    text = shown(recommendation(frontier=frontier), width=120)
+    assert "1,000/s" in text
+    row = next(line for line in text.splitlines() if line.split()[:1] == ["1,000/s"])
+    assert row.split()[1:4] == ["30.0", "ms", "3"]
+    assert row.rstrip().endswith("certified")
+    assert "frontier" not in shown(recommendation())

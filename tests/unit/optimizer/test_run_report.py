@@ -14,15 +14,18 @@ from optimizer.config import OptimizeConfig, save_config
 from optimizer.reports.evidence import read_evidence
 from optimizer.reports.html_page import html_page
 from optimizer.reports.markdown import markdown
-from optimizer.reports.plots import frontier, plots
+from optimizer.reports.plots import plots
 from search.convert import trial_to_record
+from search.frontier import frontier_of
 from search.records import (
     AccuracyRecord,
     GpuRecord,
+    LimitRecord,
     LoadRunRecord,
     ModelRecord,
     OutputAccuracyRecord,
     RecommendationRecord,
+    Slo,
 )
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)> | `rm` {{ 7 * 7 }}'
@@ -138,10 +141,6 @@ def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     steps = drawn["replicas"]["steps"]
     assert [step["usd"] for step in steps if step["role"] == "recommended"] == [0.5 * n for n in range(1, 9)]
     assert max(step["to"] for step in steps) == 8000.0
-
-
-def test_the_frontier_is_beaten_by_none() -> None:
-    assert frontier([(10, 5), (20, 5), (15, 9), (30, 8), (30, 40), (25, 7)]) == [(20, 5), (25, 7), (30, 8)]
 
 
 def test_a_run_without_certified_baseline_does_not_claim_a_saving(tmp_path: Path) -> None:
@@ -285,3 +284,14 @@ def test_energy_is_shown_where_it_was_measured(tmp_path: Path) -> None:
     cost = found.cost.model_copy(update={"energy_kwh_per_million_inferences": 0.0123})
     text = markdown(read_evidence(run_dir(tmp_path / "run", recommendation(cost=cost))))
     assert "| energy per million, GPUs alone | 0.0123 kWh | – |" in text
+
+
+def test_the_frontier_and_every_limit_stand_in_the_page_and_in_markdown(tmp_path: Path) -> None:
+    slo = Slo(limit_ms=50.0, also=(LimitRecord(quantile=0.5, limit_ms=10.0),), max_memory_bytes=2**33)
+    found = recommendation(slo=slo, frontier=frontier_of([trial_to_record(trial(memory_bytes=2**30))]))
+    evidence = read_evidence(run_dir(tmp_path / "run", found))
+    for text in (html_page(evidence), markdown(evidence)):
+        assert "p99 within 50 ms and p50 within 10 ms in 8 GiB" in text
+        assert "Frontier of rate and latency" in text
+        assert "server&#39;s memory" in text or "server's memory" in text
+    assert "--p99 50ms --p50 10ms" in markdown(evidence)
