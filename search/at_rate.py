@@ -67,7 +67,7 @@ def tried_at_rate(
     found = None
     if server is not None and not probe.problems:
         found = verified(server, probe.log, promise_of(attempts.slo), seed=attempts.seed)
-    kept = seen.reading.kept and not seen.overloaded
+    kept = _kept(seen)
     edge = _edge(found, rate_per_s, kept=kept)
     return Trial(
         number=number,
@@ -106,7 +106,7 @@ def _run(attempts: Attempts, number: int, rate_per_s: float) -> tuple[Probe, int
             number=number,
             rate_per_s=rate_per_s,
             p99_ms=latency_ms if math.isfinite(latency_ms) else None,
-            verdict="kept" if seen.reading.kept else "broken",
+            verdict="kept" if _kept(seen) else "broken",
             quantile=slo.quantile,
         )
     )
@@ -116,6 +116,11 @@ def _run(attempts: Attempts, number: int, rate_per_s: float) -> tuple[Probe, int
 def _seen(attempts: Attempts, probe: Probe, rate_per_s: float) -> Seen:
     slo = attempts.slo
     return seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile, also=slo.further)
+
+
+def _kept(seen: Seen) -> bool:
+    """As far as one run says; what it is worth, certification finds out."""
+    return not seen.overloaded and seen.verdict.latency_ms <= seen.verdict.limit_ms
 
 
 def _edge(found: Verified | None, rate_per_s: float, *, kept: bool) -> float:

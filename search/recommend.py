@@ -115,7 +115,8 @@ _BEST_BY: Mapping[ObjectiveName, str] = {
 def _lead(winner: Trial, trials: Sequence[Trial], objective: Objective) -> str:
     """How far behind the next best is, by what the search measured."""
     runner_up = next((one for one in objective.best_first(trials) if one.number != winner.number), None)
-    mine = objective.worth(winner) if objective.name == "cost" else objective.certified_worth(winner)
+    searched = next((one for one in trials if one.number == winner.number), winner)
+    mine = objective.worth(searched)
     other = None if runner_up is None else objective.worth(runner_up)
     if runner_up is None or not mine or not other:
         return ""

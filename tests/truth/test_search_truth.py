@@ -1,12 +1,11 @@
 """The guided search on simulated servers of several kinds, against the best of the whole space."""
 
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import plain_engine
 from simulated_bench import SimulatedBench
+from spaces import two_core_space
 from true_rates import true_rate
 
 from model_repo.spec import ServingConfig
@@ -14,7 +13,6 @@ from search.budget import Budget
 from search.certification import certify_best
 from search.ledger import open_ledger
 from search.records import Slo
-from search.space import MachineLimits, SearchSpace, search_space
 from search.study import Search
 
 SERVERS = 3
@@ -37,18 +35,11 @@ def drawn(number: int) -> tuple[tuple[float, float, float, float], float]:
     return parameters, 1e3 * (fixed_s + each_s) * float(np.exp(rng.uniform(np.log(4), np.log(25))))
 
 
-def space_in(folder: Path, limit_ms: float) -> SearchSpace:
-    file = folder / "model.onnx"
-    file.write_bytes(b"x")
-    engine = plain_engine(files=(("model.onnx", file),))
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=limit_ms)
-
-
 @pytest.mark.parametrize("number", range(SERVERS))
 def test_the_search_finds_nearly_the_best_and_promises_no_more_than_it_can_keep(number, tmp_path):
     parameters, limit_ms = drawn(number)
     service_s = partial(drawn_service_s, parameters)
-    space = space_in(tmp_path, limit_ms)
+    space = two_core_space(tmp_path, limit_ms=limit_ms)
     bench = SimulatedBench(service_s=service_s, limit_ms=limit_ms)
     ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=number)
     common = {"slo": Slo(limit_ms=limit_ms), "budget": Budget(total_s=600.0), "seed": number}

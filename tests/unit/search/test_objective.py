@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import plain_engine
 from recommendations import certificate, config, measurement, trial
 from simulated_bench import SimulatedBench, default_service_s
+from spaces import two_core_space
 
 from model_repo.spec import ServingConfig
 from search import events
@@ -18,7 +18,6 @@ from search.objective import COST, Objective, PowerUnknown
 from search.recommend import alternatives_to, reason_for
 from search.records import GpuRecord, Slo
 from search.simulator import SimulatedServer, simulate
-from search.space import MachineLimits, SearchSpace, search_space
 from search.study import Search
 
 SLO = Slo(limit_ms=50.0)
@@ -27,18 +26,11 @@ SOONEST = Objective(name="latency", rate_per_s=RATE)
 SPARING = Objective(name="energy")
 
 
-def space_in(folder: Path) -> SearchSpace:
-    file = folder / "model.onnx"
-    file.write_bytes(b"x")
-    engine = plain_engine(files=(("model.onnx", file),))
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=SLO.limit_ms)
-
-
 def searched(
     bench: SimulatedBench, folder: Path, objective: Objective
 ) -> tuple[Ledger, Certified | None, list[events.Event]]:
     seen: list[events.Event] = []
-    ledger = open_ledger(space_in(folder), folder, storage="sqlite://", seed=3, objective=objective)
+    ledger = open_ledger(two_core_space(folder), folder, storage="sqlite://", seed=3, objective=objective)
     common = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 3, "on_event": seen.append}
     Search(ledger=ledger, bench=bench, **common).run()
     return ledger, certify_best(ledger, bench, **common), seen
@@ -58,7 +50,7 @@ def true_p99_ms(config: ServingConfig) -> float:
 def test_the_soonest_answers_are_found_and_certified_at_the_rate_itself(tmp_path: Path) -> None:
     ledger, certified, _ = searched(SimulatedBench(), tmp_path, SOONEST)
     assert certified is not None
-    winner, space = certified.winner, space_in(tmp_path)
+    winner, space = certified.winner, two_core_space(tmp_path)
     assert winner.certificate.rate_per_s == pytest.approx(RATE)
     assert winner.certificate.runs == 2
     assert {trial.measurement.rate_per_s for trial in ledger.trials if trial.measurement} == {RATE}
@@ -85,7 +77,7 @@ def test_the_least_energy_is_not_always_the_highest_rate(tmp_path: Path) -> None
 
 
 def test_energy_that_nobody_measures_is_said_after_the_first_trial(tmp_path: Path) -> None:
-    ledger = open_ledger(space_in(tmp_path), tmp_path, storage="sqlite://", seed=3, objective=SPARING)
+    ledger = open_ledger(two_core_space(tmp_path), tmp_path, storage="sqlite://", seed=3, objective=SPARING)
     search = Search(ledger=ledger, bench=SimulatedBench(), slo=SLO, budget=Budget(total_s=600.0), seed=3)
     with pytest.raises(PowerUnknown):
         search.run()

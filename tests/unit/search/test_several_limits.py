@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import plain_engine
 from recommendations import trial
 from simulated_bench import SimulatedBench, default_service_s
+from spaces import two_core_space
 from true_rates import true_rate
 
 from model_repo.spec import ServingConfig
@@ -18,7 +18,6 @@ from search.ledger import Ledger, open_ledger
 from search.predict import Promise, binding_limit, promise_of, rate_at_limit, unit_arrivals
 from search.records import LimitRecord, RecommendationRecord, Slo, TrialRecord
 from search.simulator import SimulatedServer
-from search.space import MachineLimits, SearchSpace, search_space
 from search.study import Search
 
 MEDIAN = LimitRecord(quantile=0.5, limit_ms=9.0)
@@ -26,16 +25,9 @@ BOTH = Slo(limit_ms=50.0, also=(MEDIAN,))
 GIB = 2**30
 
 
-def space_in(folder: Path) -> SearchSpace:
-    file = folder / "model.onnx"
-    file.write_bytes(b"x")
-    engine = plain_engine(files=(("model.onnx", file),))
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=BOTH.limit_ms)
-
-
 def searched(bench: SimulatedBench, folder: Path, slo: Slo) -> tuple[Ledger, Certified | None, list[events.Event]]:
     seen: list[events.Event] = []
-    ledger = open_ledger(space_in(folder), folder, storage="sqlite://", seed=3)
+    ledger = open_ledger(two_core_space(folder), folder, storage="sqlite://", seed=3)
     common = {"slo": slo, "budget": Budget(total_s=600.0), "seed": 3, "on_event": seen.append}
     Search(ledger=ledger, bench=bench, **common).run()
     return ledger, certify_best(ledger, bench, **common), seen
@@ -44,7 +36,7 @@ def searched(bench: SimulatedBench, folder: Path, slo: Slo) -> tuple[Ledger, Cer
 def test_both_limits_are_kept_at_nearly_the_best_rate(tmp_path: Path) -> None:
     _, certified, _ = searched(SimulatedBench(), tmp_path, BOTH)
     assert certified is not None
-    winner, space = certified.winner, space_in(tmp_path)
+    winner, space = certified.winner, two_core_space(tmp_path)
 
     def truth(config: ServingConfig) -> float:
         return true_rate(config, default_service_s, limit_ms=50.0, further=BOTH.further)

@@ -1,0 +1,55 @@
+"""What a trial at a given rate says, on a server whose executions take a known time."""
+
+from pathlib import Path
+
+import pytest
+from simulated_bench import SimulatedBench
+from spaces import two_core_space
+
+from model_repo.spec import ServingConfig
+from search.at_rate import tried_at_rate
+from search.attempts import Attempts
+from search.budget import Budget
+from search.ledger import open_ledger
+from search.objective import Objective
+from search.records import LimitRecord, Slo
+from search.trial import Trial
+
+RATE = 100.0
+
+
+def tried(folder: Path, *, service_ms: float, slo: Slo, rate_per_s: float = RATE) -> Trial:
+    space = two_core_space(folder, limit_ms=slo.limit_ms)
+    bench = SimulatedBench(service_s=lambda config, size: service_ms / 1e3, limit_ms=slo.limit_ms)
+    objective = Objective(name="latency", rate_per_s=rate_per_s)
+    ledger = open_ledger(space, folder, storage="sqlite://", seed=1, objective=objective)
+    attempts = Attempts(ledger=ledger, bench=bench, slo=slo, budget=Budget(total_s=60.0), seed=1)
+    config = ServingConfig(engine=space.engines[0], max_batch_size=8, instance_count=1)
+    trial = tried_at_rate(attempts, config, 0, rate_per_s=rate_per_s)
+    assert trial is not None
+    return trial
+
+
+def test_within_the_limits_it_is_complete_with_its_latency_at_the_rate(tmp_path: Path) -> None:
+    trial = tried(tmp_path, service_ms=10.0, slo=Slo(limit_ms=50.0))
+    assert trial.state == "complete"
+    assert trial.measurement.rate_per_s == RATE
+    assert 10.0 < trial.measurement.latency_p99_ms < 25.0
+    assert "within the limit of 50 ms" in trial.reason
+    assert trial.rate_at_limit_per_s == RATE  # without the simulator, what was seen to be kept
+
+
+@pytest.mark.parametrize(
+    "limit", [LimitRecord(quantile=0.5, limit_ms=11), LimitRecord(quantile=0.95, limit_ms=15)]
+)
+def test_over_one_of_several_limits_it_is_infeasible_and_names_it(tmp_path: Path, limit: LimitRecord) -> None:
+    trial = tried(tmp_path, service_ms=10.0, slo=Slo(limit_ms=50.0, also=(limit,)))
+    assert trial.state == "infeasible"
+    assert f"over the limit of {limit.limit_ms:g} ms" in trial.reason
+    assert trial.rate_at_limit_per_s == 0.0
+
+
+def test_beyond_its_capacity_it_is_overloaded(tmp_path: Path) -> None:
+    trial = tried(tmp_path, service_ms=10.0, slo=Slo(limit_ms=50.0), rate_per_s=1500.0)
+    assert trial.state == "infeasible"
+    assert "overloaded at 1,500/s" in trial.reason
