@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from loadgen.command import run_app
+from loadgen.command import leave, run_app
 
 app = typer.Typer(
     add_completion=False,
@@ -345,7 +345,7 @@ def loadtest(
 
 def main() -> None:
     """Entry point of the console command."""
-    sys.exit(run_command(sys.argv[1:]))
+    leave(run_command(sys.argv[1:]))
 
 
 def run_command(arguments: list[str]) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -27,6 +29,12 @@ def run_app(app: typer.Typer, arguments: list[str], *, name: str, when_stopped: 
         shown = _as_user_error(error, name)
         return complain(shown.what, shown.fix, shown.exit_code)
     return code if isinstance(code, int) else 0
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with an exit code; another Ctrl-C on the way out changes nothing any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def complain(what: str, fix: str, code: int) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from loadgen.command import run_app
+from loadgen.command import leave, run_app
 from optimizer.finished_runs import commands
 
 app = typer.Typer(
@@ -355,7 +355,7 @@ app.add_typer(commands)
 
 def main() -> None:
     """Entry point of the console command."""
-    sys.exit(run_command(sys.argv[1:]))
+    leave(run_command(sys.argv[1:]))
 
 
 def run_command(arguments: list[str]) -> int:

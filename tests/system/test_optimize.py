@@ -201,7 +201,10 @@ def test_two_ctrl_c_stop_now_whatever_was_going_on(start, model: Path, run_dir: 
         time.sleep(0.2)
         run.family()
     code, out, err = run.end()
-    assert (code, out) == (130, ""), err
+    assert code in {130, -signal.SIGINT}, (
+        err
+    )  # before Python is up, the signal ends it; a shell calls that 130 too
+    assert out == ""
     assert run.left_behind() == []
 
 
