@@ -20,6 +20,7 @@ from loadgen.outcomes import (
     outcome_of_http,
 )
 from loadgen.poller import READ, WRITE, Poller
+from loadgen.prepared_call import PreparedCall
 from loadgen.streams import Address, Stream, TlsStream
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def status_of(fields: Sequence[Field]) -> tuple[int, str]:
 class _Connection:
     """An HTTP/2 connection and its place in the poller."""
 
-    __slots__ = ("events", "fd", "http2", "plain", "ready", "stream")
+    __slots__ = ("events", "fd", "http2", "idle", "plain", "ready", "stream")
 
     def __init__(
         self, stream: Stream, head: RequestHead, buffer: ReadBuffer, ended: Callable[[Call, bool], None]
@@ -78,6 +79,7 @@ class _Connection:
         self.stream = stream
         self.fd = stream.fileno()
         self.ready = False
+        self.idle = False  # it is among the wire's idle ones
         self.events = WRITE
         self.plain = not stream.hides_data
         self.http2 = Http2Connection(stream, head, buffer, ended)
@@ -90,7 +92,8 @@ class _Connection:
 class GrpcWire:
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its answer is whole.
 
-    Calls share up to eight connections in turn; more are opened when the server limits the calls on each.
+    Each call goes to an idle connection, of up to eight, and where there is none they share them in turn; more are
+    opened when the server limits the calls on each.
     `error_example` is the text of the first answer that was no success.
     """
 
@@ -105,17 +108,21 @@ class GrpcWire:
     ) -> None:
         self._address = address
         self._head = head
-        self._requests = requests
+        self._calls = [PreparedCall(head, message) for message in requests]
+        self._pool = len(requests)
         self._poller = poller
         self.finished = finished
         self._buffer = ReadBuffer()
         self._connections: dict[int, _Connection] = {}
         self._turn: deque[_Connection] = deque()
+        self._idle: deque[_Connection] = deque()  # usable ones without a call; some may have been told to leave
         self._unsettled = True  # some connection, perhaps
         self._unsent: deque[int] = deque()  # rows that wait for a connection
-        self.in_flight: dict[int, tuple[_Connection, int] | None] = {}
+        self.in_flight: dict[int, _Connection | None] = {}
         self._bytes_sent_before = 0  # on connections that are closed
-        self._fields_of_success: list[Field] | None = None  # of the last call: the next ones will have the same
+        self._fields_of_success: tuple[Field, ...] | None = (
+            None  # of the last call: the next ones will have the same
+        )
         self.connections_opened = 0
         self.error_example: str | None = None
 
@@ -127,12 +134,12 @@ class GrpcWire:
     @property
     def answers_may_wait(self) -> bool:
         """See `Wire`. Not where two calls share a connection: only the later of two answers keeps its time."""
-        if self._unsent or not self._buffer.takes_little:
+        if self._unsent or not self._idle or not self._buffer.takes_little:
             return False
         if self._unsettled:
             self._unsettled = self.connecting > 0
-        for place in self.in_flight.values():
-            if place is None or not place[0].http2.idle_but_for_one:
+        for connection in self.in_flight.values():
+            if connection is None or not connection.http2.idle_but_for_one:
                 return False
         return not self._unsettled
 
@@ -151,8 +158,16 @@ class GrpcWire:
         while len(self._connections) < min(count, MOST_CONNECTIONS):
             self._connect()
 
-    def send(self, row: int) -> None:
-        """Start the call of a row on the next connection, or wait for one to be ready."""
+    def send(self, row: int) -> bool:
+        """See `Wire`: starts the call on an idle connection or the next one, or lets it wait for one."""
+        idle = self._idle
+        while idle:
+            connection = idle.popleft()
+            connection.idle = False
+            http2 = connection.http2
+            if http2.leaving or not http2.most_calls:
+                continue
+            return self._start(connection, row) and bool(idle)
         self.in_flight[row] = None
         turn = self._turn
         for _ in range(len(turn)):
@@ -160,7 +175,7 @@ class GrpcWire:
             turn.rotate(-1)
             if connection.usable:
                 self._start(connection, row)
-                return
+                return False
         self._unsent.append(row)
         if self.connecting == 0:
             try:
@@ -168,6 +183,7 @@ class GrpcWire:
             except OSError as error:
                 self._unsent.pop()
                 self._end(row, outcome_of_connect_error(error), str(error))
+        return False
 
     def handle(self, fd: int, events: int) -> None:
         """Go on with a connection that the poller reported; others' file descriptors are ignored."""
@@ -190,14 +206,14 @@ class GrpcWire:
 
     def give_up(self, row: int) -> None:
         """Forget a call, and tell the server so."""
-        place = self.in_flight.pop(row)
-        if place is None:
+        connection = self.in_flight.pop(row)
+        if connection is None:
             self._unsent.remove(row)
             return
-        connection, stream_id = place
         try:
-            connection.http2.cancel(stream_id)
+            connection.http2.cancel(row)
             self._watch(connection)
+            self._rest_if_idle(connection)
         except OSError as error:
             self._broken(connection, error)
 
@@ -233,17 +249,27 @@ class GrpcWire:
             pass
         while self._unsent and connection.usable:
             self._start(connection, self._unsent.popleft())
-        if connection.http2.leaving and not connection.http2.calls:
-            self._drop(connection)
+        if not connection.http2.calls:
+            if connection.http2.leaving:
+                self._drop(connection)
+            else:
+                self._rest_if_idle(connection)
 
-    def _start(self, connection: _Connection, row: int) -> None:
+    def _rest_if_idle(self, connection: _Connection) -> None:
+        if not connection.idle and not connection.http2.calls and connection.usable:
+            connection.idle = True
+            self._idle.append(connection)
+
+    def _start(self, connection: _Connection, row: int) -> bool:
+        """Start a call; whether all of it went."""
+        self.in_flight[row] = connection
         try:
-            request = self._requests[row % len(self._requests)]
-            self.in_flight[row] = (connection, connection.http2.start(row, request))
-            if connection.http2.wants_to_write:
-                self._watch(connection)
+            if connection.http2.start_prepared(row, self._calls[row % self._pool]):
+                return True
+            self._watch(connection)
         except OSError as error:
             self._broken(connection, error)
+        return False
 
     def _watch(self, connection: _Connection) -> None:
         """Ask the poller for what the connection needs now."""
@@ -259,8 +285,8 @@ class GrpcWire:
             outcome, text = (CLOSED, "the server reset the call") if reset else status_of(call.fields)
             if outcome == OK:
                 self._fields_of_success = call.fields
-        place = self.in_flight[call.row]
-        self._end(call.row, outcome, text, 0 if place is None else place[0].stream.arrived_ns)
+        connection = self.in_flight[call.row]
+        self._end(call.row, outcome, text, 0 if connection is None else connection.stream.arrived_ns)
 
     def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:
         del self.in_flight[row]
@@ -285,5 +311,7 @@ class GrpcWire:
         if self._connections.pop(connection.fd, None) is not None:
             self._bytes_sent_before += connection.http2.bytes_sent
             self._turn.remove(connection)
+            if connection.idle:
+                self._idle.remove(connection)
             self._poller.remove(connection.fd)
             connection.stream.close()

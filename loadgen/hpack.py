@@ -113,13 +113,17 @@ def static_index(field: Field) -> int | None:
 
 
 class HeaderDecoder:
-    """Decodes the header blocks of one connection, in their order, which its table depends on."""
+    """Decodes the header blocks of one connection, in their order, which its table depends on.
+
+    `changes` counts the blocks that changed the table.
+    """
 
     def __init__(self) -> None:
         self._table: deque[Field] = deque()
         self._size = 0
         self._most = _TABLE_BYTES
         self._known: dict[bytes, list[Field]] = {}
+        self.changes = 0
 
     def decode(self, block: bytes) -> list[Field]:
         """The fields of a block. Raises HeaderError.
@@ -136,6 +140,7 @@ class HeaderDecoder:
             raise HeaderError(f"a header block ends too early: {block[:40].hex()}") from None
         if changed:
             self._known.clear()
+            self.changes += 1
         elif len(self._known) < _MOST_KNOWN:  # a server may put the time of day in each block
             self._known[block] = fields
         return fields

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+from loadgen.answer_shape import KnownShapes
 from loadgen.hpack import HeaderDecoder
 from loadgen.http2_frames import (
     ACK,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from loadgen.hpack import Field
+    from loadgen.prepared_call import PreparedCall
     from loadgen.streams import Stream
 
 _CANCEL = 8
@@ -53,11 +55,11 @@ class Call:
 
     __slots__ = ("answer", "fields", "row", "unsent", "window")
 
-    def __init__(self, row: int, window: int, *, keep_answer: bool) -> None:
+    def __init__(self, row: int, window: int, keep_answer: bool = False) -> None:
         self.row = row
         self.unsent: memoryview | None = None
         self.window = window
-        self.fields: list[Field] = []
+        self.fields: tuple[Field, ...] = ()
         self.answer: bytearray | None = bytearray() if keep_answer else None
 
 
@@ -85,13 +87,16 @@ class Http2Connection:
         self._window = _DEFAULT_WINDOW
         self._initial_window = _DEFAULT_WINDOW
         self._most_data = 16384
-        self._most_calls = _LAST_STREAM_ID
+        self.most_calls = _LAST_STREAM_ID  # at a time
         self._waiting: dict[int, Call] = {}  # calls whose message is not wholly sent
         self._taken = 0  # bytes of data since our window was last topped up
         self._skip = 0  # bytes of a data frame whose content nobody wants
         self._rest = b""  # the beginning of a frame that is not whole yet
         self._headers: tuple[int, int, bytearray] | None = None  # stream, flags, block in pieces
         self._outgoing = bytearray()
+        self._shapes = KnownShapes()
+        self._spare: Call | None = None  # of the last answer of a known shape, for the next prepared call
+        self._most_prepared = -1  # size of a message that may go as it was prepared, as far as its own window goes
         settings = struct.pack(">HIHI", ENABLE_PUSH, 0, INITIAL_WINDOW, _LARGEST_WINDOW)
         window = struct.pack(">I", _LARGEST_WINDOW - _DEFAULT_WINDOW)
         self._outgoing += PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, window)
@@ -99,7 +104,7 @@ class Http2Connection:
     @property
     def has_room(self) -> bool:
         """Whether another call may be started now."""
-        return not self.leaving and len(self.calls) < self._most_calls
+        return not self.leaving and len(self.calls) < self.most_calls
 
     @property
     def idle_but_for_one(self) -> bool:
@@ -116,30 +121,51 @@ class Http2Connection:
         stream_id = self._next_id
         self._next_id += 2
         self.leaving = self.leaving or self._next_id > _LAST_STREAM_ID
-        block, size = self._block, len(message)
+        block = self._block
         if block is self._head.first:
             self._block = self._head.later
-        call = self.calls[stream_id] = Call(row, self._initial_window, keep_answer=keep_answer)
-        head = FRAME.pack(len(block) >> 8, len(block) & 0xFF, HEADERS, END_HEADERS, stream_id) + block
-        if (
-            not self._outgoing
-            and size <= self._most_data
-            and size <= self._window
-            and size <= self._initial_window
-        ):
-            self._window -= size
-            data_head = FRAME.pack(size >> 8, size & 0xFF, DATA, END_STREAM, stream_id)
-            self._write(b"".join((head, data_head, message)))
-        else:
-            call.unsent = memoryview(message)
-            self._outgoing += head
-            self._waiting[stream_id] = call
-            self._send_waiting()
-            self.flush()
+            self._most_prepared = self._initial_window
+        call = self.calls[stream_id] = Call(row, self._initial_window, keep_answer)
+        call.unsent = memoryview(message)
+        self._outgoing += frame_head(len(block), HEADERS, END_HEADERS, stream_id) + block
+        self._waiting[stream_id] = call
+        self._send_waiting()
+        self.flush()
         return stream_id
 
-    def cancel(self, stream_id: int) -> None:
-        """Break a call off; nothing more is heard of it."""
+    def start_prepared(self, row: int, prepared: PreparedCall) -> bool:
+        """Send a call, in the usual case as it lies there; whether the kernel took all of it."""
+        size = prepared.size
+        if size > self._most_prepared or size > self._window or self._outgoing:
+            self.start(row, prepared.message())
+            return not self._outgoing
+        stream_id = self._next_id
+        self._next_id = stream_id + 2
+        if stream_id >= _LAST_STREAM_ID - 2:
+            self.leaving = True
+        call = self._spare
+        if call is None:
+            call = Call(row, self._initial_window)
+        else:
+            self._spare = None
+            call.row = row
+        self.calls[stream_id] = call
+        self._window -= size
+        data = prepared.numbered(stream_id)
+        try:
+            count = self.stream.send(data)
+        except BlockingIOError:
+            count = 0
+        self.bytes_sent += count
+        if count == len(data):
+            return True
+        self._outgoing += data[count:]
+        self.flush()
+        return not self._outgoing
+
+    def cancel(self, row: int) -> None:
+        """Break the call of a row off; nothing more is heard of it."""
+        stream_id = next((number for number, call in self.calls.items() if call.row == row), 0)
         self._waiting.pop(stream_id, None)
         if self.calls.pop(stream_id, None) is not None:
             self._outgoing += frame(RST_STREAM, 0, stream_id, struct.pack(">I", _CANCEL))
@@ -156,28 +182,50 @@ class Http2Connection:
         except BlockingIOError:
             return
 
-    def _write(self, data: bytes) -> None:
-        """Send at once what the kernel takes at once; nothing may wait before it."""
-        try:
-            count = self.stream.send(data)
-        except BlockingIOError:
-            count = 0
-        self.bytes_sent += count
-        if count < len(data):
-            self._outgoing += data[count:]
-
     def receive(self) -> None:
         """Read once, and act on what came. Raises BlockingIOError when nothing is there."""
         count = self.stream.recv_into(self._buffer.view)
         if count == 0:
             raise ClosedEarly("the server closed the connection")
         self._buffer.received(count)
+        between_frames = not self._rest and not self._skip and self._headers is None
+        if between_frames and self._take_known(count):
+            return
         new = self._buffer.view[:count]
         data = memoryview(self._rest + bytes(new)) if self._rest else new
+        changes = self._decoder.changes
         at = self._act(data)
         self._rest = bytes(data[at:])
+        if self._decoder.changes != changes:
+            self._shapes.forget()
+        elif between_frames and at == count:
+            self._shapes.learn(data, self._decoder.decode)
         if self._outgoing:
             self.flush()
+
+    def _take_known(self, count: int) -> bool:
+        """Act on what was read where it is one whole answer like one before."""
+        shape = self._shapes.by_length.get(count)
+        if shape is None:
+            return False
+        stream_id = shape.stream_of(self._buffer.data)
+        call = self.calls.get(stream_id)
+        if call is None or call.answer is not None or call.fields or call.unsent is not None:
+            return False
+        del self.calls[stream_id]
+        call.fields = shape.fields
+        self._window += shape.window
+        self._taken += shape.data_bytes
+        if self._taken > _WINDOW_TOP_UP:
+            self._top_up()
+        if self._waiting:
+            self._send_waiting()
+        if self._outgoing:
+            self.flush()
+        self._ended(call, False)
+        call.fields = ()
+        self._spare = call
+        return True
 
     def _act(self, data: memoryview) -> int:
         """Act on all whole frames; how far that came."""
@@ -211,8 +259,7 @@ class Http2Connection:
             return None
         self._taken += length
         if self._taken > _WINDOW_TOP_UP:
-            self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
-            self._taken = 0
+            self._top_up()
         if call is not None and call.answer is not None:
             call.answer += unpadded(bytes(data[at : at + length]), flags)
         if flags & END_STREAM:
@@ -221,6 +268,10 @@ class Http2Connection:
             self._skip = length - available
             return len(data)
         return at + length
+
+    def _top_up(self) -> None:
+        self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
+        self._taken = 0
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
         if self._headers is not None and kind != CONTINUATION:
@@ -249,7 +300,7 @@ class Http2Connection:
         fields = self._decoder.decode(block)  # also for a call that is gone: the table must stay in step
         call = self.calls.get(stream_id)
         if call is not None:
-            call.fields += fields
+            call.fields = (*call.fields, *fields)
             if flags & END_STREAM:
                 self._end(stream_id, reset=False)
 
@@ -284,9 +335,10 @@ class Http2Connection:
             elif name == MAX_FRAME:
                 self._most_data = value
             elif name == MAX_STREAMS:
-                self._most_calls = value
+                self.most_calls = value
             elif name == TABLE_SIZE and value < 4096:
                 self._block = self._head.plain
+        self._most_prepared = self._initial_window if self._block is self._head.later else -1
         self.settled = True
         self._outgoing += frame(SETTINGS, ACK, 0)
         self._send_waiting()

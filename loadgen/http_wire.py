@@ -64,7 +64,7 @@ class HttpWire:
     @property
     def answers_may_wait(self) -> bool:
         """See `Wire`."""
-        return self.connecting == 0 and not self._blocked and self._buffer.takes_little
+        return bool(self._free) and self.connecting == 0 and not self._blocked and self._buffer.takes_little
 
     @property
     def bytes_received(self) -> int:
@@ -76,22 +76,25 @@ class HttpWire:
         while len(self._connections) < count:
             self._connect()
 
-    def send(self, row: int) -> None:
-        """Start the request of a row on a free connection, or on a new one."""
+    def send(self, row: int) -> bool:
+        """See `Wire`: starts the request on a free connection, or on a new one."""
         try:
             connection = self._free.popleft() if self._free else self._connect()
         except OSError as error:
             self.finished(row, outcome_of_connect_error(error), 0)
-            return
+            return False
         connection.row = row
         self.in_flight[row] = connection
         request = self._requests[row % len(self._requests)]
         if connection.ready:
-            self._push_first(connection, request)
+            whole = self._push_first(connection, request)
         else:
             connection.unsent = memoryview(request)
+            whole = False
         if len(self._free) < _SPARE and self.connecting < _SPARE:
             self._open_spare()
+            return False
+        return whole
 
     def handle(self, fd: int, events: int) -> None:
         """Go on with a connection that the poller reported; others' file descriptors are ignored."""
@@ -143,18 +146,20 @@ class HttpWire:
         else:
             self._push(connection, connection.unsent or b"")
 
-    def _push_first(self, connection: _Connection, request: bytes) -> None:
-        """The usual case of `_push`: the kernel takes all at once."""
+    def _push_first(self, connection: _Connection, request: bytes) -> bool:
+        """The usual case of `_push`: the kernel takes all at once; whether it did."""
         try:
             count = connection.stream.send(request)
         except BlockingIOError:
             count = 0
         except OSError as error:
             self._broken(connection, error)
-            return
+            return False
         self.bytes_sent += count
-        if count < len(request):
-            self._push(connection, memoryview(request)[count:])
+        if count == len(request):
+            return True
+        self._push(connection, memoryview(request)[count:])
+        return False
 
     def _push(self, connection: _Connection, data: bytes | memoryview) -> None:
         """Give the kernel what it takes of the data; ask to be called again for the rest."""

@@ -17,6 +17,7 @@ from loadgen.load_process import PATIENCE_S, LoadProcess, error_from
 from loadgen.measurement import Measurement, RequestLog, no_rows
 from loadgen.messages import payload_to_json, target_to_json
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
+from loadgen.send_loop import PATIENCE_NS
 from loadgen.server_stats import timings_between
 from loadgen.share import Share, ShareResult
 from loadgen.shared_log import ClosedLog, GrowingLog, LogTable, create_table_fd
@@ -242,7 +243,8 @@ class _Run:
         origin_ns = time.monotonic_ns() + _START_IN_NS
         for worker in self._workers:
             worker.send({"do": "start", "origin_ns": origin_ns})
-        late_ns = None if self._limit_ms is None else round(self._limit_ms * 1e6)
+        # An answer that came in time may still be in the kernel.
+        late_ns = None if self._limit_ms is None else round(self._limit_ms * 1e6) + PATIENCE_NS
         closed = isinstance(self._plan, ClosedLoopPlan)
         growing = ClosedLog(table) if closed else GrowingLog(table, late_ns)
         results: list[ShareResult] = []

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NEVER_NS = 1 << 62
 TICK_NS = 50_000_000
 _BURST = 8
-_PATIENCE_NS = 4_000_000  # how long an answer stays in the kernel: too short for any buffer or time-out to notice
+PATIENCE_NS = 4_000_000
+"""How long an answer may stay in the kernel: too short for any buffer or time-out to notice."""
 
 
 class Wire(Protocol):
@@ -30,10 +31,16 @@ class Wire(Protocol):
 
     @property
     def answers_may_wait(self) -> bool:
-        """Whether small answers, whose arrival the kernel notes, are all that is waited for."""
+        """Whether small answers, whose arrival the kernel notes, are all that is waited for.
 
-    def send(self, row: int) -> None:
-        """Start a request. Never blocks, never raises for what the network does: that ends the request."""
+        Also that the next request finds a connection on which no other answer is waited for.
+        """
+
+    def send(self, row: int) -> bool:
+        """Start a request; False where `answers_may_wait` may no longer hold.
+
+        Never blocks, never raises for what the network does: that ends the request.
+        """
 
     def handle(self, fd: int, events: int) -> None:
         """Go on with a file descriptor that the poller reported."""
@@ -64,7 +71,8 @@ class SendLoop:
 
     One thread, no waiting for answers, no allocation that grows with the run. Sends go first: whenever one is
     due, it goes before the next answer is looked at. Where the kernel notes when answers arrive, small ones stay
-    there until the next send, for 4 ms at most, which saves half of all wake-ups.
+    there for up to 4 ms and are read together: it saves wake-ups, and reading several at once costs little more
+    than reading one with cold caches.
 
     About every 50 ms `tick(now_ns, in_flight)` is called; it returns True to stop, which lets what is in flight
     finish but sends nothing that is due later.
@@ -86,9 +94,11 @@ class SendLoop:
         self._poller = common["poller"]
         self._timeout_ns = common["timeout_ns"]
         self._tick = common["tick"]
+        self._clock = time.monotonic_ns
         self._cap = max_in_flight or NEVER_NS
         self._may_be_patient = max_in_flight is None  # else an answer lets the next request go
         self._stamped = False  # the last answer had its time from the kernel
+        self._relaxed = False  # answers may stay in the kernel until `_read_by_ns`
         self._next_row = 0
         self._end_row = len(self._scheduled)
         self._origin_ns = 0
@@ -102,20 +112,26 @@ class SendLoop:
         self._set_due()
         wire, in_flight, handle = self._wire, self._wire.in_flight, self._wire.handle
         poll, sleep, clock = self._poller.wait, self._poller.sleep, time.monotonic_ns
+        read_by_ns = 0
         while self._next_row < self._end_row or in_flight:
             now = clock() - origin_ns
-            if now >= self._next_tick_ns:
-                self._housekeep(now)
             if now >= self._due_ns:
                 now = self._send_due(now)
-            wait_ns = min(self._due_ns, self._next_tick_ns) - now
-            patient = wait_ns <= _PATIENCE_NS and self._stamped and wire.answers_may_wait
-            for fd, events in poll(0 if patient else wait_ns):
+            due_ns = self._due_ns
+            if self._relaxed and due_ns <= read_by_ns:
+                if due_ns > now:
+                    sleep((due_ns - now) * 1e-9)
+                continue
+            returns_at_once = self._relaxed and due_ns < min(now + PATIENCE_NS, self._next_tick_ns)
+            for fd, events in poll(0 if returns_at_once else min(due_ns, self._next_tick_ns) - now):
                 handle(fd, events)
                 if (now := clock() - origin_ns) >= self._due_ns:
                     self._send_due(now)
-            if patient and (wait_ns := min(self._due_ns, self._next_tick_ns) - clock() + origin_ns) > 0:
-                sleep(wait_ns * 1e-9)
+            now = clock() - origin_ns
+            if now >= self._next_tick_ns:  # right after all that came was read, so that it knows the true backlog
+                self._housekeep(now)
+            self._relaxed = self._stamped and wire.answers_may_wait
+            read_by_ns = min(now + PATIENCE_NS, self._next_tick_ns - 1)
 
     @property
     def rows_sent(self) -> int:
@@ -144,21 +160,26 @@ class SendLoop:
 
     def _send_due(self, now: int) -> int:
         """Send what is due, but not so much at once that answers wait long; returns the time after it."""
-        for _ in range(_BURST):
+        left = _BURST
+        while left:
+            left -= 1
             row = self._next_row
             self._next_row = row + 1
             self._sent[row] = now or 1
-            self._wire.send(row)
+            if not self._wire.send(row):
+                self._relaxed = False
             self._set_due()
-            now = self.elapsed_ns()
+            now = self._clock() - self._origin_ns
             if now < self._due_ns:
                 break
         return now
 
     def _set_due(self) -> None:
         row = self._next_row
-        free = row < self._end_row and len(self._wire.in_flight) < self._cap
-        self._due_ns = self._scheduled[row] if free else NEVER_NS
+        if row < self._end_row and (self._cap == NEVER_NS or len(self._wire.in_flight) < self._cap):
+            self._due_ns = self._scheduled[row]
+        else:
+            self._due_ns = NEVER_NS
 
     def _housekeep(self, now: int) -> None:
         self._next_tick_ns = now + self._tick_every_ns

@@ -44,7 +44,7 @@ class Stream(Protocol):
     def connected(self) -> bool:
         """Go on connecting; True once data can be sent."""
 
-    def send(self, data: bytes | memoryview, /) -> int:
+    def send(self, data: bytes | bytearray | memoryview, /) -> int:
         """The number of bytes taken, at least one."""
 
     def recv_into(self, buffer: memoryview, /) -> int:
@@ -148,7 +148,7 @@ class TlsStream:
         """What both sides agreed to speak (ALPN), known once connected."""
         return self._tls.selected_alpn_protocol()
 
-    def send(self, data: bytes | memoryview, /) -> int:
+    def send(self, data: bytes | bytearray | memoryview, /) -> int:
         """See `Stream`; takes at most 64 KiB at once."""
         if not self._flush():
             raise BlockingIOError

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.hpack import block_of
+from loadgen.hpack import block_of, indexed, literal
 from loadgen.http2 import Http2Connection
 from loadgen.http2_frames import frame, request_head
 from loadgen.http_answer import MalformedAnswer, ReadBuffer
+from loadgen.prepared_call import PreparedCall
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")], [(b"authorization", b"secret")])
@@ -193,7 +194,7 @@ def test_a_reset_call_ends_and_a_cancelled_one_is_not_heard_of():
     connection = connect(server, ended)
     drain(connection)
     first, second = connection.start(0, b""), connection.start(1, b"")
-    connection.cancel(second)
+    connection.cancel(1)
     server.pieces.append(frame(HEADERS, 0x5, second, OK_HEADERS) + frame(RST, 0, first, struct.pack(">I", 2)))
     drain(connection)
     assert [(row, reset) for row, reset, _ in ended] == [(0, True)]
@@ -205,3 +206,111 @@ def test_frames_between_the_parts_of_a_head_are_refused():
     connection = connect(server, [])
     with pytest.raises(MalformedAnswer):
         drain(connection)
+
+
+@given(
+    sizes=st.lists(st.sampled_from([0, 1, 16383, 16384, 16385, 40000]), min_size=1, max_size=4),
+    window=st.integers(0, 50000),
+    takes=st.one_of(st.none(), st.integers(5000, 50000)),
+)
+@settings(deadline=None)
+def test_a_prepared_call_goes_out_as_any_other(sizes, window, takes):
+    """The first on a connection teaches the server the head; where a window is short, the message is cut."""
+    messages = [bytes([1 + number]) * size for number, size in enumerate(sizes)]
+    sent = []
+    for prepare in (False, True):
+        server = Server([settings_frame(window=window)], takes)
+        connection = connect(server, [])
+        drain(connection)
+        for number, message in enumerate(messages):
+            if prepare:
+                connection.start_prepared(number, PreparedCall(HEAD, message))
+            else:
+                connection.start(number, message)
+        while connection.wants_to_write:
+            connection.flush()
+        heads = [part[2:] for part in server.frames() if part[0] == HEADERS]
+        data = {}
+        for kind, flags, stream_id, payload in server.frames():
+            if kind == DATA:
+                before, ended = data.get(stream_id, (b"", 0))
+                assert not ended
+                data[stream_id] = (before + payload, flags)
+        sent.append((heads, data, connection.bytes_sent))
+    assert sent[0] == sent[1]
+
+
+@given(st.integers(0, 50000))
+def test_the_message_of_a_prepared_call_can_be_had_back(size):
+    message = bytes(number % 251 for number in range(size))
+    assert PreparedCall(HEAD, message).message() == message
+
+
+def answer(stream_id, *, data=b"x", trailers=OK_TRAILERS, extra=b""):
+    head = frame(HEADERS, 0x4, stream_id, OK_HEADERS) + frame(DATA, 0, stream_id, data)
+    return head + frame(HEADERS, 0x5, stream_id, trailers) + extra
+
+
+EXTRAS = (b"", frame(WINDOW, 0, 0, struct.pack(">I", 100)), frame(PING, 0, 0, b"12345678"))
+
+
+@given(
+    kinds=st.lists(
+        st.tuples(st.sampled_from([b"", b"a", b"b"]), st.sampled_from([b"0", b"5"]), st.sampled_from(EXTRAS)),
+        min_size=2,
+        max_size=12,
+    ),
+    places=st.lists(st.integers(0, 2000), max_size=10),
+)
+@settings(deadline=None)
+def test_answers_of_a_known_shape_end_as_when_they_are_taken_apart(kinds, places):
+    answers = [
+        answer(2 * row + 1, data=data, trailers=block_of([(b"grpc-status", status)]), extra=extra)
+        for row, (data, status, extra) in enumerate(kinds)
+    ]
+    seen = []
+    for pieces in (answers, cut(b"".join(answers), places), [b"".join(answers)]):
+        server, ended = Server([settings_frame(calls=100)]), []
+        connection = Http2Connection(
+            server, HEAD, ReadBuffer(), lambda call, reset, to=ended: to.append((call.row, reset, call.fields))
+        )
+        drain(connection)
+        for row in range(len(kinds)):
+            connection.start_prepared(row, PreparedCall(HEAD, b"message"))
+        server.pieces += pieces
+        drain(connection)
+        seen.append(ended)
+        assert connection._window == 65535 - 7 * len(kinds) + 100 * sum(kind[2] == EXTRAS[1] for kind in kinds)
+    assert seen[0] == seen[1] == seen[2]
+    assert [fields[-1] for _, _, fields in seen[0]] == [(b"grpc-status", status) for _, status, _ in kinds]
+
+
+def test_the_same_bytes_mean_something_else_once_the_table_has_changed():
+    server, statuses = Server([settings_frame(calls=100)]), []
+    connection = Http2Connection(
+        server, HEAD, ReadBuffer(), lambda call, _reset: statuses.append(call.fields[-1][1])
+    )
+    drain(connection)
+    newest = indexed(62)
+    blocks = [literal((b"grpc-status", b"0"), remember=True), newest, newest, newest]
+    blocks += [literal((b"grpc-status", b"5"), remember=True), newest, newest]
+    for row, trailers in enumerate(blocks):
+        connection.start_prepared(row, PreparedCall(HEAD, b""))
+        server.pieces.append(answer(2 * row + 1, trailers=trailers))
+        drain(connection)
+    assert statuses == [b"0"] * 4 + [b"5"] * 3
+
+
+def test_a_known_answer_to_a_call_that_was_given_up_is_not_anothers():
+    server, ended = Server([settings_frame(calls=100)]), []
+    connection = connect(server, ended)
+    drain(connection)
+    for row in range(4):
+        connection.start_prepared(row, PreparedCall(HEAD, b""))
+    server.pieces += [answer(1), answer(3)]
+    drain(connection)
+    connection.cancel(2)
+    server.pieces += [answer(5), answer(7)]
+    drain(connection)
+    assert [row for row, _, _ in ended][-1] == 3
+    assert len(ended) == 3

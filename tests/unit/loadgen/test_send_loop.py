@@ -1,11 +1,14 @@
 """When an answer came: by the kernel's note, unless somebody has set the clock since."""
 
 import time
+from typing import cast
+
+import numpy as np
 
 from loadgen.http_answer import ReadBuffer
 from loadgen.outcomes import OK, TIMED_OUT
 from loadgen.poller import Poller
-from loadgen.send_loop import SendLoop
+from loadgen.send_loop import Finished, SendLoop
 from loadgen.shared_log import own_table
 
 MS = 1_000_000
@@ -17,9 +20,66 @@ class Silence:
     in_flight: dict[int, object] = {}  # noqa: RUF012 - nothing is ever in it
     answers_may_wait = True
 
-    def send(self, row: int) -> None: ...
+    def send(self, row: int) -> bool:
+        return True
+
     def handle(self, fd: int, events: int) -> None: ...
     def give_up(self, row: int) -> None: ...
+
+
+class Echo:
+    """A wire and its poller: every answer is in the kernel as soon as its request has left."""
+
+    answers_may_wait = True
+
+    def __init__(self) -> None:
+        self.in_flight: dict[int, int] = {}
+        self.finished: Finished = lambda _row, _outcome, _arrived_ns: None
+        self.reads = 0
+        self.sleep = time.sleep
+
+    def send(self, row: int) -> bool:
+        self.in_flight[row] = time.time_ns()
+        return True
+
+    def wait(self, timeout_ns: int) -> list[tuple[int, int]]:
+        self.reads += 1
+        if not self.in_flight and timeout_ns > 0:
+            time.sleep(timeout_ns * 1e-9)
+        return [(1, 1)] if self.in_flight else []
+
+    def handle(self, _fd: int, _events: int) -> None:
+        for row, arrived_ns in list(self.in_flight.items()):
+            del self.in_flight[row]
+            self.finished(row, OK, arrived_ns)
+
+    def give_up(self, row: int) -> None: ...
+
+
+def test_answers_in_the_kernel_are_read_together_and_never_waited_for_in_a_circle() -> None:
+    rows, echo, backlogs = 200, Echo(), []
+    table = own_table(rows)
+    table.scheduled_ns[:] = np.arange(rows) * MS // 2
+
+    def tick(_now_ns: int, in_flight: int) -> bool:
+        backlogs.append(in_flight)
+        return False
+
+    loop = SendLoop(
+        table=table,
+        part=0,
+        parts=1,
+        wire=echo,
+        poller=cast("Poller", echo),
+        timeout_ns=1000 * MS,
+        tick=tick,
+    )
+    echo.finished = loop.finished
+    loop.run(time.monotonic_ns())
+    assert table.done_ns.all()
+    assert (table.done_ns[10:] - table.sent_ns[10:] < MS).mean() > 0.9  # whenever they were read
+    assert echo.reads < rows / 2
+    assert max(backlogs[1:], default=0) <= 8  # no more than what left while answers were read
 
 
 def ended(*, age_ms: int | None, timeout_ms: int = 60_000) -> tuple[float, int]:
