@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from fast_queue import batched_queue, closed_loop
 
+from loadgen.backlog import BacklogRule
 from loadgen.capacity import Probe
 from loadgen.measurement import RequestLog
+from loadgen.outcomes import UNFINISHED
 from loadgen.server_stats import BatchTimings
 from model_repo.spec import ServingConfig
 from search.bench import BenchFailed, Spent
 from search.records import GpuRecord, MeasurementRecord
 from search.service_time import ClosedLoop
 
-
-def batched_queue(
-    arrivals_s: np.ndarray,
-    *,
-    max_batch_size: int,
-    instances: int,
-    service_s: Callable[[int], float],
-    delay_s: float = 0.0,
-) -> np.ndarray:
-    """Completion times: idle instances pull min(waiting, maximum) requests, first come first served."""
-    done = np.empty_like(arrivals_s)
-    free = [0.0] * instances
-    heapq.heapify(free)
-    first, n = 0, len(arrivals_s)
-    while first < n:
-        start = max(heapq.heappop(free), arrivals_s[first])
-        full_at = arrivals_s[first + max_batch_size - 1] if first + max_batch_size <= n else np.inf
-        if delay_s > 0:
-            start = max(start, min(full_at, arrivals_s[first] + delay_s))
-        end = int(np.searchsorted(arrivals_s[first : first + max_batch_size], start, side="right"))
-        size = max(end, 1)
-        finish = start + service_s(size)
-        done[first : first + size] = finish
-        heapq.heappush(free, finish)
-        first += size
-    return done
-
-
-def closed_loop(
-    users: int, duration_s: float, *, max_batch_size: int, instances: int, service_s: Callable[[int], float]
-) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """Send times, completion times and executed batch sizes when users ask again as soon as they are answered."""
-    free, waiting = [0.0] * instances, [0.0] * users
-    sent: list[float] = []
-    done: list[float] = []
-    executions: list[int] = []
-    while waiting and waiting[0] < duration_s:
-        start = max(heapq.heappop(free), waiting[0])
-        size = min(sum(due <= start for due in waiting), max_batch_size)
-        finish = start + service_s(size)
-        heapq.heappush(free, finish)
-        executions.append(size)
-        sent += waiting[:size]
-        done += [finish] * size
-        waiting = sorted(waiting[size:] + [finish] * size)
-    order = np.argsort(sent, kind="stable")
-    return np.array(sent)[order], np.array(done)[order], executions
+PAUSE_S = (5e-5, 2.5e-4)
+"""Between an answer and its user's next request: the least and the most."""
 
 
 def default_service_s(config: ServingConfig, batch_size: int) -> float:
@@ -73,12 +30,34 @@ def default_service_s(config: ServingConfig, batch_size: int) -> float:
     return (0.002 + 0.002 * batch_size / threads**0.8) * crowding**1.05
 
 
+def alone(config: ServingConfig, busy: int) -> float:
+    """Instances that do not get into each other's way beyond what their number tells."""
+    return 1.0
+
+
+def service_table_s(
+    config: ServingConfig,
+    service_s: Callable[[ServingConfig, int], float],
+    contention: Callable[[ServingConfig, int], float] = alone,
+) -> np.ndarray:
+    """Seconds of a batch of b that is begun as the k-th busy instance, shape (maximum + 1, instances + 1)."""
+    largest = max(config.max_batch_size, 1) if config.dynamic_batching else 1
+    column = np.array([1.0, *(service_s(config, size) for size in range(1, largest + 1))])
+    row = np.array([1.0, *(contention(config, busy) for busy in range(1, config.instance_count + 1))])
+    return column[:, None] * row[None, :]
+
+
 @dataclass
 class SimulatedBench:
-    """`faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what
-    the server takes with it, `power_w` to the power of a GPU under any load."""
+    """`service_s` is the time of a batch where one instance is busy, `contention` the factor on it where more are,
+    and `noise` are factors by which executions differ.
+
+    `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what the server
+    takes with it, `power_w` to the power of a GPU under any load."""
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
+    contention: Callable[[ServingConfig, int], float] = alone
+    noise: np.ndarray = field(default_factory=lambda: np.ones(1))
     faults: Callable[[ServingConfig], str | None] = lambda config: None
     memory: Callable[[ServingConfig], int | None] = lambda config: None
     power_w: Callable[[ServingConfig], float] | None = None
@@ -107,21 +86,19 @@ class SimulatedBench:
         arrivals = arrivals[arrivals < duration_s] if arrivals[0] < duration_s else arrivals[:1]
         done = batched_queue(
             arrivals,
-            max_batch_size=max(config.max_batch_size, 1) if config.dynamic_batching else 1,
-            instances=config.instance_count,
-            service_s=lambda size: self.service_s(config, size),
+            service_s=self._table_s(config),
+            noise=np.roll(self.noise, rng.integers(len(self.noise))),
             delay_s=config.max_queue_delay_us / 1e6,
         )
         log = log_of(arrivals, done)
         overloaded, until = self._overloaded_at(log, rate_per_s, duration_s)
         if watch is not None:
             for now in np.arange(0.5, until, 0.5):
-                seen = log_before(log, now)
-                if len(seen.done_ns) and watch(seen):
+                seen = log_at(log, now, late_after_ms=self.limit_ms)
+                if len(seen) and watch(seen):
                     until, overloaded = now, False
                     break
-        if until < duration_s:
-            log = log_before(log, until)
+        log = log.rows(0, max(1, int(np.searchsorted(log.scheduled_ns, until * 1e9))))
         self.spent.load_s += float(min(until, duration_s))
         self._last = measurement_of(log, rate_per_s)
         if self.power_w is not None:
@@ -136,24 +113,22 @@ class SimulatedBench:
 
     def saturate(self, concurrency, duration_s, seed) -> ClosedLoop:
         config = self.loaded[-1]
-        largest = max(config.max_batch_size, 1) if config.dynamic_batching else 1
+        noise = np.roll(self.noise, seed % len(self.noise))
+        pauses_s = np.random.default_rng(seed).uniform(*PAUSE_S, 4093)
         sent, done, executions = closed_loop(
-            concurrency,
-            duration_s,
-            max_batch_size=largest,
-            instances=config.instance_count,
-            service_s=lambda size: self.service_s(config, size),
+            concurrency, duration_s, service_s=self._table_s(config), noise=noise, pauses_s=pauses_s
         )
         self.spent.load_s += float(done.max())
+        sizes, taken_s = (np.array(column) for column in zip(*executions, strict=True))
         batches = tuple(
             BatchTimings(
-                batch_size=size,
-                executions=executions.count(size),
+                batch_size=int(size),
+                executions=int(np.sum(sizes == size)),
                 input_ms=0.0,
-                infer_ms=1e3 * self.service_s(config, size),
+                infer_ms=1e3 * float(taken_s[sizes == size].mean()),
                 output_ms=0.0,
             )
-            for size in sorted(set(executions))
+            for size in np.unique(sizes)
         )
         return ClosedLoop(concurrency=concurrency, log=log_of(sent, done), batches=batches)
 
@@ -163,13 +138,17 @@ class SimulatedBench:
     def last_measurement(self) -> MeasurementRecord | None:
         return self._last
 
+    def _table_s(self, config: ServingConfig) -> np.ndarray:
+        return service_table_s(config, self.service_s, self.contention)
+
     def _overloaded_at(self, log: RequestLog, rate_per_s: float, duration_s: float) -> tuple[bool, float]:
-        times = np.arange(0.5, duration_s, 0.5)
-        waiting = np.array([np.sum((log.scheduled_ns < t * 1e9) & (log.done_ns > t * 1e9)) for t in times])
-        over = waiting > 3 * rate_per_s * self.limit_ms / 1000 + 10
-        for index in range(2, len(times)):
-            if over[index - 2 : index + 1].all() and waiting[index] > waiting[index - 2]:
-                return True, float(times[index])
+        times_ns = np.arange(0.05, duration_s, 0.05) * 1e9
+        in_flight = np.searchsorted(log.scheduled_ns, times_ns)
+        in_flight -= np.searchsorted(np.sort(log.done_ns), times_ns, side="right")
+        rule = BacklogRule(rate_per_s=rate_per_s, limit_ms=self.limit_ms)
+        for time_ns, count in zip(times_ns.tolist(), in_flight.tolist(), strict=True):
+            if rule.overloaded(round(time_ns), count):
+                return True, time_ns / 1e9
         return False, duration_s
 
 
@@ -183,14 +162,19 @@ def log_of(arrivals_s: np.ndarray, done_s: np.ndarray) -> RequestLog:
     )
 
 
-def log_before(log: RequestLog, time_s: float) -> RequestLog:
-    keep = log.scheduled_ns < time_s * 1e9
-    keep &= log.done_ns < time_s * 1e9
+def log_at(log: RequestLog, time_s: float, *, late_after_ms: float) -> RequestLog:
+    """What is known of a run while it goes on, as `loadgen.shared_log.GrowingLog` has it: the requests until the
+    first that is in flight and not yet late; one that is late already counts as unfinished."""
+    now_ns = round(time_s * 1e9)
+    due = int(np.searchsorted(log.scheduled_ns, now_ns))
+    in_flight = log.done_ns[:due] > now_ns
+    young = np.flatnonzero(in_flight & (log.scheduled_ns[:due] >= now_ns - late_after_ms * 1e6))
+    end = int(young[0]) if len(young) else due
     return RequestLog(
-        scheduled_ns=log.scheduled_ns[keep],
-        sent_ns=log.sent_ns[keep],
-        done_ns=log.done_ns[keep],
-        outcome=log.outcome[keep],
+        scheduled_ns=log.scheduled_ns[:end],
+        sent_ns=log.sent_ns[:end],
+        done_ns=np.minimum(log.done_ns[:end], now_ns),
+        outcome=np.where(in_flight[:end], np.uint8(UNFINISHED), log.outcome[:end]),
     )
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from simulated_bench import batched_queue
+from plain_queue import batched_queue
 
 from search.predict import Promise, rate_at_limit, rates_at_limit, sharpness, unit_arrivals, variance_inflation
 from search.simulator import SimulatedServer, simulate
@@ -63,11 +63,11 @@ def test_a_batch_of_all_that_wait_is_the_bulk_queue():
 def test_without_delay_it_is_the_plain_pull_of_what_waits(max_batch, instances, rate_per_s):
     arrivals_s = unit_arrivals(5, requests=20_000) / rate_per_s
     column = 0.006 + 0.0007 * np.arange(max_batch + 1)
-    server = SimulatedServer(service_s=np.repeat(column[:, None], instances + 1, axis=1))
-    pulled = batched_queue(
-        arrivals_s, max_batch_size=max_batch, instances=instances, service_s=lambda size: float(column[size])
+    service_s = np.repeat(column[:, None], instances + 1, axis=1)
+    pulled = batched_queue(arrivals_s, service_s=service_s)
+    assert np.allclose(
+        simulate(SimulatedServer(service_s=service_s), arrivals_s).latency_s, pulled - arrivals_s, atol=1e-9
     )
-    assert np.allclose(simulate(server, arrivals_s).latency_s, pulled - arrivals_s, atol=1e-9)
 
 
 def test_a_higher_rate_breaks_the_limit_more_often():
