@@ -49,11 +49,11 @@ def service_table_s(
 
 @dataclass
 class SimulatedBench:
-    """`service_s` is the time of a batch where one instance is busy, `contention` the factor on it where more are,
-    and `noise` are factors by which executions differ.
+    """`service_s` is the time of a batch where one instance is busy, `contention` the factor on it for several.
 
-    `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what the server
-    takes with it, `power_w` to the power of a GPU under any load."""
+    `noise` are factors by which executions differ.
+    `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what the
+    server takes with it, `power_w` to the power of a GPU under any load."""
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
     contention: Callable[[ServingConfig, int], float] = alone
