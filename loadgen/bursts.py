@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.times import Times, sums_between
+
 LEAST_BLOCKS = 8
 _BLOCK_S = 0.1
 _REQUESTS_PER_BLOCK = 20
@@ -35,9 +37,7 @@ class Bursts:
     size_to_break: float
 
 
-def bursts(
-    scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], *, limit_ns: int, start_ns: int
-) -> Bursts | None:
+def bursts(scheduled_ns: NDArray[np.int64], latency: Times, *, limit_ns: int, start_ns: int) -> Bursts | None:
     """The bursts in which requests exceed `limit_ns`, from requests in the order of their schedule, shape (n,).
 
     Few runs see enough violations to tell. But a queue leaves a high level much as it leaves a lower one, so
@@ -58,8 +58,8 @@ def bursts(
         return None
     edges = np.searchsorted(scheduled_ns, start_ns + np.arange(blocks + 1) * block_ns)
     counts = np.diff(edges)
-    levels = _levels(latency_ns[edges[0] : edges[-1]], limit_ns)
-    slower = np.stack([sums_between((latency_ns > level).view(np.uint8), edges) for level in levels])
+    levels = _levels(latency.between(int(edges[0]), int(edges[-1])), limit_ns)
+    slower = np.stack([sums_between(latency.over(level).view(np.uint8), edges) for level in levels])
     return _bursts(counts, slower, n / span_ns * 1e9, limit_ns)
 
 
@@ -90,18 +90,8 @@ def least_burst(rate_per_s: float, limit_ms: float) -> float:
     return rate_per_s * limit_ms / 4000
 
 
-def sums_between(values: NDArray[np.int64] | NDArray[np.uint8], edges: NDArray[np.intp]) -> NDArray[np.int64]:
-    """The sum of the values from each edge to the next, 0 where there are none; takes no memory for the values."""
-    sums = np.zeros(len(edges) - 1, np.int64)
-    filled = edges[1:] > edges[:-1]
-    if filled.any():
-        sums[filled] = np.add.reduceat(values[: edges[-1]], edges[:-1][filled], dtype=np.int64)
-    return sums
-
-
-def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:
-    sample = latency_ns[:: max(1, len(latency_ns) // _SAMPLE)]
-    levels = np.quantile(sample, [1 - share for share in _LEVELS])
+def _levels(latency: Times, limit_ns: int) -> list[float]:
+    levels = np.quantile(latency.sample(_SAMPLE), [1 - share for share in _LEVELS])
     return [limit_ns, *(level for level in levels if limit_ns / 4 <= level < limit_ns)]
 
 

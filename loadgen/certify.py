@@ -10,18 +10,16 @@ import numpy as np
 
 from loadgen.bursts import Bursts, bursts
 from loadgen.evidence import fewest_violations, most_violations, requests_needed, share_at_least, share_at_most
+from loadgen.measurement import FAILED_NS
 from loadgen.warmup import Steady, steady_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
     from loadgen.measurement import RequestLog
+    from loadgen.times import Times
 
 Answer = Literal["kept", "broken", "undecided"]
-
-_FAILED_NS = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +102,7 @@ def certify(
     """
     promise = Promise(limit_ms=limit_ms, quantile=quantile, confidence=confidence)
     steady = steady_state(log, limit_ms=limit_ms, warmup_s=warmup_s)
-    latency_ns = log.latency_ns
-    latency_ns[log.failed] = _FAILED_NS
-    return verdict_of_steady(steady, lambda start_ns: _judge(promise, log.scheduled_ns, latency_ns, start_ns))
+    return verdict_of_steady(steady, lambda start_ns: _judge(promise, log, start_ns))
 
 
 def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdict:
@@ -132,19 +128,17 @@ def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdic
     return verdict
 
 
-def _judge(
-    promise: Promise, scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], start_ns: int
-) -> Verdict:
+def _judge(promise: Promise, log: RequestLog, start_ns: int) -> Verdict:
     """The verdict on the requests that were due from `start_ns` on, as if they were stationary."""
-    first = int(np.searchsorted(scheduled_ns, start_ns))
-    scheduled_ns, latency_ns = scheduled_ns[first:], latency_ns[first:]
+    first = int(np.searchsorted(log.scheduled_ns, start_ns))
+    latency = log.latency_failures_last.between(first, len(log))
     return verdict_of_counts(
         promise,
-        n=len(latency_ns),
-        violations=int(np.count_nonzero(latency_ns > promise.limit_ns)),
-        found=bursts(scheduled_ns, latency_ns, limit_ns=promise.limit_ns, start_ns=start_ns),
+        n=len(latency),
+        violations=int(np.count_nonzero(latency.over(promise.limit_ns))),
+        found=bursts(log.scheduled_ns[first:], latency, limit_ns=promise.limit_ns, start_ns=start_ns),
         start_ns=start_ns,
-        order_statistics_ms=lambda thresholds: _order_statistics_ms(latency_ns, promise.quantile, thresholds),
+        order_statistics_ms=lambda thresholds: _order_statistics_ms(latency, promise.quantile, thresholds),
     )
 
 
@@ -221,13 +215,12 @@ def _answer(
 
 
 def _order_statistics_ms(
-    latency_ns: NDArray[np.int64], quantile: float, thresholds: tuple[int, int]
+    latency: Times, quantile: float, thresholds: tuple[int, int]
 ) -> tuple[float, float, float]:
     """The quantile and its upper and lower bound: limits below and above which the answer would be different."""
-    n, (most, fewest) = len(latency_ns), thresholds
+    n, (most, fewest) = len(latency), thresholds
     if n == 0:
         return math.nan, math.inf, 0.0
     ranks = [max(0, math.ceil(quantile * n) - 1), n - 1 - max(most, 0), max(n - fewest, 0)]
-    ordered = np.partition(latency_ns, sorted(set(ranks)))
-    point, upper, lower = (math.inf if ordered[rank] == _FAILED_NS else ordered[rank] / 1e6 for rank in ranks)
-    return float(point), float(upper) if most >= 0 else math.inf, float(lower) if fewest <= n else 0.0
+    point, upper, lower = (math.inf if time == FAILED_NS else time / 1e6 for time in latency.at_ranks(ranks))
+    return point, upper if most >= 0 else math.inf, lower if fewest <= n else 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.certify import Verdict, certify
 from loadgen.certify_tally import certify_failures, certify_tally, quantile_bounds_ms
 from loadgen.evidence import fewest_violations, most_violations, requests_needed
-from loadgen.measurement import RequestLog, percentiles_ns
+from loadgen.measurement import FAILED_NS, RequestLog
 from loadgen.reports.record import CheckRecord
 from loadgen.reports.words import percent
 
@@ -126,9 +126,8 @@ def p99_bounds_ms(log: RequestLog, confidence: float) -> tuple[float | None, flo
     """Bounds of p99 whatever the limit, so that runs with different limits compare; None where there is none."""
     if not len(log):
         return None, None
-    latency = np.where(log.failed, np.iinfo(np.int64).max, log.latency_ns)
-    (p99_ns,) = percentiles_ns(latency, (0.99,))
-    if p99_ns == np.iinfo(np.int64).max:
+    (p99_ns,) = log.latency_failures_last.percentiles_ns((0.99,))
+    if p99_ns == FAILED_NS:
         return None, None
     verdict = certify(log, limit_ms=max(1e-3, p99_ns / _NS_PER_MS), quantile=0.99, confidence=confidence)
     return _known(verdict.latency_lower_ms) or None, _known(verdict.latency_upper_ms)

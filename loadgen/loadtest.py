@@ -186,7 +186,7 @@ def _figures(order: Order, run: LoadRun | None) -> _Figures:
         least_ns = tally.latency.least_ns if len(tally) else None
     else:
         bounds_ms = p99_bounds_ms(log, confidence)
-        least_ns = int(log.latency_ns.min()) if len(log) else None
+        least_ns = log.latency.least_ns if len(log) else None
     return {
         "measurement": measurement_record(
             run.measurement,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from loadgen.outcomes import outcome_name
+from loadgen.times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from loadgen.server_stats import ServerTimings
 
 _NS_PER_MS = 1e6
+
+FAILED_NS: int = np.iinfo(np.int64).max
+"""Stands for the latency of a failed request where failures come last."""
 
 PercentilesFrom = Literal["every request", "histogram"]
 """Exact, or from HdrHistogram where the run was too long to keep every time: then too high by 0.1 % at most."""
@@ -68,13 +72,38 @@ class RequestLog:
         np.maximum(latency, timeout_ns, out=latency, where=self.failed)
         return latency
 
+    @property
+    def latency(self) -> Times:
+        """`latency_ns` of a log that may be long."""
+        return Times(len(self), lambda rows: self.part(rows).latency_ns)
+
+    @property
+    def latency_failures_last(self) -> Times:
+        """The same with `FAILED_NS` for every failed request."""
+
+        def of(rows: slice) -> NDArray[np.int64]:
+            part = self.part(rows)
+            latency_ns = part.latency_ns
+            latency_ns[part.failed] = FAILED_NS
+            return latency_ns
+
+        return Times(len(self), of)
+
+    def latency_charged(self, timeout_ns: int) -> Times:
+        """`latency_charged_ns` of a log that may be long."""
+        return Times(len(self), lambda rows: self.part(rows).latency_charged_ns(timeout_ns))
+
     def rows(self, start: int, stop: int) -> RequestLog:
         """The requests start..stop-1 of the schedule, as views."""
+        return self.part(slice(start, stop))
+
+    def part(self, rows: slice) -> RequestLog:
+        """The requests of these rows, as views."""
         return RequestLog(
-            scheduled_ns=self.scheduled_ns[start:stop],
-            sent_ns=self.sent_ns[start:stop],
-            done_ns=self.done_ns[start:stop],
-            outcome=self.outcome[start:stop],
+            scheduled_ns=self.scheduled_ns[rows],
+            sent_ns=self.sent_ns[rows],
+            done_ns=self.done_ns[rows],
+            outcome=self.outcome[rows],
         )
 
     def between(self, start_s: float, end_s: float) -> RequestLog:

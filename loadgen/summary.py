@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Protocol, Required, TypedDict, Unpack
 
 import numpy as np
 
-from loadgen.measurement import ClientUse, Measurement, errors_by_kind, percentiles_ns
+from loadgen.measurement import ClientUse, Measurement, errors_by_kind
 from loadgen.outcomes import CLIENT_LIMIT, outcome_name
 from loadgen.plan import ClosedLoopPlan, LoadPlan
+from loadgen.times import Times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
 
     from loadgen.gpu import GpuUse
     from loadgen.measurement import PercentilesFrom, RequestLog
@@ -27,7 +26,7 @@ _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
-class Times(Protocol):
+class Distribution(Protocol):
     """Times in ns, kept one by one or counted."""
 
     def __len__(self) -> int: ...
@@ -89,9 +88,9 @@ def measurement_of(
     return _measurement(
         plan,
         n=len(log),
-        latency=_in_ms(_EveryTime(log.latency_charged_ns(timeout_ns))),
-        lag=_in_ms(_EveryTime(_own_lag_ns(log, plan)), (0.5, 0.99)),
-        service_p99_ms=_in_ms(_EveryTime(log.service_ns), (0.99,))[0],
+        latency=_in_ms(log.latency_charged(timeout_ns)),
+        lag=_in_ms(_own_lag(log, plan), (0.5, 0.99)),
+        service_p99_ms=_in_ms(Times(len(log), lambda rows: log.part(rows).service_ns), (0.99,))[0],
         last_sent_s=float(log.sent_ns.max()) / 1e9 if len(log) else 0.0,
         errors=errors_by_kind(log),
         percentiles_from="every request",
@@ -186,40 +185,19 @@ def _problems(
     return found
 
 
-class _EveryTime:
-    """See `Times`. Reorders the times."""
-
-    def __init__(self, times_ns: NDArray[np.int64]) -> None:
-        self._times_ns = times_ns
-
-    def __len__(self) -> int:
-        return len(self._times_ns)
-
-    def percentiles_ns(self, quantiles: Iterable[float]) -> list[int]:
-        return percentiles_ns(self._times_ns, quantiles)
-
-    @property
-    def greatest_ns(self) -> int:
-        return int(self._times_ns.max())
-
-    @property
-    def mean_ns(self) -> float:
-        return float(self._times_ns.mean())
-
-
-def _in_ms(times: Times, quantiles: tuple[float, ...] = _QUANTILES) -> list[float]:
+def _in_ms(times: Distribution, quantiles: tuple[float, ...] = _QUANTILES) -> list[float]:
     """The quantiles, then the maximum and the mean, in ms; NaN where there are no times."""
     if len(times) == 0:
         return [math.nan] * (len(quantiles) + 2)
     return [time / _NS_PER_MS for time in (*times.percentiles_ns(quantiles), times.greatest_ns, times.mean_ns)]
 
 
-def _own_lag_ns(log: RequestLog, plan: LoadPlan | ClosedLoopPlan) -> NDArray[np.int64]:
+def _own_lag(log: RequestLog, plan: LoadPlan | ClosedLoopPlan) -> Times:
     """The send lag of the requests that no cap held back: that of the others was asked for."""
-    lag = log.send_lag_ns
     if not isinstance(plan, LoadPlan) or plan.max_in_flight is None:
-        return lag
+        return Times(len(log), lambda rows: log.part(rows).send_lag_ns)
     ended = np.sort(log.done_ns)
     left = np.sort(log.sent_ns)
     in_flight = np.searchsorted(left, log.scheduled_ns, side="left") - np.searchsorted(ended, log.scheduled_ns)
-    return lag[in_flight < plan.max_in_flight]
+    own = log.send_lag_ns[in_flight < plan.max_in_flight]
+    return Times(len(own), lambda rows: own[rows])

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from loadgen.measurement import FAILED_NS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 
 _FIRST_BLOCK_NS = 100_000_000
 _MOST_BLOCKS = 2048
-FAILED_NS = np.iinfo(np.int64).max
 
 
 class TimeBlocks:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from loadgen.bursts import sums_between
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from loadgen.measurement import RequestLog
+    from loadgen.times import Times
 
 _BIN_NS = 50_000_000
 BINS_PER_BATCH = 5
@@ -48,10 +47,9 @@ def steady_state(log: RequestLog, *, limit_ms: float, warmup_s: float = 0.0) -> 
     first = int(np.searchsorted(log.scheduled_ns, earliest_ns))
     cut, stationary = 0, True
     if first < len(log.scheduled_ns):
-        latency_ns = log.rows(first, len(log)).latency_ns
-        cut, stationary = mser(_batch_means(log.scheduled_ns[first:], latency_ns, earliest_ns))
-        stationary &= not rising(latency_ns)
-        del latency_ns
+        latency = log.latency.between(first, len(log))
+        cut, stationary = mser(_batch_means(log.scheduled_ns[first:], latency, earliest_ns))
+        stationary &= not rising(latency.sample(_SAMPLE))
     end_ns = float(log.scheduled_ns[-1]) if len(log.scheduled_ns) else 0.0
     rate_per_s = len(log.scheduled_ns) / (end_ns / 1e9) if end_ns else 0.0
     backed_up, growing = backlog(log, limit_ms, rate_per_s)
@@ -69,9 +67,7 @@ def left_out_ns(limit_ms: float, warmup_s: float = 0.0) -> int:
     return round(max(1.0, 3e-3 * limit_ms, warmup_s) * 1e9)
 
 
-def _batch_means(
-    scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], start_ns: int
-) -> NDArray[np.float64]:
+def _batch_means(scheduled_ns: NDArray[np.int64], latency: Times, start_ns: int) -> NDArray[np.float64]:
     """Means of five consecutive mean latencies per 50 ms; an empty bin is as the one before it."""
     bins = int((scheduled_ns[-1] - start_ns) // _BIN_NS)
     bins -= bins % BINS_PER_BATCH
@@ -80,7 +76,7 @@ def _batch_means(
     edges = np.searchsorted(scheduled_ns, start_ns + np.arange(bins + 1) * _BIN_NS)
     counts = np.diff(edges)
     filled = np.maximum.accumulate(np.where(counts > 0, np.arange(bins), -1))
-    means = sums_between(latency_ns, edges) / np.maximum(counts, 1)
+    means = latency.sums_between(edges) / np.maximum(counts, 1)
     means = np.where(filled >= 0, means[filled], means[np.argmax(counts > 0)])
     batches: NDArray[np.float64] = means.reshape(-1, BINS_PER_BATCH).mean(axis=1)
     return batches

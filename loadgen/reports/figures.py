@@ -28,7 +28,7 @@ def curve_of(log: RequestLog, timeout_ns: int) -> CurveRecord | None:
     if not len(log):
         return None
     shares = _shares(len(log))
-    return _curve(shares, percentiles_ns(log.latency_charged_ns(timeout_ns), shares))
+    return _curve(shares, log.latency_charged(timeout_ns).percentiles_ns(shares))
 
 
 def curve_of_tally(tally: Tally) -> CurveRecord | None:

@@ -1,0 +1,153 @@
+"""The times of a long log, made a part at a time: all at once would take half as much memory as the log again."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+PART = 1 << 20
+"""Rows at a time: 8 MB."""
+
+_SAMPLE = 1 << 16
+_SPREAD = 5.0  # standard deviations of a rank in a random sample; where that is too few, another try is made
+
+
+class Times:
+    """`n` times in ns; `of(rows)` makes those of a slice of rows, which may have a step, as a new array."""
+
+    def __init__(self, n: int, of: Callable[[slice], NDArray[np.int64]], *, part: int = PART) -> None:
+        self._n = n
+        self._of = of
+        self._part = part
+
+    def __len__(self) -> int:
+        return self._n
+
+    def between(self, first: int, last: int) -> Times:
+        """The times of the rows from `first` to before `last`."""
+        return Times(
+            max(0, last - first),
+            lambda rows: self._of(slice(rows.start + first, rows.stop + first, rows.step)),
+            part=self._part,
+        )
+
+    def sample(self, about: int) -> NDArray[np.int64]:
+        """Every so many of the times, `about` of them or more."""
+        return self._of(slice(0, self._n, max(1, self._n // about)))
+
+    def over(self, level_ns: float) -> NDArray[np.bool_]:
+        """Which of the times are longer, shape (n,)."""
+        over = np.empty(self._n, np.bool_)
+        for start, times_ns in self._parts():
+            np.greater(times_ns, level_ns, out=over[start : start + len(times_ns)])
+        return over
+
+    def sums_between(self, edges: NDArray[np.intp]) -> NDArray[np.int64]:
+        """The sum of the times from each row in `edges` to the next, 0 where there are none."""
+        sums = np.zeros(len(edges) - 1, np.int64)
+        first = 0
+        while first < len(sums):
+            last = int(np.searchsorted(edges, edges[first] + self._part, side="right")) - 1
+            last = min(max(first + 1, last), len(sums))
+            times_ns = self._of(slice(int(edges[first]), int(edges[last])))
+            sums[first:last] = sums_between(times_ns, edges[first : last + 1] - edges[first])
+            first = last
+        return sums
+
+    @property
+    def greatest_ns(self) -> int:
+        """The longest."""
+        return max(int(times_ns.max()) for _, times_ns in self._parts())
+
+    @property
+    def least_ns(self) -> int:
+        """The shortest."""
+        return min(int(times_ns.min()) for _, times_ns in self._parts())
+
+    @property
+    def mean_ns(self) -> float:
+        """Their mean."""
+        return math.fsum(float(times_ns.mean()) * len(times_ns) for _, times_ns in self._parts()) / self._n
+
+    def percentiles_ns(self, quantiles: Iterable[float]) -> list[int]:
+        """Nearest-rank percentiles: the smallest time that at least the fraction q of all does not exceed."""
+        return self.at_ranks([max(0, math.ceil(quantile * self._n) - 1) for quantile in quantiles])
+
+    def at_ranks(self, ranks: Sequence[int]) -> list[int]:
+        """The times at these places of their ascending order, from 0 on. Exact."""
+        if self._n <= self._part:
+            ordered = np.partition(self._of(slice(0, self._n)), sorted(set(ranks)))
+            return [int(ordered[rank]) for rank in ranks]
+        sample = np.sort(self.sample(_SAMPLE))
+        found: dict[int, int] = {}
+        spread = _SPREAD
+        while missing := sorted({rank for rank in ranks if rank not in found}):
+            found |= self._found_near(missing, sample, spread)
+            spread *= 8
+        return [found[rank] for rank in ranks]
+
+    def _found_near(self, ranks: list[int], sample: NDArray[np.int64], spread: float) -> dict[int, int]:
+        """Those of the times that lie in the stretches where the sample has them; the sample is sorted."""
+        m = len(sample)
+        stretches = []
+        for rank in ranks:
+            at = rank / self._n * m
+            margin = spread * (math.sqrt(at * (m - at) / m) + 1)
+            low, high = math.floor(at - margin), math.ceil(at + margin)
+            least = int(sample[low]) if low >= 0 else np.iinfo(np.int64).min
+            most = int(sample[high]) if high < m else np.iinfo(np.int64).max
+            stretches.append(_Stretch(least, most))
+        for _, times_ns in self._parts():
+            for stretch in stretches:
+                stretch.add(times_ns)
+        answers = {rank: stretch.at_rank(rank) for rank, stretch in zip(ranks, stretches, strict=True)}
+        return {rank: time for rank, time in answers.items() if time is not None}
+
+    def _parts(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+        for start in range(0, self._n, self._part):
+            yield start, self._of(slice(start, min(start + self._part, self._n)))
+
+
+class _Stretch:
+    """The times from `least` to `most`: those in between are kept, the many that may equal an end are counted."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._least, self._most = least, most
+        self._below = self._at_least = self._at_most = 0
+        self._between: list[NDArray[np.int64]] = []
+
+    def add(self, times_ns: NDArray[np.int64]) -> None:
+        self._below += int(np.count_nonzero(times_ns < self._least))
+        self._at_least += int(np.count_nonzero(times_ns == self._least))
+        if self._most > self._least:
+            self._at_most += int(np.count_nonzero(times_ns == self._most))
+            self._between.append(times_ns[(times_ns > self._least) & (times_ns < self._most)])
+
+    def at_rank(self, rank: int) -> int | None:
+        """The time at this place of all times; None where it is not in the stretch."""
+        place = rank - self._below
+        if place < 0:
+            return None
+        if place < self._at_least:
+            return self._least
+        place -= self._at_least
+        between = np.concatenate(self._between) if self._between else np.zeros(0, np.int64)
+        if place < len(between):
+            return int(np.partition(between, place)[place])
+        return self._most if place < len(between) + self._at_most else None
+
+
+def sums_between(values: NDArray[np.int64] | NDArray[np.uint8], edges: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The sum of the values from each edge to the next, 0 where there are none; takes no memory for the values."""
+    sums = np.zeros(len(edges) - 1, np.int64)
+    filled = edges[1:] > edges[:-1]
+    if filled.any():
+        sums[filled] = np.add.reduceat(values[: edges[-1]], edges[:-1][filled], dtype=np.int64)
+    return sums
