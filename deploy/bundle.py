@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from deploy.plan import plan_for
 from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
+from deploy.smoke import TRACE_FILE, smoke_trace
 from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
 from model_repo.layout import VERSION, place, replace_folder, runtime_files, writing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
     from deploy.plan import BundleOptions, Plan
@@ -40,13 +41,17 @@ def bundle_from_recommendation(
     options: BundleOptions | None = None,
     targets: Collection[Target] = TARGETS,
     loadtest_image: str | None = None,
+    trace: str | None = None,
 ) -> Bundle:
     """The bundle for a recommendation: pure, and the same for equal arguments. Raises BundleRefused.
 
+    `trace` is the text of the recorded arrivals, where the recommendation is about such.
     `config` is the winner's configuration with its engine's files.
     """
     plan = plan_for(found, config, options)
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
+    if plan.smoke.trace and trace is not None:
+        texts |= {f"{folder}/{TRACE_FILE}": smoke_trace(trace) for folder in _smoke_folders(targets)}
     copies: dict[str, Path] = {}
     for root, runtime in _repositories(config).items():
         folder = f"{root}/{config.engine.model_name}"
@@ -81,6 +86,15 @@ def write_bundle(bundle: Bundle, folder: Path) -> Path:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def _smoke_folders(targets: Collection[Target]) -> Iterator[str]:
+    """Where a smoke test runs from."""
+    if "compose" in targets:
+        yield "compose"
+    if "kubernetes" in targets:
+        yield "kubernetes/smoke"
+        yield "kubernetes/components/argo-rollouts"
 
 
 def _repositories(config: ServingConfig) -> dict[str, Runtime]:

@@ -124,7 +124,9 @@ class Plan:
         """What a million inferences cost at the usual rate with the fewest replicas: the dearest planned hour."""
         scaling = self.scaling
         per_hour = self.found.cost.price.usd_per_hour * scaling.min_replicas
-        return cost_per_million_inferences_usd(per_hour, scaling.traffic.rate_per_s)
+        return cost_per_million_inferences_usd(
+            per_hour, self.found.demand.rows_per_request * scaling.traffic.rate_per_s
+        )
 
 
 def plan_for(found: RecommendationRecord, config: ServingConfig, options: BundleOptions | None = None) -> Plan:

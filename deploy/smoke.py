@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from loadgen.order import LatencyLimit
     from model_repo.spec import ServingConfig
+    from search.demand import DemandRecord
     from search.records import RecommendationRecord
 
 LEAST_S = 30
 LONGER = 3.0
 """How much longer than the run's own confirmation: some violations by bad luck need more requests to decide."""
+
+TRACE_FILE, TRACE_FOLDER = "trace.txt", "/etc/loadtest"
+MOST_TRACE_BYTES = 900_000
+"""Of a trace in the bundle: a ConfigMap holds 1 MiB."""
 
 HEAD_START_S = 60
 """What a job may take besides the load: pulling its image, preparing payloads, warming up."""
@@ -28,6 +33,8 @@ class Smoke:
     limits: tuple[LatencyLimit, ...]
     duration_s: int
     shapes: tuple[str, ...]  # `NAME:D1,D2`, for dimensions that the model leaves open
+    traffic: tuple[str, ...] = ()  # options that say how requests come in and how much each carries
+    trace: bool = False  # whether it plays `TRACE_FILE`
 
     def arguments(self, url: str) -> list[str]:
         """The command line after `loadtest`."""
@@ -38,6 +45,7 @@ class Smoke:
             *(limit.option for limit in self.limits),
             f"--duration={self.duration_s}s",
             *(f"--shape={shape}" for shape in self.shapes),
+            *self.traffic,
             "--fail-fast",
             "--yes",
         ]
@@ -57,13 +65,34 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         for spec in config.engine.inputs
         if -1 in spec.shape and spec.concrete_shape is not None
     )
+    demand = found.demand
     return Smoke(
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
         limits=found.slo.limits,
         duration_s=max(LEAST_S, 5 * math.ceil(LONGER * certificate.seconds / 5)),
         shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
+        traffic=traffic_options(demand, trace=f"{TRACE_FOLDER}/{TRACE_FILE}"),
+        trace=demand.trace is not None,
     )
+
+
+def traffic_options(demand: DemandRecord, *, trace: str) -> tuple[str, ...]:
+    """The traffic of a promise as options of `loadtest`, which finds the trace, if there is one, at `trace`."""
+    options = []
+    if demand.trace is not None:
+        options.append(f"--trace={trace}")
+    elif demand.arrivals != "poisson":
+        options.append(f"--arrivals={demand.arrivals}")
+    if demand.rows_per_request > 1:
+        options.append(f"--batch-size={demand.rows_per_request}")
+    return tuple(options)
+
+
+def smoke_trace(text: str) -> str:
+    """As much of a trace as a ConfigMap holds: its first lines."""
+    kept = text[:MOST_TRACE_BYTES]
+    return kept if kept == text else kept[: kept.rfind("\n") + 1]
 
 
 def quantile_name(quantile: float) -> str:

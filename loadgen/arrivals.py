@@ -177,8 +177,10 @@ def _repeated_rates(plan: LoadPlan) -> tuple[NDArray[np.float64], NDArray[np.flo
 def _trace_s(plan: LoadPlan) -> Iterator[NDArray[np.float64]]:
     """The recorded times from 0 on, faster or slower to meet the plan's rate, repeated to fill its duration."""
     speed = plan.rate_per_s / recorded_rate_per_s(plan.arrivals)
-    once = (np.asarray(plan.arrivals.times_s) - plan.arrivals.times_s[0]) / speed
     length_s = recorded_duration_s(plan.arrivals) / speed
+    once = (np.asarray(plan.arrivals.times_s) - plan.arrivals.times_s[0]) / speed - plan.arrivals.start * length_s
+    passed = int(np.searchsorted(once, 0.0))  # before the start: they come at the end of a turn
+    once = np.concatenate([once[passed:], once[:passed] + length_s])
     turns = max(1, int(np.ceil(plan.duration_s / length_s)))
     at_once = max(1, PIECE // len(once))
     for turn in range(0, turns, at_once):

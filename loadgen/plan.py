@@ -31,7 +31,8 @@ class Arrivals:
     - `ramp`: Poisson, the rate goes linearly from `levels[0]` to `levels[1]` times the plan's rate
     - `steps`: Poisson, equally long steps at `levels` times the plan's rate
     - `spike`: Poisson, `levels[0]` times the plan's rate from `start` to `end` (fractions of the duration)
-    - `trace`: the recorded `times_s`, at such a speed that their mean rate is the plan's
+    - `trace`: the recorded `times_s` from the fraction `start` of them on, round and round, at such a speed that
+      their mean rate is the plan's
     - `rates`: Poisson, the rate over time in `times_s` and `levels` (requests/s from that time on), stretched
       in height so that their mean is the plan's rate
     """
@@ -57,6 +58,8 @@ class Arrivals:
             )
         if self.kind in ("trace", "rates"):
             self._check_times()
+        if self.kind == "trace" and not 0 <= self.start < 1:
+            raise PlanError(f"a trace cannot start at {self.start} of itself.\nUse 0 <= start < 1.")
 
     def _check_levels(self) -> None:
         needed = {"ramp": 2, "spike": 1}.get(self.kind)

@@ -27,10 +27,7 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
     sample being {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. Samples that do
     not fill a last batch begin again with the first.
     """
-    try:
-        samples = _from_npz(path) if path.suffix == ".npz" else _from_json(path)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise PayloadError(f"{path} holds no samples ({error}).\nGive an .npz or a JSON file.") from error
+    samples = _samples(path)
     if not samples:
         raise PayloadError(f"{path} is empty.\nGive at least one sample.")
     tensors = [
@@ -49,6 +46,20 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
             f"the samples of {path} differ in shape, so {size} of them make no batch.\n"
             "Use batch size 1, or pad them."
         ) from error
+
+
+def shapes_in_file(path: Path) -> set[tuple[tuple[str, tuple[int, ...]], ...]]:
+    """The different shapes of a file's samples: pairs of input and shape, by name. Raises PayloadError."""
+    return {
+        tuple(sorted((name, np.shape(values)) for name, values in sample.items())) for sample in _samples(path)
+    }
+
+
+def _samples(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        raise PayloadError(f"{path} holds no samples ({error}).\nGive an .npz or a JSON file.") from error
 
 
 def _from_npz(path: Path) -> list[Mapping[str, Any]]:

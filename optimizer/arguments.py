@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, get_args
 
 from loadgen.units import duration_ms, shape_from_text
 from optimizer.config import OptimizeConfig, ServerKind, saved_config
+from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
 from optimizer.limits import latency_limits, memory_bytes
 from optimizer.model_source import source_from_text, stem_of
@@ -48,6 +49,9 @@ def config_from_arguments(
     accuracy: str = "strict",
     io_precision: str = "keep",
     max_send_lag: str | None = None,
+    arrivals: str | None = None,
+    trace: Path | None = None,
+    client_batch: int = 1,
     further_limits: Mapping[str, str | None] | None = None,
     max_memory: str | None = None,
     objective: str = "cost",
@@ -78,7 +82,7 @@ def config_from_arguments(
         raise BadInput(
             f"--price-term {price_term} is no way to buy a machine.", f"Choose one of {', '.join(TERMS)}."
         )
-    for option, path in (("--input-data", input_data), ("--price-file", price_file)):
+    for option, path in (("--input-data", input_data), ("--price-file", price_file), ("--trace", trace)):
         if path is not None and not path.is_file():
             raise BadInput(f"{option} {path} is not a file.", "Check the path.")
     config = OptimizeConfig.model_validate(
@@ -113,6 +117,7 @@ def config_from_arguments(
             "calibration_data": calibration_data and calibration_data.absolute(),
             "accuracy": accuracy_rule(accuracy),
             "io_precision": io_precision,
+            **demand_fields(arrivals, trace, client_batch),
         }
     )
     return config, notes

@@ -52,9 +52,10 @@ def bundle_run(
     folder = run_dir / BUNDLE_FOLDER if output is None else output
     _refuse_foreign(folder)
     options = replace(options, tensorrt_version=_tensorrt_version(config))
+    trace = None if found.demand.trace is None else _read_trace(run_dir / found.demand.trace)
     with _explained():
         bundle = bundle_from_recommendation(
-            found, config, options=options, targets=targets, loadtest_image=loadtest_image
+            found, config, options=options, targets=targets, loadtest_image=loadtest_image, trace=trace
         )
         write_bundle(bundle, folder)
     return bundle
@@ -102,6 +103,15 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
         raise BadInput(
             f"The run's model repository is not whole: {error}.",
             f"Go on with the run, which writes it anew: optimize --resume {run_dir}",
+        ) from error
+
+
+def _read_trace(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"The run's trace {path} cannot be read: {error}.", "Put it back, or run optimize again."
         ) from error
 
 

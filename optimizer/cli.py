@@ -17,6 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+TRAFFIC = "Traffic"
 MODEL, LIMIT, SERVER, MONEY, RUN = "Model", "Limit", "Server", "Money", "Run"
 STORAGE_VARIABLE = "TRITUNE_STORAGE"
 
@@ -55,6 +56,25 @@ def optimize(
             metavar="FILE",
         ),
     ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="How requests come in: `poisson` (independent users), `constant`, or `gamma:cv=2` (bursts).",
+            rich_help_panel=TRAFFIC,
+            metavar="KIND",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Recorded arrivals, a time in seconds a line; played faster or slower to make each rate.",
+            rich_help_panel=TRAFFIC,
+            metavar="FILE",
+        ),
+    ] = None,
+    client_batch: Annotated[
+        int, typer.Option(help="Rows that every request carries.", rich_help_panel=TRAFFIC, metavar="N")
+    ] = 1,
     precisions: Annotated[
         str | None,
         typer.Option(
@@ -319,6 +339,9 @@ def optimize(
             calibration_data=calibration_data,
             accuracy=accuracy,
             io_precision=io_precision,
+            arrivals=arrivals,
+            trace=trace,
+            client_batch=client_batch,
         )
     from optimizer import session
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from optimizer.errors import BadInput
 from search.comparison import compare_runs
+from search.demand import traffic_text
 from search.run_files import read_recommendation
 
 if TYPE_CHECKING:
@@ -42,12 +43,23 @@ def read_baseline(directory: Path, slo: Slo) -> RecommendationRecord:
     return baseline
 
 
+def check_same_demand(baseline: RecommendationRecord, now: RecommendationRecord, *, name: str) -> None:
+    """Raises BadInput where the runs were measured with traffic of different kinds: their rates say nothing."""
+    if baseline.demand.text != now.demand.text:
+        raise BadInput(
+            f"The run in {name} was measured with {traffic_text(baseline.demand)}, the other one with "
+            f"{traffic_text(now.demand)}.",
+            "Compare runs under the same traffic.",
+        )
+
+
 def compare_directories(before: Path, now: Path, *, tolerance: float) -> RunComparisonRecord:
     """The run in `now` beside the one in `before`. Raises BadInput."""
     if not 0 <= tolerance < 1:
         raise BadInput(f"--tolerance {tolerance:g} is out of range.", "Give a share, such as 0.02 for 2 %.")
     later = read_recommendation(now)
     earlier = read_baseline(before, later.slo)
+    check_same_demand(earlier, later, name=str(before))
     return compare_runs(earlier, later, names=(str(before), str(now)), tolerance=tolerance)
 
 

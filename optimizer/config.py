@@ -44,6 +44,9 @@ class OptimizeConfig(BaseModel):
     input_data: Path | None = None
     objective: ObjectiveName = "cost"
     pareto: bool = False
+    arrivals: str = "poisson"
+    trace: Path | None = None  # instead of arrivals
+    client_batch: int = Field(default=1, ge=1)
     price_per_hour_usd: float | None = Field(default=None, gt=0)
     price_file: Path | None = None
     price_term: Term = "on-demand"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optimizer.errors import BadInput
+from search.demand import traffic_text
 from search.fleet import Option, RateTooHigh
 from search.fleet_day import TooManyPlans, cheapest_day, held_day
 from search.fleet_records import (
@@ -98,6 +99,12 @@ def _check_one_promise(found: Mapping[Path, RecommendationRecord]) -> None:
                 f"{path} is a run of {other.model.name} ({other.model.sha256[:12]}), {first_path} one of "
                 f"{first.model.name} ({first.model.sha256[:12]}): they cannot share traffic.",
                 "Give runs of one model file.",
+            )
+        if other.demand.text != first.demand.text:
+            raise BadInput(
+                f"{path} was measured with {traffic_text(other.demand)}, {first_path} with "
+                f"{traffic_text(first.demand)}.",
+                "Give runs under the same traffic.",
             )
         if other.slo.limits != first.slo.limits:
             raise BadInput(

@@ -17,6 +17,7 @@ from model_repo.layout import write_final_repository
 from model_repo.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server import serve
 from optimizer.bundling import bundle_run
+from optimizer.demand import demand_of, keep_trace
 from optimizer.errors import UserError
 from optimizer.model_source import label_of
 from optimizer.prepare import Prepared, prepare
@@ -81,7 +82,8 @@ def optimize(
     budget = Budget(total_s=config.time_budget_s)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
-    slo = config.slo
+    keep_trace(config)
+    slo, demand = config.slo, demand_of(config, batched=prepared.engines[0].batched)
     ledger = open_ledger(
         prepared.space, config.output, storage=config.storage, seed=config.seed, objective=config.aim
     )
@@ -89,19 +91,27 @@ def optimize(
         bench = TritonBench(
             server,
             generator,
-            payload=Payload(shapes=sample_shapes(prepared), data_file=config.input_data, seed=config.seed),
+            payload=payload_of(config, prepared),
             limit_ms=slo.limit_ms,
             timeout_s=request_timeout_s(slo),
             most_send_lag_ms=config.most_send_lag_ms,
+            demand=demand,
         )
         on_event(events.PhaseStarted(name="search", detail=f"{prepared.space.size()} configurations"))
         search = Search(
-            ledger=ledger, bench=bench, slo=slo, budget=budget, seed=config.seed, on_event=on_event, stop=stop
+            ledger=ledger,
+            bench=bench,
+            slo=slo,
+            budget=budget,
+            seed=config.seed,
+            demand=demand,
+            on_event=on_event,
+            stop=stop,
         )
         search.run()
         on_event(events.PhaseStarted(name="certify"))
         certified = certify_best(
-            ledger, bench, slo=slo, budget=budget, seed=config.seed, on_event=on_event, stop=stop
+            ledger, bench, slo=slo, budget=budget, seed=config.seed, demand=demand, on_event=on_event, stop=stop
         )
     if certified is None:
         raise explain_infeasible(ledger.trials, slo, config.aim)
@@ -142,6 +152,16 @@ def load_generator(prepared: Prepared) -> LoadGenerator:
     return LoadGenerator(processes=min(MOST_LOAD_PROCESSES, max(1, prepared.machine.logical_cores // 4)))
 
 
+def payload_of(config: OptimizeConfig, prepared: Prepared) -> Payload:
+    """What requests carry."""
+    return Payload(
+        batch_size=config.client_batch,
+        shapes=sample_shapes(prepared),
+        data_file=config.input_data,
+        seed=config.seed,
+    )
+
+
 def sample_shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:
     """The shapes that requests have, per input, for dimensions that the served model leaves open."""
     return {
@@ -180,6 +200,7 @@ def _recommendation(
         ),
         slo=slo,
         objective=ObjectiveRecord(name=config.aim.name, rate_per_s=config.aim.rate_per_s),
+        demand=bench.demand.record,
         winner=trial_to_record(winner),
         baseline=None if baseline is None else trial_to_record(baseline),
         gain=gain_over(winner, baseline) if config.objective != "latency" else None,
@@ -189,6 +210,7 @@ def _recommendation(
             baseline,
             rate_to_serve_per_s=config.rate_to_serve_per_s,
             peak_rate_per_s=config.peak_rate_per_s,
+            rows_per_request=config.client_batch,
         ),
         alternatives=alternatives_to(winner, ledger.trials, config.aim),
         reason=reason_for(winner, ledger.trials, config.aim, rate_to_serve_per_s=config.rate_to_serve_per_s),

@@ -95,7 +95,7 @@ def prepare(
         on_event=on_event,
     )
     limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
-    space = search_space(engines, limits, limit_ms=config.limit_ms)
+    space = search_space(engines, limits, limit_ms=config.limit_ms, rows_per_request=_rows(config, engines))
     return Prepared(
         source=model,
         batching=batching,
@@ -105,6 +105,10 @@ def prepare(
         space=space,
         accuracy=tuple(records),
     )
+
+
+def _rows(config: OptimizeConfig, engines: tuple[Engine, ...]) -> int:
+    return config.client_batch if all(engine.batched for engine in engines) else 1
 
 
 def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:

@@ -77,6 +77,7 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     if config.objective != "cost":
         at = "" if config.aim.rate_per_s is None else f" at {config.aim.rate_per_s:,.4g} requests/s a replica"
         table.add_row("objective", f"the lowest {config.objective}{at}")
+    table.add_row("traffic", _traffic(config))
     table.add_row("machine", f"{machine.cpu}, {machine.logical_cores} cores" + _gpus(prepared))
     table.add_row("price", f"{dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}")
     table.add_row("server", config.server)
@@ -88,6 +89,12 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     )
     table.add_row("output", str(config.output))
     return table
+
+
+def _traffic(config: OptimizeConfig) -> str:
+    arrivals = config.arrivals if config.trace is None else f"trace {config.trace.name}"
+    rows = config.client_batch
+    return f"{arrivals}, {rows} row{'s' if rows > 1 else ''} a request"
 
 
 def _gpus(prepared: Prepared) -> str:
@@ -102,6 +109,8 @@ def _headline(found: RecommendationRecord) -> Panel:
     lines = [
         f"[bold green]{certificate.rate_per_s:,.0f} requests/s[/bold green] within {promise}, {cost} per million"
     ]
+    if found.demand.text:
+        lines.append(escape(f"for {found.demand.text}"))
     beside = against_default(found)
     if beside is not None:
         lines.append(beside)

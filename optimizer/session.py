@@ -80,9 +80,10 @@ def _read_baseline(directory: Path, config: OptimizeConfig) -> RecommendationRec
 def _show_comparison(
     before: RecommendationRecord, now: RecommendationRecord, *, names: tuple[str, str], on_stderr: bool
 ) -> int:
-    from optimizer.comparing import TOLERANCE, comparison_view, exit_code_of
+    from optimizer.comparing import TOLERANCE, check_same_demand, comparison_view, exit_code_of
     from search.comparison import compare_runs
 
+    check_same_demand(before, now, name=names[0])
     comparison = compare_runs(before, now, names=names, tolerance=TOLERANCE)
     Console(stderr=on_stderr, highlight=False).print(comparison_view(comparison))
     return exit_code_of(comparison)

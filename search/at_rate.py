@@ -66,7 +66,7 @@ def tried_at_rate(
     seen = _seen(attempts, probe, rate_per_s)
     found = None
     if server is not None and not probe.problems:
-        found = verified(server, probe.log, promise_of(attempts.slo), seed=attempts.seed)
+        found = verified(server, probe.log, promise_of(attempts.slo), seed=attempts.seed, demand=attempts.demand)
     kept = _kept(seen)
     edge = _edge(found, rate_per_s, kept=kept)
     return Trial(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from search import events
 from search.at_rate import tried_at_rate
+from search.demand import Demand
 from search.evaluate import evaluate
 from search.space import knobs_of
 from search.words import knobs_text, memory_text
@@ -47,6 +48,7 @@ class Attempts:
     slo: Slo
     budget: Budget
     seed: int
+    demand: Demand = field(default_factory=Demand)
     on_event: events.OnEvent = events.ignore
     stop: Callable[[], bool] = lambda: False
 

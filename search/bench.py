@@ -48,11 +48,12 @@ class Bench(Protocol):
         ...
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
-        """Send Poisson load (see `loadgen.capacity.Measure`)."""
+        """Send load in the arrivals that the bench is about (see `loadgen.capacity.Measure`)."""
         ...
 
     def saturate(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
-        """Send a closed loop: so many users, who each wait for their answer (see `search.service_time`)."""
+        """Send a closed loop: so many users, who each wait for their answer; batch
+        sizes are in requests (see `search.service_time`)."""
         ...
 
     def last_measurement(self) -> MeasurementRecord | None:

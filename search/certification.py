@@ -12,14 +12,15 @@ from search import events
 from search.bench import BenchFailed
 from search.confirmable import LAST_RESORT_SHARE, first_share, least_s
 from search.confirmations import keep_attempt
+from search.demand import Demand
 from search.records import CertificateRecord, LimitCertificateRecord
-from search.space import default_config
 from search.words import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from loadgen.capacity import Probe, Watch
     from loadgen.certify import Verdict
     from loadgen.confirm import Attempt
     from search.bench import Bench
@@ -71,6 +72,7 @@ class Certifier:
     budget: Budget
     seed: int
     directory: Path
+    demand: Demand
     deadline_s: float
     on_event: events.OnEvent
     served_per_s: dict[int, float] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class Certifier:
                 self.on_event(events.Certified(trial=trial, rate_per_s=attempt.rate_per_s, certificate=None))
 
         confirmation = confirm(
-            self.bench.measure,
+            self._measure,
             rate_per_s / FIRST_SHARE,
             limit_ms=self.slo.limit_ms,
             quantile=self.slo.quantile,
@@ -128,6 +130,10 @@ class Certifier:
         )
         return certified
 
+    def _measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        patient = self.demand.to_the_end(watch, rate_per_s, duration_s)
+        return self.bench.measure(rate_per_s, duration_s, seed, patient)
+
     def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
         verdict = attempt.verdict
         before = trial.certificate.runs if trial.certificate is not None else 0
@@ -142,6 +148,7 @@ class Certifier:
             violations=verdict.violations,
             seconds=attempt.load_s,
             runs=before + 1,
+            caveat=self.demand.caveat(attempt.load_s * attempt.rate_per_s),
             also=tuple(_limit_certificate(other) for other in attempt.others),
         )
         return replace(
@@ -186,6 +193,7 @@ def certify_best(
     slo: Slo,
     budget: Budget,
     seed: int,
+    demand: Demand | None = None,
     on_event: events.OnEvent = events.ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> Certified | None:
@@ -203,6 +211,7 @@ def certify_best(
         budget=budget,
         seed=seed,
         directory=ledger.path.parent,
+        demand=demand or Demand(),
         deadline_s=deadline_s,
         on_event=on_event,
     )
@@ -211,7 +220,9 @@ def certify_best(
     winner = _winner(certifier, candidates, hurried=hurried, stop=stop)
     if winner is None:
         return None
-    baseline = next((trial for trial in ledger.trials if _is_baseline(trial)), None)
+    baseline = next(
+        (trial for trial in ledger.trials if trial.config == ledger.space.baseline(trial.config.engine)), None
+    )
     if baseline is not None and baseline.number == winner.number:
         return Certified(winner=winner, baseline=winner)
     if baseline is not None and baseline.state == "complete" and not stop():
@@ -337,8 +348,5 @@ def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
 
 def _with_caveat(trial: Trial, caveat: str) -> Trial:
     assert trial.certificate is not None
-    return replace(trial, certificate=trial.certificate.model_copy(update={"caveat": caveat}))
-
-
-def _is_baseline(trial: Trial) -> bool:
-    return trial.config == default_config(trial.config.engine)
+    both = "; ".join(filter(None, (trial.certificate.caveat, caveat)))
+    return replace(trial, certificate=trial.certificate.model_copy(update={"caveat": both}))

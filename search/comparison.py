@@ -96,7 +96,7 @@ def _p99_tells(before: TrialRecord, now: TrialRecord) -> bool:
 def _cost_bounds(found: RecommendationRecord, rates: Bounds | None) -> Bounds | None:
     if rates is None:
         return None
-    usd_per_million = found.cost.price.usd_per_hour / 3600 * 1e6
+    usd_per_million = found.cost.price.usd_per_hour / 3600 * 1e6 / found.demand.rows_per_request
     low, rate, high = rates
     return usd_per_million / high, usd_per_million / rate, usd_per_million / low if low > 0 else math.inf
 

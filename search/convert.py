@@ -89,7 +89,7 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
     )
 
 
-def measurement_to_record(seen: Measurement, rate_per_s: float) -> MeasurementRecord:
+def measurement_to_record(seen: Measurement, rate_per_s: float, *, rows_per_request: int = 1) -> MeasurementRecord:
     """The figures of a load run as they are written; what could not be measured becomes null."""
     server = seen.server
     network_ms = None if server is None else _known(seen.mean_ms - server.total_ms)
@@ -116,15 +116,15 @@ def measurement_to_record(seen: Measurement, rate_per_s: float) -> MeasurementRe
             mean_batch_size=server.mean_batch_size,
         ),
         network_and_client_ms=network_ms,
-        gpu=_gpu_record(seen),
+        gpu=_gpu_record(seen, rows_per_request),
         problems=tuple(seen.problems),
     )
 
 
-def _gpu_record(seen: Measurement) -> GpuRecord | None:
+def _gpu_record(seen: Measurement, rows_per_request: int) -> GpuRecord | None:
     if seen.gpu is None:
         return None
-    answered = seen.n - sum(seen.errors.values())
+    answered = rows_per_request * (seen.n - sum(seen.errors.values()))
     energy_j = seen.gpu.energy_j
     return GpuRecord(
         utilization=seen.gpu.utilization,

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from search.predict import promise_of, rates_at_limit, unit_arrivals
+from search.demand import Demand
+from search.predict import REQUESTS, promise_of, rates_at_limit
 from search.service_time import ServiceTimes
 from search.simulator import SimulatedServer, simulate
 from search.space import knobs_of
@@ -65,6 +66,7 @@ class Forecast:
     space: SearchSpace
     slo: Slo
     seed: int
+    demand: Demand = field(default_factory=Demand)
     threads: int = 1
     curves: dict[Kind, dict[int, ServiceCurve]] = field(default_factory=lambda: defaultdict(dict))
     _raw: dict[tuple[int | str, ...], tuple[Knobs, float]] = field(default_factory=dict)
@@ -90,7 +92,8 @@ class Forecast:
         kind, instances = self.kind_of(knobs_of(config)), config.instance_count
         known = self.curves[kind]
         times = ServiceTimes(curves=tuple(known[busy] for busy in sorted(known) if busy <= instances))
-        batch = max(config.max_batch_size, 1) if config.dynamic_batching else 1
+        requests = max(config.max_batch_size // self.demand.rows_per_request, 1)
+        batch = requests if config.dynamic_batching else 1
         return SimulatedServer(
             # With CUDA graphs, what was measured has been padded already.
             service_s=times.table(batch, instances),
@@ -107,7 +110,9 @@ class Forecast:
         if not new:
             return  # drawing the arrivals alone takes time
         servers = [self.server(self.space.config(knobs)) for knobs in new]
-        rates = rates_at_limit(servers, self.promise, unit_arrivals(self.seed), threads=self.threads)
+        rates = rates_at_limit(
+            servers, self.promise, self.demand.unit(self.seed, requests=REQUESTS), threads=self.threads
+        )
         for knobs, rate in zip(new, rates, strict=True):
             self._raw[_key(knobs)] = (knobs, rate)
 
@@ -141,7 +146,7 @@ class Forecast:
         """
         slower = self._raw[_key(prediction.knobs)][1] / prediction.rate_per_s
         server = self.server(self.space.config(prediction.knobs)).slowed(slower)
-        arrivals_s = unit_arrivals(self.seed, requests=REQUESTS_FOR_LATENCY) / rate_per_s
+        arrivals_s = self.demand.unit(self.seed, requests=REQUESTS_FOR_LATENCY) / rate_per_s
         latency_s = simulate(server, arrivals_s).latency_s[REQUESTS_FOR_LATENCY // 20 :]
         return 1e3 * float(np.quantile(latency_s, self.slo.quantile))
 

@@ -14,7 +14,7 @@ from search.bench import BenchFailed
 from search.forecast import Forecast, kinds_to_profile
 from search.profile_file import read_curves, write_curves
 from search.service_time import NotMeasured, measure_curve
-from search.space import default_config, knobs_of
+from search.space import knobs_of
 from search.trial import Trial
 from search.verification import Verification
 from search.why import PredictionRecord, WhyRecord, service_times_record
@@ -53,8 +53,12 @@ class Guided:
 
     def run(self) -> bool:
         """Whether it came to an end of its own; where it did not, predictions are missing or do not hold."""
+        if not self.attempts.demand.predictable:
+            text = "The samples differ in shape, which the simulator does not know: the search goes without it."
+            self.attempts.on_event(events.Note(text=text))
+            return False
         before = list(self.attempts.ledger.trials)  # of the run that is resumed
-        self._profile_all(first=knobs_of(default_config(self.attempts.ledger.space.engines[0])))
+        self._profile_all(first=knobs_of(self.attempts.ledger.space.baseline()))
         for trial in before:
             self._learn(trial)
         self.attempts.on_event(events.PhaseStarted(name="search", detail=self._simulated()))
@@ -106,7 +110,7 @@ class Guided:
                 curve = measure_curve(
                     attempts.bench.saturate,
                     instances=config.instance_count,
-                    max_batch_size=max(config.max_batch_size, 1),
+                    max_batch_size=max(config.max_batch_size // attempts.demand.rows_per_request, 1),
                     limit_s=attempts.slo.limit_ms / 1e3,
                     seed=attempts.seed,
                 )
@@ -226,7 +230,9 @@ class Guided:
         alone = [
             knobs
             for knobs in space.points()
-            if knobs["max_batch_size"] == 1 and self.forecast.profiled(knobs) and self.attempts.promising(knobs)
+            if knobs["max_batch_size"] == space.max_batch_sizes[0]
+            and self.forecast.profiled(knobs)
+            and self.attempts.promising(knobs)
         ]
         for knobs in sorted(alone, key=alone_s)[:FASTEST_INFEASIBLE]:
             asked = self.attempts.ledger.ask_for([knobs], wanted=self.attempts.promising)
@@ -240,5 +246,6 @@ def forecast_for(attempts: Attempts) -> Forecast:
         space=attempts.ledger.space,
         slo=attempts.slo,
         seed=attempts.seed,
+        demand=attempts.demand,
         threads=max(1, min(attempts.ledger.space.limits.cores, 8)),
     )

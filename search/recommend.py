@@ -39,8 +39,16 @@ def cost_of(
     *,
     rate_to_serve_per_s: float | None,
     peak_rate_per_s: float | None = None,
+    rows_per_request: int = 1,
 ) -> CostRecord:
-    """Money at the certified rates; replicas and their total where a rate to serve was given."""
+    """Money at the certified rates; replicas and their total where a rate to serve was given.
+
+    Every row of a request is an inference.
+    """
+
+    def million_usd(rate_per_s: float) -> float:
+        return cost_per_million_inferences_usd(price.usd_per_hour, rows_per_request * rate_per_s)
+
     assert winner.certificate is not None
     rate = winner.certificate.rate_per_s
     needed = None if rate_to_serve_per_s is None else replicas(rate_to_serve_per_s, rate)
@@ -54,23 +62,25 @@ def cost_of(
             term=price.term,
             other_terms_usd_per_hour=dict(price.other_terms_usd_per_hour),
         ),
-        cost_per_million_inferences_usd=cost_per_million_inferences_usd(price.usd_per_hour, rate),
-        baseline_cost_per_million_inferences_usd=None
-        if certified is None
-        else cost_per_million_inferences_usd(price.usd_per_hour, certified.rate_per_s),
+        cost_per_million_inferences_usd=million_usd(rate),
+        baseline_cost_per_million_inferences_usd=None if certified is None else million_usd(certified.rate_per_s),
         rate_to_serve_per_s=rate_to_serve_per_s,
         replicas=needed,
         total_usd_per_hour=None if needed is None else needed * price.usd_per_hour,
-        energy_kwh_per_million_inferences=energy_of(winner),
-        baseline_energy_kwh_per_million_inferences=None if baseline is None else energy_of(baseline),
+        energy_kwh_per_million_inferences=energy_of(winner, rows_per_request),
+        baseline_energy_kwh_per_million_inferences=None
+        if baseline is None
+        else energy_of(baseline, rows_per_request),
         peak_rate_per_s=peak_rate_per_s,
     )
 
 
-def energy_of(trial: Trial) -> float | None:
+def energy_of(trial: Trial, rows_per_request: int = 1) -> float | None:
     """kWh per million inferences while the certified rate was answered; None where power was not measured."""
     measured = trial.measurement
-    return None if trial.certificate is None or measured is None else energy_kwh_of(measured)
+    if trial.certificate is None or measured is None:
+        return None
+    return energy_kwh_of(measured, rows_per_request=rows_per_request)
 
 
 def alternatives_to(

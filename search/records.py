@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from loadgen.order import LatencyLimit
+from search.demand import DemandRecord
 from search.prices import Term
 from search.record import Record
 from search.why import WhyRecord
@@ -333,6 +334,7 @@ class RecommendationRecord(Record):
     model: ModelRecord
     slo: Slo
     objective: ObjectiveRecord = ObjectiveRecord()
+    demand: DemandRecord = Field(default=DemandRecord(), description="The traffic that it holds for.")
     winner: TrialRecord
     baseline: TrialRecord | None
     gain: float | None = Field(description="The winner's certified rate over the baseline's.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from search.space import default_config, knobs_of
+from search.space import knobs_of
 from search.why import WhyRecord
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Sampling:
     def _next(self) -> tuple[optuna.trial.Trial | None, WhyRecord]:
         ledger, wanted = self.attempts.ledger, self.attempts.promising
         space = ledger.space
-        baseline = [knobs_of(default_config(engine)) for engine in space.engines[:1]]
+        baseline = [knobs_of(space.baseline())]
         if (asked := ledger.ask_for(baseline, wanted=wanted)) is not None:
             return asked, WhyRecord(cause="baseline")
         if (asked := ledger.ask_for(self._landmarks(), wanted=wanted)) is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from loadgen.files import write_atomically
+from search.demand import DemandRecord
 from search.record import Record
-from search.records import Slo
+from search.records import ObjectiveRecord, Slo
 from search.space import MachineLimits, SearchSpace
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class SearchRecord(Record):
     cores: int
     memory_bytes: int
     slo: Slo
+    demand: DemandRecord = DemandRecord()
+    objective: ObjectiveRecord = ObjectiveRecord()
     seed: int
     time_budget_s: float
 
@@ -42,12 +45,13 @@ class SearchRecord(Record):
             intra_op_threads=self.intra_op_threads,
             max_queue_delays_us=self.max_queue_delays_us,
             limits=MachineLimits(cores=self.cores, memory_bytes=self.memory_bytes),
+            rows_per_request=self.demand.rows_per_request,
         )
 
 
 def write_search(directory: Path, search: Attempts) -> None:
     """Write what a search goes by."""
-    space = search.ledger.space
+    space, aim = search.ledger.space, search.ledger.objective
     record = SearchRecord(
         engines=tuple(str(label) for label in space.axes()["engine"]),
         max_batch_sizes=space.max_batch_sizes,
@@ -57,6 +61,8 @@ def write_search(directory: Path, search: Attempts) -> None:
         cores=space.limits.cores,
         memory_bytes=space.limits.memory_bytes,
         slo=search.slo,
+        demand=search.demand.record,
+        objective=ObjectiveRecord(name=aim.name, rate_per_s=aim.rate_per_s),
         seed=search.seed,
         time_budget_s=search.budget.total_s,
     )

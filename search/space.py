@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ class SearchSpace:
     intra_op_threads: tuple[int, ...]
     max_queue_delays_us: tuple[int, ...]
     limits: MachineLimits
+    rows_per_request: int = 1
 
     def axes(self) -> dict[str, tuple[int | str, ...]]:
         """Each knob's name and its values, in increasing order."""
@@ -68,7 +69,17 @@ class SearchSpace:
         # 0 gives every instance all the cores: two may overlap well, one is on the axis already, more only fight.
         if threads == 0 and len(self.intra_op_threads) > 1 and instances != 2:
             return False
-        return int(knobs["max_batch_size"]) > 1 or int(knobs["max_queue_delay_us"]) == 0
+        return int(knobs["max_batch_size"]) > self.rows_per_request or int(knobs["max_queue_delay_us"]) == 0
+
+    def baseline(self, engine: Engine | None = None) -> ServingConfig:
+        """What this search is compared with: `default_config` of an engine, of the first where none is named.
+
+        Requests that carry more rows than its largest batch would be refused, so it grows to one of them.
+        """
+        config = default_config(engine or self.engines[0])
+        if not config.engine.batched or config.max_batch_size >= self.rows_per_request:
+            return config
+        return replace(config, max_batch_size=self.rows_per_request)
 
     def points(self) -> Iterator[Knobs]:
         """Every legal combination."""
@@ -117,7 +128,7 @@ class SearchSpace:
         """The serving configuration at a point, legal or not."""
         engine = next(engine for engine in self.engines if engine_label(engine) == knobs["engine"])
         max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0
-        batching = max_batch_size > 1
+        batching = max_batch_size > self.rows_per_request
         graphs = int(knobs.get("cuda_graphs", 0)) and engine.device == "gpu"
         return ServingConfig(
             engine=engine,
@@ -164,8 +175,13 @@ def default_config(engine: Engine) -> ServingConfig:
     )
 
 
-def search_space(engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms: float) -> SearchSpace:
-    """The space for these engines on this machine: powers of two up to its cores, memory and the limit."""
+def search_space(
+    engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms: float, rows_per_request: int = 1
+) -> SearchSpace:
+    """The space for these engines on this machine: powers of two up to its cores, memory and the limit.
+
+    Batches are of whole requests: 1, 2, 4, ... of them, of `rows_per_request` each.
+    """
     batched = all(engine.batched for engine in engines)
     on_gpu = any(engine.device == "gpu" for engine in engines)
     model_bytes = max(sum(path.stat().st_size for _, path in engine.files) for engine in engines)
@@ -178,12 +194,18 @@ def search_space(engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms
     delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
     return SearchSpace(
         engines=engines,
-        max_batch_sizes=_powers_of_two(LARGEST_BATCH) if batched else (1,),
+        max_batch_sizes=_batch_sizes(rows_per_request) if batched else (1,),
         instance_counts=instances,
         intra_op_threads=threads,
         max_queue_delays_us=delays_us if batched else (0,),
         limits=limits,
+        rows_per_request=rows_per_request,
     )
+
+
+def _batch_sizes(rows_per_request: int) -> tuple[int, ...]:
+    largest = LARGEST_BATCH // rows_per_request
+    return tuple(rows_per_request * 2**exponent for exponent in range(largest.bit_length()))
 
 
 def _powers_of_two(largest: int) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from loadgen.capacity import Probe
@@ -13,6 +14,7 @@ from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
 from model_repo.errors import ServerError
 from search.bench import BenchFailed, Spent
 from search.convert import measurement_to_record
+from search.demand import Demand
 from search.service_time import ClosedLoop
 
 if TYPE_CHECKING:
@@ -42,11 +44,13 @@ class TritonBench:
         limit_ms: float,
         timeout_s: float,
         most_send_lag_ms: float | None = None,
+        demand: Demand | None = None,
     ) -> None:
         self.spent = Spent()
         self._server = server
         self._generator = generator
         self._payload = payload
+        self.demand = demand or Demand()
         self._limit_ms = limit_ms
         self._timeout_s = timeout_s
         self._most_send_lag_ms = most_send_lag_ms
@@ -71,26 +75,35 @@ class TritonBench:
             self._load_on_server(self._config)
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
-        """Send Poisson load at a rate; a server or a model that dies on the way is a failure."""
+        """Send load at a rate, in the run's arrivals; a server or a model that dies on the way is a failure."""
         plan = LoadPlan(
             rate_per_s=rate_per_s,
             duration_s=duration_s,
             seed=seed,
             timeout_s=self._timeout_s,
             most_send_lag_ms=self._most_send_lag_ms,
+            arrivals=self.demand.drawn(seed),
         )
         run = self._run(plan, limit_ms=self._limit_ms, watch=watch)
-        self._last = measurement_to_record(run.measurement, rate_per_s)
+        self._last = measurement_to_record(
+            run.measurement, rate_per_s, rows_per_request=self.demand.rows_per_request
+        )
         self._note_memory()
         log.info("measured %s", self._last)
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
 
     def saturate(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
-        """Send a closed loop; what the server executed meanwhile is empty where it keeps no table of it."""
+        """Send a closed loop; what the server executed meanwhile is empty where it keeps no table of it.
+
+        Its batch sizes are in requests.
+        """
         plan = ClosedLoopPlan(concurrency=concurrency, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
         run = self._run(plan)
         server = run.measurement.server
-        return ClosedLoop(concurrency=concurrency, log=run.log, batches=() if server is None else server.batches)
+        rows = self.demand.rows_per_request
+        batches = () if server is None else server.batches
+        in_requests = tuple(replace(one, batch_size=max(1, one.batch_size // rows)) for one in batches)
+        return ClosedLoop(concurrency=concurrency, log=run.log, batches=in_requests)
 
     def last_measurement(self) -> MeasurementRecord | None:
         """The figures of the latest `measure`."""

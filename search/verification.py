@@ -111,9 +111,9 @@ class Verification:
 
     def _replayed(self, number: int, rate_per_s: float) -> Verified | None:
         """One run at this rate, or two where the client was late; None: nothing follows from them."""
-        promise, seed = promise_of(self.attempts.slo), self.attempts.seed
-        binding = binding_of(self.server, promise, rate_per_s, seed)
-        sharp = sharpness_of(self.server, binding, rate_per_s, seed)
+        promise, seed, demand = promise_of(self.attempts.slo), self.attempts.seed, self.attempts.demand
+        binding = binding_of(self.server, promise, rate_per_s, seed, demand)
+        sharp = sharpness_of(self.server, binding, rate_per_s, seed, demand)
         seconds = min(seconds_for(sharp, rate_per_s, binding), max(1.0, self.attempts.budget.search_left_s()))
         for _ in range(2):
             probe = self._run(number, rate_per_s, seconds)
@@ -121,7 +121,7 @@ class Verification:
                 break
         if probe.problems or self.attempts.stop():
             return None
-        found = verified(self.server, probe.log, promise, seed=seed)
+        found = verified(self.server, probe.log, promise, seed=seed, demand=demand)
         log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
         if found is not None:
             error = found.error if math.isfinite(found.error) else None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from search.predict import binding_limit, rate_at_limit, sharpness, unit_arrivals
+from search.demand import Demand
+from search.predict import REQUESTS, binding_limit, rate_at_limit, sharpness
 from search.simulator import simulate
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ LEAST_REQUESTS = 50
 LEAST_ERROR = 0.015
 WANTED_ERROR = 0.025
 LEAST_S, MOST_S = 3.0, 8.0
+ANY = Demand()
+"""Single requests in Poisson arrivals."""
+
 _STEPS = 14
 _REQUESTS_FOR_SHARPNESS = 20_000
 
@@ -52,17 +56,23 @@ def seconds_for(sharp: Sharpness, rate_per_s: float, promise: Promise) -> float:
     return min(max(LEAST_S, needed / rate_per_s), MOST_S)
 
 
-def binding_of(server: SimulatedServer, promise: Promise, rate_per_s: float, seed: int) -> Promise:
+def binding_of(
+    server: SimulatedServer, promise: Promise, rate_per_s: float, seed: int, demand: Demand = ANY
+) -> Promise:
     """`search.predict.binding_limit` with as few requests."""
-    return binding_limit(server, promise, rate_per_s, unit_arrivals(seed, requests=_REQUESTS_FOR_SHARPNESS))
+    return binding_limit(server, promise, rate_per_s, demand.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
 
 
-def sharpness_of(server: SimulatedServer, promise: Promise, rate_per_s: float, seed: int) -> Sharpness:
+def sharpness_of(
+    server: SimulatedServer, promise: Promise, rate_per_s: float, seed: int, demand: Demand = ANY
+) -> Sharpness:
     """`search.predict.sharpness` with few enough requests to cost next to nothing."""
-    return sharpness(server, promise, rate_per_s, unit_arrivals(seed, requests=_REQUESTS_FOR_SHARPNESS))
+    return sharpness(server, promise, rate_per_s, demand.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
 
 
-def verified(server: SimulatedServer, log: RequestLog, promise: Promise, *, seed: int) -> Verified | None:
+def verified(
+    server: SimulatedServer, log: RequestLog, promise: Promise, *, seed: int, demand: Demand = ANY
+) -> Verified | None:
     """What a run says of the server's rate at the limit.
 
     None where it says nothing: few requests, failures, or executions unlike what was profiled by far.
@@ -75,11 +85,11 @@ def verified(server: SimulatedServer, log: RequestLog, promise: Promise, *, seed
     if not 1.01 * FASTEST < slowdown < 0.99 * SLOWEST:
         return None
     slower = server.slowed(slowdown)
-    rate = rate_at_limit(slower, promise, unit_arrivals(seed))
+    rate = rate_at_limit(slower, promise, demand.unit(seed, requests=REQUESTS))
     if not rate > 0:
         return Verified(rate_per_s=0.0, error=math.inf, slowdown=slowdown)
-    binding = binding_of(slower, promise, rate, seed)
-    sharp = sharpness_of(slower, binding, rate, seed)
+    binding = binding_of(slower, promise, rate, seed, demand)
+    sharp = sharpness_of(slower, binding, rate, seed, demand)
     error = math.hypot(LEAST_ERROR, sharp.relative_error(len(log), binding.quantile))
     return Verified(rate_per_s=rate, error=error, slowdown=slowdown)
 

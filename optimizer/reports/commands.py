@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from deploy.smoke import traffic_options
 from search.secrets import without_userinfo
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
         f"loadtest http://127.0.0.1:8000 --model {name} --rate {certificate.rate_per_s:.0f} --duration 60s "
         f"{_limits(evidence.slo)}"
     )
+    demand = evidence.found.demand
+    trace = str(evidence.directory / (demand.trace or ""))
+    test = " ".join([test, *map(shlex.quote, traffic_options(demand, trace=trace))])
     return [
         *pairs,
         ("Serve the answer", f"optimize serve {directory} --port 8000"),
@@ -61,6 +65,9 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
         "--objective": (config.objective, usual["objective"].default),
         "--confidence": (config.confidence, 0.95),
         "--input-data": (config.input_data, None),
+        "--arrivals": (config.arrivals if config.trace is None else None, "poisson"),
+        "--trace": (config.trace, None),
+        "--client-batch": (config.client_batch, 1),
         "--precisions": (config.precisions and ",".join(config.precisions), None),
         "--calibration-data": (config.calibration_data, None),
         "--accuracy": (_accuracy(config.accuracy), "strict"),

@@ -62,7 +62,8 @@ def headline(evidence: Evidence) -> str:
         return f"No configuration is certified to keep {promise_text(evidence.slo)}"
     certificate = found.winner.certificate
     assert certificate is not None
-    return f"{rate(certificate.rate_per_s)} requests/s with {promise_text(evidence.slo)}"
+    traffic = f", for {found.demand.text}" if found.demand.text else ""
+    return f"{rate(certificate.rate_per_s)} requests/s with {promise_text(evidence.slo)}{traffic}"
 
 
 def saving(evidence: Evidence) -> str:

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 import numpy as np
 from fast_queue import batched_queue, closed_loop
 
+from loadgen.arrivals import schedule
 from loadgen.backlog import BacklogRule
 from loadgen.capacity import Probe
 from loadgen.measurement import RequestLog
 from loadgen.outcomes import UNFINISHED
+from loadgen.plan import LoadPlan
 from loadgen.server_stats import BatchTimings
 from model_repo.spec import ServingConfig
 from search.bench import BenchFailed, Spent
+from search.demand import Demand
 from search.records import GpuRecord, MeasurementRecord
 from search.service_time import ClosedLoop
 
@@ -39,10 +42,15 @@ def service_table_s(
     config: ServingConfig,
     service_s: Callable[[ServingConfig, int], float],
     contention: Callable[[ServingConfig, int], float] = alone,
+    *,
+    rows: int = 1,
 ) -> np.ndarray:
-    """Seconds of a batch of b that is begun as the k-th busy instance, shape (maximum + 1, instances + 1)."""
-    largest = max(config.max_batch_size, 1) if config.dynamic_batching else 1
-    column = np.array([1.0, *(service_s(config, size) for size in range(1, largest + 1))])
+    """Seconds of a batch of b requests, of so many rows each, that is begun as the k-th busy instance.
+
+    Shape (maximum + 1, instances + 1).
+    """
+    largest = max(config.max_batch_size // rows, 1) if config.dynamic_batching else 1
+    column = np.array([1.0, *(service_s(config, size * rows) for size in range(1, largest + 1))])
     row = np.array([1.0, *(contention(config, busy) for busy in range(1, config.instance_count + 1))])
     return column[:, None] * row[None, :]
 
@@ -62,6 +70,7 @@ class SimulatedBench:
     memory: Callable[[ServingConfig], int | None] = lambda config: None
     power_w: Callable[[ServingConfig], float] | None = None
     limit_ms: float = 50.0
+    demand: Demand = field(default_factory=Demand)
     spent: Spent = field(default_factory=Spent)
     loaded: list[ServingConfig] = field(default_factory=list)
     restarts: int = 0
@@ -81,9 +90,7 @@ class SimulatedBench:
     def measure(self, rate_per_s, duration_s, seed, watch=None) -> Probe:
         config = self.loaded[-1]
         rng = np.random.default_rng(seed)
-        n = max(1, int(rate_per_s * duration_s * 1.2) + 20)
-        arrivals = np.cumsum(rng.exponential(1 / rate_per_s, n))
-        arrivals = arrivals[arrivals < duration_s] if arrivals[0] < duration_s else arrivals[:1]
+        arrivals = self._arrivals(rng, rate_per_s, duration_s, seed)
         done = batched_queue(
             arrivals,
             service_s=self._table_s(config),
@@ -110,6 +117,14 @@ class SimulatedBench:
             )
             self._last = self._last.model_copy(update={"gpu": gpu})
         return Probe(log=log, overloaded=overloaded, problems=())
+
+    def _arrivals(self, rng, rate_per_s, duration_s, seed) -> np.ndarray:
+        if self.demand.arrivals.kind != "poisson":
+            kind = self.demand.drawn(seed)
+            return schedule(LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed, arrivals=kind)) / 1e9
+        n = max(1, int(rate_per_s * duration_s * 1.2) + 20)
+        arrivals = np.cumsum(rng.exponential(1 / rate_per_s, n))
+        return arrivals[arrivals < duration_s] if arrivals[0] < duration_s else arrivals[:1]
 
     def saturate(self, concurrency, duration_s, seed) -> ClosedLoop:
         config = self.loaded[-1]
@@ -139,7 +154,7 @@ class SimulatedBench:
         return self._last
 
     def _table_s(self, config: ServingConfig) -> np.ndarray:
-        return service_table_s(config, self.service_s, self.contention)
+        return service_table_s(config, self.service_s, self.contention, rows=self.demand.rows_per_request)
 
     def _overloaded_at(self, log: RequestLog, rate_per_s: float, duration_s: float) -> tuple[bool, float]:
         times_ns = np.arange(0.05, duration_s, 0.05) * 1e9

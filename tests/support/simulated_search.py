@@ -17,7 +17,7 @@ from search.study import Search
 SLO = Slo(limit_ms=50.0)
 
 
-def space_in(folder: Path) -> SearchSpace:
+def space_in(folder: Path, *, rows_per_request: int = 1) -> SearchSpace:
     file = folder / "model.onnx"
     file.write_bytes(b"x")
     tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
@@ -31,7 +31,8 @@ def space_in(folder: Path) -> SearchSpace:
         outputs=(tensor,),
         batched=True,
     )
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=SLO.limit_ms)
+    limits = MachineLimits(cores=2, memory_bytes=2**34)
+    return search_space((engine,), limits, limit_ms=SLO.limit_ms, rows_per_request=rows_per_request)
 
 
 def search_on(
@@ -48,5 +49,6 @@ def search_on(
     ledger = open_ledger(space, folder, storage=storage, seed=seed)
     budget = Budget(total_s=600.0)
     common = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
+    common["demand"] = bench.demand
     Search(ledger=ledger, bench=bench, **common).run()
     return ledger, certify_best(ledger, bench, **common), seen

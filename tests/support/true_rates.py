@@ -11,6 +11,7 @@ from simulated_bench import alone, service_table_s
 
 from loadgen.order import LatencyLimit
 from model_repo.spec import ServingConfig
+from search.demand import Demand
 
 QUANTILE = 0.99
 RESOLUTION = 0.003
@@ -33,12 +34,16 @@ def true_rate(
     contention: Callable[[ServingConfig, int], float] = alone,
     noise: np.ndarray | None = None,
     requests: int = REQUESTS,
+    demand: Demand | None = None,
 ) -> float:
     """The highest rate that keeps the limit for p99, and the further ones; 0 where none down to a thousandth of
     the saturation does."""
-    table_s = service_table_s(config, service_s, contention)
+    rows = 1 if demand is None else demand.rows_per_request
+    table_s = service_table_s(config, service_s, contention, rows=rows)
     factors = np.ones(1) if noise is None else noise
     unit = np.cumsum(np.random.default_rng(99).exponential(1.0, requests + _WARMUP))
+    if demand is not None:
+        unit = demand.unit(99, requests=requests + _WARMUP)
     limits = [(limit_ms, QUANTILE), *((limit.limit_ms, limit.quantile) for limit in further)]
 
     def kept_one(rate_per_s: float, limit_ms: float, quantile: float) -> bool:

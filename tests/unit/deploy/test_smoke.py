@@ -1,10 +1,13 @@
 import dataclasses
 
 import pytest
+import yaml
 from bundles import recorded
 
-from deploy.smoke import quantile_name, smoke_for
+from deploy.bundle import bundle_from_recommendation
+from deploy.smoke import quantile_name, smoke_for, smoke_trace
 from model_repo.spec import TensorSpec
+from search.demand import DemandRecord
 from search.records import LimitRecord
 
 
@@ -37,6 +40,37 @@ def test_every_limit_is_loaded_for():
 def test_free_dimensions_get_the_sizes_that_were_measured():
     tokens = TensorSpec(name="ids", datatype="INT64", shape=(-1,), sample_shape=(128,))
     assert "--shape=ids:128" in smoke(inputs=(tokens,)).arguments("http://here")
+
+
+def test_the_smoke_test_sends_the_traffic_of_the_promise():
+    found, config = recorded()
+    bursts = found.model_copy(update={"demand": DemandRecord(arrivals="gamma:cv=2", rows_per_request=4)})
+    arguments = smoke_for(bursts, config).arguments("http://here")
+    assert {"--arrivals=gamma:cv=2", "--batch-size=4"} <= set(arguments)
+
+
+def test_a_trace_goes_into_the_bundle_beside_every_smoke_test():
+    found, config = recorded()
+    trace = DemandRecord(arrivals="trace day.txt", trace="trace.txt", trace_requests=3, recorded_rate_per_s=2.0)
+    bundle = bundle_from_recommendation(found.model_copy(update={"demand": trace}), config, trace="0\n1\n2\n")
+    for folder in ("compose", "kubernetes/smoke", "kubernetes/components/argo-rollouts"):
+        assert bundle.texts[f"{folder}/trace.txt"] == "0\n1\n2\n"
+    assert "./compose/trace.txt:/etc/loadtest/trace.txt:ro" in bundle.texts["compose.yaml"]
+    for folder in ("kubernetes/smoke", "kubernetes/components/argo-rollouts"):
+        (generated,) = yaml.safe_load(bundle.texts[f"{folder}/kustomization.yaml"])["configMapGenerator"]
+        assert generated == {"name": "small-cnn-smoke-trace", "files": ["trace.txt"]}
+    pod = yaml.safe_load(bundle.texts["kubernetes/smoke/job.yaml"])["spec"]["template"]["spec"]
+    assert pod["volumes"][-1] == {"name": "trace", "configMap": {"name": "small-cnn-smoke-trace"}}
+    assert "--trace=/etc/loadtest/trace.txt" in pod["containers"][0]["args"]
+    assert "trace day.txt, recorded at 2/s" in bundle.texts["README.md"]
+
+
+def test_of_a_long_trace_the_bundle_has_the_whole_lines_that_fit():
+    text = "".join(f"{number}.25\n" for number in range(200_000))
+    kept = smoke_trace(text)
+    assert len(kept) < 1_000_000
+    assert kept.endswith(".25\n")
+    assert text.startswith(kept)
 
 
 @pytest.mark.parametrize(("quantile", "name"), [(0.99, "p99"), (0.999, "p999"), (0.5, "p50"), (0.95, "p95")])

@@ -69,6 +69,9 @@ def test_a_limit_in_two_words(capsys: pytest.CaptureFixture[str], model: Path) -
         (["--server-port", "70000"], "70000"),
         (["--confidence", "1.5"], "1.5"),
         (["--seed", "-1"], "-1"),
+        (["--arrivals", "ramp:from=1,to=2"], "ramp"),
+        (["--trace", "/nowhere/t.txt"], "/nowhere/t.txt"),
+        (["--client-batch", "0"], "--client-batch 0"),
         (["--no-such-option"], "--no-such-option"),
     ],
 )

@@ -1,0 +1,19 @@
+"""Traffic that is not Poisson."""
+
+import numpy as np
+
+from loadgen.plan import Arrivals
+from search.demand import Demand
+
+BURSTS = Demand(arrivals=Arrivals(kind="gamma", cv=3.0))
+
+
+def recorded(requests: int = 12_000) -> Demand:
+    """A trace in which every other second is three times as busy."""
+    rng = np.random.default_rng(5)
+    gaps, now = [], 0.0
+    for _ in range(requests):
+        gap = rng.exponential(1 / 300 if int(now) % 2 else 1 / 100)
+        now += gap
+        gaps.append(gap)
+    return Demand(arrivals=Arrivals(kind="trace", times_s=tuple(np.cumsum(gaps).tolist())))
