@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import resource
 import sys
@@ -17,6 +16,7 @@ from loadgen.interrupts import finish_on_first_interrupt
 from optimizer.config import OptimizeConfig, save_config
 from optimizer.errors import BadInput
 from optimizer.progress import Progress
+from optimizer.run_lock import locked
 from search import events
 from search.secrets import hidden
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from search.records import RecommendationRecord
 
 LOG_FILE = "optimize.log"
-LOCK_FILE = ".lock"
 
 log = logging.getLogger("tritune")
 
@@ -44,7 +43,7 @@ def run(
 
     _make_directory(config.output, resume=resume)
     stderr = Console(stderr=True)
-    with _locked(config.output), _logging_to(config.output / LOG_FILE):
+    with locked(config.output), _logging_to(config.output / LOG_FILE):
         if not resume:
             save_config(config, config.output)
         with Progress(stderr, budget_s=config.time_budget_s) as progress:
@@ -129,19 +128,6 @@ def _make_directory(directory: Path, *, resume: bool) -> None:
             f"--output {directory} cannot be written: {error.strerror or error}.",
             "Give another directory with --output.",
         ) from error
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the directory against a second run; the lock goes with the process, however it ends."""
-    with (directory / LOCK_FILE).open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BadInput(
-                f"Another run is using {directory}.", "Wait for it, or give another directory with --output."
-            ) from error
-        yield
 
 
 @contextmanager

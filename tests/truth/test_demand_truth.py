@@ -1,4 +1,4 @@
-"""What is promised under traffic that is not Poisson, or for requests of several rows, against the simulated truth."""
+"""What is promised under traffic that is not Poisson, or for requests of several rows, against the truth."""
 
 from pathlib import Path
 
