@@ -212,7 +212,7 @@ def _recommendation(
             peak_rate_per_s=config.peak_rate_per_s,
             rows_per_request=config.client_batch,
         ),
-        alternatives=alternatives_to(winner, ledger.trials, config.aim),
+        alternatives=alternatives_to(winner, ledger.current, config.aim),
         reason=reason_for(winner, ledger.trials, config.aim, rate_to_serve_per_s=config.rate_to_serve_per_s),
         seconds=SecondsRecord(
             total=total_s,

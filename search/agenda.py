@@ -22,7 +22,7 @@ SPARING = 0.25
 
 def worth_verifying(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:
     """Untried predictions that may beat the best so far."""
-    tried = [knobs_of(trial.config) for trial in ledger.trials]
+    tried = [knobs_of(trial.config) for trial in ledger.current]
     orders = {"cost": _by_rate, "latency": _by_latency, "energy": _by_energy}
     promising = orders[ledger.objective.name](forecast, ledger)
     return (prediction for prediction in promising if prediction.knobs not in tried)
@@ -49,7 +49,7 @@ def _by_latency(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:
     for latency_ms, index in sorted(zip(latencies, range(len(able)), strict=True)):
         if latency_ms * math.exp(-able[index].sd) < most_ms:
             yield able[index]
-    if not able and not ledger.trials[1:]:
+    if not able and not ledger.current[1:]:
         yield from forecast.best_first()[:1]
 
 
@@ -74,7 +74,7 @@ def _by_energy(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:
 def _power(forecast: Forecast, ledger: Ledger) -> dict[tuple[Kind, int], float]:
     """Energy times rate of each kind that was measured, the least where there are several."""
     found: dict[tuple[Kind, int], float] = {}
-    for trial in ledger.trials:
+    for trial in ledger.current:
         worth = ledger.objective.worth(trial)
         if worth is not None and trial.measurement is not None:
             group = _group(forecast, knobs_of(trial.config))

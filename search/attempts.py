@@ -112,7 +112,7 @@ class Attempts:
         if trial is None:
             self.ledger.abandon(asked)
             return None
-        trial = self._within_memory(replace(trial, why=why))
+        trial = self._within_memory(replace(trial, why=why, pace=self.ledger.pace))
         self.ledger.record(asked, trial)
         self.on_event(
             events.TrialEnded(

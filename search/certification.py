@@ -216,13 +216,14 @@ def certify_best(
         on_event=on_event,
     )
     objective = ledger.objective
-    candidates = [trial for trial in objective.best_first(ledger.trials) if trial.rate_at_limit_per_s]
+    ranked = objective.best_first(ledger.current) or objective.best_first(ledger.trials)
+    candidates = [trial for trial in ranked if trial.rate_at_limit_per_s]
     winner = _winner(certifier, candidates, hurried=hurried, stop=stop)
     if winner is None:
         return None
-    baseline = next(
-        (trial for trial in ledger.trials if trial.config == ledger.space.baseline(trial.config.engine)), None
-    )
+    # The last of them: where the machine has changed its speed, the baseline was tried again.
+    defaults = [trial for trial in ledger.trials if trial.config == ledger.space.baseline(trial.config.engine)]
+    baseline = defaults[-1] if defaults else None
     if baseline is not None and baseline.number == winner.number:
         return Certified(winner=winner, baseline=winner)
     if baseline is not None and baseline.state == "complete" and not stop():

@@ -63,6 +63,7 @@ def trial_to_record(trial: Trial) -> TrialRecord:
         memory_bytes=trial.memory_bytes,
         why=trial.why,
         replay=trial.replay,
+        pace=trial.pace,
     )
 
 
@@ -86,6 +87,7 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
         memory_bytes=record.memory_bytes,
         why=record.why,
         replay=record.replay,
+        pace=record.pace,
     )
 
 

@@ -69,7 +69,7 @@ def explain_trial(directory: Path, number: int) -> Explanation:
     return Explanation(
         trial=trial,
         role=None if found is None else _role(found, number),
-        why=tuple(_why(trial.why)),
+        why=tuple(_why(trial.why, trial.pace)),
         predicted=tuple(_predicted(trial.why)),
         seen=tuple(_seen(trial)),
         ended=tuple(_ended(trial, found)),
@@ -98,10 +98,13 @@ def _role(found: RecommendationRecord, number: int) -> Role | None:
     return "alternative" if any(number == other.number for other in found.alternatives) else None
 
 
-def _why(why: WhyRecord | None) -> list[str]:
+def _why(why: WhyRecord | None, pace: int) -> list[str]:
     if why is None:
         return [NOT_KEPT]
     lines = [CAUSES[why.cause]]
+    if pace:
+        times = "once" if pace == 1 else f"{pace} times"
+        lines.append(f"The machine had changed its speed {times}, so that earlier trials no longer counted.")
     if why.best_trial is not None:
         beat = None if why.prediction is None else why.prediction.to_beat_per_s
         rate = "" if beat is None else f" with {beat:,.4g}/s"

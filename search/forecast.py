@@ -126,6 +126,15 @@ class Forecast:
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
 
+    def forget(self) -> None:
+        """Everything that was profiled, predicted and learnt, as on a machine that is seen for the first time."""
+        for known in (self.curves, self._raw, self._siblings, self._errors):
+            known.clear()
+
+    def seen_before(self, knobs: Mapping[str, int | str]) -> bool:
+        """Whether anything of its kind, with as many instances, was measured under load."""
+        return bool(self._errors.get((self.kind_of(knobs), int(knobs["instance_count"]))))
+
     def predicted(self, knobs: Mapping[str, int | str]) -> Predicted | None:
         """The prediction, corrected; None where there is none."""
         raw = self._raw.get(_key(knobs))

@@ -12,7 +12,8 @@ from search.agenda import worth_verifying
 from search.at_rate import tried_at_rate
 from search.bench import BenchFailed
 from search.forecast import Forecast, kinds_to_profile
-from search.profile_file import read_curves, write_curves
+from search.pace import CHANGED, CHECKS, is_suspicious, slowdown_between
+from search.profile_file import put_aside, read_curves, write_curves
 from search.service_time import NotMeasured, measure_curve
 from search.space import knobs_of
 from search.trial import Trial
@@ -50,6 +51,7 @@ class Guided:
     forecast: Forecast
     _verified: int = 0
     _errors: list[float] = field(default_factory=list)
+    _checks: int = 0
 
     def run(self) -> bool:
         """Whether it came to an end of its own; where it did not, predictions are missing or do not hold."""
@@ -57,7 +59,7 @@ class Guided:
             text = "The samples differ in shape, which the simulator does not know: the search goes without it."
             self.attempts.on_event(events.Note(text=text))
             return False
-        before = list(self.attempts.ledger.trials)  # of the run that is resumed
+        before = self.attempts.ledger.current  # of the run that is resumed
         self._profile_all(first=knobs_of(self.attempts.ledger.space.baseline()))
         for trial in before:
             self._learn(trial)
@@ -189,13 +191,46 @@ class Guided:
 
         trial = self.attempts.make(asked, measured, why)
         self._verified += 1
-        if trial is not None:
-            self._learn(trial)
+        if trial is None:
+            return
+        seen_before = self.forecast.seen_before(prediction.knobs)
+        if self._checks < CHECKS and is_suspicious(trial, prediction, seen_before=seen_before):
+            self._checks += 1
+            if self._changed_pace(prediction.knobs):
+                self._start_anew()
+                return
+        self._learn(trial)
+
+    def _changed_pace(self, knobs: Knobs) -> bool:
+        """Profile the kind of a suspicious trial again; where its curve has not moved, the first one stays."""
+        curves, instances = self.forecast.curves[self.forecast.kind_of(knobs)], int(knobs["instance_count"])
+        before = curves[instances]
+        self._profile({**knobs, "max_queue_delay_us": 0})
+        factor = slowdown_between(before, curves[instances])
+        log.info("profiled again: executions take %.3f times as long as before", factor)
+        if abs(math.log(factor)) < CHANGED:
+            curves[instances] = before
+            return False
+        text = f"Executions take {factor:.2f} times as long as when profiled: the machine's clock or its "
+        text += "neighbours have changed, and all is measured again."
+        self.attempts.on_event(events.Note(text=text, warning=True))
+        return True
+
+    def _start_anew(self) -> None:
+        """What was known of the machine holds no more, but stays in the run's files."""
+        ledger = self.attempts.ledger
+        put_aside(ledger.path.parent, pace=ledger.pace)
+        ledger.begin_pace()
+        self.forecast.forget()
+        self._errors.clear()
+        self._verified = 0
+        self._profile_all(first=knobs_of(ledger.space.baseline()))
+        self._simulate_all()
 
     def _prediction_record(self, prediction: Predicted) -> PredictionRecord:
         """The prediction as it stands now, beside those that it is preferred to."""
         ledger = self.attempts.ledger
-        tried = [knobs_of(trial.config) for trial in ledger.trials]
+        tried = [knobs_of(trial.config) for trial in ledger.current]
         untried = [one for one in self.forecast.best_first() if one.knobs not in tried]
         best = ledger.best()
         return PredictionRecord(

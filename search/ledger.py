@@ -43,6 +43,7 @@ class Ledger:
     objective: Objective = COST
     trials: list[Trial] = field(default_factory=list)
     resumed: bool = False
+    _pace: int = 0
     _unfinished: set[tuple[int | str, ...]] = field(default_factory=set)
 
     def ask_for(self, points: Iterable[Knobs], *, wanted: Callable[[Knobs], bool]) -> optuna.trial.Trial | None:
@@ -85,7 +86,22 @@ class Ledger:
 
     def best(self) -> Trial | None:
         """The complete trial that is best by the objective; None while there is none."""
-        return self.objective.best(self.trials)
+        return self.objective.best(self.current)
+
+    @property
+    def pace(self) -> int:
+        """How often the machine has changed its speed."""
+        return max([self._pace, *(trial.pace for trial in self.trials)])
+
+    @property
+    def current(self) -> list[Trial]:
+        """The trials since the machine last changed its speed: the others say nothing of what it does now."""
+        pace = self.pace
+        return [trial for trial in self.trials if trial.pace == pace]
+
+    def begin_pace(self) -> None:
+        """From now on everything is untried."""
+        self._pace = self.pace + 1
 
     def as_of_now(self, why: WhyRecord, knobs: Knobs) -> WhyRecord:
         """A reason to try a point, with what is known here: the best so far, and whether it was begun before."""
@@ -99,7 +115,7 @@ class Ledger:
         )
 
     def _tried(self) -> dict[tuple[int | str, ...], Trial]:
-        return {_key(knobs_of(trial.config)): trial for trial in self.trials}
+        return {_key(knobs_of(trial.config)): trial for trial in self.current}
 
     def _ask(self) -> optuna.trial.Trial:
         asked = self.study.ask()

@@ -54,6 +54,13 @@ def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurv
         write_atomically(directory / PROFILE_FILE, ProfileRecord(curves=records).model_dump_json(indent=1) + "\n")
 
 
+def put_aside(directory: Path, *, pace: int) -> None:
+    """Keep the profile of a machine that has changed its speed, as `service_times.PACE.json`."""
+    path = directory / PROFILE_FILE
+    if path.exists():
+        path.rename(path.with_suffix(f".{pace}.json"))
+
+
 def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
     """The profile that an earlier run left; empty where there is none that can be read: it is measured again."""
     found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)

@@ -165,6 +165,7 @@ class TrialRecord(Record):
     replay: ReplayRecord | None = Field(
         default=None, description="null: nothing was replayed, or followed from it."
     )
+    pace: int = Field(default=0, ge=0, description="How often the machine had changed its speed before.")
 
 
 class OutputAccuracyRecord(Record):

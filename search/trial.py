@@ -22,7 +22,8 @@ class Trial:
     `rate_at_limit_per_s` is the estimated highest rate that keeps the limit; for a pruned trial it is the best
     guess of a bound, for an infeasible one 0, for a failed one None. `lone_latency_ms` is the latency of requests
     that meet an idle server (median), None where it was not measured. `memory_bytes` is the most that the server
-    and its models took, None where that cannot be seen.
+    and its models took, None where that cannot be seen. `pace` is how often the machine had changed its speed
+    before: trials of different paces do not compare.
     """
 
     number: int
@@ -42,6 +43,7 @@ class Trial:
     memory_bytes: int | None = None
     why: WhyRecord | None = None
     replay: ReplayRecord | None = None
+    pace: int = 0
 
     def over_memory(self, most_bytes: int | None) -> bool:
         """Whether the server is known to have taken more."""

@@ -1,0 +1,120 @@
+"""Machines that change and servers that misbehave, in virtual time: noticed, and nothing promised that breaks."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_bench import SimulatedBench, default_service_s
+from simulated_search import SLO, search_on, space_in
+from true_rates import true_rate
+
+from loadgen.outcomes import UNFINISHED
+from model_repo.spec import ServingConfig
+from search import events
+from search.bench import BenchFailed
+from search.explain import explain_trial
+from search.run_files import read_trials
+
+
+def changing(after_load_s: float, factor: float) -> SimulatedBench:
+    """A machine on which everything takes `factor` times as long after so many seconds of load."""
+    bench = SimulatedBench()
+
+    def service_s(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (factor if bench.spent.load_s > after_load_s else 1.0)
+
+    bench.service_s = service_s
+    return bench
+
+
+def slower(factor: float) -> Callable[[ServingConfig, int], float]:
+    return lambda config, size: factor * default_service_s(config, size)
+
+
+@pytest.mark.parametrize("factor", [1.7, 0.6])
+def test_a_clock_that_changes_half_way_is_noticed_and_all_is_measured_again(factor: float, tmp_path: Path) -> None:
+    bench, space = changing(14.0, factor), space_in(tmp_path)
+    ledger, certified, seen = search_on(bench, space, tmp_path)
+    notes = [event.text for event in seen if isinstance(event, events.Note)]
+    assert sum("clock or its neighbours have changed" in text for text in notes) == 1
+    assert {trial.pace for trial in ledger.trials} == {0, 1}
+    assert certified is not None
+    assert certified.winner.pace == certified.baseline.pace == 1
+    best = max(
+        true_rate(trial.config, slower(factor), limit_ms=SLO.limit_ms) for trial in ledger.trials if trial.pace
+    )
+    capacity = true_rate(certified.winner.config, slower(factor), limit_ms=SLO.limit_ms)
+    assert certified.winner.certificate.rate_per_s <= 1.03 * capacity
+    assert certified.winner.certificate.rate_per_s >= 0.85 * best
+    assert "changed its speed once" in " ".join(explain_trial(tmp_path, certified.winner.number).why)
+    assert (tmp_path / "service_times.0.json").is_file()
+
+
+def test_a_steady_machine_is_never_taken_for_one_that_changed(tmp_path: Path) -> None:
+    ledger, _, _ = search_on(SimulatedBench(), space_in(tmp_path), tmp_path)
+    assert {trial.pace for trial in ledger.trials} == {0}
+    assert not (tmp_path / "service_times.0.json").exists()
+
+
+class Hanging(SimulatedBench):
+    """Takes requests and never answers, with instances of one thread."""
+
+    def measure(self, rate_per_s, duration_s, seed, watch=None):
+        probe = super().measure(rate_per_s, duration_s, seed, watch)
+        return replace(probe, log=self._unanswered(probe.log))
+
+    def saturate(self, concurrency, duration_s, seed):
+        loop = super().saturate(concurrency, duration_s, seed)
+        hangs = self.loaded[-1].intra_op_threads == 1
+        return replace(loop, log=self._unanswered(loop.log), batches=() if hangs else loop.batches)
+
+    def _unanswered(self, log):
+        if self.loaded[-1].intra_op_threads != 1:
+            return log
+        given_up = log.scheduled_ns + 5_000_000_000
+        return replace(log, done_ns=given_up, outcome=np.full(len(log), UNFINISHED, np.uint8))
+
+
+class Wrong(SimulatedBench):
+    """Answers with nothing in it, with instances of one thread: the client says so before it sends load."""
+
+    def measure(self, rate_per_s, duration_s, seed, watch=None):
+        self._refuse()
+        return super().measure(rate_per_s, duration_s, seed, watch)
+
+    def saturate(self, concurrency, duration_s, seed):
+        self._refuse()
+        return super().saturate(concurrency, duration_s, seed)
+
+    def _refuse(self):
+        if self.loaded[-1].intra_op_threads == 1:
+            raise BenchFailed("m answered without data")
+
+
+@pytest.mark.parametrize("kind", [Hanging, Wrong])
+def test_what_hangs_or_answers_wrongly_costs_its_trials_not_the_run(
+    kind: type[SimulatedBench], tmp_path: Path
+) -> None:
+    bench, space = kind(), space_in(tmp_path)
+    ledger, certified, _ = search_on(bench, space, tmp_path)
+    assert certified is not None
+    assert certified.winner.config.intra_op_threads != 1
+    capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms)
+    assert 0.8 * capacity <= certified.winner.certificate.rate_per_s <= 1.03 * capacity
+    assert not any(t.state == "complete" for t in ledger.trials if t.config.intra_op_threads == 1)
+    assert len(read_trials(tmp_path)) == len(ledger.trials)
+
+
+def test_a_neighbour_that_comes_and_goes_makes_no_promise_that_the_quiet_machine_breaks(tmp_path: Path) -> None:
+    bench = SimulatedBench()
+
+    def service_s(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (1.6 if 12.0 < bench.spent.load_s < 24.0 else 1.0)
+
+    bench.service_s = service_s
+    _, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    assert certified is not None
+    capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms)
+    assert 0.6 * capacity <= certified.winner.certificate.rate_per_s <= 1.03 * capacity
