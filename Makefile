@@ -4,6 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROMETHEUS := $(VENV)/prometheus
+POSTGRESQL := $(VENV)/postgresql
 
 .PHONY: help demo test lint format lock clean
 help:            ## this list
@@ -23,7 +24,11 @@ $(PROMETHEUS): $(STAMP)
 	@mkdir -p $@
 	@.ci/prometheus $@
 
-test: $(STAMP) | $(PROMETHEUS)  ## run all tests (GPU tests are skipped where there is no GPU)
+$(POSTGRESQL): $(STAMP)
+	@mkdir -p $@
+	@.ci/postgresql $@
+
+test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL)  ## run all tests (GPU tests are skipped where there is no GPU)
 	$(BIN)/pytest --durations=20
 
 lint: $(STAMP)   ## ruff, mypy --strict, import contracts

@@ -21,11 +21,10 @@ SPARING = 0.25
 
 
 def worth_verifying(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:
-    """Untried predictions that may beat the best so far."""
-    tried = [knobs_of(trial.config) for trial in ledger.current]
+    """Predictions that may beat the best so far, of what is untried and not being tried."""
     orders = {"cost": _by_rate, "latency": _by_latency, "energy": _by_energy}
     promising = orders[ledger.objective.name](forecast, ledger)
-    return (prediction for prediction in promising if prediction.knobs not in tried)
+    return (prediction for prediction in promising if ledger.untried(prediction.knobs))
 
 
 def _by_rate(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:

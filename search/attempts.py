@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING
 
 from search import events
 from search.at_rate import tried_at_rate
+from search.crew import Nobody
 from search.demand import Demand
 from search.evaluate import evaluate
 from search.space import knobs_of
+from search.tasks import TaskRecord
 from search.words import knobs_text, memory_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import optuna
 
     from model_repo.spec import ServingConfig
     from search.bench import Bench
     from search.budget import Budget
+    from search.crew import Crew
     from search.ledger import Ledger
     from search.records import Slo
     from search.space import Knobs
@@ -51,6 +54,7 @@ class Attempts:
     demand: Demand = field(default_factory=Demand)
     on_event: events.OnEvent = events.ignore
     stop: Callable[[], bool] = lambda: False
+    crew: Crew = field(default_factory=Nobody)
 
     def may_go_on(self) -> bool:
         """Whether there is time for one more trial, and nobody wants to stop."""
@@ -112,8 +116,32 @@ class Attempts:
         if trial is None:
             self.ledger.abandon(asked)
             return None
-        trial = self._within_memory(replace(trial, why=why, pace=self.ledger.pace))
-        self.ledger.record(asked, trial)
+        trial = self.within_memory(replace(trial, why=why, pace=self.ledger.pace))
+        return self._announced(self.ledger.record(asked, trial))
+
+    def gathered(self) -> list[Trial]:
+        """What the crew has finished since, recorded. Raises SearchImpossible when nothing works."""
+        gathered = self.crew.gather()
+        return [self._announced(self.ledger.keep(replace(trial, pace=self.ledger.pace))) for trial in gathered]
+
+    def offer(self, points: Iterable[tuple[Knobs, WhyRecord]]) -> None:
+        """Let the crew measure the first of these that are untried, as far as it has room for them."""
+        room, best = self.crew.room(), self.ledger.best()
+        for knobs, why in points:
+            if room <= 0:
+                return
+            if not self.ledger.untried(knobs) or not self.promising(knobs):
+                continue
+            room -= 1
+            task = TaskRecord(
+                why=self.ledger.as_of_now(why, knobs),
+                best_per_s=None if best is None else best.rate_at_limit_per_s,
+                elapsed_s=self.budget.elapsed_s(),
+                budget_s=self.budget.total_s,
+            )
+            self.crew.offer(knobs, task)
+
+    def _announced(self, trial: Trial) -> Trial:
         self.on_event(
             events.TrialEnded(
                 trial=trial,
@@ -126,7 +154,7 @@ class Attempts:
         self.ledger.objective.check(trial)
         return trial
 
-    def _within_memory(self, trial: Trial) -> Trial:
+    def within_memory(self, trial: Trial) -> Trial:
         """The trial with the memory that it took; infeasible where that is over the limit."""
         trial, most = replace(trial, memory_bytes=self.bench.memory_bytes(trial.config)), self.slo.max_memory_bytes
         if trial.state == "failed" or most is None or not trial.over_memory(most):

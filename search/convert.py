@@ -64,6 +64,8 @@ def trial_to_record(trial: Trial) -> TrialRecord:
         why=trial.why,
         replay=trial.replay,
         pace=trial.pace,
+        hardware=trial.hardware,
+        worker=trial.worker,
     )
 
 
@@ -88,6 +90,8 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
         why=record.why,
         replay=record.replay,
         pace=record.pace,
+        hardware=record.hardware,
+        worker=record.worker,
     )
 
 

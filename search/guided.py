@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from search import events
 from search.agenda import worth_verifying
-from search.at_rate import tried_at_rate
 from search.bench import BenchFailed
 from search.forecast import Forecast, kinds_to_profile
 from search.pace import CHANGED, CHECKS, is_suspicious, slowdown_between
@@ -17,11 +17,13 @@ from search.profile_file import put_aside, read_curves, write_curves
 from search.service_time import NotMeasured, measure_curve
 from search.space import knobs_of
 from search.trial import Trial
-from search.verification import Verification
+from search.verification import predicted_trial
 from search.why import PredictionRecord, WhyRecord, service_times_record
 from search.words import knobs_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
     from search.forecast import Predicted
@@ -92,6 +94,7 @@ class Guided:
                 self._simulate_all()
             if index == 0 and self.attempts.may_go_on():
                 self._verify_baseline(first)
+        self.attempts.crew.share(self.forecast.curves)
 
     def _same_kind(self, knobs: Knobs, other: Knobs) -> bool:
         same_count = knobs["instance_count"] == other["instance_count"]
@@ -163,11 +166,15 @@ class Guided:
 
     def _verify_all(self) -> bool:
         while self.attempts.may_go_on() and self._verified < AT_MOST_VERIFIED:
-            untried = worth_verifying(self.forecast, self.attempts.ledger)
-            prediction = next((one for one in untried if self.attempts.promising(one.knobs)), None)
-            if prediction is None:
+            for trial in self.attempts.gathered():
+                self._learn(trial)
+                self._verified += 1
+            prediction = next(self._worth_verifying(), None)
+            if prediction is not None:
+                self._offer_others(prediction)
+                self._verify(prediction, cause="predicted")
+            elif not self.attempts.crew.wait():
                 break
-            self._verify(prediction, cause="predicted")
             wrong = sum(abs(error) > DISAGREEMENT for error in self._errors[:JUDGED])
             if wrong >= WRONG_AT_LEAST and len(self._errors) <= JUDGED:
                 text = "The simulator and the measurements disagree; the sampler goes on without it."
@@ -177,6 +184,19 @@ class Guided:
         found = ledger.best() is not None or ledger.objective.rate_per_s is not None
         return found or not self.attempts.may_go_on()
 
+    def _offer_others(self, mine: Predicted) -> None:
+        """Let the crew verify those that follow, as many as would be verified at all."""
+        others = (one for one in self._worth_verifying() if one.knobs != mine.knobs)
+        left = AT_MOST_VERIFIED - self._verified - 1 - len(self.attempts.ledger.away)
+        self.attempts.offer(
+            (one.knobs, WhyRecord(cause="predicted", prediction=self._prediction_record(one)))
+            for one in islice(others, max(0, left))
+        )
+
+    def _worth_verifying(self) -> Iterator[Predicted]:
+        untried = worth_verifying(self.forecast, self.attempts.ledger)
+        return (one for one in untried if self.attempts.promising(one.knobs))
+
     def _verify(self, prediction: Predicted, *, cause: Cause) -> None:
         asked = self.attempts.ledger.ask_for([prediction.knobs], wanted=lambda _: True)
         if asked is None:
@@ -184,10 +204,7 @@ class Guided:
         why = WhyRecord(cause=cause, prediction=self._prediction_record(prediction))
 
         def measured(config: ServingConfig, number: int) -> Trial | None:
-            server, rate = self.forecast.server(config), self.attempts.ledger.objective.rate_per_s
-            if rate is not None:
-                return tried_at_rate(self.attempts, config, number, rate_per_s=rate, server=server)
-            return Verification(attempts=self.attempts, server=server).trial(config, number, prediction)
+            return predicted_trial(self.attempts, self.forecast.server(config), config, number, prediction)
 
         trial = self.attempts.make(asked, measured, why)
         self._verified += 1

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from search.convert import trial_from_record, trial_to_record
 from search.files import append_line, whole_lines
 from search.objective import COST, Objective
 from search.records import TrialRecord
+from search.shared_queue import SharedQueue
 from search.space import Knobs, knobs_of
+from search.storage import experimental_allowed, open_storage
+from search.tasks import RECORD, TASK, WITHDRAWN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     import optuna
 
     from search.space import SearchSpace
+    from search.storage import Storage
     from search.trial import Trial
     from search.why import WhyRecord
 
+Key = tuple[int | str, ...]
 STUDY_NAME = "tritune"
 TRIALS_FILE = "trials.jsonl"
 STUDY_FILE = "study.db"
@@ -40,19 +43,32 @@ class Ledger:
     space: SearchSpace
     path: Path
     study: optuna.Study
+    storage: Storage
     objective: Objective = COST
+    hardware: str | None = None  # what trials are measured on that do not say it themselves
     trials: list[Trial] = field(default_factory=list)
+    away: set[Key] = field(default_factory=set)  # points that workers have been asked to measure
+    _asked: Key | None = None
     resumed: bool = False
     _pace: int = 0
-    _unfinished: set[tuple[int | str, ...]] = field(default_factory=set)
+    _unfinished: set[Key] = field(default_factory=set)
+
+    @property
+    def queue(self) -> SharedQueue:
+        """The study's trials by their numbers."""
+        return SharedQueue(study=self.study, storage=self.storage)
+
+    def untried(self, knobs: Mapping[str, int | str], *, even_if_away: bool = False) -> bool:
+        """Whether nothing is known of a point, and nobody is finding it out."""
+        key = key_of(knobs)
+        return key not in self._tried() and (even_if_away or (key not in self.away and key != self._asked))
 
     def ask_for(self, points: Iterable[Knobs], *, wanted: Callable[[Knobs], bool]) -> optuna.trial.Trial | None:
         """An open Optuna trial at the first of `points` that is untried and `wanted`; None if there is none."""
-        tried = self._tried()
         for knobs in points:
-            if _key(knobs) not in tried and wanted(knobs):
-                self.study.enqueue_trial(dict(knobs))
-                return self._ask()
+            if self.untried(knobs) and wanted(knobs):
+                self._asked = key_of(knobs)
+                return self.queue.open_at(knobs, self.space, waiting=False)
         return None
 
     def ask_sampler(self, *, wanted: Callable[[Knobs], bool]) -> optuna.trial.Trial | None:
@@ -61,24 +77,34 @@ class Ledger:
         for _ in range(ASKS_BEFORE_GIVING_UP):
             asked = self._ask()
             knobs: Knobs = dict(asked.params)
-            if self.space.is_legal(knobs) and _key(knobs) not in tried and wanted(knobs):
+            if TASK in asked.user_attrs:  # out of the queue for workers, where none of them had begun it
+                asked.set_user_attr(WITHDRAWN, True)
+                self.away.discard(key_of(knobs))
+            if self.space.is_legal(knobs) and self.untried(knobs) and wanted(knobs):
+                self._asked = key_of(knobs)
                 return asked
             # The sampler learns from the answer that it has been here, or that there is nothing here.
-            self._tell_known(asked, tried.get(_key(knobs)))
+            self._tell_known(asked, tried.get(key_of(knobs)))
         return None
 
-    def record(self, asked: optuna.trial.Trial, trial: Trial) -> None:
-        """Keep a finished trial, on the disk before anything else."""
-        append_line(self.path, trial_to_record(trial).model_dump_json())
-        self.trials.append(trial)
-        self._tell(asked, trial)
+    def record(self, asked: optuna.trial.Trial, trial: Trial) -> Trial:
+        """Keep a finished trial, on the disk before anything else; returns it as it was kept."""
+        kept = self.keep(trial)
+        self._asked = None
+        self.queue.tell(asked.number, kept, self.objective.told(kept), attributes_of(kept))
+        return kept
+
+    def keep(self, trial: Trial) -> Trial:
+        """Keep a finished trial that Optuna knows already, with the next number."""
+        kept = replace(trial, number=self.next_number(), hardware=trial.hardware or self.hardware)
+        append_line(self.path, trial_to_record(kept).model_dump_json())
+        self.trials.append(kept)
+        return kept
 
     def abandon(self, asked: optuna.trial.Trial) -> None:
         """Close an asked trial that was not finished; it leaves no record and may be asked for again."""
-        import optuna
-
-        with contextlib.suppress(ValueError):
-            self.study.tell(asked, state=optuna.trial.TrialState.FAIL)
+        self._asked = None
+        self.queue.fail(asked.number)
 
     def next_number(self) -> int:
         """The number of the next trial: they count from 0 without gaps."""
@@ -110,12 +136,12 @@ class Ledger:
             update={
                 "best_trial": None if best is None else best.number,
                 "resumed": self.resumed,
-                "retaken": _key(knobs) in self._unfinished,
+                "retaken": key_of(knobs) in self._unfinished,
             }
         )
 
-    def _tried(self) -> dict[tuple[int | str, ...], Trial]:
-        return {_key(knobs_of(trial.config)): trial for trial in self.current}
+    def _tried(self) -> dict[Key, Trial]:
+        return {key_of(knobs_of(trial.config)): trial for trial in self.current}
 
     def _ask(self) -> optuna.trial.Trial:
         asked = self.study.ask()
@@ -128,61 +154,60 @@ class Ledger:
         import optuna
 
         asked.set_user_attr("skipped", "already tried" if known else "not a legal combination")
-        value = None if known is None else self._value(known)
+        value = None if known is None else self.objective.told(known)
         if value is not None:
             self.study.tell(asked, value)
         else:
             self.study.tell(asked, state=optuna.trial.TrialState.PRUNED)
 
-    def _tell(self, asked: optuna.trial.Trial, trial: Trial) -> None:
-        import optuna
-
-        for name, value in _attributes(trial).items():
-            asked.set_user_attr(name, value)
-        value = self._value(trial)
-        if trial.state in ("complete", "infeasible") and value is not None:
-            self.study.tell(asked, value)
-        elif trial.state in ("pruned", "infeasible"):
-            if value is not None:
-                asked.report(value, step=0)
-            self.study.tell(asked, state=optuna.trial.TrialState.PRUNED)
-        else:
-            self.study.tell(asked, state=optuna.trial.TrialState.FAIL)
-
-    def _value(self, trial: Trial) -> float | None:
-        """What Optuna is told; of rates also those that cannot win. None: nothing comparable was measured."""
-        if self.objective.name == "cost":
-            return None if trial.state == "failed" else trial.rate_at_limit_per_s or 0.0
-        return self.objective.worth(trial)
-
 
 def open_ledger(
-    space: SearchSpace, directory: Path, *, storage: str | None, seed: int, objective: Objective = COST
+    space: SearchSpace,
+    directory: Path,
+    *,
+    storage: str | None,
+    seed: int,
+    study: str | None = None,
+    hardware: str | None = None,
+    objective: Objective = COST,
 ) -> Ledger:
     """The ledger in `directory`, with the trials that an earlier run finished there.
 
-    `storage` is any Optuna storage URL; None means an SQLite file in `directory`. Trials that Optuna does not
-    know are told to it, and trials that it believes to be running are closed: their process is gone.
+    `storage` is any Optuna storage URL; None means an SQLite file in `directory`. `study` is the name that the
+    study has there, by default one after the directory. `hardware` is what this process measures on. Trials that
+    Optuna does not know are told to it, and trials that it believes to be running here are closed: their process
+    is gone. Raises StorageFailed.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    with warnings.catch_warnings():
-        # "Experimental" here is optuna's word for "may change", which our version bounds answer.
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    opened = open_storage(storage or f"sqlite:///{directory / STUDY_FILE}")
+    with experimental_allowed():
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)
-        study = optuna.create_study(
-            study_name=STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}",
-            storage=storage or f"sqlite:///{directory / STUDY_FILE}",
+        created = optuna.create_study(
+            study_name=study or study_name_for(directory, shared=storage is not None),
+            storage=opened.patient,
             sampler=sampler,
             direction="maximize",
             load_if_exists=True,
         )
-        study.set_metric_names([objective.metric])
-    ledger = Ledger(space=space, path=directory / TRIALS_FILE, study=study, objective=objective)
+        created.set_metric_names([objective.metric])
+    ledger = Ledger(
+        space=space,
+        path=directory / TRIALS_FILE,
+        study=created,
+        storage=opened,
+        objective=objective,
+        hardware=hardware,
+    )
     ledger.trials.extend(_finished_trials(space, ledger.path))
     _reconcile(ledger)
     return ledger
+
+
+def study_name_for(directory: Path, *, shared: bool) -> str:
+    """The name of a run's study: a storage of its own holds only that one."""
+    return f"{STUDY_NAME}-{directory.name}" if shared else STUDY_NAME
 
 
 def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:
@@ -191,25 +216,28 @@ def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:
 
 
 def _reconcile(ledger: Ledger) -> None:
-    import optuna
-
-    known = set()
+    """Close what this process left open when it died, but not what workers have; tell Optuna what it missed."""
+    known, reported = set(), set()
     for frozen in ledger.study.get_trials(deepcopy=False):
-        if not frozen.state.is_finished():
-            with contextlib.suppress(ValueError):
-                ledger.study.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
-        if "trial" in frozen.user_attrs:
+        if not frozen.state.is_finished() and (TASK not in frozen.user_attrs or WITHDRAWN in frozen.user_attrs):
+            ledger.queue.fail(frozen.number)
+        if RECORD in frozen.user_attrs:
+            reported.add(key_of(frozen.params))
+        elif "trial" in frozen.user_attrs:
             known.add(frozen.user_attrs["trial"])
-        elif "skipped" not in frozen.user_attrs:
-            ledger._unfinished.add(_key(frozen.params))  # noqa: SLF001
+        elif "skipped" not in frozen.user_attrs and TASK not in frozen.user_attrs:
+            ledger._unfinished.add(key_of(frozen.params))  # noqa: SLF001
     ledger.resumed = bool(ledger.trials or ledger._unfinished)  # noqa: SLF001
     for trial in ledger.trials:
-        if trial.number not in known:
-            ledger.study.enqueue_trial(dict(knobs_of(trial.config)))
-            ledger._tell(ledger._ask(), trial)  # noqa: SLF001
+        knobs = knobs_of(trial.config)
+        if trial.number not in known and key_of(knobs) not in reported:
+            asked = ledger.queue.open_at(knobs, ledger.space, waiting=False)
+            assert asked is not None
+            ledger.queue.tell(asked.number, trial, ledger.objective.told(trial), attributes_of(trial))
 
 
-def _attributes(trial: Trial) -> dict[str, Any]:
+def attributes_of(trial: Trial) -> dict[str, Any]:
+    """What Optuna's dashboard shows of a trial besides its value."""
     predicted = None if trial.why is None else trial.why.prediction
     attributes = {
         "trial": trial.number,
@@ -222,9 +250,12 @@ def _attributes(trial: Trial) -> dict[str, Any]:
         "why": None if trial.why is None else trial.why.cause,
         "predicted_per_s": None if predicted is None else predicted.rate_per_s,
         "slowdown": None if trial.replay is None else trial.replay.slowdown,
+        "hardware": trial.hardware,
+        "worker": trial.worker,
     }
     return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _key(knobs: Knobs) -> tuple[int | str, ...]:
+def key_of(knobs: Mapping[str, int | str]) -> Key:
+    """The same for the same point, whatever the order of its knobs."""
     return tuple(knobs[name] for name in sorted(knobs))

@@ -56,6 +56,12 @@ class Objective:
             return trial.rate_at_limit_per_s or None
         return self._measured(trial)
 
+    def told(self, trial: Trial) -> float | None:
+        """What Optuna is told; of rates also those that cannot win. None: nothing comparable was measured."""
+        if self.name == "cost":
+            return None if trial.state == "failed" else trial.rate_at_limit_per_s or 0.0
+        return self.worth(trial)
+
     def certified_worth(self, trial: Trial) -> float | None:
         """The same of what was certified; None without a certificate."""
         if trial.certificate is None:

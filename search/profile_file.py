@@ -45,13 +45,18 @@ class ProfileRecord(Record):
 
 def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
     """Write the profile of a run; nothing where there is none."""
+    if any(curves.values()):
+        write_atomically(directory / PROFILE_FILE, profile_text(curves) + "\n")
+
+
+def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
+    """The profile as JSON, for `curves_from_text`."""
     records = tuple(
         CurveRecord(engine=engine, threads=threads, cuda_graphs=graphs, **asdict(curve))
         for (engine, threads, graphs), by_busy in curves.items()
         for curve in by_busy.values()
     )
-    if records:
-        write_atomically(directory / PROFILE_FILE, ProfileRecord(curves=records).model_dump_json(indent=1) + "\n")
+    return ProfileRecord(curves=records).model_dump_json(indent=1)
 
 
 def put_aside(directory: Path, *, pace: int) -> None:
@@ -63,11 +68,16 @@ def put_aside(directory: Path, *, pace: int) -> None:
 
 def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
     """The profile that an earlier run left; empty where there is none that can be read: it is measured again."""
-    found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)
     try:
-        profile = ProfileRecord.model_validate_json((directory / PROFILE_FILE).read_text())
+        return curves_from_text((directory / PROFILE_FILE).read_text())
     except (OSError, ValidationError):
-        return found
+        return {}
+
+
+def curves_from_text(text: str) -> dict[Kind, dict[int, ServiceCurve]]:
+    """The curves that `profile_text` was given. Raises pydantic's ValidationError."""
+    profile = ProfileRecord.model_validate_json(text)
+    found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)
     for record in profile.curves:
         curve = ServiceCurve(**record.model_dump(exclude={"engine", "threads", "cuda_graphs"}))
         found[record.engine, record.threads, record.cuda_graphs][record.busy] = curve

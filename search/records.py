@@ -166,6 +166,8 @@ class TrialRecord(Record):
         default=None, description="null: nothing was replayed, or followed from it."
     )
     pace: int = Field(default=0, ge=0, description="How often the machine had changed its speed before.")
+    hardware: str | None = Field(default=None, description="What it was measured on.")
+    worker: str | None = Field(default=None, description="Who measured it; null: the run itself.")
 
 
 class OutputAccuracyRecord(Record):

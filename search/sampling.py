@@ -31,10 +31,14 @@ class Sampling:
     def run(self) -> None:
         """Try configurations until nothing promising is left, the budget is used, or `stop` says so."""
         while self.attempts.may_go_on():
+            self.attempts.gathered()
             asked, why = self._next()
-            if asked is None:
+            if asked is not None:
+                landmarks = ((knobs, WhyRecord(cause="landmark")) for knobs in self._landmarks())
+                self.attempts.offer(landmarks)
+                self.attempts.make(asked, self.attempts.evaluated, why)
+            elif not self.attempts.crew.wait():
                 return
-            self.attempts.make(asked, self.attempts.evaluated, why)
 
     def _next(self) -> tuple[optuna.trial.Trial | None, WhyRecord]:
         ledger, wanted = self.attempts.ledger, self.attempts.promising

@@ -23,7 +23,8 @@ class Trial:
     guess of a bound, for an infeasible one 0, for a failed one None. `lone_latency_ms` is the latency of requests
     that meet an idle server (median), None where it was not measured. `memory_bytes` is the most that the server
     and its models took, None where that cannot be seen. `pace` is how often the machine had changed its speed
-    before: trials of different paces do not compare.
+    before: trials of different paces do not compare. `hardware` is what it was measured on, None where that was
+    not noted, and `worker` the process that did it, None for the run's own.
     """
 
     number: int
@@ -44,6 +45,8 @@ class Trial:
     why: WhyRecord | None = None
     replay: ReplayRecord | None = None
     pace: int = 0
+    hardware: str | None = None
+    worker: str | None = None
 
     def over_memory(self, most_bytes: int | None) -> bool:
         """Whether the server is known to have taken more."""

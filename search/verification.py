@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from loadgen.probing import seen_from_probe
 from loadgen.several import certify_each, joint_answer
 from search import events
+from search.at_rate import tried_at_rate
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
 from search.predict import promise_of
@@ -39,6 +40,16 @@ CAUTION = 0.5
 """Standard errors by which the reported rate is below the middle of what was found, as in `loadgen.capacity`."""
 
 _BOUND = 1.645
+
+
+def predicted_trial(
+    attempts: Attempts, server: SimulatedServer, config: ServingConfig, number: int, prediction: Predicted
+) -> Trial | None:
+    """A predicted configuration's trial: near its predicted rate, or at the rate that is asked for."""
+    rate = attempts.ledger.objective.rate_per_s
+    if rate is not None:
+        return tried_at_rate(attempts, config, number, rate_per_s=rate, server=server)
+    return Verification(attempts=attempts, server=server).trial(config, number, prediction)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,108 @@
+"""Optuna's trials by their numbers, for every process of a study: opened, claimed, told, handed on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import optuna
+
+    from search.space import SearchSpace
+    from search.storage import Storage
+    from search.trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedQueue:
+    """The trials of one study."""
+
+    study: optuna.Study
+    storage: Storage
+
+    def open_at(
+        self,
+        knobs: Mapping[str, int | str],
+        space: SearchSpace,
+        *,
+        waiting: bool,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> optuna.trial.Trial | None:
+        """A running trial at a point of the space; or None, and one that waits for whoever claims it first."""
+        import optuna
+
+        states = optuna.trial.TrialState
+        axes = space.axes().items()
+        template = optuna.trial.create_trial(
+            state=states.WAITING if waiting else states.RUNNING,
+            params=dict(knobs),
+            distributions={name: optuna.distributions.CategoricalDistribution(values) for name, values in axes},
+            user_attrs=dict(attributes or {}),
+        )
+        trial_id = self.storage.patient.create_new_trial(self._study_id, template_trial=template)
+        return None if waiting else optuna.trial.Trial(self.study, trial_id)
+
+    def id_of(self, number: int) -> int:
+        """The storage's own key of a trial."""
+        return int(self.storage.patient.get_trial_id_from_study_id_trial_number(self._study_id, number))
+
+    def claim(self, number: int) -> bool:
+        """Whether a waiting trial became ours; False: somebody was quicker."""
+        import optuna
+
+        running = optuna.trial.TrialState.RUNNING
+        try:
+            return bool(self.storage.patient.set_trial_state_values(self.id_of(number), state=running))
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return False
+
+    def tell(self, number: int, trial: Trial, value: float | None, attributes: Mapping[str, Any]) -> bool:
+        """Finish a running trial with what came of it; False: it is no longer ours to finish."""
+        import optuna
+
+        states, values = optuna.trial.TrialState, None if value is None else [value]
+        if trial.state in ("complete", "infeasible") and values is not None:
+            return self._finish(number, states.COMPLETE, attributes, values)
+        if trial.state not in ("pruned", "infeasible"):
+            return self._finish(number, states.FAIL, attributes)
+        if value is not None:
+            self.storage.patient.set_trial_intermediate_value(self.id_of(number), 0, value)
+        return self._finish(number, states.PRUNED, attributes, values)
+
+    def fail(self, number: int, attributes: Mapping[str, Any] | None = None) -> bool:
+        """Finish a running trial without a result; False: it is no longer ours to finish."""
+        import optuna
+
+        return self._finish(number, optuna.trial.TrialState.FAIL, attributes or {})
+
+    def hand_on(self, number: int) -> None:
+        """Put a trial that this process leaves unfinished into the queue again, as Optuna does with a lost one."""
+
+        again = self.storage.direct.get_heartbeat_stale_trial_callback()
+        left = self.storage.patient.get_trial(self.id_of(number))
+        if again is not None and not left.state.is_finished():
+            again(self.study, left)
+            self.fail(number)
+
+    def _finish(
+        self,
+        number: int,
+        state: optuna.trial.TrialState,
+        attributes: Mapping[str, Any],
+        values: list[float] | None = None,
+    ) -> bool:
+        import optuna
+
+        trial_id = self.id_of(number)
+        try:
+            for name, value in attributes.items():
+                self.storage.patient.set_trial_user_attr(trial_id, name, value)
+            return bool(self.storage.patient.set_trial_state_values(trial_id, state=state, values=values))
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return False
+
+    @property
+    def _study_id(self) -> int:
+        return int(self.storage.patient.get_study_id_from_name(self.study.study_name))

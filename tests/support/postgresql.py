@@ -1,0 +1,142 @@
+"""A PostgreSQL of the test's own: an installed one, or what `make test` fetched from Debian's archive."""
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+FETCHED = Path(sys.prefix) / "postgresql"
+FOLDERS = ("usr/lib/postgresql/*/bin",)
+NOBODY = 65534
+PASSWORD = "s3cret-of-the-test"
+
+
+def program_folder():
+    """Where initdb and postgres are; the test is skipped where they are not."""
+    found = [folder for root in (FETCHED, Path("/")) for folder in sorted(root.glob(FOLDERS[0]), reverse=True)]
+    on_path = shutil.which("initdb")
+    candidates = [*found, *([Path(on_path).resolve().parent] if on_path else [])]
+    for folder in candidates:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    pytest.skip(f"PostgreSQL is neither installed nor in {FETCHED}, where `make test` puts it on Debian")
+
+
+class Cluster:
+    """A cluster in `folder`, on a port of the loopback; `url` carries a password, as real ones do."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+        self._programs = program_folder()
+        self._process = None
+
+    def create(self):
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        data = self.folder / "data"
+        data.mkdir()
+        for path in (secret, data):
+            os.chown(path, *self.owner())
+        options = ("--username=postgres", f"--pwfile={secret}", "--auth=scram-sha-256", "--no-sync", "--no-locale")
+        self._run("initdb", f"--pgdata={data}", *options)
+
+    def start(self):
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "off",
+            "shared_buffers": "16MB",
+        }
+        words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("a") as log:
+            self._process = subprocess.Popen(
+                [self._programs / "postgres", "-D", self.folder / "data", *words],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                **self._as_owner(),
+            )
+        deadline = time.monotonic() + 60
+        while not self._answers():
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < deadline, "PostgreSQL does not start"
+            time.sleep(0.1)
+
+    def stop(self):
+        """At once: connections are cut, as by a crash."""
+        if self._process is not None:
+            self._process.send_signal(3)  # SIGQUIT: immediate shutdown
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def _answers(self):
+        ready = subprocess.run(
+            [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)],
+            check=False,
+            timeout=10,
+            env=self._environment(),
+        )
+        return ready.returncode == 0
+
+    def skip_where_it_cannot_run(self):
+        """As when the folder of the checkout is closed to other users, and these tests run as root."""
+        try:
+            subprocess.run([self._programs / "initdb", "--version"], check=True, timeout=30, **self._as_owner())
+        except (PermissionError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"PostgreSQL in {self._programs} does not run: {error}")
+
+    def _run(self, name, *arguments):
+        done = subprocess.run(
+            [self._programs / name, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            **self._as_owner(),
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def _as_owner(self):
+        if os.geteuid() != 0:
+            return {"env": self._environment()}
+        user, group = self.owner()
+        return {"user": user, "group": group, "extra_groups": [], "env": self._environment(), "cwd": self.folder}
+
+    def owner(self):
+        """Who runs it: PostgreSQL refuses to be root."""
+        return (NOBODY, NOBODY) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+
+    def _environment(self):
+        """Libraries that were fetched along lie beside what was fetched."""
+        libraries = [str(folder) for folder in FETCHED.glob("usr/lib/*-linux-gnu")]
+        return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)} if libraries else dict(os.environ)
+
+
+@contextlib.contextmanager
+def postgresql():
+    """A running cluster in a folder of its own, which its user can reach."""
+    program_folder()
+    with tempfile.TemporaryDirectory(prefix="tritune-pg-", dir="/tmp") as name:
+        cluster = Cluster(Path(name))
+        os.chown(name, *cluster.owner())
+        cluster.skip_where_it_cannot_run()
+        cluster.create()
+        cluster.start()
+        try:
+            yield cluster
+        finally:
+            cluster.stop()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]

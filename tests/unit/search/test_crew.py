@@ -1,0 +1,203 @@
+"""What is asked of workers comes back, whoever measures it, and whatever happens to them meanwhile."""
+
+from dataclasses import replace
+from itertools import islice
+
+import optuna
+import pytest
+from shared_studies import MACHINE, close_all, coordinator, task, worker
+from sqlalchemy import text
+
+from search.files import whole_lines
+from search.ledger import TRIALS_FILE, key_of
+from search.space import default_config, knobs_of
+from search.tasks import TASK
+from search.trial import Trial
+
+STATES = optuna.trial.TrialState
+
+
+@pytest.fixture
+def url(tmp_path):
+    yield f"sqlite:///{tmp_path / 'shared.db'}"
+    close_all()
+
+
+def points_of(ledger, count):
+    return list(islice(ledger.space.points(), count))
+
+
+def offered(ledger, crew, count):
+    points = points_of(ledger, count)
+    for knobs in points:
+        crew.offer(knobs, task())
+    return points
+
+
+def age_heartbeats(ledger):
+    """As if the last sign of life had been long ago."""
+    with ledger.storage.direct.engine.begin() as connection:
+        connection.execute(text("UPDATE trial_heartbeats SET heartbeat = '2000-01-01 00:00:00'"))
+
+
+def claimed_and_lost(tmp_path, url, name="lost"):
+    """A worker that claims a point and is heard of no more."""
+    one = worker(tmp_path / name, url, name=name)
+    frozen = one._claimed()
+    assert frozen is not None
+    return frozen
+
+
+def test_points_come_back_with_who_measured_them_and_on_what(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    points = offered(ledger, crew, 3)
+    assert worker(tmp_path / "w1", url).run() == 3
+    trials = [ledger.keep(trial) for trial in crew.gather()]
+    assert [knobs_of(trial.config) for trial in trials] == points
+    assert [trial.number for trial in trials] == [0, 1, 2]
+    assert {(trial.worker, trial.hardware) for trial in trials} == {("w1", MACHINE)}
+    assert all(trial.rate_at_limit_per_s > 0 for trial in trials if trial.state == "complete")
+    assert ledger.trials == trials
+    assert crew.gather() == []
+    assert not crew.wait()
+
+
+def test_a_worker_keeps_its_trials_on_its_own_disk_as_well(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    offered(ledger, crew, 2)
+    worker(tmp_path / "w1", url).run()
+    assert len(list(whole_lines(tmp_path / "w1" / TRIALS_FILE))) == 2
+
+
+def test_optuna_sees_rate_state_and_hardware(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    offered(ledger, crew, 1)
+    worker(tmp_path / "w1", url).run()
+    [told] = ledger.study.get_trials()
+    assert told.state in (STATES.COMPLETE, STATES.PRUNED)
+    assert told.value > 0
+    assert told.user_attrs["hardware"] == MACHINE
+    assert told.user_attrs["worker"] == "w1"
+
+
+def test_a_worker_claims_only_what_its_machine_can(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    offered(ledger, crew, 1)
+    other = worker(tmp_path / "w1", url)
+    half = replace(other.space.engines[0], precision="fp16")
+    other.space = replace(other.space, engines=(half,))
+    assert other.run() == 0
+    assert ledger.study.get_trials()[0].state == STATES.WAITING
+
+
+def test_points_that_are_out_are_not_asked_for_here(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    points = offered(ledger, crew, 2)
+    assert ledger.ask_for(points, wanted=lambda _: True) is None
+    assert not ledger.untried(points[0])
+
+
+def test_what_nobody_begins_is_taken_back_and_measured_here(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    points = offered(ledger, crew, 1)
+    assert crew.gather() == []
+    assert crew.wait()
+    assert ledger.ask_for(points, wanted=lambda _: True) is not None
+    assert worker(tmp_path / "w1", url).run() == 0
+
+
+def test_the_sampler_may_meet_a_queued_point_and_takes_it_over(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    points = offered(ledger, crew, 1)
+    asked = ledger.ask_sampler(wanted=lambda _: True)
+    assert key_of(asked.params) == key_of(points[0])
+    ledger.record(asked, Trial(number=0, config=ledger.space.config(points[0]), state="pruned", reason="slow"))
+    assert crew.gather() == []
+    assert len(ledger.trials) == 1
+
+
+def test_the_trial_of_a_lost_worker_is_measured_by_another(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    [point] = offered(ledger, crew, 1)
+    claimed_and_lost(tmp_path, url)
+    assert crew.gather() == []
+    assert worker(tmp_path / "w2", url, name="w2").run() == 0  # it is taken, as far as anybody knows
+    age_heartbeats(ledger)
+    assert crew.gather() == []
+    assert not ledger.untried(point)
+    assert worker(tmp_path / "w2", url, name="w2").run() == 1
+    [trial] = crew.gather()
+    assert (trial.worker, knobs_of(trial.config)) == ("w2", point)
+
+
+def test_a_trial_that_loses_every_worker_is_given_up(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    [point] = offered(ledger, crew, 1)
+    found = []
+    for name in ("first", "second", "third"):
+        claimed_and_lost(tmp_path, url, name)
+        age_heartbeats(ledger)
+        found += crew.gather()
+    [trial] = found
+    assert trial.state == "failed"
+    assert "lost" in trial.reason
+    ledger.keep(trial)
+    assert not ledger.untried(point)
+
+
+def test_a_worker_that_was_thought_lost_changes_nothing_when_it_comes_back(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    offered(ledger, crew, 1)
+    slow = worker(tmp_path / "slow", url, name="slow")
+    frozen = slow._claimed()
+    age_heartbeats(ledger)
+    crew.gather()
+    worker(tmp_path / "w2", url, name="w2").run()
+    slow._measured(frozen)
+    assert [trial.worker for trial in crew.gather()] == ["w2"]
+
+
+def test_a_worker_that_is_stopped_hands_its_trial_on(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    offered(ledger, crew, 1)
+    stops = iter([False, *[True] * 1000])
+    assert worker(tmp_path / "w1", url, stop=lambda: next(stops)).run() == 0
+    crew.gather()
+    assert worker(tmp_path / "w2", url, name="w2").run() == 1
+    assert [trial.worker for trial in crew.gather()] == ["w2"]
+
+
+def test_there_is_room_for_two_points_a_worker(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    assert crew.room() == 0
+    for name in ("w1", "w2"):
+        ledger.study.set_user_attr(f"worker {name}", MACHINE)
+    assert crew.room() == 4
+    offered(ledger, crew, 3)
+    assert crew.room() == 1
+    ledger.study.set_user_attr("worker w2", None)
+    assert crew.room() == 0
+
+
+def test_closing_sends_workers_home_and_withdraws_the_queue(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    offered(ledger, crew, 1)
+    crew.gather()
+    crew.close()
+    assert worker(tmp_path / "w1", url, idle_s=60.0).run() == 0
+    assert crew.gather() == []
+
+
+def test_what_workers_finish_while_the_coordinator_is_dead_is_there_when_it_goes_on(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    mine = ledger.ask_for([knobs_of(default_config(ledger.space.engines[0]))], wanted=lambda _: True)
+    offered(ledger, crew, 2)
+    worker(tmp_path / "w1", url).run()
+    again, crew = coordinator(tmp_path / "run", url)
+    states = {frozen.number: frozen.state for frozen in again.study.get_trials()}
+    assert states[mine.number] == STATES.FAIL
+    assert len([again.keep(trial) for trial in crew.gather()]) == 2
+    third, crew = coordinator(tmp_path / "run", url)
+    assert len(third.trials) == 2
+    assert crew.gather() == []
+    assert len([frozen for frozen in third.study.get_trials() if TASK in frozen.user_attrs]) == 2

@@ -1,0 +1,111 @@
+"""A database that goes away for a while is waited for; one that says no is not."""
+
+import optuna
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from search.patience import LONGEST_DELAY_S, patient_storage
+from search.storage import StorageFailed, driver_url, open_storage, reason_of
+
+RUNNING, COMPLETE = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
+
+
+class Flaky:
+    """Optuna's storage in memory, whose next calls fail: before they did anything, or after."""
+
+    def __init__(self):
+        self.real, self.away, self.forgets_to_answer = optuna.storages.InMemoryStorage(), 0, False
+
+    def __getattr__(self, name):
+        def method(*arguments, **named):
+            if self.away:
+                self.away -= 1
+                raise outage()
+            result = getattr(self.real, name)(*arguments, **named)
+            if self.forgets_to_answer:
+                self.forgets_to_answer = False
+                raise outage()
+            return result
+
+        return method
+
+
+def outage():
+    error = optuna.exceptions.StorageInternalError("An exception is raised during the commit.")
+    error.__cause__ = OperationalError("SELECT 1", {}, Exception("connection refused"))
+    return error
+
+
+def given_up(error, waited_s):
+    return RuntimeError(f"{waited_s:.0f} s: {reason_of(error)}")
+
+
+@pytest.fixture
+def flaky():
+    return Flaky()
+
+
+@pytest.fixture
+def slept():
+    return []
+
+
+@pytest.fixture
+def study(flaky, slept):
+    storage = patient_storage(flaky, given_up=given_up, patience_s=30.0, sleep=slept.append)
+    return optuna.create_study(study_name="s", storage=storage)
+
+
+def test_an_outage_is_waited_for_later_and_later(flaky, slept, study):
+    flaky.away = 8
+    study.set_user_attr("a", 1)
+    assert study.user_attrs == {"a": 1}
+    assert slept == sorted(slept)
+    assert len(slept) == 8
+    assert max(slept) == LONGEST_DELAY_S
+
+
+def test_patience_ends_with_the_reason(flaky, slept, study):
+    flaky.away = 10_000
+    with pytest.raises(RuntimeError, match="connection refused"):
+        study.set_user_attr("a", 1)
+    assert 30.0 <= sum(slept) < 30.0 + LONGEST_DELAY_S
+
+
+def test_a_result_that_arrived_although_its_confirmation_was_lost_counts(flaky, study):
+    trial = study.ask()
+    storage = study._storage
+    flaky.forgets_to_answer = True
+    assert storage.set_trial_state_values(trial._trial_id, state=COMPLETE, values=[1.0])
+    assert study.trials[0].value == 1.0
+
+
+def test_a_finished_trial_is_still_an_error_without_an_outage(study):
+    trial = study.ask()
+    study._storage.set_trial_state_values(trial._trial_id, state=COMPLETE, values=[1.0])
+    with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
+        study._storage.set_trial_state_values(trial._trial_id, state=COMPLETE, values=[1.0])
+
+
+def test_what_is_no_outage_is_not_tried_again(slept, study):
+    with pytest.raises(KeyError):
+        study._storage.get_trial(12345)
+    assert slept == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:s3cret@127.0.0.1:1/optuna", "postgresql://me:s3cret@127.0.0.1:none/optuna", "me:s3cret@x"],
+)
+def test_a_storage_that_cannot_be_opened_is_two_lines_without_its_password(url):
+    pytest.importorskip("psycopg")
+    with pytest.raises(StorageFailed) as raised:
+        open_storage(url)
+    assert len(str(raised.value).splitlines()) == 2
+    assert url.startswith("me:") or "s3cret" not in str(raised.value)
+
+
+def test_postgresql_gets_the_driver_that_we_bring():
+    assert driver_url("postgresql://h/d") == driver_url("postgres://h/d") == "postgresql+psycopg://h/d"
+    assert driver_url("postgresql+psycopg2://h/d") == "postgresql+psycopg2://h/d"
+    assert driver_url("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
