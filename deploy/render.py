@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from typing import TYPE_CHECKING, Any, Literal
 
 from deploy import promql
@@ -28,7 +29,7 @@ RULES_FILE = "prometheus-rules.yaml"
 DASHBOARD_FILE = "grafana-dashboard.json"
 README_FILE = "README.md"
 
-IMAGES = ("images/loadtest.Dockerfile", "images/models.Dockerfile", "images/triton.Dockerfile")
+IMAGES = tuple(f"images/{name}.Dockerfile" for name in ("loadtest", "models", "triton", "worker"))
 KUBERNETES_BASE = (
     "kustomization.yaml",
     "service-account.yaml",
@@ -71,10 +72,16 @@ FILES: Mapping[Target, tuple[str, ...]] = {
         ),
         "kubernetes/smoke/kustomization.yaml",
         "kubernetes/smoke/job.yaml",
+        "kubernetes/search/kustomization.yaml",
+        "kubernetes/search/namespace.yaml",
+        "kubernetes/search/job.yaml",
     ),
     "kserve": ("kserve/kustomization.yaml", "kserve/serving-runtime.yaml", "kserve/inference-service.yaml"),
 }
 """The templates that each target consists of, by the path that their text gets in the bundle."""
+
+FACTORY = r"[\w.]+:\w+"
+"""A model that is made by `package.module:callable`, and no file."""
 
 BEHAVIOR = """\
 # Up at once; down by one replica a minute, when ten minutes have not needed it.
@@ -104,7 +111,10 @@ CONTENTS = (
     ("kserve/", "ServingRuntime and InferenceService"),
     (RULES_FILE, "recording rules and alerts for Prometheus"),
     (DASHBOARD_FILE, "the dashboard for Grafana"),
-    ("images/", "Dockerfiles: of the smoke test, of the model repository, and of Triton for our runtime"),
+    (
+        "images/",
+        "Dockerfiles: of the smoke test, the models, Triton for our runtime, and the workers of a search",
+    ),
 )
 
 
@@ -151,6 +161,7 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "repository": NATIVE_REPOSITORY if plan.has_native else EMBEDDED_REPOSITORY,
         "embedded_repository": EMBEDDED_REPOSITORY,
         "quantile_name": quantile_name(found.slo.quantile),
+        "model_file": None if re.fullmatch(FACTORY, found.model.file) else found.model.file,
         "budget": f"{plan.error_budget:g}",
         "budget_percent": f"{100 * plan.error_budget:g}",
         "scrape_s": f"{SCRAPE_INTERVAL_S:g}",

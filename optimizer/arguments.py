@@ -21,6 +21,8 @@ from search.secrets import has_password, hidden
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from typer import Context
+
 
 def config_from_arguments(
     *,
@@ -44,6 +46,9 @@ def config_from_arguments(
     time_budget: str,
     storage: str | None,
     seed: int,
+    study: str | None = None,
+    gpu: str | None = None,
+    workers: str = "1",
     precisions: str | None = None,
     calibration_data: Path | None = None,
     accuracy: str = "strict",
@@ -112,6 +117,9 @@ def config_from_arguments(
             "time_budget_s": budget_ms / 1000,
             "most_send_lag_ms": most_lag_ms,
             "storage": storage,
+            "study": study,
+            "gpu": gpu,
+            "workers": workers,
             "seed": seed,
             "precisions": precisions and precisions_from_text(precisions),
             "calibration_data": calibration_data and calibration_data.absolute(),
@@ -139,6 +147,12 @@ def resumed_config(
     config = saved_config(directory.absolute())
     again = {"storage": storage, "server_url": server_url or config.server_url}
     return config.model_copy(update=again), [f"Going on with the run in {directory}."]
+
+
+def given_as_argument(context: Context, name: str) -> bool:
+    """Whether an option's value stands among the arguments, and not in the environment."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:

@@ -10,6 +10,7 @@ import typer
 
 from loadgen.command import leave, run_app
 from optimizer.finished_runs import commands
+from optimizer.worker_command import commands as worker_commands
 
 app = typer.Typer(
     add_completion=False,
@@ -20,12 +21,6 @@ app = typer.Typer(
 TRAFFIC = "Traffic"
 MODEL, LIMIT, SERVER, MONEY, RUN = "Model", "Limit", "Server", "Money", "Run"
 STORAGE_VARIABLE = "TRITUNE_STORAGE"
-
-
-def given_as_argument(context: typer.Context, name: str) -> bool:
-    """Whether an option's value stands among the arguments, and not in the environment."""
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 @app.callback(invoke_without_command=True)
@@ -267,6 +262,31 @@ def optimize(
             metavar="URL",
         ),
     ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the study in the storage, for its workers. Default: after the run's directory.",
+            rich_help_panel=RUN,
+            metavar="NAME",
+        ),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            help="Part of the name of the GPUs to use, such as `L4`. Default: all.",
+            rich_help_panel=RUN,
+            metavar="NAME",
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            help="`auto`: measure on each GPU of this machine at the same time; or on how many. Default: 1 server "
+            "on all.",
+            rich_help_panel=RUN,
+            metavar="N",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.", rich_help_panel=RUN)] = 0,
     baseline: Annotated[
         Path | None,
@@ -300,7 +320,7 @@ def optimize(
 
         typer.echo(f"tritune {installed_version('tritune')}")
         return
-    from optimizer.arguments import checked_storage, config_from_arguments, resumed_config
+    from optimizer.arguments import checked_storage, config_from_arguments, given_as_argument, resumed_config
 
     storage = checked_storage(storage, in_arguments=given_as_argument(context, "storage"))
     further = {"p50": p50, "p90": p90, "p95": p95, "p999": p999}
@@ -334,6 +354,9 @@ def optimize(
             time_budget=time_budget,
             max_send_lag=max_send_lag,
             storage=storage,
+            study=study,
+            gpu=gpu,
+            workers=workers or "1",
             seed=seed,
             precisions=precisions,
             calibration_data=calibration_data,
@@ -374,6 +397,7 @@ def serve(
 
 
 app.add_typer(commands)
+app.add_typer(worker_commands)
 
 
 def main() -> None:

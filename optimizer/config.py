@@ -55,6 +55,9 @@ class OptimizeConfig(BaseModel):
     time_budget_s: float = Field(default=600.0, gt=0)
     most_send_lag_ms: float | None = Field(default=None, gt=0)  # None: 1 ms, or 5 % of the limit
     storage: str | None = None
+    study: str | None = None  # None: named after the directory
+    gpu: str | None = None  # part of the GPUs' name
+    workers: str = "1"  # processes that measure on this machine, or `auto`
     cache_dir: Path | None = None  # None: in the user's cache folder
     precisions: tuple[Precision, ...] | None = None  # None: what this machine runs without calibration data
     calibration_data: Path | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
@@ -19,6 +19,8 @@ from model_repo.server import serve
 from optimizer.bundling import bundle_run
 from optimizer.demand import demand_of, keep_trace
 from optimizer.errors import UserError
+from optimizer.gpu_choice import hardware_label
+from optimizer.joint_search import crew_for
 from optimizer.model_source import label_of
 from optimizer.prepare import Prepared, prepare
 from optimizer.verdict import explain_infeasible
@@ -43,10 +45,11 @@ from search.study import Search, SearchImpossible
 from search.triton_bench import TritonBench
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from optimizer.config import OptimizeConfig
     from search.certification import Certified
+    from search.demand import Demand
     from search.events import OnEvent
     from search.ledger import Ledger
     from search.records import Slo
@@ -72,12 +75,14 @@ VERSIONS_OF = (
 def optimize(
     config: OptimizeConfig,
     *,
+    gpus: Sequence[str] = (),
     on_event: OnEvent = events.ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> RecommendationRecord:
     """Find, certify and write down the answer. All files go to `config.output`, which must exist.
 
-    Raises UserError: BadInput, NothingFound when no configuration keeps the limit.
+    `gpus` get workers of their own; see `optimizer.gpu_choice`. Raises UserError: BadInput, NothingFound when no
+    configuration keeps the limit.
     """
     budget = Budget(total_s=config.time_budget_s)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
@@ -85,30 +90,29 @@ def optimize(
     keep_trace(config)
     slo, demand = config.slo, demand_of(config, batched=prepared.engines[0].batched)
     ledger = open_ledger(
-        prepared.space, config.output, storage=config.storage, seed=config.seed, objective=config.aim
+        prepared.space,
+        config.output,
+        storage=config.storage,
+        seed=config.seed,
+        study=config.study,
+        hardware=hardware_label(prepared.machine),
+        objective=config.aim,
     )
-    with _explained(), serve(server_options(config, prepared)) as server, load_generator(prepared) as generator:
-        bench = TritonBench(
-            server,
-            generator,
-            payload=payload_of(config, prepared),
-            limit_ms=slo.limit_ms,
-            timeout_s=request_timeout_s(slo),
-            most_send_lag_ms=config.most_send_lag_ms,
-            demand=demand,
-        )
+    with explained(), closing(ledger.storage), serving_bench(config, prepared, demand) as bench:
         on_event(events.PhaseStarted(name="search", detail=f"{prepared.space.size()} configurations"))
-        search = Search(
-            ledger=ledger,
-            bench=bench,
-            slo=slo,
-            budget=budget,
-            seed=config.seed,
-            demand=demand,
-            on_event=on_event,
-            stop=stop,
-        )
-        search.run()
+        with crew_for(ledger, config, prepared, gpus, on_event) as crew:
+            search = Search(
+                ledger=ledger,
+                bench=bench,
+                slo=slo,
+                budget=budget,
+                seed=config.seed,
+                demand=demand,
+                on_event=on_event,
+                stop=stop,
+                crew=crew,
+            )
+            search.run()
         on_event(events.PhaseStarted(name="certify"))
         certified = certify_best(
             ledger, bench, slo=slo, budget=budget, seed=config.seed, demand=demand, on_event=on_event, stop=stop
@@ -117,7 +121,7 @@ def optimize(
         raise explain_infeasible(ledger.trials, slo, config.aim)
     on_event(events.PhaseStarted(name="finish"))
     found = _recommendation(config, prepared, slo, ledger, certified, bench, budget)
-    with _explained():
+    with explained():
         write_final_repository(config.output / REPOSITORY, certified.winner.config)
     write_atomically(config.output / RECOMMENDATION_FILE, found.model_dump_json(indent=2) + "\n")
     _write_bundle(config, on_event)
@@ -130,6 +134,21 @@ def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:
         bundle_run(config.output, target="all", options=BundleOptions())
     except UserError as error:
         on_event(events.Note(text=f"No deployment bundle was written: {error.what} {error.fix}", warning=True))
+
+
+@contextmanager
+def serving_bench(config: OptimizeConfig, prepared: Prepared, demand: Demand) -> Iterator[TritonBench]:
+    """A server for the model's engines, and what loads it so, until the block ends."""
+    with serve(server_options(config, prepared)) as server, load_generator(prepared) as generator:
+        yield TritonBench(
+            server,
+            generator,
+            payload=payload_of(config, prepared),
+            limit_ms=config.limit_ms,
+            timeout_s=request_timeout_s(config.slo),
+            most_send_lag_ms=config.most_send_lag_ms,
+            demand=demand,
+        )
 
 
 def server_options(config: OptimizeConfig, prepared: Prepared) -> ServerOptions:
@@ -248,7 +267,7 @@ def _versions() -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Errors of the rooms below as two lines for the user."""
     try:
         yield

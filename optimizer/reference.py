@@ -42,6 +42,7 @@ def cli_reference() -> str:
         ("optimize", optimizer.cli.app, []),
         ("optimize doctor", optimizer.cli.app, ["doctor"]),
         ("optimize serve", optimizer.cli.app, ["serve"]),
+        ("optimize worker", optimizer.cli.app, ["worker"]),
         ("optimize report", optimizer.cli.app, ["report"]),
         ("optimize explain", optimizer.cli.app, ["explain"]),
         ("optimize compare", optimizer.cli.app, ["compare"]),

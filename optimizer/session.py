@@ -15,6 +15,7 @@ from rich.console import Console
 from loadgen.interrupts import finish_on_first_interrupt
 from optimizer.config import OptimizeConfig, save_config
 from optimizer.errors import BadInput
+from optimizer.gpu_choice import use_gpus
 from optimizer.progress import Progress
 from optimizer.run_lock import locked
 from search import events
@@ -41,13 +42,14 @@ def run(
 
     before = None if baseline is None else _read_baseline(baseline, config)
 
-    _make_directory(config.output, resume=resume)
+    gpus = use_gpus(config.gpu, config.workers)
+    make_directory(config.output, resume=resume)
     stderr = Console(stderr=True)
-    with locked(config.output), _logging_to(config.output / LOG_FILE):
+    with locked(config.output), logging_to(config.output / LOG_FILE):
         if not resume:
             save_config(config, config.output)
         with Progress(stderr, budget_s=config.time_budget_s) as progress:
-            on_event = _to_log_and(progress)
+            on_event = to_log_and(progress)
             for note in notes:
                 on_event(events.Note(text=note))
 
@@ -56,7 +58,7 @@ def run(
 
             with finish_on_first_interrupt(announce) as stop:
                 try:
-                    found = optimize(config, on_event=on_event, stop=stop)
+                    found = optimize(config, gpus=gpus, on_event=on_event, stop=stop)
                 except NothingFound:
                     _write_report(config.output, on_event)
                     raise
@@ -107,12 +109,14 @@ def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
     console = Console()
     for note in notes:
         console.print(f"note: {note}", highlight=False)
+    use_gpus(config.gpu, config.workers)
     with tempfile.TemporaryDirectory(prefix="tritune-") as folder:
         prepared = prepare(config, work_dir=Path(folder), may_build=False)
         console.print(plan_view(prepared, config))
 
 
-def _make_directory(directory: Path, *, resume: bool) -> None:
+def make_directory(directory: Path, *, resume: bool) -> None:
+    """Make the run's directory; with `resume` it may hold something. Raises BadInput."""
     try:
         if not resume and directory.exists() and any(directory.iterdir()):
             raise BadInput(
@@ -131,7 +135,8 @@ def _make_directory(directory: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
+def logging_to(path: Path) -> Iterator[None]:
+    """Until the block ends, our log goes to this file, the command line and an error's traceback among it."""
     handler = logging.FileHandler(path)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     log.setLevel(logging.DEBUG)
@@ -157,7 +162,9 @@ def _without_secrets(arguments: list[str]) -> Iterator[str]:
         hide = argument == "--storage"
 
 
-def _to_log_and(progress: Progress) -> OnEvent:
+def to_log_and(progress: Progress) -> OnEvent:
+    """Events to the log as well as to the terminal."""
+
     def on_event(event: events.Event) -> None:
         log.debug("%s", event)
         progress(event)

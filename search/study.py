@@ -21,3 +21,4 @@ class Search(Attempts):
         write_search(self.ledger.path.parent, self)
         if not Guided(self, forecast_for(self)).run():
             Sampling(self).run()
+        self.gathered()

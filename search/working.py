@@ -14,6 +14,7 @@ from search import events
 from search.attempts import Attempts
 from search.budget import Budget
 from search.convert import trial_to_record
+from search.demand import Demand
 from search.files import append_line
 from search.forecast import Forecast, Predicted
 from search.ledger import TRIALS_FILE, Ledger, attributes_of
@@ -22,7 +23,7 @@ from search.profile_file import curves_from_text
 from search.shared_queue import SharedQueue
 from search.space import knobs_of
 from search.storage import beat_once
-from search.tasks import CLOSED, PROFILE, RECORD, TASK, WORKER, WORKER_PREFIX, TaskRecord
+from search.tasks import CLOSED, ORDER, PROFILE, RECORD, TASK, WORKER, WORKER_PREFIX, OrderRecord, TaskRecord
 from search.trial import Trial
 from search.verification import predicted_trial
 from search.words import knobs_text
@@ -49,6 +50,27 @@ IDLE_S = 600.0
 """How long a worker waits for something to do: its coordinator may have died."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """A study, and what it wants measured."""
+
+    study: optuna.Study
+    order: OrderRecord
+
+
+def join(storage: Storage, name: str) -> Joined | None:
+    """The study of that name once it wants something measured. Raises pydantic's ValidationError."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study = optuna.load_study(study_name=name, storage=storage.patient)
+    except KeyError:
+        return None
+    order = study.user_attrs.get(ORDER)
+    return None if order is None else Joined(study=study, order=OrderRecord.model_validate(order))
+
+
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """One worker of a study; `run` once. `directory` gets the trials that it finished."""
@@ -63,6 +85,7 @@ class Worker:
     seed: int
     directory: Path
     objective: Objective = COST
+    demand: Demand = field(default_factory=Demand)
     on_event: events.OnEvent = events.ignore
     stop: Callable[[], bool] = lambda: False
     idle_s: float = IDLE_S
@@ -194,6 +217,7 @@ class Worker:
             slo=self.slo,
             budget=Budget(total_s=task.budget_s, started=time.monotonic() - task.elapsed_s),
             seed=self.seed,
+            demand=self.demand,
             on_event=self.on_event,
             stop=self._ended,
         )

@@ -1,0 +1,85 @@
+"""The `optimize worker` command: arguments in, exit code out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+commands = typer.Typer()
+
+
+@commands.command()
+def worker(
+    context: typer.Context,
+    study: Annotated[str, typer.Option(help="The study's name, as the search says it.", metavar="NAME")],
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="The search's storage, such as `postgresql://HOST/DATABASE`.",
+            envvar="TRITUNE_STORAGE",
+            metavar="URL",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Where the model is on this machine. Default: where it was there.", metavar="MODEL"),
+    ] = None,
+    input_data: Annotated[
+        Path | None, typer.Option(help="The same for the load's inputs.", metavar="FILE")
+    ] = None,
+    calibration_data: Annotated[
+        Path | None, typer.Option(help="The same for the calibration's inputs.", metavar="PATH")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Part of the name of the GPUs to use, such as `L4`. Default: all.", metavar="NAME"),
+    ] = None,
+    workers: Annotated[str, typer.Option(help="`auto`: a worker for each GPU; or how many.", metavar="N")] = "1",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Directory for this worker's files. Default: runs/worker-STUDY-TIME.", metavar="DIR"),
+    ] = None,
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Directory for built engines. Default: ~/.cache/tritune.", metavar="DIR")
+    ] = None,
+    idle: Annotated[
+        str, typer.Option(help="How long to wait for something to do before leaving.", metavar="DURATION")
+    ] = "10m",
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Measure for a search that runs elsewhere, on hardware like its own, until it is over.
+
+    `TRITUNE_STORAGE=postgresql://... optimize worker --study NAME`
+
+    Exit codes: 0 the search is over, 2 bad input, 1 the storage did not come back, or a bug.
+    """
+    from datetime import datetime
+
+    from loadgen.units import duration_ms
+    from optimizer.arguments import checked_storage, given_as_argument
+    from optimizer.errors import BadInput
+    from optimizer.worker import WorkerOptions, work
+
+    del debug  # read from the arguments by `run_app`
+    url = checked_storage(storage, in_arguments=given_as_argument(context, "storage"))
+    if url is None:
+        raise BadInput("No storage was given.", "Set TRITUNE_STORAGE, or add --storage postgresql://HOST/DATABASE")
+    idle_ms, _ = duration_ms(idle, option="--idle", default_unit="s")
+    now = f"{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    finished = work(
+        WorkerOptions(
+            storage=url,
+            study=study,
+            output=(output or Path("runs") / f"worker-{study}-{now}").absolute(),
+            model=model,
+            input_data=input_data,
+            calibration_data=calibration_data,
+            cache_dir=cache_dir,
+            gpu=gpu,
+            workers=workers,
+            idle_s=idle_ms / 1000,
+        )
+    )
+    typer.echo(f"{finished} trial{'' if finished == 1 else 's'} measured")
