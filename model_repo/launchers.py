@@ -69,12 +69,17 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
     inside = Path("/models")
     command = (
         program, "run", "--rm", "--init", "--name", token, "--network", "host", "--shm-size", "1g",
-        *(("--gpus", "all") if options.gpu else ()),
+        *(("--gpus", _gpus_for_docker(os.environ.get("CUDA_VISIBLE_DEVICES"))) if options.gpu else ()),
         "--volume", f"{folder / 'repository'}:{inside}:ro",
         options.image, "tritonserver",
         *_arguments(options, endpoint, inside, token),
     )  # fmt: skip
     return Launch(command=command, environment=dict(os.environ), cleanup_command=(program, "rm", "--force", token))
+
+
+def _gpus_for_docker(visible: str | None) -> str:
+    """The GPUs of this process for the container, which does not heed its environment; quoted as Docker's CSV."""
+    return f'"device={visible}"' if visible else "all"
 
 
 LAUNCHERS: dict[ServerKind, Launcher] = {

@@ -164,6 +164,11 @@ def _check_fits(order: OrderRecord, study: str) -> None:
             f"The study {study} is about {order.hardware}, and this is {mine}: their rates cannot be compared.",
             "Choose one GPU (--gpu NAME, --workers auto), or start a search of its own on this machine.",
         )
+    if order.settings.get("server") == "remote":
+        raise BadInput(
+            f"The study {study} measures on a remote server, which workers would share.",
+            "Start the search with --server embedded, local or docker: each worker then has a server of its own.",
+        )
     if order.tritune_version != version("tritune"):
         raise BadInput(
             f"The study {study} is of tritune {order.tritune_version}, and this is {version('tritune')}.",

@@ -66,7 +66,15 @@ def test_gpu_metrics_only_where_there_is_a_gpu(tmp_path, on_path):
     assert "--allow-gpu-metrics=true" in launch("local", tmp_path, gpu=True).command
 
 
-def test_docker_runs_the_image_and_can_be_taken_away(tmp_path, on_path):
+def test_docker_gets_the_gpus_that_this_process_has(tmp_path, on_path, monkeypatch):
+    on_path("docker")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    words = list(launch("docker", tmp_path, gpu=True).command)
+    assert words[words.index("--gpus") + 1] == '"device=GPU-a,GPU-b"'
+
+
+def test_docker_runs_the_image_and_can_be_taken_away(tmp_path, on_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program = on_path("docker")
     found = launch("docker", tmp_path, gpu=True, image="some/triton:1")
     words = list(found.command)

@@ -77,6 +77,12 @@ def test_another_version_measures_nothing(capsys, published):
     assert "tritune==9.9" in fix
 
 
+def test_a_remote_server_is_not_shared(capsys, published):
+    _, what, fix = refused(capsys, *published(settings={"server": "remote"}))
+    assert "remote server" in what
+    assert "--server embedded" in fix
+
+
 def test_a_model_that_is_not_here(capsys, published):
     _, what, _ = refused(capsys, *published())
     assert "none.onnx" in what
