@@ -184,7 +184,7 @@ class Worker:
         task = TaskRecord.model_validate(claimed.user_attrs[TASK])
         attempts = self._attempts(config, task)
         knobs = knobs_of(config)
-        forecast = Forecast(space=self.space, slo=self.slo, seed=self.seed)
+        forecast = Forecast(space=self.space, slo=self.slo, seed=self.seed, demand=self.demand)
         profile: Any = self.study.user_attrs.get(PROFILE)
         if profile is not None:
             forecast.curves.update(curves_from_text(profile))
