@@ -253,7 +253,8 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
     most_preferred = max_batch
     while not preferred[most_preferred]:
         most_preferred -= 1
-    state = np.zeros(1, _STATE)[0]
+    states = np.zeros(1, _STATE)
+    state = states[0]
     state.wakes_at_s = state.finishes_at_s = _INF
     workers = np.zeros(instances, _INSTANCE)
     ends = np.zeros(BATCHES_AHEAD * instances, np.int64)
@@ -286,4 +287,4 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
                 freed = True
         if freed:
             _look_ahead(state, workers, service_s)
-    return state.executions, late
+    return states[0].executions, late  # the array lives until here, which its record would not see to

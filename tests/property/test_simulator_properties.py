@@ -14,7 +14,7 @@ from search.undelayed import simulate_undelayed
 
 @st.composite
 def servers(draw) -> SimulatedServer:
-    max_batch, instances = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    max_batch, instances = draw(st.integers(1, 12)), draw(st.integers(1, 9))
     fixed, each = draw(st.floats(1e-4, 0.02)), draw(st.floats(0, 0.005))
     crowding = draw(st.floats(0, 1))
     sizes, busy = np.arange(max_batch + 1), np.arange(instances + 1)
