@@ -132,7 +132,8 @@ def trial_line(trial: Trial, *, is_best: bool) -> str:
 def certified_line(event: events.Certified) -> str:
     """A confirmation run in one line of rich markup."""
     if event.certificate is None:
-        return f"[yellow]{event.rate_per_s:,.0f}/s was not kept by trial {event.trial.number}[/yellow]"
+        how = "was not kept by" if event.broken else "was not decided in time for"
+        return f"[yellow]{event.rate_per_s:,.0f}/s {how} trial {event.trial.number}[/yellow]"
     return (
         f"[green]certified[/green] {event.certificate.rate_per_s:,.0f}/s for trial {event.trial.number}: "
         f"{quantile_name(event.certificate.quantile)} {event.certificate.p99_ms:.1f} ms "

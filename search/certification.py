@@ -102,7 +102,11 @@ class Certifier:
             for problem in attempt.problems:
                 self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
             if not attempt.problems and not attempt.kept:
-                self.on_event(events.Certified(trial=trial, rate_per_s=attempt.rate_per_s, certificate=None))
+                self.on_event(
+                    events.Certified(
+                        trial=trial, rate_per_s=attempt.rate_per_s, certificate=None, broken=attempt.broken
+                    )
+                )
 
         confirmation = confirm(
             self._measure,

@@ -61,11 +61,12 @@ class TrialEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certified:
-    """A confirmation run ended for `trial`; `certificate` is None where the rate was not kept."""
+    """A confirmation run ended for `trial`; `certificate` is None where the rate was `broken` or not decided."""
 
     trial: Trial
     rate_per_s: float
     certificate: CertificateRecord | None
+    broken: bool = False
 
 
 Event = PhaseStarted | Note | TrialStarted | Probed | TrialEnded | Certified
