@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadgen.times import Times, sums_between
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from loadgen.times import Times
+
 
 LEAST_BLOCKS = 8
 _BLOCK_S = 0.1
@@ -56,10 +60,11 @@ def bursts(scheduled_ns: NDArray[np.int64], latency: Times, *, limit_ns: int, st
     blocks = int(span_ns / block_ns)
     if blocks < LEAST_BLOCKS:
         return None
-    edges = np.searchsorted(scheduled_ns, start_ns + np.arange(blocks + 1) * block_ns)
+    starts_ns = np.ceil(start_ns + np.arange(blocks + 1) * block_ns).astype(np.int64)  # floats would copy the log
+    edges = np.searchsorted(scheduled_ns, starts_ns)
     counts = np.diff(edges)
     levels = _levels(latency.between(int(edges[0]), int(edges[-1])), limit_ns)
-    slower = np.stack([sums_between(latency.over(level).view(np.uint8), edges) for level in levels])
+    slower = np.stack([latency.over_between(level, edges) for level in levels])
     return _bursts(counts, slower, n / span_ns * 1e9, limit_ns)
 
 

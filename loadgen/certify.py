@@ -135,7 +135,7 @@ def _judge(promise: Promise, log: RequestLog, start_ns: int) -> Verdict:
     return verdict_of_counts(
         promise,
         n=len(latency),
-        violations=int(np.count_nonzero(latency.over(promise.limit_ns))),
+        violations=latency.over(promise.limit_ns),
         found=bursts(log.scheduled_ns[first:], latency, limit_ns=promise.limit_ns, start_ns=start_ns),
         start_ns=start_ns,
         order_statistics_ms=lambda thresholds: _order_statistics_ms(latency, promise.quantile, thresholds),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from loadgen.plan import LoadPlan
+from loadgen.reports import words
 from loadgen.reports.record import ComparisonRecord, LoadTestRecord
 from loadgen.user_errors import BadInput
 
@@ -60,9 +61,7 @@ def check_comparable(baseline: LoadTestRecord, order: Order) -> None:
         )
     bounds = _bounds_of_p99(baseline)
     if bounds is None or bounds[2] == math.inf:
-        raise BadInput(
-            "The baseline has too few requests to bound its p99.", "Measure a longer one with --output."
-        )
+        raise _too_short(baseline)
     before_per_s = baseline.load.rate_per_s
     if isinstance(order.plan, LoadPlan) and before_per_s is not None:
         now_per_s = order.plan.rate_per_s
@@ -71,6 +70,20 @@ def check_comparable(baseline: LoadTestRecord, order: Order) -> None:
                 f"The baseline was measured at {before_per_s:g} requests/s, this run at {now_per_s:g}.",
                 f"Latencies compare at the same load only: use --rate {before_per_s:g}",
             )
+
+
+def _too_short(baseline: LoadTestRecord) -> BadInput:
+    seen = baseline.measurement
+    if seen is None:
+        return BadInput("The baseline measured nothing.", "Measure another one with --output.")
+    what = (
+        f"The baseline has too few requests to bound its p99: {seen.requests} in {words.seconds(seen.duration_s)}"
+    )
+    needed_s = seen.latency_p99_bounded_after_s
+    if needed_s is None:
+        return BadInput(f"{what}.", "Measure a longer one with --output.")
+    wanted = words.duration_option(needed_s)
+    return BadInput(f"{what}.", f"Measure one of --duration {wanted} or longer, with --output.")
 
 
 def compare(baseline: LoadTestRecord, now: LoadTestRecord) -> tuple[ComparisonRecord, ...]:

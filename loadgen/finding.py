@@ -31,9 +31,16 @@ class Finding:
 
 
 def answer(
-    order: Order, finding: Finding, comparison: tuple[ComparisonRecord, ...]
+    order: Order,
+    finding: Finding,
+    comparison: tuple[ComparisonRecord, ...],
+    *,
+    bounded_after_s: float | None = None,
 ) -> tuple[Outcome, tuple[str, ...]]:
-    """The outcome and its reasons, the headline first. What is worse goes before what is better."""
+    """The outcome and its reasons, the headline first. What is worse goes before what is better.
+
+    `bounded_after_s`: how long the run would have had to be for a comparison of its p99, where that is known.
+    """
     run = finding.run
     if finding.interrupted or run is None:
         sent_s = 0.0 if run is None else run.measurement.duration_s
@@ -44,7 +51,7 @@ def answer(
         "untrustworthy": ("the client was measured, not the server", *problems) if problems else (),
         "broken": _broken(order, finding, run),
         "worse": _worse(comparison),
-        "undecided": _undecided(order, finding, comparison),
+        "undecided": _undecided(order, finding, comparison, bounded_after_s),
     }
     first = next((item for item in found.items() if item[1]), None)
     return first or _good(order, finding)
@@ -84,7 +91,9 @@ def _broken(order: Order, finding: Finding, run: LoadRun) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def _undecided(order: Order, finding: Finding, comparison: tuple[ComparisonRecord, ...]) -> tuple[str, ...]:
+def _undecided(
+    order: Order, finding: Finding, comparison: tuple[ComparisonRecord, ...], bounded_after_s: float | None
+) -> tuple[str, ...]:
     if finding.capacity is not None and finding.capacity.undecided:
         return (finding.capacity.reason,)
     reasons = [
@@ -95,5 +104,8 @@ def _undecided(order: Order, finding: Finding, comparison: tuple[ComparisonRecor
         if check.answer == "undecided"
     ]
     if order.compare is not None and not comparison:
-        reasons.append("this run is too short to bound its p99, so it cannot be compared; use a longer --duration")
+        longer = "use a longer --duration"
+        if bounded_after_s is not None:
+            longer = f"--duration {words.duration_option(bounded_after_s)} should do"
+        reasons.append(f"this run is too short to bound its p99, so it cannot be compared; {longer}")
     return tuple(reasons)

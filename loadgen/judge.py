@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from loadgen.bursts import least_burst
 from loadgen.certify import Verdict, certify
 from loadgen.certify_tally import certify_failures, certify_tally, quantile_bounds_ms
 from loadgen.evidence import fewest_violations, most_violations, requests_needed
@@ -24,6 +26,7 @@ _MOST_TIMES_LONGER = 1000
 # Runs shorter than these show nothing about how their requests depend on each other (loadgen.bursts).
 _LEAST_S = 1.0
 _LEAST_REQUESTS = 170
+_UNKNOWN_BURST = 2.0  # what independent requests look like at the most in a run that is just long enough
 
 
 def judge(log: RequestLog, limits: Limits) -> tuple[CheckRecord, ...]:
@@ -122,21 +125,52 @@ def _errors_check(max_ratio: float, verdict: Verdict, last_s: float) -> CheckRec
     )
 
 
-def p99_bounds_ms(log: RequestLog, confidence: float) -> tuple[float | None, float | None]:
-    """Bounds of p99 whatever the limit, so that runs with different limits compare; None where there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class P99Bounds:
+    """Bounds of p99 whatever the limit, so that runs with different limits compare; None where there is none.
+
+    `needed_s`: without an upper bound, about how long a run has to be to get one; None where that is not known.
+    """
+
+    low_ms: float | None = None
+    high_ms: float | None = None
+    needed_s: float | None = None
+
+
+def p99_bounds(log: RequestLog, confidence: float) -> P99Bounds:
+    """The bounds that a run gives."""
     if not len(log):
-        return None, None
+        return P99Bounds()
     (p99_ns,) = log.latency_failures_last.percentiles_ns((0.99,))
     if p99_ns == FAILED_NS:
-        return None, None
+        return P99Bounds()
     verdict = certify(log, limit_ms=max(1e-3, p99_ns / _NS_PER_MS), quantile=0.99, confidence=confidence)
-    return _known(verdict.latency_lower_ms) or None, _known(verdict.latency_upper_ms)
+    high_ms = _known(verdict.latency_upper_ms)
+    return P99Bounds(
+        low_ms=_known(verdict.latency_lower_ms) or None,
+        high_ms=high_ms,
+        needed_s=_bounded_after_s(_last_s(log), verdict) if high_ms is None else None,
+    )
 
 
-def p99_bounds_of_tally_ms(tally: Tally, confidence: float) -> tuple[float | None, float | None]:
+def p99_bounds_of_tally(tally: Tally, confidence: float) -> P99Bounds:
     """The same of a run of which only a tally was kept."""
     low_ms, high_ms = quantile_bounds_ms(tally, 0.99, confidence)
-    return _known(low_ms) or None, _known(high_ms)
+    return P99Bounds(low_ms=_known(low_ms) or None, high_ms=_known(high_ms))
+
+
+def _bounded_after_s(last_s: float, verdict: Verdict) -> float | None:
+    """When there will be requests enough for an upper bound of the quantile, at the same rate and bursts.
+
+    That is when not a single violation among them would surely be few enough.
+    """
+    span_s = last_s - verdict.steady_from_s
+    if not verdict.n or span_s <= 0:
+        return None
+    burst = 1.0 if math.isnan(verdict.burst) else verdict.burst
+    n = max(_LEAST_REQUESTS, requests_needed(0, 1 - verdict.quantile, burst, verdict.confidence))
+    # The bursts of a longer run are known only then, and are seldom exactly as long.
+    return verdict.steady_from_s + max(_LEAST_S, _LONGER * n / verdict.n * span_s)
 
 
 def needed_s(last_s: float, verdict: Verdict) -> float | None:
@@ -151,7 +185,9 @@ def needed_s(last_s: float, verdict: Verdict) -> float | None:
     if span_s <= 0:
         return None
     allowed, confidence = 1 - verdict.quantile, verdict.confidence
-    burst = 1.0 if math.isnan(verdict.burst) else verdict.burst
+    burst = verdict.burst
+    if math.isnan(burst):
+        burst = max(_UNKNOWN_BURST, least_burst(verdict.n / span_s, verdict.limit_ms))
     least = 0 if verdict.violations else requests_needed(0, allowed, burst, confidence)
     times = max(_LONGER, _LEAST_S / span_s, _LEAST_REQUESTS / verdict.n, least / verdict.n)
     while times < _MOST_TIMES_LONGER:

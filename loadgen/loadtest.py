@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from loadgen.finding import Finding, answer
-from loadgen.judge import any_broken, judge, judge_tally, p99_bounds_ms, p99_bounds_of_tally_ms
+from loadgen.judge import any_broken, judge, judge_tally, p99_bounds, p99_bounds_of_tally
 from loadgen.plan import Arrivals, LoadPlan
 from loadgen.reports.convert import load_record, measurement_record, target_record, tool_name
 from loadgen.reports.figures import bin_width_s, curve_of, curve_of_tally, timeline_of, timeline_of_tally
@@ -156,7 +156,9 @@ def record_of(
         from loadgen.compare import compare
 
         comparison = compare(baseline, record)
-    outcome, reasons = answer(order, finding, comparison)
+    seen = record.measurement
+    bounded_after_s = None if seen is None else seen.latency_p99_bounded_after_s
+    outcome, reasons = answer(order, finding, comparison, bounded_after_s=bounded_after_s)
     return record.model_copy(
         update={
             "comparison": comparison,
@@ -182,10 +184,10 @@ def _figures(order: Order, run: LoadRun | None) -> _Figures:
     duration_s = max(1e-3, run.measurement.duration_s)
     least_ns: int | None = None
     if tally is not None:
-        bounds_ms = p99_bounds_of_tally_ms(tally, confidence)
+        bounds = p99_bounds_of_tally(tally, confidence)
         least_ns = tally.latency.least_ns if len(tally) else None
     else:
-        bounds_ms = p99_bounds_ms(log, confidence)
+        bounds = p99_bounds(log, confidence)
         least_ns = log.latency.least_ns if len(log) else None
     return {
         "measurement": measurement_record(
@@ -193,7 +195,7 @@ def _figures(order: Order, run: LoadRun | None) -> _Figures:
             least_ms=None if least_ns is None else least_ns / 1e6,
             target=order.target,
             plan=order.plan,
-            bounds_ms=bounds_ms,
+            bounds=bounds,
             confidence=confidence,
         ),
         "curve": curve_of(log, timeout_ns) if tally is None else curve_of_tally(tally),

@@ -42,39 +42,45 @@ class Times:
         """Every so many of the times, `about` of them or more."""
         return self._of(slice(0, self._n, max(1, self._n // about)))
 
-    def over(self, level_ns: float) -> NDArray[np.bool_]:
-        """Which of the times are longer, shape (n,)."""
-        over = np.empty(self._n, np.bool_)
-        for start, times_ns in self._parts():
-            np.greater(times_ns, level_ns, out=over[start : start + len(times_ns)])
-        return over
+    def over(self, level_ns: float) -> int:
+        """How many of the times are longer."""
+        return sum(int(np.count_nonzero(times_ns > level_ns)) for times_ns in self._parts())
 
     def sums_between(self, edges: NDArray[np.intp]) -> NDArray[np.int64]:
         """The sum of the times from each row in `edges` to the next, 0 where there are none."""
+        return self._summed(edges, lambda times_ns: times_ns)
+
+    def over_between(self, level_ns: float, edges: NDArray[np.intp]) -> NDArray[np.int64]:
+        """How many of the times are longer, from each row in `edges` to the next."""
+        return self._summed(edges, lambda times_ns: (times_ns > level_ns).astype(np.int64))
+
+    def _summed(
+        self, edges: NDArray[np.intp], value: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
         sums = np.zeros(len(edges) - 1, np.int64)
         first = 0
         while first < len(sums):
             last = int(np.searchsorted(edges, edges[first] + self._part, side="right")) - 1
             last = min(max(first + 1, last), len(sums))
-            times_ns = self._of(slice(int(edges[first]), int(edges[last])))
-            sums[first:last] = sums_between(times_ns, edges[first : last + 1] - edges[first])
+            values = value(self._of(slice(int(edges[first]), int(edges[last]))))
+            sums[first:last] = sums_between(values, edges[first : last + 1] - edges[first])
             first = last
         return sums
 
     @property
     def greatest_ns(self) -> int:
         """The longest."""
-        return max(int(times_ns.max()) for _, times_ns in self._parts())
+        return max(int(times_ns.max()) for times_ns in self._parts())
 
     @property
     def least_ns(self) -> int:
         """The shortest."""
-        return min(int(times_ns.min()) for _, times_ns in self._parts())
+        return min(int(times_ns.min()) for times_ns in self._parts())
 
     @property
     def mean_ns(self) -> float:
         """Their mean."""
-        return math.fsum(float(times_ns.mean()) * len(times_ns) for _, times_ns in self._parts()) / self._n
+        return math.fsum(float(times_ns.mean()) * len(times_ns) for times_ns in self._parts()) / self._n
 
     def percentiles_ns(self, quantiles: Iterable[float]) -> list[int]:
         """Nearest-rank percentiles: the smallest time that at least the fraction q of all does not exceed."""
@@ -104,15 +110,15 @@ class Times:
             least = int(sample[low]) if low >= 0 else np.iinfo(np.int64).min
             most = int(sample[high]) if high < m else np.iinfo(np.int64).max
             stretches.append(_Stretch(least, most))
-        for _, times_ns in self._parts():
+        for times_ns in self._parts():
             for stretch in stretches:
                 stretch.add(times_ns)
         answers = {rank: stretch.at_rank(rank) for rank, stretch in zip(ranks, stretches, strict=True)}
         return {rank: time for rank, time in answers.items() if time is not None}
 
-    def _parts(self) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def _parts(self) -> Iterator[NDArray[np.int64]]:
         for start in range(0, self._n, self._part):
-            yield start, self._of(slice(start, min(start + self._part, self._n)))
+            yield self._of(slice(start, min(start + self._part, self._n)))
 
 
 class _Stretch:
@@ -144,10 +150,10 @@ class _Stretch:
         return self._most if place < len(between) + self._at_most else None
 
 
-def sums_between(values: NDArray[np.int64] | NDArray[np.uint8], edges: NDArray[np.intp]) -> NDArray[np.int64]:
-    """The sum of the values from each edge to the next, 0 where there are none; takes no memory for the values."""
+def sums_between(values: NDArray[np.int64], edges: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The sum of the values from each edge to the next, 0 where there are none."""
     sums = np.zeros(len(edges) - 1, np.int64)
     filled = edges[1:] > edges[:-1]
     if filled.any():
-        sums[filled] = np.add.reduceat(values[: edges[-1]], edges[:-1][filled], dtype=np.int64)
+        sums[filled] = np.add.reduceat(values[: edges[-1]], edges[:-1][filled])
     return sums

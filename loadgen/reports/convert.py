@@ -19,6 +19,7 @@ from loadgen.reports.record import (
 )
 
 if TYPE_CHECKING:
+    from loadgen.judge import P99Bounds
     from loadgen.measurement import Measurement
     from loadgen.order import Order
     from loadgen.plan import Arrivals, Target
@@ -70,11 +71,10 @@ def measurement_record(
     least_ms: float | None,
     target: Target,
     plan: LoadPlan | ClosedLoopPlan,
-    bounds_ms: tuple[float | None, float | None],
+    bounds: P99Bounds,
     confidence: float,
 ) -> MeasurementRecord:
-    """The figures as they are written. `bounds_ms` are those of p99."""
-    low_ms, high_ms = bounds_ms
+    """The figures as they are written. `bounds` are those of p99."""
     return MeasurementRecord(
         requests=seen.n,
         failures=sum(seen.errors.values()),
@@ -93,8 +93,9 @@ def measurement_record(
         latency_p99_ms=_known(seen.p99_ms),
         latency_p999_ms=_known(seen.p999_ms),
         latency_max_ms=_known(seen.max_ms),
-        latency_p99_low_ms=low_ms,
-        latency_p99_high_ms=high_ms,
+        latency_p99_low_ms=bounds.low_ms,
+        latency_p99_high_ms=bounds.high_ms,
+        latency_p99_bounded_after_s=bounds.needed_s,
         interval_confidence=confidence,
         service_p99_ms=_known(seen.service_p99_ms),
         send_lag_p50_ms=_known(seen.send_lag_p50_ms),

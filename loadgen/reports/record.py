@@ -139,6 +139,10 @@ class MeasurementRecord(Record):
     latency_max_ms: float | None
     latency_p99_low_ms: float | None = Field(description="Bounds of p99; null: too few requests to bound it.")
     latency_p99_high_ms: float | None
+    latency_p99_bounded_after_s: float | None = Field(
+        default=None,
+        description="About how long a run must be for an upper bound; null: there is one, or not known.",
+    )
     interval_confidence: float
     service_p99_ms: float | None = Field(description="p99 from the actual send: blind to the client's own delay.")
     send_lag_p50_ms: float | None

@@ -6,6 +6,8 @@ from load_records import capacity, load, measurement, record
 
 from loadgen.arguments import Arguments, order_from_arguments
 from loadgen.compare import check_comparable, compare, ratio_bounds, read_baseline
+from loadgen.judge import p99_bounds
+from loadgen.measurement import RequestLog
 from loadgen.order import Order
 from loadgen.reports.record import LoadTestRecord
 from loadgen.user_errors import BadInput
@@ -65,6 +67,33 @@ def test_the_bounds_hold_the_true_ratio_as_often_as_they_promise() -> None:
         low, _, high = ratio_bounds(before, now)  # type: ignore[arg-type]
         missed += not low <= 1 <= high
     assert 0.03 < missed / len(errors) < 0.07
+
+
+def test_a_short_baseline_says_how_long_it_should_have_been() -> None:
+    short = measurement(requests=1600, duration_s=8.0, latency_p99_high_ms=None, latency_p99_bounded_after_s=21.3)
+    with pytest.raises(BadInput) as caught:
+        check_comparable(record(measurement=short), order())
+    assert "1600 in 8" in str(caught.value)
+    assert "--duration 22s" in str(caught.value)
+
+
+@pytest.mark.parametrize(("rate_per_s", "seconds"), [(50, 5), (200, 3), (1000, 2)])
+def test_a_run_of_the_length_that_was_named_bounds_its_p99(rate_per_s: int, seconds: int) -> None:
+    def run_of(length_s: float) -> RequestLog:
+        n = round(rate_per_s * length_s)
+        due = (np.arange(n) / rate_per_s * 1e9).astype(np.int64)
+        latency = np.random.default_rng(n).exponential(5e6, n).astype(np.int64)
+        return RequestLog(scheduled_ns=due, sent_ns=due, done_ns=due + latency, outcome=np.zeros(n, np.uint8))
+
+    short = p99_bounds(run_of(1.2 if rate_per_s == 1000 else seconds), 0.95)
+    assert short.high_ms is None
+    assert short.needed_s is not None
+    longer = p99_bounds(run_of(short.needed_s), 0.95)
+    if longer.needed_s is not None:  # of runs that showed nothing of their bursts the length is a guess
+        assert longer.needed_s < 2 * short.needed_s
+        longer = p99_bounds(run_of(longer.needed_s), 0.95)
+    assert longer.high_ms is not None
+    assert short.needed_s < 60
 
 
 def test_a_record_can_be_read_back(tmp_path: Path) -> None:
