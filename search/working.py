@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tritune.worker")
 
 POLL_S = 0.5
-LONGEST_POLL_S = 3.0
+LONGEST_POLL_S = 1.0
 CLOSED_IS_ASKED_S = 3.0
 IDLE_S = 600.0
 """How long a worker waits for something to do: its coordinator may have died."""

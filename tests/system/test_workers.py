@@ -13,10 +13,11 @@ import pytest
 import shared_studies
 from postgresql import postgresql
 from shared_studies import MACHINE, SLO, SlowBench, coordinator, task
+from simulated_bench import SimulatedBench
 
 from search.budget import Budget
 from search.study import Search
-from search.tasks import OrderRecord
+from search.tasks import RECORD, OrderRecord
 from search.why import WhyRecord
 
 pytestmark = pytest.mark.system
@@ -70,6 +71,19 @@ def gathered(ledger, crew, count):
         return len(ledger.trials) >= count
 
     until(enough)
+
+
+class WaitsForOthers(SimulatedBench):
+    """A bench in virtual time would be done before any worker has begun: this one lets them finish one trial."""
+
+    def __init__(self, ledger):
+        super().__init__()
+        self.ledger = ledger
+
+    def load(self, config):
+        if self.ledger.away:
+            until(lambda: any(RECORD in one.user_attrs for one in self.ledger.study.get_trials(deepcopy=False)))
+        super().load(config)
 
 
 def test_the_trial_of_a_worker_that_is_killed_is_measured_by_another(cluster, tmp_path):
@@ -126,7 +140,7 @@ def test_nothing_finished_is_lost_while_the_database_is_away(cluster, tmp_path):
 def test_a_search_with_workers_finds_what_it_finds_alone(cluster, tmp_path):
     alone, _ = coordinator(tmp_path / "alone", f"sqlite:///{tmp_path / 'alone.db'}", study="alone")
     common = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 1}
-    Search(ledger=alone, bench=SlowBench(tmp_path), **common).run()
+    Search(ledger=alone, bench=SimulatedBench(), **common).run()
     ledger, crew = coordinator(tmp_path / "run", cluster.url, study="together")
     crew.publish(
         OrderRecord(
@@ -141,7 +155,7 @@ def test_a_search_with_workers_finds_what_it_finds_alone(cluster, tmp_path):
     )
     with workers(cluster, tmp_path, "together", ["w1", "w2"]) as processes:
         until(lambda: crew.room() == 4)
-        Search(ledger=ledger, bench=SlowBench(tmp_path), crew=crew, **common).run()
+        Search(ledger=ledger, bench=WaitsForOthers(ledger), crew=crew, **common).run()
         crew.close()
         assert [process.wait(timeout=60) for process in processes.values()] == [0, 0]
     assert {trial.worker for trial in ledger.trials} - {None}
