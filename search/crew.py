@@ -16,10 +16,11 @@ from search.tasks import CLOSED, ORDER, PROFILE, RECORD, TASK, WITHDRAWN, WORKER
 from search.trial import Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from optuna.trial import FrozenTrial
 
+    from model_repo.spec import ServingConfig
     from search.forecast import Kind
     from search.ledger import Ledger
     from search.service_time import ServiceCurve
@@ -125,8 +126,18 @@ class SharedStudy:
                 self._done.add(frozen.number)
                 if frozen.number not in retried and WITHDRAWN not in frozen.user_attrs:
                     found.extend(self._came_back(frozen))
+        once = {trial.config: trial for trial in reversed(found)}  # the first of those that were measured twice
+        self._withdraw(once)
         self.ledger.away = {key_of(frozen.params) for frozen in self._out}
-        return found
+        return list(reversed(once.values()))
+
+    def _withdraw(self, known: Collection[ServingConfig]) -> None:
+        """Take back what is queued although it is known: its worker was taken for lost, and came back."""
+        for frozen in self._waiting():
+            knobs: Knobs = dict(frozen.params)
+            tried = not self.ledger.untried(knobs, even_if_away=True)
+            if tried or self.ledger.space.config(knobs) in known:
+                self._take_back(frozen)
 
     def _came_back(self, frozen: FrozenTrial) -> Iterator[Trial]:
         knobs: Knobs = dict(frozen.params)

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import optuna
+    from optuna.trial import FrozenTrial
 
     from search.space import SearchSpace
     from search.storage import Storage
@@ -67,8 +68,6 @@ class SharedQueue:
             return self._finish(number, states.COMPLETE, attributes, values)
         if trial.state not in ("pruned", "infeasible"):
             return self._finish(number, states.FAIL, attributes)
-        if value is not None:
-            self.storage.patient.set_trial_intermediate_value(self.id_of(number), 0, value)
         return self._finish(number, states.PRUNED, attributes, values)
 
     def fail(self, number: int, attributes: Mapping[str, Any] | None = None) -> bool:
@@ -76,6 +75,19 @@ class SharedQueue:
         import optuna
 
         return self._finish(number, optuna.trial.TrialState.FAIL, attributes or {})
+
+    def opened_again(self, lost: FrozenTrial) -> int:
+        """The number of a new running trial at the point of one that was taken from us, for what we found."""
+        import optuna
+
+        template = optuna.trial.create_trial(
+            state=optuna.trial.TrialState.RUNNING,
+            params=lost.params,
+            distributions=lost.distributions,
+            user_attrs=lost.user_attrs,
+        )
+        trial_id = self.storage.patient.create_new_trial(self._study_id, template_trial=template)
+        return int(self.storage.patient.get_trial(trial_id).number)
 
     def hand_on(self, number: int) -> None:
         """Put a trial that this process leaves unfinished into the queue again, as Optuna does with a lost one."""
@@ -99,6 +111,8 @@ class SharedQueue:
         try:
             for name, value in attributes.items():
                 self.storage.patient.set_trial_user_attr(trial_id, name, value)
+            if state == optuna.trial.TrialState.PRUNED and values:
+                self.storage.patient.set_trial_intermediate_value(trial_id, 0, values[0])
             return bool(self.storage.patient.set_trial_state_values(trial_id, state=state, values=values))
         except optuna.exceptions.UpdateFinishedTrialError:
             return False

@@ -165,20 +165,32 @@ class Worker:
                 if trial is None:
                     self._queue.hand_on(claimed.number)
                     return False
-                self._report(claimed.number, replace(trial, hardware=self.hardware, worker=self.name))
+                self._report(claimed, replace(trial, hardware=self.hardware, worker=self.name))
         except BaseException:
             self._queue.hand_on(claimed.number)
             raise
         self.on_event(events.TrialEnded(trial=trial, best=None, elapsed_s=0.0, budget_s=0.0))
         return True
 
-    def _report(self, number: int, trial: Trial) -> None:
-        """On this machine's disk first: a database that is away can wait."""
+    def _report(self, claimed: FrozenTrial, trial: Trial) -> None:
+        """On this machine's disk first: a database that is away can wait.
+
+        After an outage the trial may have been taken for lost; what was found is told all the same, unless another
+        worker was quicker.
+        """
         record = trial_to_record(trial).model_dump_json()
         append_line(self.directory / TRIALS_FILE, record)
         attributes = {name: value for name, value in attributes_of(trial).items() if name != "trial"}
-        if not self._queue.tell(number, trial, self.objective.told(trial), {**attributes, RECORD: record}):
-            log.warning("trial %d was given to another worker meanwhile", number)
+        attributes[RECORD] = record
+        value = self.objective.told(trial)
+        if self._queue.tell(claimed.number, trial, value, attributes):
+            return
+        log.warning("trial %d was given to another worker meanwhile", claimed.number)
+        told = [one for one in self.study.get_trials(deepcopy=False) if RECORD in one.user_attrs]
+        if not any(one.params == claimed.params for one in told):
+            again = self._queue.opened_again(claimed)
+            beat_once(self.storage, self._queue.id_of(again))
+            self._queue.tell(again, trial, value, attributes)
 
     def _found(self, config: ServingConfig, claimed: FrozenTrial) -> Trial | None:
         task = TaskRecord.model_validate(claimed.user_attrs[TASK])

@@ -157,6 +157,37 @@ def test_a_worker_that_was_thought_lost_changes_nothing_when_it_comes_back(tmp_p
     assert [trial.worker for trial in crew.gather()] == ["w2"]
 
 
+def test_what_a_worker_finished_counts_although_it_was_thought_lost(tmp_path, url):
+    """As after an outage of the database: its heartbeats could not arrive either."""
+    ledger, crew = coordinator(tmp_path / "run", url)
+    [point] = offered(ledger, crew, 1)
+    cut_off = worker(tmp_path / "w1", url)
+    frozen = cut_off._claimed()
+    age_heartbeats(ledger)
+    assert crew.gather() == []
+    cut_off._measured(frozen)
+    [trial] = crew.gather()
+    assert (trial.worker, knobs_of(trial.config)) == ("w1", point)
+    ledger.keep(trial)
+    assert worker(tmp_path / "w2", url, name="w2").run() == 0
+    assert crew.gather() == []
+    assert not crew.wait()
+
+
+def test_a_trial_that_two_workers_measured_counts_once(tmp_path, url):
+    ledger, crew = coordinator(tmp_path / "run", url)
+    offered(ledger, crew, 1)
+    first, second = worker(tmp_path / "w1", url), worker(tmp_path / "w2", url, name="w2")
+    one = first._claimed()
+    age_heartbeats(ledger)
+    crew.gather()
+    other = second._claimed()
+    first._measured(one)
+    second._measured(other)
+    assert len(crew.gather()) == 1
+    assert crew.gather() == []
+
+
 def test_a_worker_that_is_stopped_hands_its_trial_on(tmp_path, url):
     ledger, crew = coordinator(tmp_path / "run", url)
     offered(ledger, crew, 1)
