@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from model_repo.config_pbtxt import executed_batch_sizes
 from search.demand import Demand
 from search.predict import REQUESTS, promise_of, rates_at_limit
 from search.service_time import ServiceTimes
-from search.simulator import SimulatedServer, simulate
+from search.simulator import SimulatedServer, padded, simulate
 from search.space import knobs_of
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ class Forecast:
         """Whether its service times are known."""
         return int(knobs["instance_count"]) in self.curves.get(self.kind_of(knobs), {})
 
+    def executed_sizes(self, config: ServingConfig) -> tuple[int, ...]:
+        """The batch sizes, in requests, to which others are padded; () where none are."""
+        rows = self.demand.rows_per_request
+        return tuple(size // rows for size in executed_batch_sizes(config) if size >= rows)
+
     def server(self, config: ServingConfig) -> SimulatedServer:
         """The configuration as the simulator sees it; its kind must have been profiled."""
         kind, instances = self.kind_of(knobs_of(config)), config.instance_count
@@ -95,8 +101,7 @@ class Forecast:
         requests = max(config.max_batch_size // self.demand.rows_per_request, 1)
         batch = requests if config.dynamic_batching else 1
         return SimulatedServer(
-            # With CUDA graphs, what was measured has been padded already.
-            service_s=times.table(batch, instances),
+            service_s=padded(times.table(batch, instances), self.executed_sizes(config)),
             overhead_s=times.overhead_s,
             noise=times.noise,
             max_queue_delay_s=config.max_queue_delay_us / 1e6,

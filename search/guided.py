@@ -118,6 +118,7 @@ class Guided:
                     max_batch_size=max(config.max_batch_size // attempts.demand.rows_per_request, 1),
                     limit_s=attempts.slo.limit_ms / 1e3,
                     seed=attempts.seed,
+                    executed_sizes=self.forecast.executed_sizes(config),
                 )
             except BenchFailed as failure:
                 self._record_failure(asked_for, failure, attempts.bench.spent.loading_s - loading_s)

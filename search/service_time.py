@@ -133,11 +133,18 @@ class ServiceTimes:
 
 
 def measure_curve(
-    saturate: Saturate, *, instances: int, max_batch_size: int, limit_s: float, seed: int
+    saturate: Saturate,
+    *,
+    instances: int,
+    max_batch_size: int,
+    limit_s: float,
+    seed: int,
+    executed_sizes: Sequence[int] = (),
 ) -> ServiceCurve:
     """The curve of what is being served, with so many instances, up to the batch size that takes the limit itself.
 
-    Serve it with the largest batch size of interest and without queue delay. Raises NotMeasured.
+    Serve it with the largest batch size of interest and without queue delay. `executed_sizes`, ascending, are
+    those that batches are padded to; none: they are executed as they are. Raises NotMeasured.
     """
     lone = saturate(1, LONE_S, seed)
     loops = [lone]
@@ -148,17 +155,19 @@ def measure_curve(
         if slowest_s > limit_s or concurrency >= (max_batch_size + 1) * instances + max_batch_size:
             break
         concurrency = min(GROWTH * concurrency, (max_batch_size + 1) * instances + max_batch_size)
-    return curve_from_loops(loops, instances=instances)
+    return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes)
 
 
-def curve_from_loops(loops: Sequence[ClosedLoop], *, instances: int) -> ServiceCurve:
+def curve_from_loops(
+    loops: Sequence[ClosedLoop], *, instances: int, executed_sizes: Sequence[int] = ()
+) -> ServiceCurve:
     """The curve that these runs amount to: the first is of one user, the second of one more than there are
     instances.
 
     Executions of the first do not count: an idle machine is slow to wake.
     """
     lone, crowded = loops[0], loops[1]
-    rows = _pooled(row for loop in loops[1:] for row in loop.batches)
+    rows = _pooled((row for loop in loops[1:] for row in loop.batches), executed_sizes)
     if not rows:
         raise NotMeasured("the server answered nothing, or keeps no table of the batch sizes that it executes")
     sizes, counts, seconds = (np.array(column) for column in zip(*rows, strict=True))
@@ -186,13 +195,14 @@ def _execution_s(row: BatchTimings) -> float:
     return (row.input_ms + row.infer_ms + row.output_ms) / 1e3
 
 
-def _pooled(rows: Iterable[BatchTimings]) -> list[tuple[float, float, float]]:
-    """Batch size, executions and mean seconds of each size, ascending."""
+def _pooled(rows: Iterable[BatchTimings], executed_sizes: Sequence[int]) -> list[tuple[float, float, float]]:
+    """Executed batch size, executions and mean seconds of each size, ascending."""
     counts: dict[int, int] = defaultdict(int)
     total_s: dict[int, float] = defaultdict(float)
     for row in rows:
-        counts[row.batch_size] += row.executions
-        total_s[row.batch_size] += row.executions * _execution_s(row)
+        size = next((size for size in executed_sizes if size >= row.batch_size), row.batch_size)
+        counts[size] += row.executions
+        total_s[size] += row.executions * _execution_s(row)
     return [(float(size), float(counts[size]), total_s[size] / counts[size]) for size in sorted(counts)]
 
 

@@ -151,14 +151,16 @@ def _run(
     )
 
 
-def padded_to_graphs(service_s: Floats, graph_batch_sizes: Sequence[int]) -> Floats:
-    """Service times where CUDA graphs were captured: a batch takes as long as the next larger captured size.
+def padded(service_s: Floats, executed_sizes: Sequence[int]) -> Floats:
+    """Service times where only these batch sizes are executed: a batch takes as long as the next larger of them.
 
-    Sizes beyond the largest captured one run without a graph, as they are in `service_s`.
+    Sizes beyond the largest of them stay as they are in `service_s`.
     """
-    padded = service_s.copy()
+    answer = service_s.copy()
     below = 1
-    for size in sorted(set(graph_batch_sizes)):
-        padded[below : size + 1] = service_s[size]
+    for size in sorted(set(executed_sizes)):
+        if size >= len(service_s):
+            break
+        answer[below : size + 1] = service_s[size]
         below = size + 1
-    return padded
+    return answer

@@ -133,6 +133,13 @@ def test_a_profile_is_read_back_as_it_was_written(tmp_path):
     assert read_curves(tmp_path) == curves
 
 
+def test_padded_batches_count_as_the_size_that_was_executed():
+    loops = [loop(row(1, 10, 2.0)), loop(row(1, 30, 2.0)), loop(row(3, 10, 4.0), row(4, 30, 4.0), row(9, 5, 9.0))]
+    found = curve_from_loops(loops, instances=2, executed_sizes=(1, 2, 4, 8))
+    assert found.sizes == pytest.approx((1.0, 4.0, 9.0))
+    assert found.seconds == pytest.approx((0.002, 0.004, 0.009))
+
+
 @pytest.mark.parametrize("text", ["", "{}", '{"curves": [{"engine": 3}]}', "not json"])
 def test_a_profile_that_cannot_be_read_is_none(tmp_path, text):
     (tmp_path / "service_times.json").write_text(text)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from search.simulator import SimulatedServer, count_late, padded_to_graphs, simulate
+from search.simulator import SimulatedServer, count_late, padded, simulate
 
 
 def service(max_batch: int, instances: int = 1, *, fixed_s: float = 0.010, each_s: float = 0.0) -> np.ndarray:
@@ -87,9 +87,9 @@ def test_the_overhead_comes_on_top_and_keeps_no_instance_busy():
     assert done_ms(server, 0, 1) == [13, 23]
 
 
-def test_graphs_make_batches_as_slow_as_the_next_captured_size():
-    padded = padded_to_graphs(service(8, each_s=0.001), (4, 2))
-    assert list(np.round(padded[1:, 1], 6)) == [0.012, 0.012, 0.014, 0.014, 0.015, 0.016, 0.017, 0.018]
+def test_batches_are_as_slow_as_the_next_size_that_is_executed():
+    seconds = padded(service(8, each_s=0.001), (4, 2, 16))
+    assert list(np.round(seconds[1:, 1], 6)) == [0.012, 0.012, 0.014, 0.014, 0.015, 0.016, 0.017, 0.018]
 
 
 def test_the_saturation_is_that_of_the_best_batch_size():
