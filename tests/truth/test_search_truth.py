@@ -1,54 +1,67 @@
-"""The guided search on simulated servers of several kinds, against the best of the whole space."""
+"""The guided search on simulated servers whose true capacity is known, against the best of the whole space.
 
-from functools import partial
+`benchmarks/simulated_search.py` does the same on hundreds; the few here are chosen so that a regression shows.
+"""
+
+import tempfile
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
-from simulated_bench import SimulatedBench
-from spaces import two_core_space
-from true_rates import true_rate
+from drawn_servers import drawn_server
+from search_runs import SearchRun, search_run
 
-from model_repo.spec import ServingConfig
-from search.budget import Budget
-from search.certification import certify_best
-from search.ledger import open_ledger
-from search.records import Slo
-from search.study import Search
+SERVERS = (
+    *(("cnn", number) for number in range(1)),
+    *(("transformer", number) for number in range(2)),
+    *(("tight", number) for number in range(1)),
+    *(("cpu", number) for number in range(3)),
+    *(("drawn", number) for number in range(5)),
+)
 
-SERVERS = 3
+MOST_ABOVE_CAPACITY = 1
+"""Of twelve promises. Where one in a hundred is too high, two or more are in 0.6 % of draws (binomial), so that a
+change which only draws other numbers passes. Where three in ten are, as in the prototype before its bounds counted
+bursts, the test fails in 91 % of draws, and where half are, in 99.7 %."""
 
+FAR_ABOVE_CAPACITY = 1.03
+"""No promise: a certificate whose bounds are no bounds lets the search confirm at once near its estimate, which is
+off by 2 to 3 % either way."""
 
-def drawn_service_s(parameters: tuple[float, float, float, float], config: ServingConfig, size: int) -> float:
-    """Affine in the batch size; threads help, and crowding costs, by the drawn powers."""
-    fixed_s, each_s, speedup, crowding = parameters
-    threads = config.intra_op_threads or 2
-    crowded = max(1.0, config.instance_count * threads / 2)
-    return (fixed_s + each_s * size / threads**speedup) * crowded**crowding
+LEAST_MEAN_OF_BEST, LEAST_OF_BEST = 0.97, 0.9
+"""A mean of twelve with a standard deviation of 2 % each scatters by 0.6 %. Predictions that are off by a fifth, as
+when padded batches were not accounted for, cost 2 to 4 % in the mean of a kind and 9 % in the worst case."""
 
-
-def drawn(number: int) -> tuple[tuple[float, float, float, float], float]:
-    """The parameters of a server, and a limit that is tight for some and loose for others."""
-    rng = np.random.default_rng(1000 + number)
-    fixed_s = float(np.exp(rng.uniform(np.log(5e-4), np.log(6e-3))))
-    each_s = float(np.exp(rng.uniform(np.log(2e-4), np.log(3e-3))))
-    parameters = (fixed_s, each_s, float(rng.uniform(0.5, 0.95)), float(rng.uniform(0.8, 1.3)))
-    return parameters, 1e3 * (fixed_s + each_s) * float(np.exp(rng.uniform(np.log(4), np.log(25))))
+MOST_SEARCH_S = 60.0
+"""Mean seconds of load until the best candidate is known. Without the simulator they are 300."""
 
 
-@pytest.mark.parametrize("number", range(SERVERS))
-def test_the_search_finds_nearly_the_best_and_promises_no_more_than_it_can_keep(number, tmp_path):
-    parameters, limit_ms = drawn(number)
-    service_s = partial(drawn_service_s, parameters)
-    space = two_core_space(tmp_path, limit_ms=limit_ms)
-    bench = SimulatedBench(service_s=service_s, limit_ms=limit_ms)
-    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=number)
-    common = {"slo": Slo(limit_ms=limit_ms), "budget": Budget(total_s=600.0), "seed": number}
-    Search(ledger=ledger, bench=bench, **common).run()
-    searched_s = bench.spent.load_s
-    certified = certify_best(ledger, bench, **common)
-    configs = [space.config(knobs) for knobs in space.points() if knobs["max_queue_delay_us"] == 0]
-    best = max(true_rate(config, service_s, limit_ms=limit_ms) for config in configs)
-    mine = true_rate(certified.winner.config, service_s, limit_ms=limit_ms)
-    assert mine >= 0.93 * best
-    assert certified.winner.certificate.rate_per_s <= 1.02 * mine
-    assert searched_s < 60
+@cache
+def run_on(kind: str, number: int) -> SearchRun:
+    with tempfile.TemporaryDirectory() as folder:
+        return search_run(drawn_server(kind, number), Path(folder))
+
+
+@pytest.mark.parametrize(("kind", "number"), SERVERS)
+def test_every_server_gets_a_promise_near_what_its_configuration_can_keep(kind, number):
+    found = run_on(kind, number)
+    assert found.promised is not None
+    assert 0.8 * found.chosen <= found.promised <= FAR_ABOVE_CAPACITY * found.chosen
+    assert found.confirmations == 2
+    assert found.chosen >= LEAST_OF_BEST * found.best
+    assert found.total_s < 600
+
+
+def test_hardly_any_promise_is_above_the_true_capacity():
+    runs = [run_on(*server) for server in SERVERS]
+    assert sum(found.promised > found.chosen for found in runs) <= MOST_ABOVE_CAPACITY
+
+
+def test_the_choice_is_nearly_the_best_of_the_space_in_the_mean():
+    shares = [run_on(*server).chosen / run_on(*server).best for server in SERVERS]
+    assert np.mean(shares) >= LEAST_MEAN_OF_BEST
+
+
+def test_the_search_takes_a_minute_of_load():
+    assert np.mean([run_on(*server).search_s for server in SERVERS]) <= MOST_SEARCH_S
