@@ -30,8 +30,8 @@ FAR_ABOVE_CAPACITY = 1.03
 off by 2 to 3 % either way."""
 
 LEAST_MEAN_OF_BEST, LEAST_OF_BEST = 0.97, 0.9
-"""A mean of twelve with a standard deviation of 2 % each scatters by 0.6 %. Predictions that are off by a fifth, as
-when padded batches were not accounted for, cost 2 to 4 % in the mean of a kind and 9 % in the worst case."""
+"""A mean of twelve with a standard deviation of 2 % each scatters by 0.6 %. Predictions that are off by a fifth,
+as when padded batches were not accounted for, cost 2 to 4 % in the mean of a kind and 9 % in the worst case."""
 
 MOST_SEARCH_S = 60.0
 """Mean seconds of load until the best candidate is known. Without the simulator they are 300."""
