@@ -12,7 +12,7 @@ from search import events
 from search.agenda import worth_verifying
 from search.bench import BenchFailed
 from search.forecast import Forecast, kinds_to_profile
-from search.pace import CHANGED, CHECKS, is_suspicious, slowdown_between
+from search.pace import CHANGED, CHECKS, STEADY, is_suspicious, slowdown_between
 from search.profile_file import put_aside, read_curves, write_curves
 from search.service_time import NotMeasured, measure_curve
 from search.space import knobs_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
     from search.forecast import Predicted
+    from search.service_time import ServiceCurve
     from search.space import Knobs
     from search.why import Cause
 
@@ -220,19 +221,28 @@ class Guided:
         self._learn(trial)
 
     def _changed_pace(self, knobs: Knobs) -> bool:
-        """Profile the kind of a suspicious trial again; where its curve has not moved, the first one stays."""
+        """Profile the kind of a suspicious trial again; the first curve stays unless the machine has changed."""
         curves, instances = self.forecast.curves[self.forecast.kind_of(knobs)], int(knobs["instance_count"])
         before = curves[instances]
-        self._profile({**knobs, "max_queue_delay_us": 0})
-        factor = slowdown_between(before, curves[instances])
-        log.info("profiled again: executions take %.3f times as long as before", factor)
+        now = self._profiled_again(knobs)
+        factor = slowdown_between(before, now)
         if abs(math.log(factor)) < CHANGED:
             curves[instances] = before
             return False
-        text = f"Executions take {factor:.2f} times as long as when profiled: the machine's clock or its "
-        text += "neighbours have changed, and all is measured again."
+        unsteady = abs(math.log(slowdown_between(now, self._profiled_again(knobs)))) > STEADY
+        if unsteady:
+            curves[instances] = before
+            text = "The machine's speed goes up and down: a neighbour, or its clock. What was measured may be off."
+        else:
+            text = f"Executions take {factor:.2f} times as long as when profiled: the machine's clock or its "
+            text += "neighbours have changed, and all is measured again."
         self.attempts.on_event(events.Note(text=text, warning=True))
-        return True
+        return not unsteady
+
+    def _profiled_again(self, knobs: Knobs) -> ServiceCurve:
+        """The curve as it is now; where it cannot be measured, as it was."""
+        self._profile({**knobs, "max_queue_delay_us": 0})
+        return self.forecast.curves[self.forecast.kind_of(knobs)][int(knobs["instance_count"])]
 
     def _start_anew(self) -> None:
         """What was known of the machine holds no more, but stays in the run's files."""
@@ -241,6 +251,7 @@ class Guided:
         ledger.begin_pace()
         self.forecast.forget()
         self._errors.clear()
+        self._checks = CHECKS
         self._verified = 0
         self._profile_all(first=knobs_of(ledger.space.baseline()))
         self._simulate_all()

@@ -1,7 +1,8 @@
 """Whether the machine is still as fast as when it was profiled: clocks drop, neighbours come and go.
 
 It shows in the executions themselves, whatever the reason and on any hardware: a trial is far from its prediction,
-and when its kind is profiled again, the curve has moved.
+and when its kind is profiled again, twice, both curves have moved by the same factor. Where they differ from each
+other as well, the speed goes up and down, and nothing would be gained by starting anew.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ SUSPICIOUS, SUSPICIOUS_UNSEEN = 0.2, 0.35
 """Between the logarithms of a predicted rate and the measured one, what is worth a second profile: where others of
 its kind had been measured before, and where none had."""
 
-CHANGED = 0.12
-"""Between the logarithms of execution times then and now, what two profiles of one machine do not differ by."""
+CHANGED, STEADY = 0.2, 0.1
+"""Between the logarithms of execution times then and now, what two profiles of a steady machine do not differ by;
+and up to what two in a row, after a change, tell of a machine that is steady again."""
 
-CHECKS = 3
-"""How often a run looks: where the speed goes up and down for good, nothing is gained by starting anew."""
+CHECKS = 2
+"""How often a run looks; it starts anew once at the most."""
 
 _SIZES = 9
 

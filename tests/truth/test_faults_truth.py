@@ -52,6 +52,30 @@ def test_a_clock_that_changes_half_way_is_noticed_and_all_is_measured_again(fact
     assert (tmp_path / "service_times.0.json").is_file()
 
 
+def test_a_speed_that_goes_up_and_down_is_said_and_the_search_goes_on(tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    calls = iter(range(10_000))
+
+    def unsteady(config: ServingConfig, size: int) -> float:
+        return factor[0] * default_service_s(config, size)
+
+    def before_each(kind):
+        def wrapped(*arguments, **options):
+            factor[0] = 1.0 if bench.spent.load_s < 12.0 else (1.0, 2.2, 1.5)[next(calls) % 3]
+            return kind(*arguments, **options)
+
+        return wrapped
+
+    factor = [1.0]
+    bench.service_s = unsteady
+    bench.measure, bench.saturate = before_each(bench.measure), before_each(bench.saturate)
+    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    assert max(trial.pace for trial in ledger.trials) <= 1
+    assert certified is None or certified.winner.certificate.rate_per_s <= 1.03 * true_rate(
+        certified.winner.config, default_service_s, limit_ms=SLO.limit_ms
+    )
+
+
 def test_a_steady_machine_is_never_taken_for_one_that_changed(tmp_path: Path) -> None:
     ledger, _, _ = search_on(SimulatedBench(), space_in(tmp_path), tmp_path)
     assert {trial.pace for trial in ledger.trials} == {0}
