@@ -43,7 +43,7 @@ class LogTable:
         log = self.rows_until(rows)
         count = int(np.count_nonzero(log.sent_ns))
         without_holes = bool(log.sent_ns[:count].all())  # else: several workers, stopped at different rows
-        log = log.rows(0, count) if without_holes else _picked(log, np.flatnonzero(log.sent_ns))
+        log = log.rows(0, count) if without_holes else _picked(log, np.flatnonzero(log.sent_ns != 0))
         if np.any(log.scheduled_ns[1:] < log.scheduled_ns[:-1]):  # closed loop: users of several workers
             log = _picked(log, np.argsort(log.scheduled_ns, kind="stable"))
         return log
@@ -134,4 +134,5 @@ class ClosedLog:
         while self._table.sent_ns[self._started : self._started + self._BLOCK].any():
             self._started += self._BLOCK
         log = self._table.rows_until(self._started)
-        return _picked(log, np.flatnonzero(log.done_ns))
+        # numpy counts before it collects, and complains where others have written in between: not so of a copy.
+        return _picked(log, np.flatnonzero(log.done_ns != 0))

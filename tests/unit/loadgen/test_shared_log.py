@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -104,3 +106,32 @@ def test_an_empty_table():
     table = LogTable(fd, 0)
     os.close(fd)
     assert len(table.finished(0)) == len(GrowingLog(table, None).at(5)) == 0
+
+
+WRITER = """
+import os, sys
+from loadgen.shared_log import LogTable
+rows = 400_000
+table = LogTable(int(sys.argv[1]), rows)
+table.sent_ns[:] = 1
+print("ready", flush=True)
+while True:
+    for row in range(0, rows, 7):
+        table.done_ns[row] = 5
+    table.done_ns[:] = 0
+"""
+
+
+def test_a_table_may_be_looked_at_while_others_write_in_it():
+    fd = create_table_fd(400_000)
+    table = LogTable(fd, 400_000)
+    command = [sys.executable, "-c", WRITER, str(fd)]
+    with subprocess.Popen(command, pass_fds=[fd], stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            for _ in range(100):
+                ClosedLog(table).at(0)
+        finally:
+            writer.kill()
+            os.close(fd)
