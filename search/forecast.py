@@ -149,7 +149,8 @@ class Forecast:
         errors = mine or [error for errors in self._errors.values() for error in errors]
         correction = sum(errors) / len(errors) if errors else 0.0
         sibling = _key({**knobs, "max_queue_delay_us": 0}) in self._siblings
-        sd = SD_SIBLING if sibling else SD_SEEN if mine else SD_UNSEEN
+        # What was off elsewhere may not be off here: a large correction by others is as large a doubt.
+        sd = SD_SIBLING if sibling else SD_SEEN if mine else math.hypot(SD_UNSEEN, correction)
         rate = raw[1] * math.exp(correction)
         return Predicted(knobs=raw[0], rate_per_s=rate, sd=sd, simulated_per_s=raw[1])
 

@@ -77,6 +77,18 @@ def test_the_best_comes_first_and_a_measurement_moves_its_kind_most(forecast):
     assert forecast.predicted(other.knobs).rate_per_s == pytest.approx(other.rate_per_s)
 
 
+def test_a_surprise_elsewhere_lowers_a_prediction_and_does_not_rule_it_out(forecast):
+    profile(forecast, threads=1, busy=1, each_s=0.001)
+    profile(forecast, threads=1, busy=2, each_s=0.0012)
+    forecast.simulate(list(forecast.space.points()))
+    best = forecast.best_first()[0]
+    other = next(one for one in forecast.best_first() if one.knobs["instance_count"] == 1)
+    forecast.learn(best.knobs, 0.65 * best.rate_per_s)
+    after = forecast.predicted(other.knobs)
+    assert after.rate_per_s == pytest.approx(0.65 * other.rate_per_s)
+    assert after.at_best > other.rate_per_s
+
+
 def test_what_was_never_predicted_teaches_nothing(forecast):
     assert forecast.learn(next(forecast.space.points()), 100.0) is None
 
