@@ -35,6 +35,10 @@ configuration that differs from a measured one in nothing but its queue delay.""
 RACE_SHARE = 0.75
 """An engine whose best prediction is below this share of the best of all is not profiled any further."""
 
+GRAPH_RACE_SHARE = 0.9
+"""The same for CUDA graphs, on or off, against the other at the same instance counts: what graphs save is saved at
+all of them."""
+
 REQUESTS_FOR_LATENCY = 10_000
 
 Kind = tuple[str, int, bool]
@@ -165,10 +169,20 @@ class Forecast:
         latency_s = simulate(server, arrivals_s).latency_s[REQUESTS_FOR_LATENCY // 20 :]
         return 1e3 * float(np.quantile(latency_s, self.slo.quantile))
 
-    def outraced(self, engine: str) -> bool:
-        """Whether the best that is predicted of this engine, in any way, is far from the best of all."""
-        mine = [rate for knobs, rate in self._raw.values() if knobs["engine"] == engine]
-        return bool(mine) and max(mine) < RACE_SHARE * max(rate for _, rate in self._raw.values())
+    def outraced(self, knobs: Mapping[str, int | str]) -> bool:
+        """Whether the best that is predicted of this engine, in any way, is far from the best of all, or that of
+        this kind from that of the same engine with CUDA graphs, or without."""
+        engine, kind = knobs["engine"], self.kind_of(knobs)
+        mine = [(other, rate) for other, rate in self._raw.values() if other["engine"] == engine]
+        if not mine:
+            return False
+        if max(rate for _, rate in mine) < RACE_SHARE * max(rate for _, rate in self._raw.values()):
+            return True
+        counts = set(self.curves.get(kind, {}))
+        alike = [(self.kind_of(other), rate) for other, rate in mine if int(other["instance_count"]) in counts]
+        own = max((rate for other, rate in alike if other == kind), default=0.0)
+        siblings = [rate for other, rate in alike if other[:2] == kind[:2] and other != kind]
+        return own > 0 and bool(siblings) and own < GRAPH_RACE_SHARE * max(siblings)
 
     def best_first(self) -> list[Predicted]:
         """All predictions of rates above 0, the one that may be highest first."""

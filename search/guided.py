@@ -89,7 +89,7 @@ class Guided:
             used_up = budget.elapsed_s() > until_s and index > len(space.engines)
             if self.attempts.stop() or used_up or (index > 0 and not self.attempts.may_go_on()):
                 break
-            if not self.forecast.profiled(knobs) and not self.forecast.outraced(str(knobs["engine"])):
+            if not self.forecast.profiled(knobs) and not self.forecast.outraced(knobs):
                 self._profile(knobs)
                 write_curves(self.attempts.ledger.path.parent, self.forecast.curves)
                 self._simulate_all()

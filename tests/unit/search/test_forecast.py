@@ -96,9 +96,31 @@ def test_what_was_never_predicted_teaches_nothing(forecast):
 def test_an_engine_far_behind_is_not_profiled_any_further(forecast):
     profile(forecast, threads=1, busy=1, each_s=0.001)
     forecast.simulate(list(forecast.space.points()))
-    assert not forecast.outraced("onnxruntime-fp32")
-    assert not forecast.outraced("onnxruntime-fp16")
     best = forecast.best_first()[0]
+    assert not forecast.outraced({**best.knobs, "engine": "onnxruntime-fp32"})
+    assert not forecast.outraced({**best.knobs, "engine": "onnxruntime-fp16"})
     forecast._raw["faster",] = ({**best.knobs, "engine": "onnxruntime-fp16"}, 2 * best.rate_per_s)
-    assert forecast.outraced("onnxruntime-fp32")
-    assert not forecast.outraced("onnxruntime-fp16")
+    assert forecast.outraced({**best.knobs, "engine": "onnxruntime-fp32"})
+    assert not forecast.outraced({**best.knobs, "engine": "onnxruntime-fp16"})
+
+
+def test_graphs_that_save_much_at_one_instance_are_all_that_is_profiled_further(tmp_path):
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"x")
+    engine = plain_engine(files=(("model.onnx", file),), device="gpu")
+    space = search_space((engine,), MachineLimits(cores=16, memory_bytes=2**34), limit_ms=20)
+    forecast = Forecast(space=space, slo=Slo(limit_ms=20), seed=1)
+    for graphs, fixed_s in ((False, 0.004), (True, 0.001)):
+        forecast.curves["onnxruntime-fp32", 16, graphs][1] = ServiceCurve(
+            busy=1,
+            sizes=(1.0, 64.0),
+            seconds=(fixed_s + 0.0005, fixed_s + 64 * 0.0005),
+            handover_s=0.0,
+            fit_error=0.0,
+            overhead_s=0.0,
+            noise=(1.0,),
+        )
+    forecast.simulate([knobs for knobs in space.points() if knobs["max_queue_delay_us"] == 0])
+    more = {"engine": "onnxruntime-fp32", "intra_op_threads": 0, "instance_count": 2}
+    assert forecast.outraced({**more, "cuda_graphs": 0})
+    assert not forecast.outraced({**more, "cuda_graphs": 1})
