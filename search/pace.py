@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from search.service_time import ServiceCurve
     from search.trial import Trial
 
-SUSPICIOUS, SUSPICIOUS_UNSEEN = 0.2, 0.35
+SUSPICIOUS, SUSPICIOUS_UNSEEN = 0.2, 0.5
 """Between the logarithms of a predicted rate and the measured one, what is worth a second profile: where others of
 its kind had been measured before, and where none had."""
 
