@@ -154,7 +154,7 @@ class ablated:  # noqa: N801 - reads as a clause
             setattr(module, name, original)
 
 
-def by_share(server: Any, log: Any, promise: Any, *, seed: int) -> Any:
+def by_share(server: Any, log: Any, promise: Any, *, seed: int, **traffic: Any) -> Any:
     """The rate at the limit from the share of late requests and their elasticity, in place of a replay."""
     import numpy as np
 
@@ -164,7 +164,7 @@ def by_share(server: Any, log: Any, promise: Any, *, seed: int) -> Any:
         return None
     rate_per_s = (len(log) - 1) / (float(log.scheduled_ns[-1] - log.scheduled_ns[0]) / 1e9)
     late = max(0.5, float(np.sum(log.latency_ns > promise.limit_s * 1e9)))
-    sharp = sharpness_of(server, promise, rate_per_s, seed)
+    sharp = sharpness_of(server, promise, rate_per_s, seed, **traffic)
     steps = math.log(late / len(log) / (1 - promise.quantile)) / sharp.elasticity
     error = math.hypot(LEAST_ERROR, sharp.relative_error(len(log), promise.quantile))
     return Verified(rate_per_s=rate_per_s * math.exp(-steps), error=error, slowdown=1.0)
