@@ -16,9 +16,16 @@ class Stop:
 
     def __init__(self) -> None:
         self.asked = False
+        self.at_once: str | None = None
+        """The signal that asked to stop now."""
 
     def __call__(self) -> bool:
-        """Whether to finish."""
+        """Whether to finish. Raises KeyboardInterrupt where that was asked for and has been lost.
+
+        Python drops what a signal's handler raises while it cleans up an object.
+        """
+        if self.at_once is not None:
+            raise KeyboardInterrupt(self.at_once)
         return self.asked
 
 
@@ -33,7 +40,8 @@ def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
     def on_signal(number: int, frame: FrameType | None) -> None:
         del frame
         if stop.asked:
-            raise KeyboardInterrupt(signal.Signals(number).name)
+            stop.at_once = signal.Signals(number).name
+            raise KeyboardInterrupt(stop.at_once)
         stop.asked = True
         announce()
 

@@ -1,0 +1,37 @@
+import os
+import signal
+
+import pytest
+
+from loadgen.interrupts import finish_on_first_interrupt
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+class CleanedUp:
+    """Gets a signal while Python cleans it up, where nothing that is raised leaves."""
+
+    def __del__(self) -> None:
+        interrupt()
+
+
+def test_the_first_asks_to_finish_and_the_second_stops_now():
+    announced = []
+    with finish_on_first_interrupt(lambda: announced.append(1)) as stop:
+        assert not stop()
+        interrupt()
+        assert stop()
+        assert announced == [1]
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_second_one_that_python_has_dropped_still_stops():
+    with finish_on_first_interrupt(lambda: None) as stop:
+        interrupt()
+        CleanedUp()
+        with pytest.raises(KeyboardInterrupt):
+            stop()
