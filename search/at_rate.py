@@ -6,18 +6,15 @@ import logging
 import math
 from typing import TYPE_CHECKING
 
-from loadgen.probing import seen_from_probe
-from loadgen.several import certify_each, joint_answer
-from search import events
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
 from search.predict import promise_of
+from search.short_run import short_run, tell
 from search.trial import Trial
 from search.verify import verified
 
 if TYPE_CHECKING:
     from loadgen.capacity import Probe
-    from loadgen.measurement import RequestLog
     from loadgen.probing import Seen
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
@@ -50,7 +47,7 @@ def tried_at_rate(
     loading_before, load_before = bench.spent.loading_s, bench.spent.load_s
     try:
         bench.load(config)
-        probe, seed = _run(attempts, number, rate_per_s)
+        probe, seen, seed = _run(attempts, number, rate_per_s)
     except BenchFailed as failure:
         log.warning("trial %d failed: %s", number, failure.reason)
         return Trial(
@@ -63,7 +60,6 @@ def tried_at_rate(
         )
     if attempts.stop():
         return None
-    seen = _seen(attempts, probe, rate_per_s)
     found = None
     if server is not None and not probe.problems:
         found = verified(server, probe.log, promise_of(attempts.slo), seed=attempts.seed, demand=attempts.demand)
@@ -85,37 +81,16 @@ def tried_at_rate(
     )
 
 
-def _run(attempts: Attempts, number: int, rate_per_s: float) -> tuple[Probe, int]:
+def _run(attempts: Attempts, number: int, rate_per_s: float) -> tuple[Probe, Seen, int]:
     """One run with its seed, the second one where the client was late in the first."""
-    slo = attempts.slo
-
-    def hopeless(requests: RequestLog) -> bool:
-        return attempts.stop() or joint_answer(certify_each(requests, slo.limits)) == "broken"
-
-    needed_s = REQUESTS_BEYOND / (1 - slo.quantile) / rate_per_s
+    needed_s = REQUESTS_BEYOND / (1 - attempts.slo.quantile) / rate_per_s
     seconds = min(max(LEAST_S, needed_s), MOST_S)
-    for attempt in range(2):
-        seed = attempts.seed + 104_729 * (1 + number) + 7919 * attempt
-        probe = attempts.bench.measure(rate_per_s, seconds, seed, hopeless)
+    for repeat in range(2):
+        probe, seen, seed = short_run(attempts, rate_per_s, seconds, number=number, repeat=repeat)
         if not probe.problems or attempts.stop():
             break
-    seen = _seen(attempts, probe, rate_per_s)
-    latency_ms = seen.first.latency_ms
-    attempts.on_event(
-        events.Probed(
-            number=number,
-            rate_per_s=rate_per_s,
-            p99_ms=latency_ms if math.isfinite(latency_ms) else None,
-            verdict="kept" if _kept(seen) else "broken",
-            quantile=slo.quantile,
-        )
-    )
-    return probe, seed
-
-
-def _seen(attempts: Attempts, probe: Probe, rate_per_s: float) -> Seen:
-    slo = attempts.slo
-    return seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile, also=slo.further)
+    tell(attempts, number, seen, kept=_kept(seen))
+    return probe, seen, seed
 
 
 def _kept(seen: Seen) -> bool:

@@ -7,20 +7,17 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from loadgen.probing import seen_from_probe
-from loadgen.several import certify_each, joint_answer
-from search import events
 from search.at_rate import tried_at_rate
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
 from search.predict import promise_of
 from search.records import ReplayRecord
+from search.short_run import short_run, tell
 from search.trial import Trial
 from search.verify import binding_of, seconds_for, sharpness_of, verified
 
 if TYPE_CHECKING:
     from loadgen.capacity import Probe
-    from loadgen.measurement import RequestLog
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
     from search.forecast import Predicted
@@ -140,23 +137,7 @@ class Verification:
         return found
 
     def _run(self, number: int, rate_per_s: float, seconds: float) -> Probe:
-        attempts, slo = self.attempts, self.attempts.slo
-
-        def hopeless(requests: RequestLog) -> bool:
-            return attempts.stop() or joint_answer(certify_each(requests, slo.limits)) == "broken"
-
-        seed = attempts.seed + 104_729 * (1 + number) + 7919 * len(self._runs)
-        probe = attempts.bench.measure(rate_per_s, seconds, seed, hopeless)
-        seen = seen_from_probe(probe, rate_per_s, limit_ms=slo.limit_ms, quantile=slo.quantile, also=slo.further)
+        probe, seen, seed = short_run(self.attempts, rate_per_s, seconds, number=number, repeat=len(self._runs))
         self._runs.append(load_run_of(seen, seed=seed))
-        p99_ms = seen.first.latency_ms
-        attempts.on_event(
-            events.Probed(
-                number=number,
-                rate_per_s=rate_per_s,
-                p99_ms=p99_ms if math.isfinite(p99_ms) else None,
-                verdict="kept" if seen.reading.kept else "broken",
-                quantile=slo.quantile,
-            )
-        )
+        tell(self.attempts, number, seen, kept=seen.reading.kept)
         return probe
