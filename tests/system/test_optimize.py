@@ -1,7 +1,6 @@
 """`optimize` as a process, on a real Triton: its files, its exit codes, and what it survives."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -59,11 +58,23 @@ class Run:
             pass
         return [child for child in self._seen.values() if child.is_running() and child.status() != "zombie"]
 
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
+    def servers(self) -> list[psutil.Process]:
+        return [child for child in self.family() if child.name() == "tritonserver"]
+
+    def interrupt_after(self, condition: Callable[[], bool]) -> None:
+        """One Ctrl-C once it is so, unless the run comes to its end before: it may find nothing better to try."""
+        self.wait_for(lambda: condition() or self.ended())
+        if not self.ended():
+            self.process.send_signal(signal.SIGINT)
+
     def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             self.family()
-            assert self.process.poll() is None, self.process.communicate()
+            assert not self.ended(), self.process.communicate()
             assert time.monotonic() < deadline, "waited in vain"
             time.sleep(0.05)
 
@@ -160,7 +171,7 @@ def test_a_limit_below_the_engine_is_99_with_what_is_reachable(start, model: Pat
 
 def test_kill_9_loses_no_finished_trial(start, model: Path, run_dir: Path) -> None:
     first = start("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "120s")
-    first.wait_for(lambda: len(trials_in(run_dir)) >= 2)
+    first.wait_for(lambda: len(trials_in(run_dir)) >= 1)
     first.process.kill()
     first.end()
     assert first.left_behind() == []
@@ -168,8 +179,7 @@ def test_kill_9_loses_no_finished_trial(start, model: Path, run_dir: Path) -> No
     finished = before.count("\n")
 
     second = start("--resume", str(run_dir), "--json")
-    second.wait_for(lambda: len(trials_in(run_dir)) > finished)
-    second.process.send_signal(signal.SIGINT)
+    second.interrupt_after(lambda: len(trials_in(run_dir)) > finished)
     code, out, err = second.end()
 
     assert code == 0, err
@@ -215,19 +225,26 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Pat
         *("--model", str(model), *EASY, "--output", str(run_dir), "--json"),
         *("--time-budget", "2m"),  # so that the search goes on for a while after its first trial
     )
-    run.wait_for(lambda: len(trials_in(run_dir)) >= 1)
     run.wait_for((run_dir / PROFILE_FILE).exists)
-    time.sleep(2.0)  # the next trial is under load, for longer than that
-    servers = [child for child in run.family() if child.name() == "tritonserver"]
-    assert len(servers) == 1
-    os.kill(servers[0].pid, signal.SIGKILL)
+
+    def failed() -> list[dict[str, object]]:
+        return [trial for trial in trials_in(run_dir) if trial["state"] == "failed"]
+
+    for _ in range(4):  # between two trials a dead server is replaced without a word: then once more
+        time.sleep(2.0)
+        before = len(trials_in(run_dir))
+        run.wait_for(lambda: len(run.servers()) == 1)
+        run.servers()[0].kill()
+        run.wait_for(lambda before=before: len(trials_in(run_dir)) > before)
+        if failed():
+            break
+    run.interrupt_after(lambda: trials_in(run_dir)[-1]["state"] != "failed")
     code, _, err = run.end()
     assert code == 0, err
-    failed = [trial for trial in trials_in(run_dir) if trial["state"] == "failed"]
-    assert len(failed) == 1
-    assert "died" in failed[0]["reason"]
-    assert len(failed[0]["reason"].splitlines()) > 2  # the server's last log lines
-    assert len(trials_in(run_dir)) > failed[0]["number"] + 1
+    (lost,) = failed()
+    assert "died" in lost["reason"]
+    assert len(lost["reason"].splitlines()) > 2  # the server's last log lines
+    assert len(trials_in(run_dir)) > lost["number"] + 1
     assert run.left_behind() == []
 
 
