@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from loadgen.confirm import FIRST_SHARE, OF_WHAT_IT_SERVED, confirm
+from loadgen.confirm import OF_WHAT_IT_SERVED
 from search import events
 from search.bench import BenchFailed
+from search.certifier import Certifier, estimate_of
 from search.confirmable import LAST_RESORT_SHARE, first_share, least_s
-from search.confirmations import keep_attempt
 from search.demand import Demand
-from search.records import CertificateRecord, LimitCertificateRecord
-from search.words import memory_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
-    from loadgen.capacity import Probe, Watch
-    from loadgen.certify import Verdict
-    from loadgen.confirm import Attempt
     from search.bench import Bench
     from search.budget import Budget
     from search.ledger import Ledger
-    from search.objective import Objective
     from search.records import Slo
     from search.trial import Trial
-
-log = logging.getLogger("tritune.certification")
 
 LEAST_S = 6.0
 WHEN_STOPPED_S = 30.0
@@ -47,9 +37,6 @@ LAST_RESORT_OF_WHAT_IS_LEFT = 0.5
 """Seconds kept back, at the least and at the most, for a last try at `LAST_RESORT_SHARE`: a low promise beats
 none."""
 
-NO_LOWER = 0.999
-"""Of the rate that was given, the floor where no other rate is an answer."""
-
 NEARLY = 0.97
 """A candidate gives way when its rate has fallen to this share of what the next one is expected to keep."""
 
@@ -60,134 +47,6 @@ class Certified:
 
     winner: Trial
     baseline: Trial | None
-
-
-@dataclass(slots=True, kw_only=True)
-class Certifier:
-    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds."""
-
-    bench: Bench
-    slo: Slo
-    objective: Objective
-    budget: Budget
-    seed: int
-    directory: Path
-    demand: Demand
-    deadline_s: float
-    on_event: events.OnEvent
-    served_per_s: dict[int, float] = field(default_factory=dict)
-    """By the trial's number: what its server did where it could not keep up, which may be less than estimated."""
-
-    _confirmations: int = 0
-
-    def left_s(self) -> float:
-        """Seconds that may still be spent; never negative."""
-        return max(0.0, self.deadline_s - self.budget.elapsed_s())
-
-    def rate_to_try(self, trial: Trial, share: float) -> float:
-        """So much of the estimate, where no rate was given."""
-        return self.objective.rate_per_s or share * _estimate(trial)
-
-    def confirmed(
-        self, trial: Trial, rate_per_s: float, *, budget_s: float, floor_per_s: float = 0.0
-    ) -> Trial | None:
-        """The trial with a certificate at `rate_per_s` or below; None where nothing down to the floor was kept."""
-        self._confirmations += 1
-        if self.objective.rate_per_s is not None:
-            floor_per_s = NO_LOWER * self.objective.rate_per_s
-
-        def on_attempt(attempt: Attempt) -> None:
-            log.info("trial %d: %s", trial.number, attempt)
-            keep_attempt(self.directory, attempt, trial=trial.number, again=trial.certificate is not None)
-            for problem in attempt.problems:
-                self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
-            if not attempt.problems and not attempt.kept:
-                self.on_event(
-                    events.Certified(
-                        trial=trial, rate_per_s=attempt.rate_per_s, certificate=None, broken=attempt.broken
-                    )
-                )
-
-        confirmation = confirm(
-            self._measure,
-            rate_per_s / FIRST_SHARE,
-            limit_ms=self.slo.limit_ms,
-            quantile=self.slo.quantile,
-            confidence=self.slo.confidence,
-            also=self.slo.further,
-            budget_s=budget_s,
-            seed=self.seed + 15_485_863 * self._confirmations,
-            floor_per_s=floor_per_s,
-            on_attempt=on_attempt,
-        )
-        self.served_per_s[trial.number] = confirmation.served_per_s
-        if confirmation.kept is None:
-            if confirmation.attempts:
-                last = confirmation.attempts[-1]
-                self.on_event(events.Note(text=f"{last.rate_per_s:,.0f}/s: {last.reason}."))
-            return None
-        certified = self._with_certificate(trial, confirmation.kept)
-        self.on_event(
-            events.Certified(
-                trial=trial, rate_per_s=confirmation.kept.rate_per_s, certificate=certified.certificate
-            )
-        )
-        return certified
-
-    def _measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
-        patient = self.demand.to_the_end(watch, rate_per_s, duration_s)
-        return self.bench.measure(rate_per_s, duration_s, seed, patient)
-
-    def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
-        verdict = attempt.verdict
-        before = trial.certificate.runs if trial.certificate is not None else 0
-        certificate = CertificateRecord(
-            rate_per_s=attempt.rate_per_s,
-            quantile=verdict.quantile,
-            p99_ms=verdict.latency_ms,
-            p99_low_ms=verdict.latency_lower_ms,
-            p99_high_ms=verdict.latency_upper_ms,
-            confidence=self.slo.confidence,
-            requests=verdict.n,
-            violations=verdict.violations,
-            seconds=attempt.load_s,
-            runs=before + 1,
-            caveat=self.demand.caveat(attempt.load_s * attempt.rate_per_s),
-            also=tuple(_limit_certificate(other) for other in attempt.others),
-        )
-        return replace(
-            trial,
-            certificate=certificate,
-            measurement=self.bench.last_measurement(),
-            memory_bytes=self.bench.memory_bytes(trial.config),
-        )
-
-    def fits(self, trial: Trial) -> bool:
-        """Whether the server is not known to have taken more memory with it than it may; says so where it has."""
-        most = self.slo.max_memory_bytes
-        if most is None or not trial.over_memory(most):
-            return True
-        taken, limit = memory_text(trial.memory_bytes or 0), memory_text(most)
-        text = f"Trial {trial.number} is not chosen: the server took {taken} with it, over the limit of {limit}."
-        self.on_event(events.Note(text=text, warning=True))
-        return False
-
-    def lost(self, trial: Trial, failure: BenchFailed) -> None:
-        """Say that the bench failed in the middle of it."""
-        log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
-        text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
-        self.on_event(events.Note(text=text, warning=True))
-
-
-def _limit_certificate(verdict: Verdict) -> LimitCertificateRecord:
-    return LimitCertificateRecord(
-        quantile=verdict.quantile,
-        limit_ms=verdict.limit_ms,
-        latency_ms=verdict.latency_ms,
-        latency_low_ms=verdict.latency_lower_ms,
-        latency_high_ms=verdict.latency_upper_ms,
-        violations=verdict.violations,
-    )
 
 
 def certify_best(
@@ -277,26 +136,21 @@ def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | N
     """
     for index, trial in enumerate(candidates):
         left_s = certifier.left_s()
-        last_resort_s = max(LAST_RESORT_S, least_s(LAST_RESORT_SHARE * _estimate(candidates[0]), certifier.slo))
+        last_resort_s = max(LAST_RESORT_S, least_s(LAST_RESORT_SHARE * estimate_of(candidates[0]), certifier.slo))
         kept_back_s = min(last_resort_s, LAST_RESORT_OF_WHAT_IS_LEFT * left_s)
         budget_s = min(SHARE_FOR_FIRST_RUN * left_s, left_s - kept_back_s)
         share = first_share(trial, certifier.slo, budget_s)
         if budget_s < least_s(certifier.rate_to_try(trial, share), certifier.slo):
             return None  # and those that follow need even longer
         by_rate = certifier.objective.name == "cost" and index + 1 < len(candidates)
-        following = _estimate(candidates[index + 1]) if by_rate else 0.0
-        floor_per_s = max(NEARLY * share * following, LAST_RESORT_SHARE * _estimate(trial))
+        following = estimate_of(candidates[index + 1]) if by_rate else 0.0
+        floor_per_s = max(NEARLY * share * following, LAST_RESORT_SHARE * estimate_of(trial))
         confirmed = _loaded_and_confirmed(
             certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
         )
         if confirmed is not None:
             return confirmed
     return None
-
-
-def _estimate(trial: Trial) -> float:
-    assert trial.rate_at_limit_per_s is not None
-    return trial.rate_at_limit_per_s
 
 
 def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
@@ -307,10 +161,10 @@ def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
     """
 
     def seen_per_s(trial: Trial) -> float:
-        return min(_estimate(trial), certifier.served_per_s.get(trial.number, math.inf))
+        return min(estimate_of(trial), certifier.served_per_s.get(trial.number, math.inf))
 
     best = max(candidates, key=seen_per_s)
-    from_share = min(LAST_RESORT_SHARE, OF_WHAT_IT_SERVED * seen_per_s(best) / _estimate(best))
+    from_share = min(LAST_RESORT_SHARE, OF_WHAT_IT_SERVED * seen_per_s(best) / estimate_of(best))
     return _loaded_and_confirmed(certifier, best, from_share=from_share, budget_s=certifier.left_s())
 
 

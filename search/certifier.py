@@ -1,0 +1,165 @@
+"""One rate of one configuration put to the proof on a bench, and its certificate where it is kept."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from loadgen.confirm import FIRST_SHARE, confirm
+from search import events
+from search.confirmations import keep_attempt
+from search.records import CertificateRecord, LimitCertificateRecord
+from search.words import memory_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from loadgen.capacity import Probe, Watch
+    from loadgen.certify import Verdict
+    from loadgen.confirm import Attempt
+    from search.bench import Bench, BenchFailed
+    from search.budget import Budget
+    from search.demand import Demand
+    from search.objective import Objective
+    from search.records import Slo
+    from search.trial import Trial
+
+log = logging.getLogger("tritune.certification")
+
+NO_LOWER = 0.999
+"""Of the rate that was given, the floor where no other rate is an answer."""
+
+
+def estimate_of(trial: Trial) -> float:
+    """The highest rate per second that the trial was estimated to keep; it must have one."""
+    assert trial.rate_at_limit_per_s is not None
+    return trial.rate_at_limit_per_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Certifier:
+    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds."""
+
+    bench: Bench
+    slo: Slo
+    objective: Objective
+    budget: Budget
+    seed: int
+    directory: Path
+    demand: Demand
+    deadline_s: float
+    on_event: events.OnEvent
+    served_per_s: dict[int, float] = field(default_factory=dict)
+    """By the trial's number: what its server did where it could not keep up, which may be less than estimated."""
+
+    _confirmations: int = 0
+
+    def left_s(self) -> float:
+        """Seconds that may still be spent; never negative."""
+        return max(0.0, self.deadline_s - self.budget.elapsed_s())
+
+    def rate_to_try(self, trial: Trial, share: float) -> float:
+        """So much of the estimate, where no rate was given."""
+        return self.objective.rate_per_s or share * estimate_of(trial)
+
+    def confirmed(
+        self, trial: Trial, rate_per_s: float, *, budget_s: float, floor_per_s: float = 0.0
+    ) -> Trial | None:
+        """The trial with a certificate at `rate_per_s` or below; None where nothing down to the floor was kept."""
+        self._confirmations += 1
+        if self.objective.rate_per_s is not None:
+            floor_per_s = NO_LOWER * self.objective.rate_per_s
+
+        def on_attempt(attempt: Attempt) -> None:
+            log.info("trial %d: %s", trial.number, attempt)
+            keep_attempt(self.directory, attempt, trial=trial.number, again=trial.certificate is not None)
+            for problem in attempt.problems:
+                self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
+            if not attempt.problems and not attempt.kept:
+                self.on_event(
+                    events.Certified(
+                        trial=trial, rate_per_s=attempt.rate_per_s, certificate=None, broken=attempt.broken
+                    )
+                )
+
+        confirmation = confirm(
+            self._measure,
+            rate_per_s / FIRST_SHARE,
+            limit_ms=self.slo.limit_ms,
+            quantile=self.slo.quantile,
+            confidence=self.slo.confidence,
+            also=self.slo.further,
+            budget_s=budget_s,
+            seed=self.seed + 15_485_863 * self._confirmations,
+            floor_per_s=floor_per_s,
+            on_attempt=on_attempt,
+        )
+        self.served_per_s[trial.number] = confirmation.served_per_s
+        if confirmation.kept is None:
+            if confirmation.attempts:
+                last = confirmation.attempts[-1]
+                self.on_event(events.Note(text=f"{last.rate_per_s:,.0f}/s: {last.reason}."))
+            return None
+        certified = self._with_certificate(trial, confirmation.kept)
+        self.on_event(
+            events.Certified(
+                trial=trial, rate_per_s=confirmation.kept.rate_per_s, certificate=certified.certificate
+            )
+        )
+        return certified
+
+    def _measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        patient = self.demand.to_the_end(watch, rate_per_s, duration_s)
+        return self.bench.measure(rate_per_s, duration_s, seed, patient)
+
+    def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
+        verdict = attempt.verdict
+        before = trial.certificate.runs if trial.certificate is not None else 0
+        certificate = CertificateRecord(
+            rate_per_s=attempt.rate_per_s,
+            quantile=verdict.quantile,
+            p99_ms=verdict.latency_ms,
+            p99_low_ms=verdict.latency_lower_ms,
+            p99_high_ms=verdict.latency_upper_ms,
+            confidence=self.slo.confidence,
+            requests=verdict.n,
+            violations=verdict.violations,
+            seconds=attempt.load_s,
+            runs=before + 1,
+            caveat=self.demand.caveat(attempt.load_s * attempt.rate_per_s),
+            also=tuple(_limit_certificate(other) for other in attempt.others),
+        )
+        return replace(
+            trial,
+            certificate=certificate,
+            measurement=self.bench.last_measurement(),
+            memory_bytes=self.bench.memory_bytes(trial.config),
+        )
+
+    def fits(self, trial: Trial) -> bool:
+        """Whether the server is not known to have taken more memory with it than it may; says so where it has."""
+        most = self.slo.max_memory_bytes
+        if most is None or not trial.over_memory(most):
+            return True
+        taken, limit = memory_text(trial.memory_bytes or 0), memory_text(most)
+        text = f"Trial {trial.number} is not chosen: the server took {taken} with it, over the limit of {limit}."
+        self.on_event(events.Note(text=text, warning=True))
+        return False
+
+    def lost(self, trial: Trial, failure: BenchFailed) -> None:
+        """Say that the bench failed in the middle of it."""
+        log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
+        text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
+        self.on_event(events.Note(text=text, warning=True))
+
+
+def _limit_certificate(verdict: Verdict) -> LimitCertificateRecord:
+    return LimitCertificateRecord(
+        quantile=verdict.quantile,
+        limit_ms=verdict.limit_ms,
+        latency_ms=verdict.latency_ms,
+        latency_low_ms=verdict.latency_lower_ms,
+        latency_high_ms=verdict.latency_upper_ms,
+        violations=verdict.violations,
+    )
