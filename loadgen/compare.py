@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from loadgen.plan import LoadPlan
 from loadgen.reports import words
 from loadgen.reports.record import ComparisonRecord, LoadTestRecord
-from loadgen.user_errors import BadInput
+from loadgen.user_errors import BadInput, first_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,10 +28,8 @@ def read_baseline(path: Path) -> LoadTestRecord:
     except OSError as error:
         raise BadInput(f"--compare {path} cannot be read: {error.strerror}.", "Check the path.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
         raise BadInput(
-            f"--compare {path} is not a record of loadtest: {where}: {first['msg']}.",
+            f"--compare {path} is not a record of loadtest: {first_problem(error)}.",
             "Write one with --output, using this version.",
         ) from error
     if record.outcome in ("untrustworthy", "interrupted"):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen.files import write_atomically
+from loadgen.user_errors import first_problem
 from optimizer.errors import BadInput
 from optimizer.model_source import FACTORY
 from optimizer.precisions import IoPrecision, Precision
@@ -106,12 +107,10 @@ def saved_config(directory: Path) -> OptimizeConfig:
             "Give --resume the directory that an earlier run named as its output.",
         )
     try:
-        config = OptimizeConfig.model_validate_json(path.read_text())
+        config = OptimizeConfig.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise BadInput(
-            f"{path} is not a run's configuration: {where}: {first['msg']}.",
+            f"{path} is not a run's configuration: {first_problem(error)}.",
             "It was changed or written by another version; start a new run.",
         ) from error
     return config.model_copy(update={"output": directory})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from loadgen.several import joint_answer
-from search.files import append_line, whole_lines
+from search.files import append_line, read_records
 from search.record import Record
 
 if TYPE_CHECKING:
@@ -58,7 +58,5 @@ def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool) 
 
 
 def read_confirmations(directory: Path) -> tuple[ConfirmationRecord, ...]:
-    """All attempts of a run in order; empty where there is no such file. Raises pydantic's ValidationError."""
-    return tuple(
-        ConfirmationRecord.model_validate_json(line) for line in whole_lines(directory / CONFIRMATIONS_FILE)
-    )
+    """All attempts of a run in order; empty where there is no such file. Raises BadInput for a damaged one."""
+    return read_records(directory / CONFIRMATIONS_FILE, ConfirmationRecord, what="a confirmation")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from loadgen.user_errors import BadInput
-from search.confirmations import CONFIRMATIONS_FILE, ConfirmationRecord, read_confirmations
+from search.confirmations import ConfirmationRecord, read_confirmations
 from search.record import Record
 from search.records import TrialRecord
-from search.run_files import RECOMMENDATION_FILE, first_problem, read_recommendation, read_trials
+from search.run_files import RECOMMENDATION_FILE, read_recommendation, read_trials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,21 +73,8 @@ def explain_trial(directory: Path, number: int) -> Explanation:
         predicted=tuple(_predicted(trial.why)),
         seen=tuple(_seen(trial)),
         ended=tuple(_ended(trial, found)),
-        confirmations=tuple(one for one in _confirmations(directory) if one.trial == number),
+        confirmations=tuple(one for one in read_confirmations(directory) if one.trial == number),
     )
-
-
-def _confirmations(directory: Path) -> tuple[ConfirmationRecord, ...]:
-    path = directory / CONFIRMATIONS_FILE
-    try:
-        return read_confirmations(directory)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
-    except ValidationError as error:
-        raise BadInput(
-            f"{path} is not a list of confirmations: {first_problem(error)}.",
-            "It was changed or written by another version; run optimize again.",
-        ) from error
 
 
 def _role(found: RecommendationRecord, number: int) -> Role | None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+
+from pydantic import ValidationError
+
+from loadgen.user_errors import BadInput, first_problem
+from search.record import Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def append_line(path: Path, line: str) -> None:
@@ -36,10 +43,35 @@ def _end_of_last_line(file: BinaryIO, end: int) -> int:
 
 
 def whole_lines(path: Path) -> Iterator[str]:
-    """The complete lines of a file; a last one without a line break was cut short and is left out."""
+    """The complete lines of a file; a last one without a line break was cut short and is left out.
+
+    Raises OSError, and UnicodeDecodeError where it is not UTF-8.
+    """
     if not path.exists():
         return
-    with path.open() as file:
+    with path.open(encoding="utf-8") as file:
         for line in file:
             if line.endswith("\n"):
                 yield line.rstrip("\n")
+
+
+def read_records(path: Path, kind: type[AnyRecord], *, what: str) -> tuple[AnyRecord, ...]:
+    """The records of a file, one a line, in order; none where there is no such file.
+
+    `what` is one of them in words. Raises BadInput for a file that cannot be read, and for a line that is none.
+    """
+    records: list[AnyRecord] = []
+    try:
+        records.extend(kind.model_validate_json(line) for line in whole_lines(path))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{path} cannot be read: {error}.", "It was damaged or replaced; run optimize again."
+        ) from error
+    except ValidationError as error:
+        raise BadInput(
+            f"Line {len(records) + 1} of {path} is not {what}: {first_problem(error)}.",
+            "It was changed or written by another version; run optimize again.",
+        ) from error
+    return tuple(records)

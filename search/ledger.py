@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from search.convert import trial_from_record, trial_to_record
-from search.files import append_line, whole_lines
+from search.files import append_line, read_records
 from search.objective import COST, Objective
 from search.records import TrialRecord
 from search.shared_queue import SharedQueue
@@ -176,7 +176,7 @@ def open_ledger(
     `storage` is any Optuna storage URL; None means an SQLite file in `directory`. `study` is the name that the
     study has there, by default one after the directory. `hardware` is what this process measures on. Trials that
     Optuna does not know are told to it, and trials that it believes to be running here are closed: their process
-    is gone. Raises StorageFailed.
+    is gone. Raises StorageFailed, BadInput where what was finished cannot be read.
     """
     import optuna
 
@@ -211,8 +211,8 @@ def study_name_for(directory: Path, *, shared: bool) -> str:
 
 
 def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:
-    for line in whole_lines(path):
-        yield trial_from_record(TrialRecord.model_validate_json(line), space.engines)
+    for record in read_records(path, TrialRecord, what="a trial"):
+        yield trial_from_record(record, space.engines)
 
 
 def _reconcile(ledger: Ledger) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from loadgen.user_errors import first_problem
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -93,9 +95,7 @@ def read_prices(path: Path | None = None) -> PriceFile:
     except (OSError, UnicodeDecodeError) as error:
         raise PriceError(f"The price file {path} cannot be read: {error}.\nCheck --price-file.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"]) or "the file"
         raise PriceError(
-            f"The price file {path} is not valid: {key}: {first['msg']}.\n"
+            f"The price file {path} is not valid: {first_problem(error)}.\n"
             "Correct that key; the packaged search/prices.json shows the format."
         ) from error

@@ -70,7 +70,7 @@ def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
     """The profile that an earlier run left; empty where there is none that can be read: it is measured again."""
     try:
         return curves_from_text((directory / PROFILE_FILE).read_text())
-    except (OSError, ValidationError):
+    except (OSError, UnicodeDecodeError, ValidationError):
         return {}
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from loadgen.user_errors import BadInput
-from search.files import whole_lines
+from loadgen.user_errors import BadInput, first_problem
+from search.files import read_records
 from search.ledger import TRIALS_FILE
 from search.records import RecommendationRecord, TrialRecord
 
@@ -35,25 +35,7 @@ def read_recommendation(directory: Path) -> RecommendationRecord:
 
 def read_trials(directory: Path) -> tuple[TrialRecord, ...]:
     """The finished trials in order; empty where there is no trials file. Raises BadInput for a damaged one."""
-    path = directory / TRIALS_FILE
-    trials: list[TrialRecord] = []
-    try:
-        trials.extend(TrialRecord.model_validate_json(line) for line in whole_lines(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read: {error}.", "Check the file.") from error
-    except ValidationError as error:
-        raise BadInput(
-            f"Line {len(trials) + 1} of {path} is not a trial: {first_problem(error)}.",
-            "It was changed or written by another version; run optimize again.",
-        ) from error
-    return tuple(trials)
-
-
-def first_problem(error: ValidationError) -> str:
-    """Where the first error is, and what is wrong there."""
-    first: Any = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}" if where else str(first["msg"])
+    return read_records(directory / TRIALS_FILE, TrialRecord, what="a trial")
 
 
 def _no_recommendation(directory: Path) -> BadInput:

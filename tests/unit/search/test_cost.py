@@ -204,7 +204,7 @@ def test_files_that_are_no_price_files(tmp_path):
     with pytest.raises(PriceError, match="cannot be read"):
         read_prices(tmp_path / "none.json")
     (tmp_path / "text.json").write_text("not json")
-    with pytest.raises(PriceError, match="not valid: the file: Invalid JSON"):
+    with pytest.raises(PriceError, match="not valid: Invalid JSON"):
         read_prices(tmp_path / "text.json")
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(PriceError, match="cannot be read"):

@@ -1,6 +1,14 @@
 from pathlib import Path
 
-from search.files import append_line, whole_lines
+import pytest
+
+from loadgen.user_errors import BadInput
+from search.files import append_line, read_records, whole_lines
+from search.record import Record
+
+
+class Line(Record):
+    number: int
 
 
 def test_a_line_cut_short_by_a_crash_is_left_out_and_then_replaced(tmp_path: Path) -> None:
@@ -18,3 +26,33 @@ def test_a_file_that_is_nothing_but_a_cut_line_starts_again(tmp_path: Path) -> N
     path.write_text("x" * 200_000)
     append_line(path, "one")
     assert path.read_text() == "one\n"
+
+
+def test_records_come_back_in_order_and_none_where_there_is_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    assert read_records(path, Line, what="a line") == ()
+    for number in (2, 1):
+        append_line(path, Line(number=number).model_dump_json())
+    assert read_records(path, Line, what="a line") == (Line(number=2), Line(number=1))
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (b'{"number": "x"}', "Line 2 of {path} is not a line: number: "),
+        (b'{"number": ', "Line 2 of {path} is not a line: Invalid JSON"),
+        (b"\xff", "{path} cannot be read: 'utf-8' codec"),
+    ],
+)
+def test_a_damaged_line_is_named_in_two_lines(tmp_path: Path, second: bytes, said: str) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"number": 1}\n' + second + b"\n")
+    with pytest.raises(BadInput) as refused:
+        read_records(path, Line, what="a line")
+    assert refused.value.what.startswith(said.format(path=path))
+    assert len(str(refused.value).splitlines()) == 2
+
+
+def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: Is a directory"):
+        read_records(tmp_path, Line, what="a line")
