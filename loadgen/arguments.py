@@ -10,7 +10,7 @@ from loadgen.headers import headers_from_options
 from loadgen.order import QUANTILES, LatencyLimit, Limits, Note, Order, Outputs
 from loadgen.own_machine import is_on_this_machine
 from loadgen.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload, Target
-from loadgen.units import duration_ms, shape_from_text, share_from_text
+from loadgen.units import noted_duration_ms, shape_from_text, share_from_text
 from loadgen.user_errors import BadInput
 from loadgen.worker_rights import WorkerRights
 
@@ -133,7 +133,9 @@ def _plan(arguments: Arguments, notes: list[Note]) -> tuple[LoadPlan | ClosedLoo
     """The load, and its arrivals in words."""
     duration_s = _seconds("--duration", arguments.duration, notes)
     timeout_s = _seconds("--timeout", arguments.timeout, notes) or 10.0
-    most_send_lag_ms = _milliseconds("--max-send-lag", arguments.max_send_lag, notes)
+    most_send_lag_ms = None
+    if arguments.max_send_lag is not None:
+        most_send_lag_ms = _duration_ms("--max-send-lag", arguments.max_send_lag, notes, default_unit="ms")
     if arguments.concurrency is not None:
         for option, value in (
             ("--rate", arguments.rate),
@@ -200,9 +202,7 @@ def _rate(arguments: Arguments, arrivals: Arrivals, notes: list[Note]) -> tuple[
 def _limits(arguments: Arguments, notes: list[Note]) -> Limits:
     latency = []
     for name, text in arguments.limits:
-        limit_ms, assumed = duration_ms(text, option=f"--{name}", default_unit="ms")
-        if assumed:
-            notes.append(Note(text=f"--{name} {text} has no unit: taken as {limit_ms:g} ms."))
+        limit_ms = _duration_ms(f"--{name}", text, notes, default_unit="ms")
         latency.append(LatencyLimit(quantile=QUANTILES[name], limit_ms=limit_ms))
     if not 0.5 < arguments.confidence < 1:
         raise BadInput(
@@ -217,19 +217,14 @@ def _seconds(option: str, text: str | None, notes: list[Note], *, or_zero: bool 
         return None
     if or_zero and text.strip().rstrip("mshin ") in ("0", "0.0"):
         return 0.0
-    value_ms, assumed = duration_ms(text, option=option, default_unit="s")
-    if assumed:
-        notes.append(Note(text=f"{option} {text} has no unit: taken as {value_ms / 1000:g} s."))
-    return value_ms / 1000
+    return _duration_ms(option, text, notes, default_unit="s") / 1000
 
 
-def _milliseconds(option: str, text: str | None, notes: list[Note]) -> float | None:
-    if text is None:
-        return None
-    value_ms, assumed = duration_ms(text, option=option, default_unit="ms")
-    if assumed:
-        notes.append(Note(text=f"{option} {text} has no unit: taken as {value_ms:g} ms."))
-    return value_ms
+def _duration_ms(option: str, text: str, notes: list[Note], *, default_unit: str) -> float:
+    def note(words: str) -> None:
+        notes.append(Note(text=words))
+
+    return noted_duration_ms(text, option=option, default_unit=default_unit, note=note)
 
 
 def _existing(option: str, path: Path | None) -> Path | None:

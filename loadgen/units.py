@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from typing import TYPE_CHECKING
 
 from loadgen.user_errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _DURATION = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
@@ -34,6 +38,15 @@ def duration_ms(text: str, *, option: str, default_unit: str | None = None) -> t
             f"{option} {text} is not above zero.", f"Give a positive duration, for example {option} 50ms"
         )
     return value, assumed
+
+
+def noted_duration_ms(text: str, *, option: str, default_unit: str, note: Callable[[str], None]) -> float:
+    """The duration in ms; `note` is told what a number without a unit was taken for. Raises BadInput."""
+    value_ms, assumed = duration_ms(text, option=option, default_unit=default_unit)
+    if assumed:
+        value = value_ms / _MS_PER_UNIT[default_unit]
+        note(f"{option} {text} has no unit: taken as {value:g} {default_unit}.")
+    return value_ms
 
 
 def shape_from_text(text: str) -> tuple[str, tuple[int, ...]]:

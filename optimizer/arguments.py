@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from loadgen.units import duration_ms, shape_from_text
+from loadgen.units import noted_duration_ms, shape_from_text
 from optimizer.config import OptimizeConfig, ServerKind, saved_config
 from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
@@ -67,14 +67,12 @@ def config_from_arguments(
         raise BadInput("No model was given.", "Add --model FILE.onnx")
     source = source_from_text(model)
     (first, *also), notes = latency_limits({"p99": p99, **(further_limits or {})})
-    budget_ms, assumed = duration_ms(time_budget, option="--time-budget", default_unit="s")
-    if assumed:
-        notes.append(f"--time-budget {time_budget} has no unit: taken as {budget_ms / 1000:g} s.")
+    budget_ms = noted_duration_ms(time_budget, option="--time-budget", default_unit="s", note=notes.append)
     most_lag_ms = None
     if max_send_lag is not None:
-        most_lag_ms, assumed = duration_ms(max_send_lag, option="--max-send-lag", default_unit="ms")
-        if assumed:
-            notes.append(f"--max-send-lag {max_send_lag} has no unit: taken as {most_lag_ms:g} ms.")
+        most_lag_ms = noted_duration_ms(
+            max_send_lag, option="--max-send-lag", default_unit="ms", note=notes.append
+        )
     _check_choices(server, server_url, server_repository, max_memory)
     _check_money(price_per_hour, rate, peak_rate)
     _check_objective(objective, rate)

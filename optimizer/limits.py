@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from loadgen.order import QUANTILES
-from loadgen.units import duration_ms
+from loadgen.units import noted_duration_ms
 from optimizer.errors import BadInput
 from search.records import LimitRecord
 
@@ -31,9 +31,7 @@ def latency_limits(given: Mapping[str, str | None]) -> tuple[tuple[LimitRecord, 
         text = given.get(name)
         if text is None:
             continue
-        limit_ms, assumed = duration_ms(text, option=f"--{name}", default_unit="ms")
-        if assumed:
-            notes.append(f"--{name} {text} has no unit: taken as {limit_ms:g} ms.")
+        limit_ms = noted_duration_ms(text, option=f"--{name}", default_unit="ms", note=notes.append)
         limits[name] = LimitRecord(limit_ms=limit_ms, quantile=quantile)
     if not limits:
         raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")

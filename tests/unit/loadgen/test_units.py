@@ -1,6 +1,6 @@
 import pytest
 
-from loadgen.units import duration_ms, shape_from_text, share_from_text
+from loadgen.units import duration_ms, noted_duration_ms, shape_from_text, share_from_text
 from loadgen.user_errors import BadInput
 
 
@@ -14,6 +14,13 @@ def test_durations_are_read_with_their_unit(text: str, expected_ms: float) -> No
 
 def test_a_missing_unit_is_assumed_and_said() -> None:
     assert duration_ms("50", option="--p99", default_unit="ms") == (50, True)
+
+
+def test_what_a_number_without_a_unit_was_taken_for_is_noted_in_that_unit() -> None:
+    notes: list[str] = []
+    assert noted_duration_ms("1.5", option="--warmup", default_unit="s", note=notes.append) == 1500
+    assert noted_duration_ms("2s", option="--warmup", default_unit="s", note=notes.append) == 2000
+    assert notes == ["--warmup 1.5 has no unit: taken as 1.5 s."]
 
 
 @pytest.mark.parametrize("text", ["0", "-5ms", "50 parsecs", "fast", "", "nan", "inf", "1e999ms", "ms", "5 m s"])
