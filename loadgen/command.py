@@ -31,6 +31,13 @@ def run_app(app: typer.Typer, arguments: list[str], *, name: str, when_stopped: 
     return code if isinstance(code, int) else 0
 
 
+def show_version() -> None:
+    """What is installed, on stdout."""
+    from importlib.metadata import version
+
+    typer.echo(f"tritune {version('tritune')}")
+
+
 def leave(code: int) -> NoReturn:
     """End the process with an exit code; another Ctrl-C on the way out changes nothing any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from optimizer.options import STORAGE_VARIABLE
+
 commands = typer.Typer()
 
 
@@ -18,7 +20,7 @@ def worker(
         str | None,
         typer.Option(
             help="The search's storage, such as `postgresql://HOST/DATABASE`.",
-            envvar="TRITUNE_STORAGE",
+            envvar=STORAGE_VARIABLE,
             metavar="URL",
         ),
     ] = None,

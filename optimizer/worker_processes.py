@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from optimizer.gpu_choice import VISIBLE
+from optimizer.options import STORAGE_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 COMMAND = (sys.executable, "-P", "-c", "from optimizer.cli import main; main()", "worker")
 """-P: a folder in the current directory that is named like one of our packages must not come first."""
 
-STORAGE_VARIABLE = "TRITUNE_STORAGE"
 LEAVE_S = 30.0
 LOG_FILE = "worker.log"
 
