@@ -6,12 +6,12 @@ import struct
 from typing import TYPE_CHECKING
 
 from loadgen.answer_shape import KnownShapes
-from loadgen.hpack import HeaderDecoder
+from loadgen.header_blocks import HeaderBlocks
 from loadgen.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
-    ENABLE_PUSH,
+    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     FRAME,
@@ -20,14 +20,12 @@ from loadgen.http2_frames import (
     INITIAL_WINDOW,
     MAX_FRAME,
     MAX_STREAMS,
-    PADDED,
+    OPENING,
     PING,
-    PREFACE,
     RST_STREAM,
     SETTINGS,
     TABLE_SIZE,
     WINDOW_UPDATE,
-    WITH_PRIORITY,
     RequestHead,
     frame,
     frame_head,
@@ -38,13 +36,12 @@ from loadgen.http_answer import ClosedEarly, MalformedAnswer, ReadBuffer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loadgen.header_blocks import HeaderBlock
     from loadgen.hpack import Field
     from loadgen.prepared_call import PreparedCall
     from loadgen.streams import Stream
 
 _CANCEL = 8
-_DEFAULT_WINDOW = 65535
-_LARGEST_WINDOW = (1 << 31) - 1
 _LAST_STREAM_ID = (1 << 31) - 1
 _WINDOW_TOP_UP = 1 << 28
 _SEND_AT_ONCE = 1 << 18
@@ -80,26 +77,22 @@ class Http2Connection:
         self.bytes_sent = 0
         self._ended = ended
         self._buffer = buffer
-        self._decoder = HeaderDecoder()
+        self._blocks = HeaderBlocks()
         self._head = head
         self._block = head.first
         self._next_id = 1
-        self._window = _DEFAULT_WINDOW
-        self._initial_window = _DEFAULT_WINDOW
+        self._window = DEFAULT_WINDOW
+        self._initial_window = DEFAULT_WINDOW
         self._most_data = 16384
         self.most_calls = _LAST_STREAM_ID  # at a time
         self._waiting: dict[int, Call] = {}  # calls whose message is not wholly sent
         self._taken = 0  # bytes of data since our window was last topped up
         self._skip = 0  # bytes of a data frame whose content nobody wants
         self._rest = b""  # the beginning of a frame that is not whole yet
-        self._headers: tuple[int, int, bytearray] | None = None  # stream, flags, block in pieces
-        self._outgoing = bytearray()
+        self._outgoing = bytearray(OPENING)
         self._shapes = KnownShapes()
         self._spare: Call | None = None  # of the last answer of a known shape, for the next prepared call
         self._most_prepared = -1  # size of a message that may go as it was prepared, as far as its own window goes
-        settings = struct.pack(">HIHI", ENABLE_PUSH, 0, INITIAL_WINDOW, _LARGEST_WINDOW)
-        window = struct.pack(">I", _LARGEST_WINDOW - _DEFAULT_WINDOW)
-        self._outgoing += PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, window)
 
     @property
     def has_room(self) -> bool:
@@ -188,18 +181,19 @@ class Http2Connection:
         if count == 0:
             raise ClosedEarly("the server closed the connection")
         self._buffer.received(count)
-        between_frames = not self._rest and not self._skip and self._headers is None
+        between_frames = not self._rest and not self._skip and self._blocks.unfinished is None
         if between_frames and self._take_known(count):
             return
         new = self._buffer.view[:count]
         data = memoryview(self._rest + bytes(new)) if self._rest else new
-        changes = self._decoder.changes
+        decoder = self._blocks.decoder
+        changes = decoder.changes
         at = self._act(data)
         self._rest = bytes(data[at:])
-        if self._decoder.changes != changes:
+        if decoder.changes != changes:
             self._shapes.forget()
         elif between_frames and at == count:
-            self._shapes.learn(data, self._decoder.decode)
+            self._shapes.learn(data, decoder.decode)
         if self._outgoing:
             self.flush()
 
@@ -274,14 +268,12 @@ class Http2Connection:
         self._taken = 0
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._headers is not None and kind != CONTINUATION:
+        if self._blocks.unfinished is not None and kind != CONTINUATION:
             raise MalformedAnswer("a header block is interrupted")
         if kind == HEADERS:
-            if flags & (PADDED | WITH_PRIORITY):
-                payload = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
-            self._take_headers(stream_id, flags, payload)
+            self._take_headers(self._blocks.begin(stream_id, flags, payload))
         elif kind == CONTINUATION:
-            self._continue_headers(flags, payload)
+            self._take_headers(self._blocks.go_on(flags, payload))
         elif kind == RST_STREAM:
             self._end(stream_id, reset=True)
         elif kind == SETTINGS and not flags & ACK:
@@ -293,25 +285,12 @@ class Http2Connection:
         elif kind == GOAWAY:
             self._leave(struct.unpack_from(">I", payload)[0] & _LAST_STREAM_ID)
 
-    def _take_headers(self, stream_id: int, flags: int, block: bytes) -> None:
-        if not flags & END_HEADERS:
-            self._headers = (stream_id, flags, bytearray(block))
-            return
-        fields = self._decoder.decode(block)  # also for a call that is gone: the table must stay in step
-        call = self.calls.get(stream_id)
-        if call is not None:
-            call.fields = (*call.fields, *fields)
-            if flags & END_STREAM:
-                self._end(stream_id, reset=False)
-
-    def _continue_headers(self, flags: int, payload: bytes) -> None:
-        if self._headers is None:
-            raise MalformedAnswer("a header block goes on that never began")
-        stream_id, first_flags, block = self._headers
-        block += payload
-        if flags & END_HEADERS:
-            self._headers = None
-            self._take_headers(stream_id, first_flags | END_HEADERS, bytes(block))
+    def _take_headers(self, block: HeaderBlock | None) -> None:
+        call = None if block is None else self.calls.get(block.stream_id)
+        if block is not None and call is not None:
+            call.fields = (*call.fields, *block.fields)
+            if block.ends_stream:
+                self._end(block.stream_id, reset=False)
 
     def _end(self, stream_id: int, *, reset: bool) -> None:
         self._waiting.pop(stream_id, None)

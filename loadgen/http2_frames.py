@@ -11,8 +11,6 @@ from loadgen.hpack import Field, block_of, indexed, literal, static_index
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
@@ -22,6 +20,8 @@ WITH_PRIORITY = 0x20
 TABLE_SIZE, ENABLE_PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME = 1, 2, 3, 4, 5  # names of settings
 
 FRAME = struct.Struct(">HBBBI")  # length (16 high bits, 8 low bits), kind, flags, stream
+DEFAULT_WINDOW = 65535
+_LARGEST_WINDOW = (1 << 31) - 1
 _FIRST_DYNAMIC = 62
 
 
@@ -33,6 +33,14 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 def frame_head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
     """The nine bytes before a payload of this length."""
     return FRAME.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
+
+
+OPENING = (
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    + frame(SETTINGS, 0, 0, struct.pack(">HIHI", ENABLE_PUSH, 0, INITIAL_WINDOW, _LARGEST_WINDOW))
+    + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", _LARGEST_WINDOW - DEFAULT_WINDOW))
+)
+"""What a client sends first: the server may send as much as it likes, but nothing unasked for."""
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
