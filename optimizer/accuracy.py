@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from optimizer.closeness import Closeness, closeness
 from optimizer.onnx_run import run_model
 from optimizer.samples import feeds_for
-from search.records import AccuracyRecord, OutputAccuracyRecord
+from search.accuracy_record import AccuracyRecord, OutputAccuracyRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

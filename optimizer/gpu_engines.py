@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from optimizer.onnx_model import Model
     from optimizer.precisions import Precision
     from optimizer.tensorrt_library import TensorRt
+    from search.accuracy_record import AccuracyRecord
     from search.events import OnEvent
-    from search.records import AccuracyRecord
 
 Device = Literal["cpu", "gpu"]
 Judge: TypeAlias = "Callable[[EngineRunner, Precision], AccuracyRecord]"

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from optimizer.hardware import Hardware
     from optimizer.onnx_model import Model
     from optimizer.precisions import Precision
+    from search.accuracy_record import AccuracyRecord
     from search.cost import Price
     from search.events import OnEvent
-    from search.records import AccuracyRecord
     from search.space import SearchSpace
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from optimizer.precision import Device, Variant
     from optimizer.precisions import IoPrecision, Precision
     from optimizer.thresholds import AccuracyRule
+    from search.accuracy_record import AccuracyRecord
     from search.events import OnEvent
-    from search.records import AccuracyRecord
 
 CHECKED_SHARE = 4
 """Every so manieth sample of the calibration data is kept from calibration, for the accuracy gate."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from optimizer.config import OptimizeConfig
-    from search.records import AccuracyRecord, RecommendationRecord, Slo, TrialRecord
+    from search.accuracy_record import AccuracyRecord
+    from search.records import RecommendationRecord, Slo, TrialRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from optimizer.gpu_engines import engines_for
 from optimizer.hardware import Gpu, Hardware
 from optimizer.onnx_model import read_model
 from optimizer.tensorrt_library import find_tensorrt
-from search.records import AccuracyRecord
+from search.accuracy_record import AccuracyRecord
 
 WITHOUT_GPU = Hardware(
     cpu="some processor",

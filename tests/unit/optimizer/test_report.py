@@ -8,14 +8,13 @@ from recommendations import certificate, config, engine, recommendation, trial
 from rich.console import Console
 
 from optimizer.report import dollars, recommendation_view
+from search.accuracy_record import AccuracyRecord, OutputAccuracyRecord
 from search.convert import trial_to_record
 from search.frontier import frontier_of
 from search.records import (
-    AccuracyRecord,
     LimitCertificateRecord,
     LimitRecord,
     ObjectiveRecord,
-    OutputAccuracyRecord,
     RecommendationRecord,
     Slo,
 )

@@ -15,15 +15,14 @@ from optimizer.reports.evidence import read_evidence
 from optimizer.reports.html_page import html_page
 from optimizer.reports.markdown import markdown
 from optimizer.reports.plots import plots
+from search.accuracy_record import AccuracyRecord, OutputAccuracyRecord
 from search.convert import trial_to_record
 from search.frontier import frontier_of
 from search.records import (
-    AccuracyRecord,
     GpuRecord,
     LimitRecord,
     LoadRunRecord,
     ModelRecord,
-    OutputAccuracyRecord,
     RecommendationRecord,
     Slo,
 )
