@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from loadgen.normal import ONE_SIDED_95
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,8 +27,6 @@ _NEAR = 0.6
 _LEAST_SLOPE = 1.0
 _USUAL_SLOPE, _USUAL_SLOPE_SD = 4.0, 4.0
 """Of headroom over ln(rate), before anything is known: 1 for a CPU with few servers, over 20 near saturation."""
-
-_ONE_SIDED_95 = 1.645
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class Knee:
     @classmethod
     def around(cls, rate_per_s: float, error: float) -> Knee:
         """The knee with a standard error of ln(rate)."""
-        factor = math.exp(_ONE_SIDED_95 * error)
+        factor = math.exp(ONE_SIDED_95 * error)
         return cls(rate_per_s=rate_per_s, lower_per_s=rate_per_s / factor, upper_per_s=rate_per_s * factor)
 
     @property
     def error(self) -> float:
         """Standard error of ln(rate)."""
-        return math.log(self.upper_per_s / self.lower_per_s) / (2 * _ONE_SIDED_95)
+        return math.log(self.upper_per_s / self.lower_per_s) / (2 * ONE_SIDED_95)
 
 
 def knee_from_readings(readings: Sequence[Reading]) -> Knee:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from loadgen.knee import Knee
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
 from search.predict import promise_of
 from search.short_run import short_run, tell
-from search.trial import Trial
+from search.trial import Trial, failed_trial
 from search.verify import verified
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ REQUESTS_BEYOND = 30.0
 """How many requests of a run are to be slower than the quantile that is compared."""
 
 LEAST_S, MOST_S = 4.0, 20.0
-_BOUND = 1.645
 
 
 def tried_at_rate(
@@ -44,20 +44,13 @@ def tried_at_rate(
     where the limits break.
     """
     bench = attempts.bench
-    loading_before, load_before = bench.spent.loading_s, bench.spent.load_s
+    before = replace(bench.spent)
     try:
         bench.load(config)
         probe, seen, seed = _run(attempts, number, rate_per_s)
     except BenchFailed as failure:
         log.warning("trial %d failed: %s", number, failure.reason)
-        return Trial(
-            number=number,
-            config=config,
-            state="failed",
-            reason=failure.reason,
-            loading_s=bench.spent.loading_s - loading_before,
-            load_s=bench.spent.load_s - load_before,
-        )
+        return failed_trial(number, config, failure.reason, bench.spent.since(before))
     if attempts.stop():
         return None
     found = None
@@ -65,18 +58,20 @@ def tried_at_rate(
         found = verified(server, probe.log, promise_of(attempts.slo), seed=attempts.seed, demand=attempts.demand)
     kept = _kept(seen)
     edge = _edge(found, rate_per_s, kept=kept)
+    bounds = None if found is None else Knee.around(edge, found.error)
+    spent = bench.spent.since(before)
     return Trial(
         number=number,
         config=config,
         state="failed" if probe.problems else "complete" if kept else "infeasible",
         reason=probe.problems[0] if probe.problems else _reason(seen, rate_per_s, kept=kept),
         rate_at_limit_per_s=None if probe.problems else edge,
-        rate_low_per_s=None if found is None else edge * math.exp(-_BOUND * found.error),
-        rate_high_per_s=None if found is None else edge * math.exp(_BOUND * found.error),
+        rate_low_per_s=None if bounds is None else bounds.lower_per_s,
+        rate_high_per_s=None if bounds is None else bounds.upper_per_s,
         measurement=bench.last_measurement(),
         probes=1,
-        loading_s=bench.spent.loading_s - loading_before,
-        load_s=bench.spent.load_s - load_before,
+        loading_s=spent.loading_s,
+        load_s=spent.load_s,
         load_runs=(load_run_of(seen, seed=seed),),
     )
 

@@ -30,6 +30,10 @@ class Spent:
     loading_s: float = 0.0  # starting servers, loading models
     load_s: float = 0.0  # sending load and waiting for its answers
 
+    def since(self, before: Spent) -> Spent:
+        """What was spent between a copy and now."""
+        return Spent(loading_s=self.loading_s - before.loading_s, load_s=self.load_s - before.load_s)
+
 
 class Bench(Protocol):
     """Serves one configuration at a time and measures it. Every method may raise BenchFailed.

@@ -7,13 +7,14 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from search.bench import Spent
 from search.convert import UnknownEngine, trial_from_record
 from search.ledger import key_of
 from search.profile_file import profile_text
 from search.records import TrialRecord
 from search.storage import fail_lost_trials
 from search.tasks import CLOSED, ORDER, PROFILE, RECORD, TASK, WITHDRAWN, WORKER_PREFIX
-from search.trial import Trial
+from search.trial import failed_trial
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from search.service_time import ServiceCurve
     from search.space import Knobs
     from search.tasks import OrderRecord, TaskRecord
+    from search.trial import Trial
 
 log = logging.getLogger("tritune.crew")
 
@@ -144,12 +146,8 @@ class SharedStudy:
         if not self.ledger.untried(knobs, even_if_away=True):
             return  # measured twice, or merged before a restart
         if RECORD not in frozen.user_attrs:
-            yield Trial(
-                number=frozen.number,
-                config=self.ledger.space.config(knobs),
-                state="failed",
-                reason="every worker that measured it was lost",
-            )
+            reason = "every worker that measured it was lost"
+            yield failed_trial(frozen.number, self.ledger.space.config(knobs), reason, Spent())
             return
         try:
             record = TrialRecord.model_validate_json(frozen.user_attrs[RECORD])

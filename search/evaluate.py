@@ -13,7 +13,7 @@ from loadgen.capacity import find_capacity
 from search import events
 from search.bench import BenchFailed
 from search.records import LoadRunRecord
-from search.trial import Trial
+from search.trial import Trial, failed_trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,7 +54,7 @@ def evaluate(
     stop: Callable[[], bool] = lambda: False,
 ) -> Trial | None:
     """The finished trial; None when `stop` ended it before anything was learnt."""
-    loading_before, load_before = bench.spent.loading_s, bench.spent.load_s
+    before = replace(bench.spent)
     measured: list[tuple[Seen, MeasurementRecord | None, int]] = []
     seeds = [seed]
 
@@ -75,22 +75,8 @@ def evaluate(
             )
         )
 
-    def finished(state: TrialState, reason: str, estimate: CapacityEstimate | None = None) -> Trial:
-        return Trial(
-            number=number,
-            config=config,
-            state=state,
-            reason=reason,
-            rate_at_limit_per_s=_rate_known(estimate),
-            rate_low_per_s=None if estimate is None else estimate.lower_per_s,
-            rate_high_per_s=None if estimate is None else estimate.upper_per_s,
-            lone_latency_ms=None if estimate is None else estimate.lone_latency_ms,
-            measurement=_best_measurement(measured),
-            probes=len(measured),
-            loading_s=bench.spent.loading_s - loading_before,
-            load_s=bench.spent.load_s - load_before,
-            load_runs=tuple(load_run_of(seen, seed=its) for seen, _, its in measured),
-        )
+    def load_runs() -> tuple[LoadRunRecord, ...]:
+        return tuple(load_run_of(seen, seed=its) for seen, _, its in measured)
 
     beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
     try:
@@ -111,12 +97,27 @@ def evaluate(
             measured.append((estimate.probes[-1], bench.last_measurement(), seeds[-1]))
     except BenchFailed as failure:
         log.warning("trial %d failed: %s", number, failure.reason)
-        return finished("failed", failure.reason)
+        failed = failed_trial(number, config, failure.reason, bench.spent.since(before), load_runs=load_runs())
+        return replace(failed, measurement=_best_measurement(measured))
     log.info("trial %d: %s", number, estimate)
     if stop() and estimate.outcome != "found":
         return None
-    state = STATE_OF.get(estimate.outcome, "failed")
-    return finished(state, estimate.reason, estimate)
+    spent = bench.spent.since(before)
+    return Trial(
+        number=number,
+        config=config,
+        state=STATE_OF.get(estimate.outcome, "failed"),
+        reason=estimate.reason,
+        rate_at_limit_per_s=_rate_known(estimate),
+        rate_low_per_s=estimate.lower_per_s,
+        rate_high_per_s=estimate.upper_per_s,
+        lone_latency_ms=estimate.lone_latency_ms,
+        measurement=_best_measurement(measured),
+        probes=len(measured),
+        loading_s=spent.loading_s,
+        load_s=spent.load_s,
+        load_runs=load_runs(),
+    )
 
 
 def load_run_of(seen: Seen, *, seed: int) -> LoadRunRecord:
@@ -147,10 +148,8 @@ def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> 
     return float(np.median(answered_ms)) if len(answered_ms) else slowest_ms
 
 
-def _rate_known(estimate: CapacityEstimate | None) -> float | None:
+def _rate_known(estimate: CapacityEstimate) -> float | None:
     """The estimate of the rate at the limit; what bounds it where it was not sought; 0 where there is none."""
-    if estimate is None:
-        return None
     if estimate.outcome == "too_slow":
         return 0.0
     if estimate.outcome == "gave_up":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from search.pace import CHANGED, CHECKS, STEADY, is_suspicious, slowdown_between
 from search.profile_file import put_aside, read_curves, write_curves
 from search.service_time import NotMeasured, measure_curve
 from search.space import knobs_of
-from search.trial import Trial
+from search.trial import failed_trial
 from search.verification import predicted_trial
 from search.why import PredictionRecord, WhyRecord, service_times_record
 from search.words import knobs_text
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
 
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
+    from search.bench import Spent
     from search.forecast import Predicted
     from search.service_time import ServiceCurve
     from search.space import Knobs
+    from search.trial import Trial
     from search.why import Cause
 
 log = logging.getLogger("tritune.guided")
@@ -110,7 +112,7 @@ class Guided:
                 continue
             config = attempts.ledger.space.config(asked_for)
             attempts.on_event(events.PhaseStarted(name="profile", detail=knobs_text(config)))
-            loading_s = attempts.bench.spent.loading_s
+            before = replace(attempts.bench.spent)
             try:
                 attempts.bench.load(config)
                 curve = measure_curve(
@@ -122,7 +124,7 @@ class Guided:
                     executed_sizes=self.forecast.executed_sizes(config),
                 )
             except BenchFailed as failure:
-                self._record_failure(asked_for, failure, attempts.bench.spent.loading_s - loading_s)
+                self._record_failure(asked_for, failure, attempts.bench.spent.since(before))
                 continue
             except NotMeasured as reason:
                 log.warning("%s was not profiled: %s", knobs_text(config), reason)
@@ -131,11 +133,11 @@ class Guided:
             self.forecast.curves[self.forecast.kind_of(knobs)][config.instance_count] = curve
             return
 
-    def _record_failure(self, knobs: Knobs, failure: BenchFailed, loading_s: float) -> None:
+    def _record_failure(self, knobs: Knobs, failure: BenchFailed, spent: Spent) -> None:
         log.warning("profiling failed: %s", failure.reason)
 
         def failed(config: ServingConfig, number: int) -> Trial:
-            return Trial(number=number, config=config, state="failed", reason=failure.reason, loading_s=loading_s)
+            return failed_trial(number, config, failure.reason, spent)
 
         asked = self.attempts.ledger.ask_for([knobs], wanted=lambda _: True)
         if asked is not None:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from model_repo.spec import ServingConfig
+    from search.bench import Spent
     from search.records import CertificateRecord, LoadRunRecord, MeasurementRecord, ReplayRecord
     from search.why import WhyRecord
 
@@ -51,3 +54,24 @@ class Trial:
     def over_memory(self, most_bytes: int | None) -> bool:
         """Whether the server is known to have taken more."""
         return most_bytes is not None and self.memory_bytes is not None and self.memory_bytes > most_bytes
+
+
+def failed_trial(
+    number: int,
+    config: ServingConfig,
+    reason: str,
+    spent: Spent,
+    *,
+    load_runs: Sequence[LoadRunRecord] = (),
+) -> Trial:
+    """The trial of a configuration that could not be served or measured, with the runs that were made before."""
+    return Trial(
+        number=number,
+        config=config,
+        state="failed",
+        reason=reason,
+        probes=len(load_runs),
+        loading_s=spent.loading_s,
+        load_s=spent.load_s,
+        load_runs=tuple(load_runs),
+    )

@@ -7,19 +7,21 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from loadgen.knee import Knee
 from search.at_rate import tried_at_rate
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
 from search.predict import promise_of
 from search.records import ReplayRecord
 from search.short_run import short_run, tell
-from search.trial import Trial
+from search.trial import Trial, failed_trial
 from search.verify import binding_of, seconds_for, sharpness_of, verified
 
 if TYPE_CHECKING:
     from loadgen.capacity import Probe
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
+    from search.bench import Spent
     from search.forecast import Predicted
     from search.records import LoadRunRecord
     from search.simulator import SimulatedServer
@@ -35,8 +37,6 @@ AGAIN = 0.12
 
 CAUTION = 0.5
 """Standard errors by which the reported rate is below the middle of what was found, as in `loadgen.capacity`."""
-
-_BOUND = 1.645
 
 
 def predicted_trial(
@@ -64,27 +64,19 @@ class Verification:
         Where the replay says nothing (failures, a client that was late), the edge is searched for instead.
         """
         bench = self.attempts.bench
-        loading_before, load_before = bench.spent.loading_s, bench.spent.load_s
+        before = replace(bench.spent)
         try:
             bench.load(config)
             found = self._found(number, prediction.rate_per_s)
         except BenchFailed as failure:
             log.warning("trial %d failed: %s", number, failure.reason)
-            return Trial(
-                number=number,
-                config=config,
-                state="failed",
-                reason=failure.reason,
-                probes=len(self._runs),
-                loading_s=bench.spent.loading_s - loading_before,
-                load_s=bench.spent.load_s - load_before,
-                load_runs=tuple(self._runs),
-            )
+            return failed_trial(number, config, failure.reason, bench.spent.since(before), load_runs=self._runs)
         if self.attempts.stop():
             return None
         if found is None or not found.rate_per_s > 0:
             trial = self.attempts.evaluated(config, number)
-            return None if trial is None else self._with_my_runs(trial, bench.spent.load_s - load_before)
+            return None if trial is None else self._with_my_runs(trial, bench.spent.since(before))
+        bounds, spent = Knee.around(found.rate_per_s, found.error), bench.spent.since(before)
         return Trial(
             number=number,
             config=config,
@@ -94,21 +86,21 @@ class Verification:
                 f"took {found.slowdown:.3f} times as long as profiled"
             ),
             rate_at_limit_per_s=found.rate_per_s * math.exp(-CAUTION * found.error),
-            rate_low_per_s=found.rate_per_s * math.exp(-_BOUND * found.error),
-            rate_high_per_s=found.rate_per_s * math.exp(_BOUND * found.error),
+            rate_low_per_s=bounds.lower_per_s,
+            rate_high_per_s=bounds.upper_per_s,
             measurement=bench.last_measurement(),
             probes=len(self._runs),
-            loading_s=bench.spent.loading_s - loading_before,
-            load_s=bench.spent.load_s - load_before,
+            loading_s=spent.loading_s,
+            load_s=spent.load_s,
             load_runs=tuple(self._runs),
             replay=self._replay,
         )
 
-    def _with_my_runs(self, trial: Trial, load_s: float) -> Trial:
+    def _with_my_runs(self, trial: Trial, spent: Spent) -> Trial:
         """A trial that was measured otherwise in the end, with the runs that were made before."""
         runs = (*self._runs, *trial.load_runs)
         probes = len(self._runs) + trial.probes
-        return replace(trial, probes=probes, load_runs=runs, load_s=load_s, replay=self._replay)
+        return replace(trial, probes=probes, load_runs=runs, load_s=spent.load_s, replay=self._replay)
 
     def _found(self, number: int, predicted_per_s: float) -> Verified | None:
         rate = SHARE * predicted_per_s
