@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 import optuna
-from engines import plain_engine
 from simulated_bench import SimulatedBench
+from spaces import two_core_space
 
 from search.crew import SharedStudy
 from search.ledger import open_ledger
 from search.records import Slo
-from search.space import MachineLimits, search_space
 from search.storage import open_storage
 from search.tasks import TaskRecord
 from search.why import WhyRecord
@@ -35,10 +34,7 @@ def close_all():
 
 def small_space(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "model.onnx"
-    file.write_bytes(b"x")
-    engine = plain_engine(files=(("model.onnx", file),))
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=SLO.limit_ms)
+    return two_core_space(folder, limit_ms=SLO.limit_ms)
 
 
 def coordinator(folder, url, study="shared"):

@@ -7,9 +7,10 @@ from engines import plain_engine
 from search.space import MachineLimits, SearchSpace, search_space
 
 
-def two_core_space(folder: Path, *, limit_ms: float = 50.0) -> SearchSpace:
+def two_core_space(folder: Path, *, limit_ms: float = 50.0, rows_per_request: int = 1) -> SearchSpace:
     """Its model file, a single byte, is written to `folder`."""
     file = folder / "model.onnx"
     file.write_bytes(b"x")
     engine = plain_engine(files=(("model.onnx", file),))
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=limit_ms)
+    limits = MachineLimits(cores=2, memory_bytes=2**34)
+    return search_space((engine,), limits, limit_ms=limit_ms, rows_per_request=rows_per_request)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 from simulated_bench import SimulatedBench, default_service_s
-from simulated_search import SLO, search_on, space_in
+from simulated_search import SLO, search_on
+from spaces import two_core_space
 from traffics import BURSTS, recorded
 from true_rates import true_rate
 
@@ -14,7 +15,7 @@ from search.demand import Demand
 @pytest.mark.parametrize("demand", [BURSTS, recorded()], ids=["gamma", "trace"])
 def test_what_is_promised_holds_under_the_arrivals_it_was_searched_with(demand: Demand, tmp_path: Path) -> None:
     bench = SimulatedBench(demand=demand)
-    space = space_in(tmp_path)
+    space = two_core_space(tmp_path)
     ledger, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 8)
     assert certified is not None
     winner = certified.winner
@@ -30,7 +31,7 @@ def test_what_is_promised_holds_under_the_arrivals_it_was_searched_with(demand: 
 def test_requests_of_several_rows_are_searched_and_promised(tmp_path: Path) -> None:
     demand = Demand(rows_per_request=4)
     bench = SimulatedBench(demand=demand)
-    space = space_in(tmp_path, rows_per_request=4)
+    space = two_core_space(tmp_path, rows_per_request=4)
     _, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 8)
     assert certified is not None
     capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms, demand=demand)

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from simulated_bench import SimulatedBench, default_service_s
-from simulated_search import SLO, search_on, space_in
+from simulated_search import SLO, search_on
+from spaces import two_core_space
 from true_rates import true_rate
 
 from loadgen.outcomes import UNFINISHED
@@ -35,7 +36,7 @@ def slower(factor: float) -> Callable[[ServingConfig, int], float]:
 
 @pytest.mark.parametrize("factor", [1.7, 0.6])
 def test_a_clock_that_changes_half_way_is_noticed_and_all_is_measured_again(factor: float, tmp_path: Path) -> None:
-    bench, space = changing(14.0, factor), space_in(tmp_path)
+    bench, space = changing(14.0, factor), two_core_space(tmp_path)
     ledger, certified, seen = search_on(bench, space, tmp_path)
     notes = [event.text for event in seen if isinstance(event, events.Note)]
     assert sum("clock or its neighbours have changed" in text for text in notes) == 1
@@ -69,7 +70,7 @@ def test_a_speed_that_goes_up_and_down_is_said_and_the_search_goes_on(tmp_path: 
     factor = [1.0]
     bench.service_s = unsteady
     bench.measure, bench.saturate = before_each(bench.measure), before_each(bench.saturate)
-    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert max(trial.pace for trial in ledger.trials) <= 1
     assert certified is None or certified.winner.certificate.rate_per_s <= 1.03 * true_rate(
         certified.winner.config, default_service_s, limit_ms=SLO.limit_ms
@@ -77,7 +78,7 @@ def test_a_speed_that_goes_up_and_down_is_said_and_the_search_goes_on(tmp_path: 
 
 
 def test_a_steady_machine_is_never_taken_for_one_that_changed(tmp_path: Path) -> None:
-    ledger, _, _ = search_on(SimulatedBench(), space_in(tmp_path), tmp_path)
+    ledger, _, _ = search_on(SimulatedBench(), two_core_space(tmp_path), tmp_path)
     assert {trial.pace for trial in ledger.trials} == {0}
     assert not (tmp_path / "service_times.0.json").exists()
 
@@ -121,7 +122,7 @@ class Wrong(SimulatedBench):
 def test_what_hangs_or_answers_wrongly_costs_its_trials_not_the_run(
     kind: type[SimulatedBench], tmp_path: Path
 ) -> None:
-    bench, space = kind(), space_in(tmp_path)
+    bench, space = kind(), two_core_space(tmp_path)
     ledger, certified, _ = search_on(bench, space, tmp_path)
     assert certified is not None
     assert certified.winner.config.intra_op_threads != 1
@@ -138,7 +139,7 @@ def test_a_neighbour_that_comes_and_goes_makes_no_promise_that_the_quiet_machine
         return default_service_s(config, size) * (1.6 if 12.0 < bench.spent.load_s < 24.0 else 1.0)
 
     bench.service_s = service_s
-    _, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    _, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert certified is not None
     capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms)
     assert 0.6 * capacity <= certified.winner.certificate.rate_per_s <= 1.03 * capacity

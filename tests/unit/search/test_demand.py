@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 from simulated_bench import SimulatedBench, log_of
-from simulated_search import SLO, search_on, space_in
+from simulated_search import SLO, search_on
+from spaces import two_core_space
 from traffics import BURSTS, recorded
 
 from loadgen.arrivals import schedule
@@ -51,7 +52,7 @@ def test_a_trace_is_played_once_before_a_run_may_end_where_there_is_time() -> No
 
 
 def test_batches_are_of_whole_requests_and_the_default_takes_one_at_least(tmp_path: Path) -> None:
-    space = space_in(tmp_path, rows_per_request=6)
+    space = two_core_space(tmp_path, rows_per_request=6)
     assert space.max_batch_sizes == (6, 12, 24, 48)
     assert space.baseline().max_batch_size == 6
     assert replace(space, rows_per_request=3).baseline() == default_config(space.engines[0])
@@ -61,7 +62,7 @@ def test_batches_are_of_whole_requests_and_the_default_takes_one_at_least(tmp_pa
 
 def test_samples_of_several_shapes_are_searched_without_the_simulator(tmp_path: Path) -> None:
     bench = SimulatedBench(demand=Demand(predictable=False))
-    ledger, _, seen = search_on(bench, space_in(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 2)
+    ledger, _, seen = search_on(bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 2)
     assert any(isinstance(event, events.Note) and "differ in shape" in event.text for event in seen)
     assert all(trial.why.prediction is None for trial in ledger.trials)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from simulated_bench import SimulatedBench
-from simulated_search import search_on, space_in
+from simulated_search import search_on
+from spaces import two_core_space
 
 from loadgen.user_errors import BadInput
 from search.explain import NOT_KEPT, explain_trial
@@ -32,7 +33,7 @@ class Run:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("run")
-    space = space_in(folder)
+    space = two_core_space(folder)
     ledger, certified, _ = search_on(SimulatedBench(), space, folder)
     assert certified is not None
     return Run(directory=folder, space=space, ledger=ledger, winner=certified.winner.number)
@@ -81,7 +82,7 @@ def test_the_study_carries_the_reasons_too(run: Run) -> None:
 
 
 def test_a_trial_that_was_cut_short_is_said_to_be_taken_again(tmp_path: Path) -> None:
-    space = space_in(tmp_path)
+    space = two_core_space(tmp_path)
     knobs = next(space.points())
 
     def ledger() -> Ledger:
@@ -105,7 +106,7 @@ def test_where_nothing_is_predicted_that_is_said(tmp_path: Path) -> None:
             return replace(super().saturate(concurrency, duration_s, seed), batches=())
 
     bench = Silent()
-    ledger, _, _ = search_on(bench, space_in(tmp_path), tmp_path, stop=lambda: len(bench.loaded) > 9)
+    ledger, _, _ = search_on(bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) > 9)
     causes = [trial.why.cause for trial in ledger.trials]
     assert causes[:2] == ["baseline", "landmark"]
     assert explain_trial(tmp_path, 1).predicted == ("Nothing: it was not simulated.",)

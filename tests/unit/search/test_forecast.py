@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from engines import plain_engine
+from spaces import two_core_space
 
 from search.forecast import SD_SEEN, SD_SIBLING, SD_UNSEEN, Forecast, kinds_to_profile
 from search.records import Slo
@@ -15,11 +16,7 @@ from search.space import MachineLimits, search_space
 
 @pytest.fixture
 def forecast(tmp_path: Path) -> Forecast:
-    file = tmp_path / "model.onnx"
-    file.write_bytes(b"x")
-    engine = plain_engine(files=(("model.onnx", file),))
-    space = search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=50)
-    return Forecast(space=space, slo=Slo(limit_ms=50), seed=1)
+    return Forecast(space=two_core_space(tmp_path), slo=Slo(limit_ms=50), seed=1)
 
 
 def profile(forecast: Forecast, *, threads: int, busy: int, each_s: float) -> None:

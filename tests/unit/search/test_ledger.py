@@ -5,29 +5,16 @@ from pathlib import Path
 
 import optuna
 import pytest
+from spaces import two_core_space
 
-from model_repo.spec import Engine, TensorSpec
 from search.ledger import STUDY_FILE, STUDY_NAME, TRIALS_FILE, Ledger, open_ledger
-from search.space import MachineLimits, SearchSpace, default_config, knobs_of, search_space
+from search.space import SearchSpace, default_config, knobs_of
 from search.trial import Trial
 
 
 @pytest.fixture
 def space(tmp_path: Path) -> SearchSpace:
-    file = tmp_path / "model.onnx"
-    file.write_bytes(b"x")
-    tensor = TensorSpec(name="x", datatype="FP32", shape=(3,))
-    engine = Engine(
-        model_name="m",
-        backend="onnxruntime",
-        precision="fp32",
-        model_file="model.onnx",
-        files=(("model.onnx", file),),
-        inputs=(tensor,),
-        outputs=(tensor,),
-        batched=True,
-    )
-    return search_space((engine,), MachineLimits(cores=2, memory_bytes=2**34), limit_ms=50.0)
+    return two_core_space(tmp_path)
 
 
 def everything(knobs: object) -> bool:

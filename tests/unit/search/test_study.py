@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from simulated_bench import SimulatedBench, default_service_s
-from simulated_search import SLO, search_on, space_in
+from simulated_search import SLO, search_on
+from spaces import two_core_space
 from true_rates import true_rate
 
 from model_repo.spec import ServingConfig
@@ -22,7 +23,7 @@ from search.study import Search, SearchImpossible
 
 @pytest.fixture
 def space(tmp_path: Path) -> SearchSpace:
-    return space_in(tmp_path)
+    return two_core_space(tmp_path)
 
 
 def true_capacity(config: ServingConfig) -> float:
@@ -31,7 +32,7 @@ def true_capacity(config: ServingConfig) -> float:
 
 @pytest.fixture(scope="module")
 def true_best(tmp_path_factory: pytest.TempPathFactory) -> float:
-    space = space_in(tmp_path_factory.mktemp("space"))
+    space = two_core_space(tmp_path_factory.mktemp("space"))
     return max(true_capacity(space.config(knobs)) for knobs in space.points() if knobs["max_queue_delay_us"] == 0)
 
 
@@ -48,7 +49,7 @@ class Found:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """One search that nothing disturbed, looked at by several tests."""
     folder, bench = tmp_path_factory.mktemp("run"), SimulatedBench()
-    ledger, certified, _ = search_on(bench, space_in(folder), folder)
+    ledger, certified, _ = search_on(bench, two_core_space(folder), folder)
     assert certified is not None
     return Found(bench=bench, ledger=ledger, certified=certified)
 
