@@ -50,11 +50,6 @@ class Verdict:
     latency_upper_ms: float
 
     @property
-    def effective_n(self) -> float:
-        """How many independent requests would say as much; NaN when the run is too short to tell."""
-        return self.n / self.vif
-
-    @property
     def burst(self) -> float:
         """The mean number of violations in one burst; NaN when the run is too short to tell."""
         return self.vif if math.isnan(self.vif) else max(1.0, self.vif / 2)

@@ -190,11 +190,6 @@ class Measurement:
         """Failed requests per request; NaN where nothing was sent."""
         return sum(self.errors.values()) / self.n if self.n else math.nan
 
-    @property
-    def closed_loop(self) -> bool:
-        """Whether senders waited for answers: such figures say little about p99 under independent users."""
-        return self.planned_rate_per_s is None
-
 
 def errors_by_kind(log: RequestLog) -> dict[str, int]:
     """How many requests failed in which way, the most frequent first."""

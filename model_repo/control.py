@@ -1,10 +1,10 @@
-"""Triton's control requests over plain HTTP: health, models in and out, statistics."""
+"""Triton's control requests over plain HTTP: health, models in and out."""
 
 from __future__ import annotations
 
 import http.client
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from model_repo.errors import RequestRefused, ServerDied, ServerTimeout
@@ -45,13 +45,6 @@ def model_state(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIME
             state: str | None = entry.get("state")
             return state
     return None
-
-
-def statistics_json(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-    """The server's own counters of a model, as it sends them: the object in `model_stats`."""
-    answer = json.loads(_request(endpoint, "GET", f"/v2/models/{quote(model_name)}/stats", timeout_s))
-    statistics: dict[str, Any] = answer["model_stats"][0]
-    return statistics
 
 
 def _is_ok(endpoint: Endpoint, path: str, timeout_s: float) -> bool:

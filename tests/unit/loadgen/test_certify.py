@@ -27,7 +27,6 @@ def test_a_fast_server_keeps_its_limit():
     assert verdict.share_upper <= 0.01
     assert verdict.latency_lower_ms <= verdict.latency_ms <= verdict.latency_upper_ms <= 30
     assert verdict.steady_from_s >= 1
-    assert verdict.effective_n == pytest.approx(verdict.n / verdict.vif)
 
 
 def test_a_slow_server_breaks_its_limit():

