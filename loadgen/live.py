@@ -7,17 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.live_display import LiveDisplay
 from loadgen.measurement import RequestLog, percentiles_ns
 from loadgen.reports import words
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
     from rich.console import Console, RenderableType
 
     from loadgen.tally import Tally
@@ -71,36 +68,21 @@ def so_far(log: RequestLog, timeout_ns: int) -> SoFar:
     )
 
 
-class LiveView:
+class LiveView(LiveDisplay):
     """Shows phases, notes and figures on stderr. The core tells it; it decides nothing."""
 
     def __init__(
         self, console: Console, *, timeout_s: float, limit_ms: float | None, dashboard: WebDashboard | None = None
     ) -> None:
-        self._console = console
+        super().__init__(console)
         self._dashboard = dashboard
         self._timeout_ns = round(timeout_s * 1e9)
         self._limit_ms = limit_ms
-        self._live: Live | None = None
         self._phase = "Connecting"
         self._phase_started = time.monotonic()
         self._phase_s: float | None = None
         self._seen: SoFar | None = None
         self._next_line = 0.0
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._live = Live(
-                get_renderable=self._picture, console=self._console, refresh_per_second=4, transient=True
-            )
-            self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, error, trace)
 
     def note(self, text: str, *, warning: bool = False) -> None:
         """A line that stays."""

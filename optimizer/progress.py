@@ -6,18 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.live_display import LiveDisplay
 from search import events
 from search.words import quantile_name
 
 if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Self
-
     from search.trial import Trial
 
 PHASES = {
@@ -29,31 +26,16 @@ PHASES = {
 }
 
 
-class Progress:
+class Progress(LiveDisplay):
     """Shows events on stderr. On a TTY the line at the bottom moves; what is final scrolls above it."""
 
     def __init__(self, console: Console, *, budget_s: float) -> None:
-        self.console = console
+        super().__init__(console)
         self._budget_s = budget_s
         self._started = time.monotonic()
         self._phase = PHASES["prepare"]
         self._now = ""
         self._best: Trial | None = None
-        self._live: Live | None = None
-
-    def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self._live = Live(
-                get_renderable=self._status, console=self.console, refresh_per_second=4, transient=True
-            )
-            self._live.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            self._live.__exit__(kind, error, trace)
 
     def __call__(self, event: events.Event) -> None:
         """Show one event."""
@@ -81,13 +63,13 @@ class Progress:
                 self._say(certified_line(event))
 
     def _say(self, markup: str) -> None:
-        self.console.print(f"[dim]{self._clock()}[/dim] {markup}", highlight=False, soft_wrap=True)
+        self._console.print(f"[dim]{self._clock()}[/dim] {markup}", highlight=False, soft_wrap=True)
 
     def _clock(self) -> str:
         seconds = int(time.monotonic() - self._started)
         return f"{seconds // 60:02d}:{seconds % 60:02d}"
 
-    def _status(self) -> Group:
+    def _picture(self) -> Group:
         left = max(0.0, self._budget_s - (time.monotonic() - self._started))
         best = ""
         if self._best is not None and self._best.rate_at_limit_per_s is not None:

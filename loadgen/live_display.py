@@ -1,0 +1,40 @@
+"""What moves at the bottom of a terminal while a command works."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+from rich.live import Live
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from rich.console import Console, RenderableType
+
+
+class LiveDisplay(ABC):
+    """Draws its picture four times a second, from `with` to the end of the block; only on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None  # None: there is no terminal, or nothing is drawn now
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._picture, console=self._console, refresh_per_second=4, transient=True
+            )
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.__exit__(kind, error, trace)
+
+    @abstractmethod
+    def _picture(self) -> RenderableType:
+        """What is to be seen now."""
