@@ -154,17 +154,7 @@ def _server(measured: MeasurementRecord, server: ServerRecord) -> str:
 
 
 def _capacity(found: CapacityRecord) -> str:
-    rows = [
-        (
-            words.rate(probe.rate_per_s),
-            f"{probe.seconds:.1f}",
-            f"{probe.requests:,}",
-            f"{probe.violations:,}",
-            words.ms(probe.latency_ms),
-            probe.answer,
-        )
-        for probe in found.probes
-    ]
+    rows = [words.probe_in_words(probe) for probe in found.probes]
     headings = ("requests/s", "seconds", "requests", "over the limit", f"p{100 * found.quantile:g} ms", "answer")
     return _table("The search for the highest rate", headings, rows, numbers=True) if rows else ""
 

@@ -136,12 +136,5 @@ def _capacity(found: CapacityRecord) -> Table:
         table.add_column(heading, justify="right")
     table.add_column("answer")
     for probe in found.probes:
-        table.add_row(
-            words.rate(probe.rate_per_s),
-            f"{probe.seconds:.1f}",
-            f"{probe.requests:,}",
-            f"{probe.violations:,}",
-            words.ms(probe.latency_ms),
-            probe.answer,
-        )
+        table.add_row(*words.probe_in_words(probe))
     return table

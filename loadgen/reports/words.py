@@ -6,7 +6,14 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadgen.reports.record import CheckRecord, ComparisonRecord, LoadRecord, LoadTestRecord, MeasurementRecord
+    from loadgen.reports.record import (
+        CheckRecord,
+        ComparisonRecord,
+        LoadRecord,
+        LoadTestRecord,
+        MeasurementRecord,
+        ProbeRecord,
+    )
 
 UNKNOWN = "-"
 
@@ -116,6 +123,18 @@ def percentiles_note(measured: MeasurementRecord) -> str | None:
     if measured.percentiles_from == "every request":
         return None
     return "percentiles are HdrHistogram's, to three digits: too many requests to keep every time"
+
+
+def probe_in_words(probe: ProbeRecord) -> tuple[str, ...]:
+    """A line of the search for the highest rate: rate, seconds, requests, those over the limit, ms, answer."""
+    return (
+        rate(probe.rate_per_s),
+        f"{probe.seconds:.1f}",
+        f"{probe.requests:,}",
+        f"{probe.violations:,}",
+        ms(probe.latency_ms),
+        probe.answer,
+    )
 
 
 def errors_in_words(record: LoadTestRecord) -> str:
