@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from loadgen.capacity import CapacityEstimate, Probe, find_capacity
 from loadgen.confirm import Attempt, Confirmation, confirm
 from loadgen.finding import Finding
 from loadgen.judge import judge
+from loadgen.measurement import known
 from loadgen.plan import LoadPlan
 from loadgen.reports import words
 from loadgen.reports.record import CapacityRecord, ProbeRecord
@@ -131,8 +131,8 @@ def capacity_record(
         lone_latency_ms=estimate.lone_latency_ms,
         undecided=kept is None and estimate.outcome != "too_slow",
         seconds=estimate.load_s + (0.0 if confirmation is None else confirmation.load_s),
-        probes=tuple(_probe_record(seen) for seen in estimate.probes)
-        + tuple(_attempt_record(attempt) for attempt in attempts),
+        probes=tuple(_probe_record(seen, _word(seen)) for seen in estimate.probes)
+        + tuple(_probe_record(one, "confirmed" if one.kept else "not confirmed") for one in attempts),
         reason=_reason(limit, estimate, confirmation),
     )
 
@@ -154,25 +154,14 @@ def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confi
     return f"no highest rate was found: {estimate.reason}; a longer --duration gives it more load"
 
 
-def _probe_record(seen: Seen) -> ProbeRecord:
+def _probe_record(run: Seen | Attempt, answer: str) -> ProbeRecord:
     return ProbeRecord(
-        rate_per_s=seen.rate_per_s,
-        seconds=seen.load_s,
-        requests=seen.verdict.n,
-        violations=seen.verdict.violations,
-        latency_ms=_known(seen.verdict.latency_ms),
-        answer=_word(seen),
-    )
-
-
-def _attempt_record(attempt: Attempt) -> ProbeRecord:
-    return ProbeRecord(
-        rate_per_s=attempt.rate_per_s,
-        seconds=attempt.load_s,
-        requests=attempt.verdict.n,
-        violations=attempt.verdict.violations,
-        latency_ms=_known(attempt.verdict.latency_ms),
-        answer="confirmed" if attempt.kept else "not confirmed",
+        rate_per_s=run.rate_per_s,
+        seconds=run.load_s,
+        requests=run.verdict.n,
+        violations=run.verdict.violations,
+        latency_ms=known(run.verdict.latency_ms),
+        answer=answer,
     )
 
 
@@ -186,8 +175,4 @@ def _word(seen: Seen) -> str:
 
 
 def _p_text(verdict: Verdict, limit: LatencyLimit) -> str:
-    return f"{limit.name} {words.ms(_known(verdict.latency_ms))} ms"
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return f"{limit.name} {words.ms(known(verdict.latency_ms))} ms"

@@ -12,7 +12,7 @@ from loadgen.bursts import least_burst
 from loadgen.certify import Verdict, certify
 from loadgen.certify_tally import certify_failures, certify_tally, quantile_bounds_ms
 from loadgen.evidence import fewest_violations, most_violations, requests_needed
-from loadgen.measurement import FAILED_NS, RequestLog
+from loadgen.measurement import FAILED_NS, RequestLog, known
 from loadgen.reports.record import CheckRecord
 from loadgen.reports.words import percent
 
@@ -70,9 +70,9 @@ def _latency_check(limit: LatencyLimit, verdict: Verdict, last_s: float) -> Chec
         quantile=limit.quantile,
         limit=limit.limit_ms,
         answer=verdict.answer,
-        observed=_known(verdict.latency_ms),
-        low=_known(verdict.latency_lower_ms) or None,
-        high=_known(verdict.latency_upper_ms),
+        observed=known(verdict.latency_ms),
+        low=known(verdict.latency_lower_ms) or None,
+        high=known(verdict.latency_upper_ms),
         confidence=verdict.confidence,
         requests=verdict.n,
         violations=verdict.violations,
@@ -114,7 +114,7 @@ def _errors_check(max_ratio: float, verdict: Verdict, last_s: float) -> CheckRec
         quantile=None,
         limit=max_ratio,
         answer=verdict.answer,
-        observed=_known(verdict.share),
+        observed=known(verdict.share),
         low=verdict.share_lower,
         high=verdict.share_upper,
         confidence=verdict.confidence,
@@ -145,9 +145,9 @@ def p99_bounds(log: RequestLog, confidence: float) -> P99Bounds:
     if p99_ns == FAILED_NS:
         return P99Bounds()
     verdict = certify(log, limit_ms=max(1e-3, p99_ns / _NS_PER_MS), quantile=0.99, confidence=confidence)
-    high_ms = _known(verdict.latency_upper_ms)
+    high_ms = known(verdict.latency_upper_ms)
     return P99Bounds(
-        low_ms=_known(verdict.latency_lower_ms) or None,
+        low_ms=known(verdict.latency_lower_ms) or None,
         high_ms=high_ms,
         needed_s=_bounded_after_s(_last_s(log), verdict) if high_ms is None else None,
     )
@@ -156,7 +156,7 @@ def p99_bounds(log: RequestLog, confidence: float) -> P99Bounds:
 def p99_bounds_of_tally(tally: Tally, confidence: float) -> P99Bounds:
     """The same of a run of which only a tally was kept."""
     low_ms, high_ms = quantile_bounds_ms(tally, 0.99, confidence)
-    return P99Bounds(low_ms=_known(low_ms) or None, high_ms=_known(high_ms))
+    return P99Bounds(low_ms=known(low_ms) or None, high_ms=known(high_ms))
 
 
 def _bounded_after_s(last_s: float, verdict: Verdict) -> float | None:
@@ -209,7 +209,3 @@ def _failures_alone(log: RequestLog) -> RequestLog:
 
 def _last_s(log: RequestLog) -> float:
     return float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -130,6 +130,11 @@ def concatenate(logs: Sequence[RequestLog]) -> RequestLog:
     )
 
 
+def known(value: float) -> float | None:
+    """The figure as it is written: None where it is NaN or infinite."""
+    return value if math.isfinite(value) else None
+
+
 def percentiles_ns(times_ns: NDArray[np.int64], quantiles: Iterable[float]) -> list[int]:
     """Nearest-rank percentiles: the smallest time that at least the fraction q of all does not exceed.
 

@@ -84,7 +84,7 @@ def _run(attempts: Attempts, number: int, rate_per_s: float) -> tuple[Probe, See
         probe, seen, seed = short_run(attempts, rate_per_s, seconds, number=number, repeat=repeat)
         if not probe.problems or attempts.stop():
             break
-    tell(attempts, number, seen, kept=_kept(seen))
+    tell(attempts.on_event, number, seen, kept=_kept(seen))
     return probe, seen, seed
 
 

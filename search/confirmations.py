@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from loadgen.measurement import known
 from loadgen.several import joint_answer
 from search.files import append_line, read_records
 from search.record import Record
@@ -51,7 +51,7 @@ def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool) 
         seconds=attempt.load_s,
         requests=verdict.n,
         violations=verdict.violations,
-        latency_ms=verdict.latency_ms if math.isfinite(verdict.latency_ms) else None,
+        latency_ms=known(verdict.latency_ms),
         problems=attempt.problems,
     )
     append_line(directory / CONFIRMATIONS_FILE, record.model_dump_json())

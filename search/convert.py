@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
+from loadgen.measurement import known
 from model_repo.spec import ServingConfig
 from search.records import ConfigRecord, GpuRecord, MeasurementRecord, ServerTimingsRecord, TrialRecord
 from search.space import engine_label
@@ -45,73 +46,36 @@ def config_from_record(record: ConfigRecord, engines: Sequence[Engine]) -> Servi
 
 def trial_to_record(trial: Trial) -> TrialRecord:
     """The line of `trials.jsonl`."""
-    return TrialRecord(
-        number=trial.number,
-        config=config_to_record(trial.config),
-        state=trial.state,
-        reason=trial.reason,
-        rate_at_limit_per_s=trial.rate_at_limit_per_s,
-        rate_low_per_s=trial.rate_low_per_s,
-        rate_high_per_s=trial.rate_high_per_s,
-        lone_latency_ms=trial.lone_latency_ms,
-        measurement=trial.measurement,
-        probes=trial.probes,
-        loading_s=trial.loading_s,
-        load_s=trial.load_s,
-        certificate=trial.certificate,
-        load_runs=trial.load_runs,
-        memory_bytes=trial.memory_bytes,
-        why=trial.why,
-        replay=trial.replay,
-        pace=trial.pace,
-        hardware=trial.hardware,
-        worker=trial.worker,
-    )
+    return TrialRecord(config=config_to_record(trial.config), **_all_but_config(trial))
 
 
 def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
     """The trial that was written. Raises UnknownEngine."""
-    return Trial(
-        number=record.number,
-        config=config_from_record(record.config, engines),
-        state=record.state,
-        reason=record.reason,
-        rate_at_limit_per_s=record.rate_at_limit_per_s,
-        rate_low_per_s=record.rate_low_per_s,
-        rate_high_per_s=record.rate_high_per_s,
-        lone_latency_ms=record.lone_latency_ms,
-        measurement=record.measurement,
-        probes=record.probes,
-        loading_s=record.loading_s,
-        load_s=record.load_s,
-        certificate=record.certificate,
-        load_runs=record.load_runs,
-        memory_bytes=record.memory_bytes,
-        why=record.why,
-        replay=record.replay,
-        pace=record.pace,
-        hardware=record.hardware,
-        worker=record.worker,
-    )
+    return Trial(config=config_from_record(record.config, engines), **_all_but_config(record))
+
+
+def _all_but_config(trial: Trial | TrialRecord) -> dict[str, Any]:
+    """What a trial and its record say in the same words."""
+    return {field.name: getattr(trial, field.name) for field in fields(Trial) if field.name != "config"}
 
 
 def measurement_to_record(seen: Measurement, rate_per_s: float, *, rows_per_request: int = 1) -> MeasurementRecord:
     """The figures of a load run as they are written; what could not be measured becomes null."""
     server = seen.server
-    network_ms = None if server is None else _known(seen.mean_ms - server.total_ms)
+    network_ms = None if server is None else known(seen.mean_ms - server.total_ms)
     return MeasurementRecord(
         rate_per_s=rate_per_s,
         achieved_rate_per_s=seen.achieved_rate_per_s,
         requests=seen.n,
         failures=sum(seen.errors.values()),
-        latency_p50_ms=_known(seen.p50_ms),
-        latency_p90_ms=_known(seen.p90_ms),
-        latency_p95_ms=_known(seen.p95_ms),
-        latency_p99_ms=_known(seen.p99_ms),
-        latency_p999_ms=_known(seen.p999_ms),
-        latency_mean_ms=_known(seen.mean_ms),
-        latency_max_ms=_known(seen.max_ms),
-        send_lag_p99_ms=_known(seen.send_lag_p99_ms),
+        latency_p50_ms=known(seen.p50_ms),
+        latency_p90_ms=known(seen.p90_ms),
+        latency_p95_ms=known(seen.p95_ms),
+        latency_p99_ms=known(seen.p99_ms),
+        latency_p999_ms=known(seen.p999_ms),
+        latency_mean_ms=known(seen.mean_ms),
+        latency_max_ms=known(seen.max_ms),
+        send_lag_p99_ms=known(seen.send_lag_p99_ms),
         server=None
         if server is None
         else ServerTimingsRecord(
@@ -138,7 +102,3 @@ def _gpu_record(seen: Measurement, rows_per_request: int) -> GpuRecord | None:
         power_w=seen.gpu.power_w,
         energy_per_1000_inferences_j=None if energy_j is None or not answered else 1000 * energy_j / answered,
     )
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadgen.capacity import find_capacity
+from loadgen.measurement import known
 from search import events
 from search.bench import BenchFailed
 from search.records import LoadRunRecord
+from search.short_run import tell
 from search.trial import Trial, failed_trial
 
 if TYPE_CHECKING:
@@ -64,16 +66,7 @@ def evaluate(
 
     def on_probe(seen: Seen) -> None:
         measured.append((seen, bench.last_measurement(), seeds[-1]))
-        p99_ms = seen.first.latency_ms
-        on_event(
-            events.Probed(
-                number=number,
-                rate_per_s=seen.rate_per_s,
-                p99_ms=p99_ms if math.isfinite(p99_ms) else None,
-                verdict="kept" if seen.reading.kept else "broken",
-                quantile=slo.quantile,
-            )
-        )
+        tell(on_event, number, seen, kept=seen.reading.kept)
 
     def load_runs() -> tuple[LoadRunRecord, ...]:
         return tuple(load_run_of(seen, seed=its) for seen, _, its in measured)
@@ -122,10 +115,9 @@ def evaluate(
 
 def load_run_of(seen: Seen, *, seed: int) -> LoadRunRecord:
     """What a trial keeps of one of its load runs."""
-    latency_ms = seen.first.latency_ms
     return LoadRunRecord(
         rate_per_s=seen.rate_per_s,
-        latency_ms=latency_ms if math.isfinite(latency_ms) else None,
+        latency_ms=known(seen.first.latency_ms),
         kept=seen.reading.kept,
         trusted=not seen.problems,
         seconds=seen.load_s,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
+from loadgen.measurement import known
 from loadgen.probing import seen_from_probe
 from loadgen.several import certify_each, joint_answer
 from search import events
@@ -31,15 +31,14 @@ def short_run(
     return probe, seen, seed
 
 
-def tell(attempts: Attempts, number: int, seen: Seen, *, kept: bool) -> None:
-    """Show the run, and whether it looks kept."""
-    latency_ms = seen.first.latency_ms
-    attempts.on_event(
+def tell(on_event: events.OnEvent, number: int, seen: Seen, *, kept: bool) -> None:
+    """Show a trial's run, and whether it looks kept."""
+    on_event(
         events.Probed(
             number=number,
             rate_per_s=seen.rate_per_s,
-            p99_ms=latency_ms if math.isfinite(latency_ms) else None,
+            p99_ms=known(seen.first.latency_ms),
             verdict="kept" if kept else "broken",
-            quantile=attempts.slo.quantile,
+            quantile=seen.first.quantile,
         )
     )

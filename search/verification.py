@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from loadgen.knee import Knee
+from loadgen.measurement import known
 from search.at_rate import tried_at_rate
 from search.bench import BenchFailed
 from search.evaluate import load_run_of
@@ -124,12 +125,13 @@ class Verification:
         found = verified(self.server, probe.log, promise, seed=seed, demand=demand)
         log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
         if found is not None:
-            error = found.error if math.isfinite(found.error) else None
-            self._replay = ReplayRecord(slowdown=found.slowdown, rate_per_s=found.rate_per_s, error=error)
+            self._replay = ReplayRecord(
+                slowdown=found.slowdown, rate_per_s=found.rate_per_s, error=known(found.error)
+            )
         return found
 
     def _run(self, number: int, rate_per_s: float, seconds: float) -> Probe:
         probe, seen, seed = short_run(self.attempts, rate_per_s, seconds, number=number, repeat=len(self._runs))
         self._runs.append(load_run_of(seen, seed=seed))
-        tell(self.attempts, number, seen, kept=seen.reading.kept)
+        tell(self.attempts.on_event, number, seen, kept=seen.reading.kept)
         return probe

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from loadgen.headers import without_secrets
+from loadgen.measurement import known
 from loadgen.plan import ClosedLoopPlan, LoadPlan
 from loadgen.reports.record import (
     BatchRecord,
@@ -83,29 +83,29 @@ def measurement_record(
         planned_rate_per_s=None
         if seen.planned_rate_per_s is None or isinstance(plan, ClosedLoopPlan)
         else mean_level(plan.arrivals) * seen.planned_rate_per_s,
-        achieved_rate_per_s=_known(seen.achieved_rate_per_s) or 0.0,
+        achieved_rate_per_s=known(seen.achieved_rate_per_s) or 0.0,
         duration_s=seen.duration_s,
         latency_min_ms=least_ms,
-        latency_mean_ms=_known(seen.mean_ms),
-        latency_p50_ms=_known(seen.p50_ms),
-        latency_p90_ms=_known(seen.p90_ms),
-        latency_p95_ms=_known(seen.p95_ms),
-        latency_p99_ms=_known(seen.p99_ms),
-        latency_p999_ms=_known(seen.p999_ms),
-        latency_max_ms=_known(seen.max_ms),
+        latency_mean_ms=known(seen.mean_ms),
+        latency_p50_ms=known(seen.p50_ms),
+        latency_p90_ms=known(seen.p90_ms),
+        latency_p95_ms=known(seen.p95_ms),
+        latency_p99_ms=known(seen.p99_ms),
+        latency_p999_ms=known(seen.p999_ms),
+        latency_max_ms=known(seen.max_ms),
         latency_p99_low_ms=bounds.low_ms,
         latency_p99_high_ms=bounds.high_ms,
         latency_p99_bounded_after_s=bounds.needed_s,
         interval_confidence=confidence,
-        service_p99_ms=_known(seen.service_p99_ms),
-        send_lag_p50_ms=_known(seen.send_lag_p50_ms),
-        send_lag_p99_ms=_known(seen.send_lag_p99_ms),
+        service_p99_ms=known(seen.service_p99_ms),
+        send_lag_p50_ms=known(seen.send_lag_p50_ms),
+        send_lag_p99_ms=known(seen.send_lag_p99_ms),
         bytes_sent=seen.client.bytes_sent,
         bytes_received=seen.client.bytes_received,
         client_cpu_share=seen.client.cpu_share,
         client_cpu_s=seen.client.cpu_s,
         server=None if seen.server is None else _server_record(seen.server),
-        network_and_client_ms=None if seen.server is None else _known(seen.mean_ms - seen.server.total_ms),
+        network_and_client_ms=None if seen.server is None else known(seen.mean_ms - seen.server.total_ms),
         gpu=None if seen.gpu is None else GpuRecord(**asdict(seen.gpu)),
         problems=tuple(seen.problems),
         percentiles_from=seen.percentiles_from,
@@ -122,18 +122,5 @@ def mean_level(arrivals: Arrivals) -> float:
 
 
 def _server_record(seen: ServerTimings) -> ServerRecord:
-    return ServerRecord(
-        requests=seen.requests,
-        failures=seen.failures,
-        queue_ms=seen.queue_ms,
-        input_ms=seen.input_ms,
-        infer_ms=seen.infer_ms,
-        output_ms=seen.output_ms,
-        total_ms=seen.total_ms,
-        mean_batch_size=seen.mean_batch_size,
-        batches=tuple(BatchRecord(**asdict(batch)) for batch in seen.batches),
-    )
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    batches = tuple(BatchRecord(**asdict(batch)) for batch in seen.batches)
+    return ServerRecord(**{**asdict(seen), "batches": batches})
