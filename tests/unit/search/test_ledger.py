@@ -7,6 +7,7 @@ import optuna
 import pytest
 from spaces import two_core_space
 
+from loadgen.user_errors import BadInput
 from search.ledger import STUDY_FILE, STUDY_NAME, TRIALS_FILE, Ledger, open_ledger
 from search.space import SearchSpace, default_config, knobs_of
 from search.trial import Trial
@@ -103,6 +104,14 @@ def test_a_line_cut_short_is_not_a_trial(space: SearchSpace, tmp_path: Path) -> 
     finish_one(reopened)
     lines = (tmp_path / TRIALS_FILE).read_text().splitlines()
     assert [json.loads(line)["number"] for line in lines] == [0, 1]
+
+
+def test_a_damaged_line_is_named(space: SearchSpace, tmp_path: Path) -> None:
+    finish_one(open_ledger(space, tmp_path, storage=None, seed=1))
+    with (tmp_path / TRIALS_FILE).open("a") as file:
+        file.write('{"number": "one"}\n')
+    with pytest.raises(BadInput, match=f"Line 2 of .*{TRIALS_FILE} is not a trial"):
+        open_ledger(space, tmp_path, storage=None, seed=1)
 
 
 def test_pruned_trials_tell_the_sampler_how_far_they_came(space: SearchSpace, tmp_path: Path) -> None:
