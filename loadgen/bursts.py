@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from loadgen.normal import ONE_SIDED_95
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -19,7 +21,6 @@ _BLOCK_S = 0.1
 _REQUESTS_PER_BLOCK = 20
 _MOST_BLOCKS = 1024
 _LAG_1 = 0.2
-_ONE_SIDED_95 = 1.645
 _LEVELS = (0.5, 0.3, 0.2, 0.1, 0.05)
 """Shares of the requests that are slower than the levels at which bursts are measured."""
 
@@ -117,7 +118,7 @@ def _inflation(counts: NDArray[np.float64], slower: NDArray[np.float64]) -> NDAr
         lag_1 = np.clip((excess[:, 1:] * excess[:, :-1]).sum(axis=1) / square, 0.0, 0.9)
         rare = np.maximum(1 - share, 0.5)  # as it would be at a level that few exceed
         inflation = blocks / (blocks - 1) * square / (n * np.maximum(share * (1 - share), 1e-12)) / rare
-        inflation *= (1 + lag_1) / (1 - lag_1) * (1 + _ONE_SIDED_95 * math.sqrt(2 / blocks))
+        inflation *= (1 + lag_1) / (1 - lag_1) * (1 + ONE_SIDED_95 * math.sqrt(2 / blocks))
         answer[open_] = inflation[open_]
         if blocks // 2 < LEAST_BLOCKS:
             break

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from loadgen.evidence import log_evidence_below
+from loadgen.bursts import least_burst
+from loadgen.evidence import log_evidence_below, requests_needed
 from loadgen.order import LatencyLimit
 from loadgen.served import served_per_s
 from loadgen.several import certify_each, deciding, joint_answer
@@ -38,6 +39,17 @@ _HALF_FOR_BAD_LUCK = 0.5
 _LEAST_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
 _LEAST_BURSTS_BEFORE_HOPELESS = 0.5
+_LONGEST_BURSTS_WAITED_FOR = 16.0
+"""As multiples of the least burst: where a machine that was disturbed makes bursts look longer, the violations are
+judged sooner than after half of such a burst is allowed."""
+
+_PATIENCE = 6.0
+"""As a multiple of the shortest run that can decide: a rate that needs longer is too near the limit for what it
+gains, and a lower one is tried."""
+
+_HOPELESS_FOR, _HOPELESS_AT_LEAST_S = 0.2, 1.0
+"""As a share of the run so far: one look alone may see bursts of any length."""
+
 _LONGEST_OUTLOOK = 1e9
 
 
@@ -167,11 +179,16 @@ class _Confirming:
 
     def attempt(self, rate_per_s: float) -> Attempt:
         duration_s = self.left_s()
+        hopeful_until_s = 0.0
 
         def decided(log: RequestLog) -> bool:
+            nonlocal hopeful_until_s
             verdicts = self.verdicts(log)
-            left_s = duration_s - float(log.scheduled_ns[-1]) / 1e9 if len(log) else duration_s
-            hopeless = any(is_hopeless(verdict, rate_per_s, left_s) for verdict in verdicts)
+            now_s = float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
+            most_s = min(duration_s - now_s, self.patience_s(verdicts, rate_per_s))
+            if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
+                hopeful_until_s = now_s
+            hopeless = now_s - hopeful_until_s > max(_HOPELESS_AT_LEAST_S, _HOPELESS_FOR * now_s)
             return self.stop() or joint_answer(verdicts) != "undecided" or hopeless
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
@@ -188,6 +205,15 @@ class _Confirming:
         self.attempts.append(attempt)
         self.on_attempt(attempt)
         return attempt
+
+    def patience_s(self, verdicts: tuple[Verdict, ...], rate_per_s: float) -> float:
+        """How much longer a run may take."""
+
+        def shortest_s(verdict: Verdict) -> float:
+            burst = _least_burst(verdict, rate_per_s)
+            return requests_needed(0, 1 - verdict.quantile, burst, verdict.confidence) / rate_per_s
+
+        return _PATIENCE * (self.warmup_s + max(shortest_s(verdict) for verdict in verdicts))
 
     def verdicts(self, log: RequestLog) -> tuple[Verdict, ...]:
         return certify_each(log, self.limits, confidence=self.confidence)
@@ -212,11 +238,16 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
 
 def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
     """Whether a run would stay undecided for `left_s` more seconds even if one burst so far was bad luck."""
-    if not verdict.n * (1 - verdict.quantile) >= _LEAST_BURSTS_BEFORE_HOPELESS * verdict.burst:
+    burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict, rate_per_s))
+    if not verdict.n * (1 - verdict.quantile) >= _LEAST_BURSTS_BEFORE_HOPELESS * burst:
         return False
     if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
         return False
     return seconds_needed(verdict, rate_per_s, forgiven_bursts=1.0) > left_s
+
+
+def _least_burst(verdict: Verdict, rate_per_s: float) -> float:
+    return max(1.0, least_burst(rate_per_s, verdict.limit_ms))
 
 
 def seconds_needed(verdict: Verdict, rate_per_s: float, *, forgiven_bursts: float = 0.0) -> float:

@@ -28,12 +28,22 @@ def worth_verifying(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:
 
 
 def _by_rate(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:
-    best = ledger.best()
-    least = 0.0 if best is None else WORTH * (best.rate_at_limit_per_s or 0.0)
+    least = WORTH * _best_per_s(forecast, ledger)
     for prediction in forecast.best_first():
         if prediction.at_best <= least:
             return
         yield prediction
+
+
+def _best_per_s(forecast: Forecast, ledger: Ledger) -> float:
+    """What the best so far keeps, by the same reckoning as the predictions: its own estimate is a cautious one, so
+    that its neighbours, predicted without caution, would all look worth a run.
+    """
+    best = ledger.best()
+    if best is None:
+        return 0.0
+    predicted = forecast.predicted(knobs_of(best.config))
+    return max(best.rate_at_limit_per_s or 0.0, 0.0 if predicted is None else predicted.rate_per_s)
 
 
 def _by_latency(forecast: Forecast, ledger: Ledger) -> Iterator[Predicted]:

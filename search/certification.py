@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from loadgen.confirm import OF_WHAT_IT_SERVED
 from search import events
 from search.bench import BenchFailed
-from search.certifier import Certifier, estimate_of
-from search.confirmable import LAST_RESORT_SHARE, first_share, least_s
+from search.certifier import Certifier, confidence_of_a_run, estimate_of
+from search.confirmable import LAST_RESORT_SHARE, first_share
 from search.demand import Demand
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ WHEN_STOPPED_S = 30.0
 SHARE_WHEN_STOPPED = 0.8
 """What certification may still take after the user has asked to finish, and the share of the estimate it tries:
 further from the limit fewer requests decide."""
+
+BASELINE_AT_LEAST_S = 15.0
+"""What certifying the baseline may take, or as long as the winner took: it is there to be compared with."""
 
 SHARE_FOR_FIRST_RUN = 0.5
 SHARE_FOR_SECOND_RUN = 0.6
@@ -76,11 +79,13 @@ def certify_best(
         directory=ledger.path.parent,
         demand=demand or Demand(),
         deadline_s=deadline_s,
+        confidence=slo.confidence if hurried else confidence_of_a_run(slo.confidence),
         on_event=on_event,
     )
     objective = ledger.objective
     ranked = objective.best_first(ledger.current) or objective.best_first(ledger.trials)
     candidates = [trial for trial in ranked if trial.rate_at_limit_per_s]
+    load_before_s = bench.spent.load_s
     winner = _winner(certifier, candidates, hurried=hurried, stop=stop)
     if winner is None:
         return None
@@ -90,7 +95,8 @@ def certify_best(
     if baseline is not None and baseline.number == winner.number:
         return Certified(winner=winner, baseline=winner)
     if baseline is not None and baseline.state == "complete" and not stop():
-        baseline = _confirmed_baseline(certifier, baseline)
+        most_s = max(BASELINE_AT_LEAST_S, bench.spent.load_s - load_before_s)
+        baseline = _confirmed_baseline(certifier, baseline, most_s)
         mine, other = objective.certified_worth(winner), objective.certified_worth(baseline)
         if mine is not None and other is not None and other > mine:
             # On a machine that is not steady the estimates may have been luck: what was confirmed decides.
@@ -124,8 +130,8 @@ def _winner(
     return _winner(certifier, others, hurried=hurried, stop=stop)
 
 
-def _confirmed_baseline(certifier: Certifier, baseline: Trial) -> Trial:
-    budget_s = certifier.left_s()
+def _confirmed_baseline(certifier: Certifier, baseline: Trial, most_s: float) -> Trial:
+    budget_s = min(most_s, certifier.left_s())
     share = first_share(baseline, certifier.slo, budget_s)
     return _loaded_and_confirmed(certifier, baseline, from_share=share, budget_s=budget_s) or baseline
 
@@ -136,11 +142,11 @@ def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | N
     """
     for index, trial in enumerate(candidates):
         left_s = certifier.left_s()
-        last_resort_s = max(LAST_RESORT_S, least_s(LAST_RESORT_SHARE * estimate_of(candidates[0]), certifier.slo))
+        last_resort_s = max(LAST_RESORT_S, certifier.least_s(LAST_RESORT_SHARE * estimate_of(candidates[0])))
         kept_back_s = min(last_resort_s, LAST_RESORT_OF_WHAT_IS_LEFT * left_s)
         budget_s = min(SHARE_FOR_FIRST_RUN * left_s, left_s - kept_back_s)
         share = first_share(trial, certifier.slo, budget_s)
-        if budget_s < least_s(certifier.rate_to_try(trial, share), certifier.slo):
+        if budget_s < certifier.least_s(certifier.rate_to_try(trial, share)):
             return None  # and those that follow need even longer
         by_rate = certifier.objective.name == "cost" and index + 1 < len(candidates)
         following = estimate_of(candidates[index + 1]) if by_rate else 0.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from loadgen.confirm import FIRST_SHARE, confirm
 from search import events
+from search.confirmable import least_s
 from search.confirmations import keep_attempt
 from search.records import CertificateRecord, LimitCertificateRecord
 from search.words import memory_text
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tritune.certification")
 
+DIGITS = 6
+"""Of a confidence in a certificate."""
+
 NO_LOWER = 0.999
 """Of the rate that was given, the floor where no other rate is an answer."""
 
@@ -37,9 +42,18 @@ def estimate_of(trial: Trial) -> float:
     return trial.rate_at_limit_per_s
 
 
+def confidence_of_a_run(confidence: float) -> float:
+    """Of each of two confirmations that have `confidence` together: a rate that is too high has to pass both by
+    luck, with fresh arrivals each time.
+    """
+    return 1 - math.sqrt(1 - confidence)
+
+
 @dataclass(slots=True, kw_only=True)
 class Certifier:
-    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds."""
+    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds, each with
+    `confidence`.
+    """
 
     bench: Bench
     slo: Slo
@@ -49,6 +63,7 @@ class Certifier:
     directory: Path
     demand: Demand
     deadline_s: float
+    confidence: float
     on_event: events.OnEvent
     served_per_s: dict[int, float] = field(default_factory=dict)
     """By the trial's number: what its server did where it could not keep up, which may be less than estimated."""
@@ -62,6 +77,10 @@ class Certifier:
     def rate_to_try(self, trial: Trial, share: float) -> float:
         """So much of the estimate, where no rate was given."""
         return self.objective.rate_per_s or share * estimate_of(trial)
+
+    def least_s(self, rate_per_s: float) -> float:
+        """Seconds that a confirmation of the rate takes in which no request is over a limit."""
+        return least_s(rate_per_s, self.slo, self.confidence)
 
     def confirmed(
         self, trial: Trial, rate_per_s: float, *, budget_s: float, floor_per_s: float = 0.0
@@ -88,7 +107,7 @@ class Certifier:
             rate_per_s / FIRST_SHARE,
             limit_ms=self.slo.limit_ms,
             quantile=self.slo.quantile,
-            confidence=self.slo.confidence,
+            confidence=self.confidence,
             also=self.slo.further,
             budget_s=budget_s,
             seed=self.seed + 15_485_863 * self._confirmations,
@@ -114,27 +133,31 @@ class Certifier:
         return self.bench.measure(rate_per_s, duration_s, seed, patient)
 
     def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
-        verdict = attempt.verdict
-        before = trial.certificate.runs if trial.certificate is not None else 0
-        certificate = CertificateRecord(
-            rate_per_s=attempt.rate_per_s,
-            quantile=verdict.quantile,
-            p99_ms=verdict.latency_ms,
-            p99_low_ms=verdict.latency_lower_ms,
-            p99_high_ms=verdict.latency_upper_ms,
-            confidence=self.slo.confidence,
-            requests=verdict.n,
-            violations=verdict.violations,
-            seconds=attempt.load_s,
-            runs=before + 1,
-            caveat=self.demand.caveat(attempt.load_s * attempt.rate_per_s),
-            also=tuple(_limit_certificate(other) for other in attempt.others),
-        )
+        certificate = self._certificate(attempt)
+        if trial.certificate is not None:
+            certificate = both(trial.certificate, certificate)
         return replace(
             trial,
             certificate=certificate,
             measurement=self.bench.last_measurement(),
             memory_bytes=self.bench.memory_bytes(trial.config),
+        )
+
+    def _certificate(self, attempt: Attempt) -> CertificateRecord:
+        verdict = attempt.verdict
+        return CertificateRecord(
+            rate_per_s=attempt.rate_per_s,
+            quantile=verdict.quantile,
+            p99_ms=verdict.latency_ms,
+            p99_low_ms=verdict.latency_lower_ms,
+            p99_high_ms=verdict.latency_upper_ms,
+            confidence=round(self.confidence, DIGITS),
+            requests=verdict.n,
+            violations=verdict.violations,
+            seconds=attempt.load_s,
+            runs=1,
+            caveat=self.demand.caveat(attempt.load_s * attempt.rate_per_s),
+            also=tuple(_limit_certificate(other) for other in attempt.others),
         )
 
     def fits(self, trial: Trial) -> bool:
@@ -152,6 +175,38 @@ class Certifier:
         log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
         text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
         self.on_event(events.Note(text=text, warning=True))
+
+
+def both(first: CertificateRecord, second: CertificateRecord) -> CertificateRecord:
+    """What two confirmations say together of the second one's rate, which is not above the first one's.
+
+    Latencies are the worse of the two. A bound that is wrong must have been wrong twice.
+    """
+    return CertificateRecord(
+        rate_per_s=second.rate_per_s,
+        quantile=second.quantile,
+        p99_ms=max(first.p99_ms, second.p99_ms),
+        p99_low_ms=min(first.p99_low_ms, second.p99_low_ms),
+        p99_high_ms=max(first.p99_high_ms, second.p99_high_ms),
+        confidence=round(1 - (1 - first.confidence) * (1 - second.confidence), DIGITS),
+        requests=first.requests + second.requests,
+        violations=first.violations + second.violations,
+        seconds=first.seconds + second.seconds,
+        runs=first.runs + second.runs,
+        caveat=second.caveat,
+        also=tuple(_both_limits(*each) for each in zip(first.also, second.also, strict=True)),
+    )
+
+
+def _both_limits(first: LimitCertificateRecord, second: LimitCertificateRecord) -> LimitCertificateRecord:
+    return second.model_copy(
+        update={
+            "latency_ms": max(first.latency_ms, second.latency_ms),
+            "latency_low_ms": min(first.latency_low_ms, second.latency_low_ms),
+            "latency_high_ms": max(first.latency_high_ms, second.latency_high_ms),
+            "violations": first.violations + second.violations,
+        }
+    )
 
 
 def _limit_certificate(verdict: Verdict) -> LimitCertificateRecord:

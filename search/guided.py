@@ -208,7 +208,10 @@ class Guided:
         why = WhyRecord(cause=cause, prediction=self._prediction_record(prediction))
 
         def measured(config: ServingConfig, number: int) -> Trial | None:
-            return predicted_trial(self.attempts, self.forecast.server(config), config, number, prediction)
+            server = self.forecast.server(config)
+            # What the baseline really keeps is found when it is certified.
+            once = cause == "baseline"
+            return predicted_trial(self.attempts, server, config, number, prediction, once=once)
 
         trial = self.attempts.make(asked, measured, why)
         self._verified += 1

@@ -100,8 +100,9 @@ class CertificateRecord(Record):
 
     `p99_low_ms` and `p99_high_ms` bound the latency at the first limit's quantile with the test's confidence,
     corrected for the dependence between neighbouring requests. With several limits, all bounds hold together with
-    it. `runs` counts the confirmations that were passed, each with a seed
-    of its own, the last one on a restarted server where there was time for it.
+    it. `runs` counts the confirmations that were passed, each with a seed of its own, the second one on a
+    restarted server where there was time for it: requests, violations and seconds are those of all runs, latencies
+    the worse of them, and the confidence is that of two runs that would both have to be wrong (ADR 7).
     """
 
     rate_per_s: float

@@ -41,13 +41,22 @@ CAUTION = 0.5
 
 
 def predicted_trial(
-    attempts: Attempts, server: SimulatedServer, config: ServingConfig, number: int, prediction: Predicted
+    attempts: Attempts,
+    server: SimulatedServer,
+    config: ServingConfig,
+    number: int,
+    prediction: Predicted,
+    *,
+    once: bool = False,
 ) -> Trial | None:
-    """A predicted configuration's trial: near its predicted rate, or at the rate that is asked for."""
+    """A predicted configuration's trial: near its predicted rate, or at the rate that is asked for.
+
+    `once`: not again where the prediction was far off.
+    """
     rate = attempts.ledger.objective.rate_per_s
     if rate is not None:
         return tried_at_rate(attempts, config, number, rate_per_s=rate, server=server)
-    return Verification(attempts=attempts, server=server).trial(config, number, prediction)
+    return Verification(attempts=attempts, server=server, once=once).trial(config, number, prediction)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,6 +65,7 @@ class Verification:
 
     attempts: Attempts
     server: SimulatedServer
+    once: bool = False
     _runs: list[LoadRunRecord] = field(default_factory=list)
     _replay: ReplayRecord | None = None
 
@@ -106,7 +116,9 @@ class Verification:
     def _found(self, number: int, predicted_per_s: float) -> Verified | None:
         rate = SHARE * predicted_per_s
         found = self._replayed(number, rate)
-        if found is not None and found.rate_per_s > 0 and abs(math.log(found.rate_per_s / rate)) > AGAIN:
+        if self.once or found is None or not found.rate_per_s > 0:
+            return found
+        if abs(math.log(found.rate_per_s / rate)) > AGAIN:
             found = self._replayed(number, SHARE * found.rate_per_s) or found
         return found
 

@@ -19,6 +19,7 @@ from simulated_queues import (
 from loadgen.certify import Verdict, certify
 from loadgen.certify_tally import certify_tally
 from loadgen.tally import Tally
+from search.certifier import confidence_of_a_run
 
 DURATION_S = {
     SLOW_EXPONENTIAL: 60,
@@ -32,11 +33,11 @@ RUNS = 340  # of each of six queues
 LOOKS = 8
 
 
-def sequential_verdict(queue: Queue, log, duration_s: float) -> Verdict:
+def sequential_verdict(queue: Queue, log, duration_s: float, *, confidence: float = 0.95) -> Verdict:
     """Look at the growing log until there is an answer, as a run that stops by itself does."""
     for now_s in np.linspace(0, duration_s, LOOKS + 1)[1:]:
         known = int(np.searchsorted(log.scheduled_ns, (now_s - queue.limit_ms / 1e3) * 1e9))
-        verdict = certify(log.rows(0, known), limit_ms=queue.limit_ms)
+        verdict = certify(log.rows(0, known), limit_ms=queue.limit_ms, confidence=confidence)
         if verdict.answer != "undecided":
             break
     return verdict
@@ -65,6 +66,19 @@ def test_a_promise_at_the_knee_is_false_at_most_once_in_twenty():
     wrong = {queue.name: answers(queue, queue.rate_at_limit_per_s, seed=1, runs=RUNS)["kept"] for queue in QUEUES}
     assert sum(wrong.values()) <= 0.05 * RUNS * len(QUEUES), wrong
     assert max(wrong.values()) <= at_most(0.05, RUNS), wrong
+
+
+def test_two_confirmations_at_the_root_are_both_false_at_most_once_in_twenty():
+    """Each of the two on queues of their own, just where the limit breaks, in pairs of the same queue."""
+    pairs, wrong = 60, 0
+    confidence = confidence_of_a_run(0.95)
+    for queue in QUEUES:
+        duration_s = DURATION_S[queue]
+        logs = queue.logs(queue.rate_at_limit_per_s, duration_s, seed=12, runs=2 * pairs)
+        kept = [sequential_verdict(queue, log, duration_s, confidence=confidence).answer == "kept" for log in logs]
+        assert sum(kept) <= at_most(1 - confidence, 2 * pairs), queue.name
+        wrong += sum(first and second for first, second in zip(kept[::2], kept[1::2], strict=True))
+    assert wrong <= 0.05 * pairs * len(QUEUES)
 
 
 def test_a_promise_from_a_tally_is_false_no_more_often() -> None:

@@ -93,6 +93,14 @@ def test_seconds_needed_are_those_after_which_a_steady_run_is_kept():
     assert seconds_needed(dataclasses.replace(verdict, violations=100), 1000) == math.inf
 
 
+def test_a_rate_that_takes_many_times_the_seconds_of_a_lower_one_is_given_up():
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 1.01 * KNEE / FIRST_SHARE, budget_s=200.0)
+    assert confirmation.kept is not None
+    assert len(load.rates) > 1
+    assert max(attempt.load_s for attempt in confirmation.attempts) < 100.0
+
+
 @pytest.mark.parametrize("slower", [2.0, 3.0, 10.0])
 def test_a_server_that_became_slower_shows_in_one_run_what_it_can_do(slower):
     load = SimulatedLoad(BATCHING_GPU)

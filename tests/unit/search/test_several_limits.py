@@ -101,7 +101,8 @@ def test_predictions_stop_at_the_limit_that_breaks_first() -> None:
 
 
 def test_every_limit_needs_its_seconds() -> None:
-    assert least_s(100.0, BOTH) > least_s(100.0, Slo(limit_ms=50.0))
+    assert least_s(100.0, BOTH, 0.95) > least_s(100.0, Slo(limit_ms=50.0), 0.95)
+    assert least_s(100.0, BOTH, 0.8) < least_s(100.0, BOTH, 0.95)
 
 
 def test_what_earlier_versions_wrote_is_read() -> None:
