@@ -33,12 +33,14 @@ WITHOUT_GPU = {"nv_gpu_utilization", "nv_gpu_power_usage", "nv_gpu_memory_used_b
 """Metrics that Triton has only on a machine with a GPU: what asks for them returns nothing here."""
 
 
-SHARE, LOAD_S = 0.6, 30
-"""The certified rate, as a share of what the server does when it is kept busy: within reach, and twice it is not,
-however fast this machine is just now. The seconds that decide it."""
+RATE_PER_S, LOAD_S = 60.0, 15
+"""A certified rate that a machine a tenth as fast as usual keeps, and the seconds of load that decide it."""
 
-SLO = Slo(limit_ms=250.0, quantile=0.9)
+SLO = Slo(limit_ms=1000.0, quantile=0.9)
 """A promise that survives a machine that stands still now and then."""
+
+IMPOSSIBLE = "0.01ms"
+"""A limit that no machine keeps: less than a request takes to the server and back."""
 
 
 def config(folder):
@@ -55,40 +57,20 @@ def config(folder):
     return ServingConfig(engine=engine, max_batch_size=8, instance_count=1, intra_op_threads=1)
 
 
-def recommendation(served, *, rate_per_s):
+def recommendation(served):
     winner = recommendations.trial(
-        config=served, certificate=recommendations.certificate(rate_per_s, seconds=LOAD_S / LONGER)
+        config=served, certificate=recommendations.certificate(RATE_PER_S, seconds=LOAD_S / LONGER)
     )
     found = recommendations.recommendation(winner=trial_to_record(winner), slo=SLO)
     return found.model_copy(update={"model": found.model.model_copy(update={"name": "tiny"})})
 
 
-def busy_rate_per_s(folder, repository):
-    """Requests per second that the server answers to callers who never leave it idle."""
-    with serve_repository(repository, ServerOptions(run_dir=folder)) as standing:
-        done = subprocess.run(
-            [
-                *(LOADTEST, standing.endpoint.http_url, "--model", "tiny"),
-                *("--concurrency", "32", "--warmup", "1s", "--duration", "3s", "--p99", "10s", "--json"),
-            ],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.stdout, done.stderr
-    return json.loads(done.stdout)["measurement"]["achieved_rate_per_s"]
-
-
 def written_bundle(folder):
-    """The bundle for a rate that this machine keeps just now, written as a run writes it."""
-    folder.mkdir()
+    """The bundle as a run writes it."""
     served = config(folder)
     run = folder / "run"
     write_final_repository(run / "model_repository", served)
-    rate_per_s = SHARE * max(busy_rate_per_s(folder, run / "model_repository") for _ in range(2))
-    found = recommendation(served, rate_per_s=rate_per_s)
-    (run / "recommendation.json").write_text(found.model_dump_json())
+    (run / "recommendation.json").write_text(recommendation(served).model_dump_json())
     subprocess.run([OPTIMIZE, "bundle", str(run), "--rate", "1000"], check=True, timeout=60, capture_output=True)
     return run / "bundle"
 
@@ -97,20 +79,25 @@ def documents(path):
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def smoke(bundle, endpoint, *, times=1.0):
-    """The exit code of the smoke job's own command against a server here, at a multiple of its rate."""
+def smoke(bundle, endpoint, *, limit=None):
+    """The exit code of the smoke job's own command against a server here, and what it says.
+
+    Its load lasts half a minute or more, and this promise is decided sooner. `limit` takes the place of its limit.
+    """
     (job,) = documents(bundle / "kubernetes" / "smoke" / "job.yaml")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     _, *arguments = container["args"]
-    for index, argument in enumerate(arguments):
-        if argument.startswith("--rate="):
-            arguments[index] = f"--rate={times * float(argument.removeprefix('--rate=')):.6g}"
-    for _ in range(3):  # a busy machine may keep the client from sending, and rightly says so
-        done = subprocess.run(
-            [LOADTEST, endpoint.http_url, *arguments], capture_output=True, text=True, timeout=150, check=False
-        )
-        if done.returncode != 98:
-            break
+    changes = {"--duration": f"{LOAD_S}s", "--p90": limit}
+    names = [argument.partition("=")[0] for argument in arguments]
+    assert set(changes) <= set(names), names
+    command = [
+        argument if changes.get(name) is None else f"{name}={changes[name]}"
+        for name, argument in zip(names, arguments, strict=True)
+    ]
+    command += ["--max-send-lag=1s"]  # how late the client is on a busy machine is no matter here
+    done = subprocess.run(
+        [LOADTEST, endpoint.http_url, *command], capture_output=True, text=True, timeout=150, check=False
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -168,27 +155,20 @@ def unanswered(bundle, server):
 
 
 def test_the_bundle_at_work(tmp_path):
-    """One test for all of it, because the load is what takes the time.
-
-    What else a machine does may change its speed between the measurement and the smoke test: then both again.
-    """
-    for attempt in range(3):
-        bundle = written_bundle(tmp_path / f"attempt-{attempt}")
-        native = (bundle / "model_repository" / "tiny" / "config.pbtxt").read_text()
-        assert parse_config_pbtxt(native).backend == "onnxruntime"
-        options = ServerOptions(run_dir=tmp_path, extra_arguments=server_arguments(bundle))
-        with (
-            serve_repository(bundle / "model_repository_embedded", options) as standing,
-            prometheus(bundle.parent, scraping(bundle, standing.endpoint)) as server,
-        ):
-            code, said = smoke(bundle, standing.endpoint)
-            if code != 0:
-                continue
-            server.until(lambda: server.query("model:triton_cost_usd_per_million:rate1h"))
-            empty = list(unanswered(bundle, server))
-            assert [(where, e) for where, e in empty if "nv_gpu_" not in e] == []
-            assert {name for _, e in empty for name in re.findall(r"nv_gpu_\w+", e)} == WITHOUT_GPU
-            code, said = smoke(bundle, standing.endpoint, times=2.0)
-            assert code == 99, said
-            return
-    pytest.fail(said)
+    """One test for all of it, because the load is what takes the time."""
+    bundle = written_bundle(tmp_path)
+    native = (bundle / "model_repository" / "tiny" / "config.pbtxt").read_text()
+    assert parse_config_pbtxt(native).backend == "onnxruntime"
+    options = ServerOptions(run_dir=tmp_path, extra_arguments=server_arguments(bundle))
+    with (
+        serve_repository(bundle / "model_repository_embedded", options) as standing,
+        prometheus(bundle.parent, scraping(bundle, standing.endpoint)) as server,
+    ):
+        code, said = smoke(bundle, standing.endpoint)
+        assert code == 0, said
+        server.until(lambda: server.query("model:triton_cost_usd_per_million:rate1h"))
+        empty = list(unanswered(bundle, server))
+        assert [(where, e) for where, e in empty if "nv_gpu_" not in e] == []
+        assert {name for _, e in empty for name in re.findall(r"nv_gpu_\w+", e)} == WITHOUT_GPU
+        code, said = smoke(bundle, standing.endpoint, limit=IMPOSSIBLE)
+        assert code == 99, said
