@@ -40,12 +40,12 @@ def statistics(stdout: str) -> dict[str, Any]:
 
 def test_headless_over_http(tmp_path: Path) -> None:
     with fake_triton("--delay-ms", "30") as server:
-        command = start(tmp_path, server.url, "--headless", "-t", "2s", "--stop-timeout", "2", "--json")
+        command = start(tmp_path, server.url, "--headless", "-t", "3s", "--stop-timeout", "2", "--json")
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         sent = len(server.document("/kept")["kept_ns"])
     assert ended.returncode == 0, ended.stderr
     entry = statistics(ended.stdout)
-    assert entry["num_requests"] == sent - 1 > 100  # one request is tried before the load
+    assert entry["num_requests"] == sent - 1 > 20  # one request is tried before the load
     assert entry["num_failures"] == 0
     assert entry["min_response_time"] >= 30
     assert sum(entry["response_times"].values()) == entry["num_requests"]
@@ -53,22 +53,27 @@ def test_headless_over_http(tmp_path: Path) -> None:
 
 def test_headless_over_grpc_with_failures(tmp_path: Path) -> None:
     with fake_grpc("--fault", "error", "--good-first", "1") as url:
-        options = ("--headless", "-t", "2s", "--stop-timeout", "2", "--json")
+        options = ("--headless", "-t", "3s", "--stop-timeout", "2", "--json")
         command = start(tmp_path, url, *options, user="TritonGrpcUser")
         ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1, ended.stderr  # Locust's own answer to failures
     entry = statistics(ended.stdout)
-    assert entry["num_failures"] == entry["num_requests"] > 50
+    assert entry["num_failures"] == entry["num_requests"] > 20
     assert "grpc INTERNAL" in ended.stderr
 
 
 def test_a_model_that_is_not_there_is_said_and_ends_the_user(tmp_path: Path) -> None:
     with fake_triton() as server:
-        command = start(tmp_path, server.url, "--headless", "-t", "1s", model="other")
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert "does not serve other" in ended.stderr
-    assert ended.stderr.count("does not serve other") == 1
-    assert ended.returncode == 2
+        command = start(tmp_path, server.url, "--headless", model="other")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as locust:
+            assert locust.stderr is not None
+            said = []
+            for line in locust.stderr:
+                said.append(line)
+                if "does not serve other" in line:
+                    locust.send_signal(signal.SIGTERM)
+    assert "".join(said).count("does not serve other") == 1
+    assert locust.returncode == 2
 
 
 def test_the_web_ui_shows_the_load(tmp_path: Path) -> None:
@@ -85,7 +90,7 @@ def test_the_web_ui_shows_the_load(tmp_path: Path) -> None:
 
 
 def _page(url: str, *, until: str) -> str:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     text = ""
     while until not in text and time.monotonic() < deadline:
         time.sleep(0.2)

@@ -22,16 +22,16 @@ def test_it_loads_the_model_that_the_environment_names() -> None:
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "locust", "-f", str(EXAMPLE), *usage.group(2).split()),
-                *("--host", server.url, "--headless", "--run-time", "3s", "--json"),
+                *("--host", server.url, "--headless", "--run-time", "4s", "--json"),
             ],
             capture_output=True,
             text=True,
             timeout=60,
-            env={**os.environ, "MODEL": "delay", "RATE": "100"},
+            env={**os.environ, "MODEL": "delay", "RATE": "600"},
             check=False,
         )
         served = len(server.document("/kept")["kept_ns"])
     assert done.returncode == 0, done.stderr
     (entry,) = json.loads(done.stdout)
-    assert entry["num_requests"] == pytest.approx(300, abs=100)
+    assert 250 < entry["num_requests"] < 3000  # 200 at its own rate; Locust may take its time to start
     assert 0 <= served - entry["num_requests"] <= 5
