@@ -28,8 +28,11 @@ $(POSTGRESQL): $(STAMP)
 	@mkdir -p $@
 	@.ci/postgresql $@
 
+# First what may run side by side: three at a time keep two processors busy, as many tests wait. Then what needs the
+# machine to itself. Both parts run, and `pytest --last-failed` knows what failed in either.
 test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL)  ## run all tests (GPU tests are skipped where there is no GPU)
-	$(BIN)/pytest --durations=20
+	$(BIN)/pytest --durations=20 -m 'not alone' --numprocesses 3 --dist loadfile; \
+	together=$$?; $(BIN)/pytest --durations=20 -m alone && exit $$together
 
 lint: $(STAMP)   ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .

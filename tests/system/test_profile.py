@@ -14,7 +14,7 @@ from model_repo.spec import ServingConfig
 from search.service_time import measure_curve
 from search.triton_bench import TritonBench
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.alone]
 
 
 def test_a_real_model_is_profiled_in_a_few_seconds(tmp_path: Path) -> None:

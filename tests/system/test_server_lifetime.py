@@ -54,7 +54,7 @@ def serving_owner(folder):
             owner.kill()
 
 
-def assert_nothing_left(family, folder, *, patience_s=20.0):
+def assert_nothing_left(family, folder, *, patience_s=60.0):
     """All those processes are gone or zombies, and so is the shared memory of the server that ran in `folder`."""
     deadline = time.monotonic() + patience_s
     while (left := [pid for pid in family if runs(pid)]) and time.monotonic() < deadline:
@@ -108,7 +108,7 @@ def test_ctrl_c_reaches_the_owner_alone_and_then_leaves_nothing(tmp_path):
 def test_kill_9_of_the_warden_leaves_no_process(tmp_path):
     with serving_owner(tmp_path) as (_, family):
         os.kill(family[1], signal.SIGKILL)
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         while any(runs(pid) for pid in family) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert [pid for pid in family if runs(pid)] == []
@@ -145,15 +145,19 @@ def test_a_crashed_model_can_be_loaded_again_without_a_restart(tmp_path):
         assert answer["logits"].shape == (2, 10)
 
 
+def load_for(seconds, server, config):
+    """The signal comes while the load is waited for: loading takes longer than that."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    server.load(config)
+
+
 def test_an_interrupted_load_leaves_no_server_in_between(tmp_path):
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
-        # The signal comes while the load is waited for: loading takes longer than that.
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
             with pytest.raises(KeyboardInterrupt):
-                server.load(config)
+                load_for(0.02, server, config)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, handler)
@@ -169,7 +173,7 @@ def test_a_server_that_dies_is_told_and_a_restart_helps(tmp_path):
     with serve(options(tmp_path)) as server:
         server.load(config)
         os.kill(server._host._process.pid, signal.SIGKILL)
-        server._host._process._warden.wait(10)
+        server._host._process._warden.wait(60)
         assert not server.alive()
         with pytest.raises(ServerDied) as caught:
             server.check()

@@ -11,10 +11,11 @@ import os, time
 os.sched_setaffinity(0, {%d})
 os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(2))
 print("ready", flush=True)
-time.sleep(0.2)
-end = time.monotonic() + 0.1
-while time.monotonic() < end:
-    pass
+for _ in range(20):
+    time.sleep(0.2)
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:
+        pass
 """
 
 
@@ -25,6 +26,7 @@ def test_a_processor_that_somebody_takes_is_seen():
         if hog.stdout.readline() != "ready\n":
             pytest.skip("this user may not go before others")
         seen = measure_stalls(0.5)
+        hog.kill()
     assert seen.worst_ms > 80
     assert seen.share > 0.15
 
