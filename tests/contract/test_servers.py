@@ -202,9 +202,9 @@ def executed_batch_sizes(endpoint, model_name):
 def test_a_bad_request_fails_alone(server, tmp_path):
     """Both travel in one batch; only the one with the impossible id may fail."""
     engine = token_engine(tmp_path)
-    # The delay lets the requests meet in one batch.
+    # The delay lets the requests meet in one batch, which leaves when it is full.
     server.load(
-        ServingConfig(engine=engine, max_batch_size=4, max_queue_delay_us=300_000, preferred_batch_sizes=(4,))
+        ServingConfig(engine=engine, max_batch_size=4, max_queue_delay_us=20_000_000, preferred_batch_sizes=(4,))
     )
     good, bad = np.zeros((1, 4), np.int64), np.full((1, 4), 1000)
     with ThreadPoolExecutor(4) as pool:

@@ -26,7 +26,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )
-WAIT_S = 30.0
+WAIT_S = 90.0
 
 
 def browser_path() -> str | None:

@@ -22,7 +22,7 @@ from search.working import Worker
 
 SLO = Slo(limit_ms=50.0)
 MACHINE = "a machine of the test"
-HEARTBEAT_S, GRACE_S = 1, 3
+HEARTBEAT_S, GRACE_S = 1, 5
 OPENED = []
 
 

@@ -70,7 +70,7 @@ def started(url: str, *options: str, environment: dict[str, str] | None = None) 
 
 
 def wait_until(seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while not seen() and time.monotonic() < deadline:
         time.sleep(0.05)
 
@@ -163,7 +163,7 @@ def test_an_overloaded_server_is_not_loaded_to_the_end() -> None:
 
 
 def test_a_run_that_is_too_short_says_how_long_it_takes(server: FakeTriton) -> None:
-    done = loadtest(server.url, "--rate", "50", "--duration", "2s", "--p99", "400ms", expected=96)
+    done = loadtest(server.url, "--rate", "50", "--duration", "2s", "--p99", "2s", expected=96)
     assert "NOT DECIDED" in done.stdout
     assert "--duration" in done.stdout
 
@@ -176,7 +176,7 @@ def test_a_client_that_falls_behind_says_so(server: FakeTriton) -> None:
         child.suspend()
         time.sleep(0.5)
         child.resume()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 98, err
     record = LoadTestRecord.model_validate_json(out)
     assert record.measurement is not None
@@ -230,7 +230,7 @@ def test_a_secret_is_in_no_output_no_file_and_no_command_line(server: FakeTriton
     with started(server.url, *EASY, *options, environment={"STAGING_TOKEN": f"Bearer {secret}"}) as process:
         wait_until(lambda: children_of(process.pid))
         lines = [child.cmdline() for child in children_of(process.pid)]
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert process.returncode in (0, 96, 98), err
     assert lines
     written = [path.read_text() for path in tmp_path.iterdir()]
@@ -238,14 +238,14 @@ def test_a_secret_is_in_no_output_no_file_and_no_command_line(server: FakeTriton
     assert not [text for text in (str(lines), out, err, *written) if secret in text]
 
 
-@pytest.mark.parametrize("after_s", [0.3, 4.0])
+@pytest.mark.parametrize("after_s", [0.3, 2.5])
 def test_ctrl_c_leaves_a_marked_result_and_no_process(server: FakeTriton, after_s: float) -> None:
     with started(server.url, "--rate", "100", "--duration", "60s", "--json") as process:
         wait_until(lambda: children_of(process.pid))
         time.sleep(after_s)
         children = children_of(process.pid)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     record = LoadTestRecord.model_validate_json(out)
     assert record.outcome == "interrupted"

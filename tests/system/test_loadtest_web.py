@@ -42,12 +42,12 @@ def test_requests_are_shown_and_stop_ends_the_run_with_a_result() -> None:
         command = [sys.executable, "-c", "from loadgen.cli import main; main()", server.url, "--model", "delay"]
         command += ["--rate", "100", "--duration", "60s", "--json", "--web", "--web-port", url.rpartition(":")[2]]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            deadline = time.monotonic() + 40
+            deadline = time.monotonic() + 90
             while requests_shown(url) < 200 and time.monotonic() < deadline:
                 time.sleep(0.2)
             shown = requests_shown(url)
             asked(f"{url}/stop", method="POST")
-            out, err = process.communicate(timeout=40)
+            out, err = process.communicate(timeout=90)
     assert process.returncode == 130, err
     record = LoadTestRecord.model_validate_json(out)
     assert record.measurement is not None

@@ -1,5 +1,5 @@
 import itertools
-import time
+import threading
 
 import pytest
 
@@ -58,10 +58,17 @@ def test_what_is_not_told_is_none():
 
 def test_a_sampler_looks_until_its_block_ends():
     numbers = itertools.count()
-    with GpuSampler(lambda: sample(energy_j=(float(next(numbers)),))) as sampler:
-        time.sleep(0.7)
+    twice = threading.Event()
+
+    def read() -> GpuSample:
+        number = next(numbers)
+        if number:
+            twice.set()
+        return sample(energy_j=(float(number),))
+
+    with GpuSampler(read) as sampler:
+        assert twice.wait(60)
     seen = next(numbers)
-    assert seen >= 2
     assert sampler.use is not None
     assert sampler.use.energy_j == seen - 1
 
