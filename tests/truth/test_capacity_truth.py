@@ -1,5 +1,7 @@
 """Rates found and rates promised, against the known rate at the limit."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from simulated_load import SimulatedLoad
@@ -15,6 +17,7 @@ SEARCH_S = {SLOW_EXPONENTIAL: 40, FAST_EXPONENTIAL: 20, LONG_BURSTS: 20, BATCHIN
 QUEUES = tuple(SEARCH_S)
 
 
+@cache
 def rates(queue: Queue) -> tuple[list[float], list[float]]:
     """Estimated and promised rates over the true one, of independent searches; 0 where nothing was promised."""
     estimated, promised = [], []
