@@ -126,10 +126,13 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
 
 
 def _add_runtime(version_dir: Path, engine: Engine, *, compiled: bool) -> None:
+    """Our code beside the engine's files; a `model.py` that the engine brings itself stays in place of ours."""
+    own = dict(engine.files)
     for name, source in runtime_files(engine).items():
         target = version_dir / name
         target.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source, target)
+        if name not in own:
+            shutil.copyfile(source, target)
         if compiled:
             # Else the first instance does it, and Triton takes the changed folder for a changed model.
             py_compile.compile(str(target), doraise=True)

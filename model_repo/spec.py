@@ -57,7 +57,8 @@ class Engine:
 
     `files` maps each file's name in the model's version folder to where it lies now; `model_file` is
     the one to open. `batched` says whether inputs and outputs have a leading batch dimension that may
-    vary; an engine that has none is served with `max_batch_size` 0.
+    vary; an engine that has none is served with `max_batch_size` 0. A `model.py` among the files is what Triton's
+    Python backend runs, in place of ours.
     """
 
     model_name: str

@@ -57,6 +57,14 @@ def test_engine_files_are_copied_where_links_are_impossible(tmp_path, config, mo
     assert copied.read_bytes() == source_of(config).read_bytes()
 
 
+def test_an_engine_may_bring_a_model_of_its_own(tmp_path, config):
+    own = tmp_path / "own.py"
+    own.write_text("class TritonPythonModel: ...\n")
+    engine = dataclasses.replace(config.engine, files=(*config.engine.files, ("model.py", own)))
+    model_dir = write_repository(tmp_path / "repository", dataclasses.replace(config, engine=engine))
+    assert (model_dir / "1" / "model.py").read_text() == own.read_text() == "class TritonPythonModel: ...\n"
+
+
 def test_files_in_subfolders_keep_their_place(tmp_path, config):
     weights = tmp_path / "weights.bin"
     weights.write_bytes(b"12345")
