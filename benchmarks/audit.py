@@ -13,14 +13,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from loadgen.plan import LoadPlan, Target
+from loadgen.measurement import RequestLog
+from loadgen.plan import LoadPlan, Payload, Target
 from loadgen.runner import LoadGenerator
 from model_repo.options import ServerOptions
 from model_repo.standing import serve_repository
-from search.records import RecommendationRecord
+from search.records import RecommendationRecord, Slo
 
 WARMUP_S = 2.0
 
@@ -62,7 +64,7 @@ def main() -> int:
 
 def audited(
     found: RecommendationRecord, directory: Path, rate_per_s: float, seconds: float, *, seed: int
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """One fresh server, one run with fresh arrivals."""
     options = ServerOptions(run_dir=directory)
     with (
@@ -76,22 +78,28 @@ def audited(
             payload=payload_of(directory),
         )
     after = cpu_ticks()
-    log = run.log.between(WARMUP_S, WARMUP_S + seconds)
-    latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)
-    over = float(np.mean(latency_ms > found.slo.limit_ms))
     return {
         "rate_per_s": rate_per_s,
         "seconds": seconds,
         "seed": seed,
-        "requests": len(log),
-        "p50_ms": float(np.quantile(latency_ms, 0.5, method="inverted_cdf")),
-        "p99_ms": float(np.quantile(latency_ms, 0.99, method="inverted_cdf")),
-        "share_over_limit": over,
-        "kept": over <= 1 - found.slo.quantile,
+        **audited_log(run.log.between(WARMUP_S, WARMUP_S + seconds), found.slo),
         "send_lag_p99_ms": run.measurement.send_lag_p99_ms,
         "problems": list(run.measurement.problems),
         # What the hypervisor gave to somebody else: an audit on a machine that was not idle says little.
         "stolen_share": (after["steal"] - before["steal"]) / (after["all"] - before["all"]),
+    }
+
+
+def audited_log(log: RequestLog, slo: Slo) -> dict[str, Any]:
+    """Whether the share over the limit is small enough; failed requests are over it."""
+    latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)
+    over = float(np.mean(latency_ms > slo.limit_ms))
+    return {
+        "requests": len(log),
+        "p50_ms": float(np.quantile(latency_ms, 0.5, method="inverted_cdf")),
+        "p99_ms": float(np.quantile(latency_ms, 0.99, method="inverted_cdf")),
+        "share_over_limit": over,
+        "kept": over <= 1 - slo.quantile,
     }
 
 
@@ -101,10 +109,8 @@ def cpu_ticks() -> dict[str, int]:
     return {"steal": ticks[7], "all": sum(ticks)}
 
 
-def payload_of(directory: Path):
+def payload_of(directory: Path) -> Payload:
     """The same request shapes as in the run."""
-    from loadgen.plan import Payload
-
     shapes = json.loads((directory / "run.json").read_text())["shapes"]
     return Payload(shapes={name: tuple(shape) for name, shape in shapes.items()})
 

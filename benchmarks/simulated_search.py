@@ -31,6 +31,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from raw_lines import Line, add_line, lines_of, verdict
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 MOST_PROMISED_TOO_MUCH = 0.05  # share of promises above the true capacity
@@ -55,7 +57,6 @@ COLUMNS = (
     "prototype, s",
 )
 ABLATIONS = ("none", "replay", "simulator", "vif")
-Line = dict[str, Any]
 
 
 def main() -> None:
@@ -87,15 +88,13 @@ def run_all(arguments: argparse.Namespace) -> None:
         for kind, number in servers(arguments.servers)
         if (arguments.without, kind, number) not in known
     )
-    with ProcessPoolExecutor(arguments.jobs) as pool, arguments.results.open("a") as results:
+    with ProcessPoolExecutor(arguments.jobs) as pool:
         while time.monotonic() < until_s:
             turn = list(islice(wanted, 2 * arguments.jobs))
             if not turn:
                 break
             for line in pool.map(measured, turn):
-                results.write(json.dumps(line) + "\n")
-                results.flush()
-                print(json.dumps(line), file=sys.stderr)
+                print(json.dumps(add_line(arguments.results, line)), file=sys.stderr)
 
 
 def servers(count: int) -> Iterator[tuple[str, int]]:
@@ -173,10 +172,6 @@ def by_share(server: Any, log: Any, promise: Any, *, seed: int, **traffic: Any) 
 # Reporting
 
 
-def lines_of(path: Path) -> list[Line]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def report(paths: list[Path]) -> None:
     lines = [line for path in paths for line in lines_of(path)]
     for without in ABLATIONS:
@@ -232,11 +227,6 @@ def print_thresholds(lines: list[Line]) -> None:
         if kind in PROTOTYPE_S:
             verdict(f"{kind}: s to candidate", mean(line["search_s"] for line in mine), "<=", PROTOTYPE_S[kind])
             verdict(f"{kind}: s to certificate", mean(line["winner_s"] for line in mine), "<=", PROTOTYPE_S[kind])
-
-
-def verdict(what: str, seen: float, sign: str, threshold: float) -> None:
-    kept = seen <= threshold if sign == "<=" else seen >= threshold
-    print(f"- {'kept' if kept else '**missed**'}: {what} {seen:.4g} (threshold {sign} {threshold:g})")
 
 
 if __name__ == "__main__":

@@ -28,14 +28,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
+from raw_lines import add_line, lines_of
+from sleeping_model import Law, sleeping_engine
+
 from loadgen.capacity import Probe, find_capacity
 from loadgen.knee import knee_from_readings
 from loadgen.measurement import RequestLog
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
 from loadgen.runner import LoadGenerator
-from model_repo import control
 from model_repo.options import ServerOptions
 from model_repo.server import Server, serve
+from model_repo.spec import Engine, ServingConfig
 from search.predict import Promise, rate_at_limit, unit_arrivals
 from search.service_time import ClosedLoop, ServiceCurve, ServiceTimes, measure_curve
 from search.simulator import SimulatedServer
@@ -44,27 +47,7 @@ from search.verify import replayed_slowdown
 CAPACITY_S = 14.0
 PROFILE_S = 12.0
 RESOLUTION = 0.01
-SLEEP = "sleep"
-SLEEP_CONFIG = """
-name: "sleep"
-backend: "python"
-max_batch_size: {max_batch}
-input {{ name: "x" data_type: TYPE_FP32 dims: 1 }}
-output {{ name: "y" data_type: TYPE_FP32 dims: 1 }}
-instance_group {{ count: {instances} kind: KIND_CPU }}
-dynamic_batching {{ max_queue_delay_microseconds: {delay_us} }}
-"""
-SLEEP_CODE = """
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        time.sleep(0.005 + 0.0008 * len(requests))
-        answer = pb_utils.Tensor("y", np.zeros((1, 1), np.float32))
-        return [pb_utils.InferenceResponse([answer]) for _ in requests]
-"""
+LAW = Law(0.005, 0.0008)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,30 +99,22 @@ class Bench:
         return Target(url=self._server.endpoint.http_url, model_name=self._model)
 
 
-@contextmanager
-def sleeping(folder: Path, limit_ms: float) -> Iterator[Bench]:
-    with serve(ServerOptions(run_dir=folder)) as server, LoadGenerator() as generator:
-        version = server.repository / SLEEP / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(SLEEP_CODE)
-
-        def load(setting: Setting) -> None:
-            (version.parent / "config.pbtxt").write_text(SLEEP_CONFIG.format(**asdict(setting)))
-            control.load_model(server.endpoint, SLEEP, timeout_s=30)
-
-        yield Bench(server, generator, SLEEP, limit_ms, load)
+def sleep(folder: Path) -> Engine:
+    return sleeping_engine(folder, LAW)
 
 
-@contextmanager
-def convolving(folder: Path, limit_ms: float) -> Iterator[Bench]:
+def cnn(folder: Path) -> Engine:
     from small_cnn import main as write_cnn
 
-    from model_repo.spec import ServingConfig
     from optimizer.gpu_engines import onnxruntime_engine
     from optimizer.onnx_model import read_model
 
     write_cnn(folder / "small_cnn.onnx")
-    engine = onnxruntime_engine(read_model(folder / "small_cnn.onnx"))
+    return onnxruntime_engine(read_model(folder / "small_cnn.onnx"))
+
+
+@contextmanager
+def serving(engine: Engine, folder: Path, limit_ms: float) -> Iterator[Bench]:
     with serve(ServerOptions(run_dir=folder)) as server, LoadGenerator() as generator:
 
         def load(setting: Setting) -> None:
@@ -156,7 +131,7 @@ def convolving(folder: Path, limit_ms: float) -> Iterator[Bench]:
         yield Bench(server, generator, engine.model_name, limit_ms, load)
 
 
-BENCHES = {"sleep": sleeping, "cnn": convolving}
+ENGINES = {"sleep": sleep, "cnn": cnn}
 
 
 def main() -> None:
@@ -178,7 +153,10 @@ def run(model: str, path: Path, *, until: float) -> None:
     measured = {Setting(**line["setting"]) for line in done if line["kind"] == "rate"}
     left = [setting for setting in GRIDS[model].settings if setting not in measured]
     limit_ms = GRIDS[model].limit_ms
-    with tempfile.TemporaryDirectory() as folder, BENCHES[model](Path(folder), limit_ms) as bench:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(ENGINES[model](Path(folder)), Path(folder), limit_ms) as bench,
+    ):
         for instances in sorted({setting.instances for setting in GRIDS[model].settings}):
             if curve_of(done, instances) is None and time.monotonic() + PROFILE_S < until:
                 done.append(append(path, profiled(bench, model, instances)))
@@ -259,14 +237,8 @@ def curve_of(done: list[dict], instances: int) -> ServiceCurve | None:
     return None
 
 
-def lines_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def append(path: Path, line: dict) -> dict:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    add_line(path, line)
     print(json.dumps({name: line.get(name) for name in ("kind", "setting", "predicted_per_s", "measured_per_s")}))
     return line
 

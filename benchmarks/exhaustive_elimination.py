@@ -1,0 +1,114 @@
+"""The best of all configurations on the real server: the phase `eliminate` of benchmarks/exhaustive.py."""
+
+from __future__ import annotations
+
+import sys
+
+from elimination import Elimination, throughput_bound_per_s, too_little, tried
+from exhaustive_call import Call, spending
+from plain_bisection import Run, Untrusted, noting, reader
+
+from search.bench import BenchFailed
+from search.forecast import Forecast, kinds_to_profile
+from search.ledger import key_of
+from search.profile_file import curves_from_text, profile_text
+from search.service_time import NotMeasured, measure_curve
+from search.space import Knobs
+from search.triton_bench import TritonBench
+from search.words import knobs_text
+
+SEED = 1_000_003
+"""Of arrivals that the search does not see."""
+
+PROFILE_S, STEP_S = 15.0, 60.0
+"""Seconds that have to be left for a step to begin."""
+
+
+def eliminate(call: Call) -> None:
+    space = call.subject.space
+    with call.serving() as bench:
+        forecast = profiled(call, bench)
+        if forecast is None:
+            return
+        forecast.simulate(list(space.points()))
+
+        def predicted_per_s(knobs: Knobs) -> float:
+            found = forecast.predicted(knobs)
+            return 0.0 if found is None else found.rate_per_s
+
+        order = sorted(space.points(), key=predicted_per_s, reverse=True)
+        state = Elimination(order, call.lines("eliminate"))
+        for knobs in state.left():
+            if not call.time_for(STEP_S):
+                return
+            pace_s = call.subject.pace_s()
+            best_per_s = state.best_per_s(pace_s)
+            bound = throughput_bound_per_s(forecast.curves[forecast.kind_of(knobs)], knobs)
+            figures = {"knobs": knobs, "pace_s": pace_s, "predicted_per_s": predicted_per_s(knobs)}
+            if call.subject.steady and too_little(bound, best_per_s):
+                figures |= {"verdict": "throughput", "bound_per_s": bound, "best_per_s": best_per_s}
+                state.lines.append(call.add("eliminate", {"load_s": 0.0, "loading_s": 0.0}, **figures))
+                continue
+            with spending(bench) as spent:
+                figures |= put_to_the_test(call, bench, knobs, best_per_s, predicted_per_s(knobs))
+            if figures["verdict"] == "untrusted":
+                state.skipped.add(key_of(knobs))
+            state.lines.append(call.add("eliminate", spent, **figures))
+
+
+def profiled(call: Call, bench: TritonBench) -> Forecast | None:
+    """Predictions from execution times, which are measured once; None: the time was up."""
+    space, slo = call.subject.space, call.subject.slo
+    forecast = Forecast(space=space, slo=slo, seed=SEED)
+    for line in call.lines("profile"):
+        for kind, curves in curves_from_text(line["curves"]).items():
+            forecast.curves[kind].update(curves)
+    for knobs in kinds_to_profile(space):
+        if forecast.profiled(knobs):
+            continue
+        if not call.time_for(PROFILE_S):
+            return None
+        config, kind = space.config(knobs), forecast.kind_of(knobs)
+        with spending(bench) as spent:
+            bench.load(config)
+            try:
+                curve = measure_curve(
+                    bench.saturate,
+                    instances=config.instance_count,
+                    max_batch_size=max(1, config.max_batch_size),
+                    limit_s=slo.limit_ms / 1e3,
+                    seed=SEED,
+                    executed_sizes=forecast.executed_sizes(config),
+                )
+            except NotMeasured as reason:
+                print(f"{knobs_text(config)} was not profiled: {reason}", file=sys.stderr)
+                continue
+        forecast.curves[kind][config.instance_count] = curve
+        call.add("profile", spent, knobs=knobs, curves=profile_text({kind: {config.instance_count: curve}}))
+    return forecast
+
+
+def put_to_the_test(
+    call: Call, bench: TritonBench, knobs: Knobs, best_per_s: float | None, predicted_per_s: float
+) -> dict[str, object]:
+    """The figures of one configuration's line."""
+    runs: list[Run] = []
+    figures: dict[str, object] = {"best_per_s": best_per_s, "runs": runs}
+    read = noting(reader(bench.measure, call.subject.slo, seconds=call.settings.edge_s, seed=SEED), runs)
+    try:
+        bench.load(call.subject.space.config(knobs))
+        verdict, tested_per_s, capacity = tried(
+            read,
+            best_per_s=best_per_s,
+            guess_per_s=max(predicted_per_s, call.floor_per_s),
+            floor_per_s=call.floor_per_s,
+        )
+    except Untrusted as problem:
+        return figures | {"verdict": "untrusted", "reason": str(problem)}
+    except BenchFailed as failure:
+        return figures | {"verdict": "failed", "reason": failure.reason}
+    return figures | {
+        "verdict": verdict,
+        "tested_per_s": tested_per_s,
+        **({} if capacity is None else capacity.figures()),
+    }

@@ -1,0 +1,184 @@
+"""The raw lines of benchmarks/exhaustive.py as tables, and held against its thresholds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+
+from elimination import Elimination
+from raw_lines import Line, lines_of, verdict
+
+from search.ledger import Key, key_of
+
+LEAST_MEAN_OF_BEST, LEAST_OF_BEST = 0.97, 0.93
+MOST_PROMISED = 1.02  # of the audited capacity
+LEAST_PROMISES_KEPT, LEAST_AUDITS_KEPT = 0.95, 19 / 20
+MOST_OF_EXHAUSTIVE, MOST_OF_TPE = 1 / 10, 1 / 5
+TPE_S = 30 * 7 * 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """The raw lines of one model. Rates at capacity are as they would be at a pace of one second, see `pace_s`."""
+
+    name: str
+    lines: Sequence[Line]
+
+    def of(self, phase: str) -> list[Line]:
+        return [line for line in self.lines if line["phase"] == phase]
+
+    @property
+    def points(self) -> int:
+        """The size of the space."""
+        return int(self.lines[0]["points"])
+
+    @property
+    def eliminated(self) -> dict[str, int]:
+        """How many configurations have which verdict, and how many none."""
+        lines = self.of("eliminate")
+        each = {key_of(line["knobs"]): line["knobs"] for line in lines}
+        counts = Elimination(list(each.values()), lines).counts()
+        return {**counts, "left": self.points - sum(counts.values()) + counts["left"]}
+
+    @property
+    def elimination_s(self) -> float:
+        """Seconds of load, the profile that gave the order included."""
+        return math.fsum(line["load_s"] for line in (*self.of("profile"), *self.of("eliminate")))
+
+    @property
+    def plain_s(self) -> tuple[float, float]:
+        """Seconds of load of bisecting every configuration, extrapolated, and the standard error. NaN: unknown."""
+        each = [line["load_s"] for line in self.of("sample")]
+        error = stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
+        return self.points * _mean(each), self.points * error
+
+    @property
+    def capacities(self) -> dict[Key, float]:
+        """Of each configuration that was bisected at length."""
+        return {key_of(line["knobs"]): line["rate_per_s"] * line["pace_s"] for line in self.of("capacity")}
+
+    @property
+    def of_best(self) -> list[float]:
+        """For each seed the capacity of what was chosen, as a share of the best; 0 where nothing was chosen."""
+        known = self.capacities
+        best = max(known.values(), default=math.nan)
+        chosen = [line["knobs"] for line in self.of("search")]
+        shares = [0.0 if knobs is None else known.get(key_of(knobs), math.nan) / best for knobs in chosen]
+        return [share for share in shares if not math.isnan(share)]
+
+    @property
+    def promised(self) -> list[float]:
+        """For each promise its share of the capacity of what was chosen."""
+        known = self.capacities
+        return [
+            line["promised_per_s"] * line["pace_s"] / known[key_of(line["knobs"])]
+            for line in self.of("search")
+            if line["promised_per_s"] is not None and key_of(line["knobs"]) in known
+        ]
+
+    def seconds(self, name: str) -> list[float]:
+        """Of each search: `search_s` until the candidate, `winner_s` until its certificate, `load_s`, `wall_s`."""
+        return [line[name] for line in self.of("search")]
+
+
+def report(paths: Iterable[Path]) -> None:
+    """Print everything in Markdown."""
+    found = [Results(path.stem, lines) for path in paths if (lines := lines_of(path))]
+    print_best(found)
+    print_searches(found)
+    print_seconds(found)
+    print_thresholds(found)
+
+
+def print_best(found: Sequence[Results]) -> None:
+    print(
+        "\n| model | limit, ms | broken | throughput | bisected | failed | left | best by bisection | s of load |"
+    )
+    print("|---" * 9 + "|")
+    for one in found:
+        counts = one.eliminated
+        best = Elimination([], one.of("eliminate")).finalists(1)
+        cells = (
+            one.name,
+            f"{one.lines[0]['limit_ms']:g}",
+            *(counts[name] for name in ("broken", "throughput", "measured", "failed", "left")),
+            f"{knobs_words(best[0])}" if best else "-",
+            f"{one.elimination_s:.0f}",
+        )
+        print("| " + " | ".join(str(cell) for cell in cells) + " |")
+
+
+def print_searches(found: Sequence[Results]) -> None:
+    print(
+        "\n| model | seed | chosen | promised/s | of its capacity | of the best | audits | s of load | s in all |"
+    )
+    print("|---" * 9 + "|")
+    for one in found:
+        known = one.capacities
+        best = max(known.values(), default=math.nan)
+        for line in one.of("search"):
+            key = None if line["knobs"] is None else key_of(line["knobs"])
+            capacity = math.nan if key is None else known.get(key, math.nan)
+            promised = math.nan if line["promised_per_s"] is None else line["promised_per_s"]
+            audits = [audit for audit in one.of("audit") if audit["seed"] == line["seed"]]
+            cells = (
+                one.name,
+                line["seed"],
+                "-" if line["knobs"] is None else knobs_words(line["knobs"]),
+                f"{promised:.1f}",
+                f"{100 * promised * line['pace_s'] / capacity:.1f} %",
+                f"{100 * capacity / best:.1f} %",
+                ", ".join(
+                    f"{'kept' if audit['kept'] else '**broken**'} at {audit['p99_ms']:.1f} ms" for audit in audits
+                ),
+                f"{line['load_s']:.0f}",
+                f"{line['wall_s']:.0f}",
+            )
+            print("| " + " | ".join(str(cell) for cell in cells) + " |")
+
+
+def print_seconds(found: Sequence[Results]) -> None:
+    print("\nSeconds of load, means over the seeds; exhaustive bisection extrapolated from a sample:\n")
+    print("| model | to candidate | to certificate | in all | wall | elimination | exhaustive (se) | TPE |")
+    print("|---" * 8 + "|")
+    for one in found:
+        means = [f"{_mean(one.seconds(name)):.0f}" for name in ("search_s", "winner_s", "load_s", "wall_s")]
+        plain_s, error_s = one.plain_s
+        measured = [line["load_s"] for line in one.of("tpe")]
+        tpe = f"{fmean(measured):.0f} measured" if measured else f"{TPE_S:.0f}"
+        sample = f"{plain_s:.0f} ({error_s:.0f}, {len(one.of('sample'))} of {one.points})"
+        print("| " + " | ".join((one.name, *means, f"{one.elimination_s:.0f}", sample, tpe)) + " |")
+
+
+def print_thresholds(found: Sequence[Results]) -> None:
+    print()
+    for one in found:
+        load_s = _mean(one.seconds("load_s"))
+        verdict(
+            f"{one.name}: of the best, mean of {len(one.of_best)}", _mean(one.of_best), ">=", LEAST_MEAN_OF_BEST
+        )
+        verdict(f"{one.name}: of the best, worst", min(one.of_best, default=math.nan), ">=", LEAST_OF_BEST)
+        verdict(f"{one.name}: s of load, of exhaustive's", load_s / one.plain_s[0], "<=", MOST_OF_EXHAUSTIVE)
+        verdict(f"{one.name}: s of load, of TPE's", load_s / TPE_S, "<=", MOST_OF_TPE)
+        if one.eliminated["left"]:
+            print(f"- {one.name} is **not complete**: {one.eliminated['left']} configurations are left to try")
+    promised = [share for one in found for share in one.promised]
+    audits = [line["kept"] for one in found for line in one.of("audit")]
+    within = _mean([share <= MOST_PROMISED for share in promised])
+    verdict(f"promises within {MOST_PROMISED} x capacity, of {len(promised)}", within, ">=", LEAST_PROMISES_KEPT)
+    verdict(f"audits kept, of {len(audits)}", _mean(audits), ">=", LEAST_AUDITS_KEPT)
+
+
+def knobs_words(knobs: dict[str, int | str]) -> str:
+    """Batch x instances, delay, and threads where it says any."""
+    threads = f", {knobs['intra_op_threads']} threads" if knobs["intra_op_threads"] else ""
+    delay_ms = int(knobs["max_queue_delay_us"]) / 1000
+    return f"{knobs['max_batch_size']} x {knobs['instance_count']}, {delay_ms:g} ms{threads}"
+
+
+def _mean(values: Sequence[float]) -> float:
+    """NaN where there are none."""
+    return fmean(values) if values else math.nan

@@ -1,0 +1,256 @@
+"""Exhaustive search by elimination: whether it finds the best, goes on where it stopped, and adds up."""
+
+import itertools
+import math
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+
+import exhaustive_call
+import exhaustive_phases
+from elimination import Elimination, throughput_bound_per_s, too_little, tried
+from engines import plain_engine
+from exhaustive_report import Results, report
+from exhaustive_subjects import SLEEPS, Subject, sleeping_subject
+from plain_bisection import Reading, bisected
+from raw_lines import add_line, lines_of
+from simulated_bench import SimulatedBench
+from sleeping_model import Law
+from true_rates import true_rate
+
+from search.ledger import key_of
+from search.records import Slo
+from search.service_time import ServiceCurve
+from search.simulator import NO_NOISE
+from search.space import MachineLimits, SearchSpace
+
+
+def knobs(batch, instances=1):
+    return {
+        "engine": "onnxruntime-fp32",
+        "max_batch_size": batch,
+        "instance_count": instances,
+        "intra_op_threads": 0,
+        "max_queue_delay_us": 0,
+    }
+
+
+def reading(rate_per_s, capacity_per_s):
+    """Clear but for rates within 1 % of the capacity."""
+    kept = rate_per_s <= capacity_per_s
+    sure = abs(math.log(rate_per_s / capacity_per_s)) > 0.01
+    return Reading(rate_per_s=rate_per_s, kept=kept, sure=sure, share=0.0, requests=1000)
+
+
+@pytest.mark.parametrize("start", [7.0, 90.0, 100.0, 101.0, 5000.0])
+@pytest.mark.parametrize("step", [1.03, 2.0])
+def test_a_bisection_closes_in_on_the_capacity_from_anywhere(start, step):
+    found = bisected(lambda rate: reading(rate, 100.0), start, step=step, floor_per_s=5.0, resolution=0.01)
+    assert found.low_per_s <= 100.0 < found.high_per_s
+    assert math.log(found.high_per_s / found.low_per_s) <= 0.01
+
+
+def test_what_breaks_even_alone_has_no_capacity():
+    found = bisected(lambda rate: reading(rate, 1.0), 300.0, step=2.0, floor_per_s=5.0, resolution=0.01)
+    assert found.rate_per_s == 0.0
+
+
+CAPACITIES = dict(zip(itertools.count(1), [50, 200, 97, 210, 203, 8, 209, 100, 214, 30], strict=False))
+
+
+def eliminated(order, lines, most):
+    """The lines after `most` more configurations."""
+    state = Elimination([knobs(batch) for batch in order], lines)
+    for point in itertools.islice(state.left(), most):
+        verdict, tested, capacity = tried(
+            lambda rate, point=point: reading(rate, CAPACITIES[point["max_batch_size"]]),
+            best_per_s=state.best_per_s(1.0),
+            guess_per_s=100.0,
+            floor_per_s=5.0,
+        )
+        figures = {} if capacity is None else capacity.figures()
+        lines.append({"knobs": point, "verdict": verdict, "tested": tested, "pace_s": 1.0, **figures})
+    return state
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_is_found_in_any_order_and_over_several_calls(seed):
+    order = sorted(CAPACITIES, key=lambda batch: (batch * 7919 + seed * 104_729) % 11)
+    lines = []
+    for _ in range(3):
+        state = eliminated(order, lines, 4)
+    assert len(lines) == len(CAPACITIES) == len({key_of(line["knobs"]) for line in lines})
+    assert state.counts()["left"] == 0
+    assert state.finalists(1) == [knobs(9)]
+    broken = [line for line in lines if line["verdict"] == "broken"]
+    assert all(CAPACITIES[line["knobs"]["max_batch_size"]] < line["tested"] <= 0.97 * 216 for line in broken)
+
+
+def test_what_the_client_spoilt_is_tried_again_but_not_in_the_same_call():
+    spoilt = {"knobs": knobs(1), "verdict": "untrusted", "pace_s": 1.0}
+    state = Elimination([knobs(1), knobs(2)], [spoilt])
+    assert list(state.left()) == [knobs(1), knobs(2)]
+    state.skipped.add(key_of(knobs(1)))
+    assert list(state.left()) == [knobs(2)]
+    assert state.counts()["left"] == 2
+
+
+def test_rates_compare_at_the_pace_of_the_machine():
+    lines = [
+        {"knobs": knobs(1), "verdict": "measured", "rate_per_s": 100.0, "pace_s": 0.010},
+        {"knobs": knobs(2), "verdict": "measured", "rate_per_s": 60.0, "pace_s": 0.020},  # on a slow machine
+    ]
+    state = Elimination([knobs(1), knobs(2)], lines)
+    assert state.finalists(2) == [knobs(2), knobs(1)]
+    assert state.best_per_s(0.010) == pytest.approx(120.0)
+
+
+def curve(busy, *seconds):
+    sizes = tuple(float(2**index) for index in range(len(seconds)))
+    return ServiceCurve(
+        busy=busy, sizes=sizes, seconds=seconds, handover_s=0.0, fit_error=0.0, overhead_s=0.0, noise=NO_NOISE
+    )
+
+
+def test_a_throughput_is_the_most_of_any_size_and_of_any_number_of_instances():
+    curves = {1: curve(1, 0.010, 0.012, 0.030), 2: curve(2, 0.030, 0.040, 0.060)}
+    assert throughput_bound_per_s(curves, knobs(4, 1)) == pytest.approx(2 / 0.012)
+    assert throughput_bound_per_s(curves, knobs(4, 2)) == pytest.approx(2 / 0.012)
+    assert throughput_bound_per_s(curves, knobs(1, 1)) == pytest.approx(100.0)
+    assert throughput_bound_per_s(curves, knobs(1, 3)) == math.inf
+    assert too_little(100.0, 120.0)
+    assert not too_little(110.0, 120.0)
+    assert not too_little(1.0, None)
+
+
+def lines_of_one_model():
+    every = {"points": 3, "limit_ms": 40.0, "load_s": 10.0, "pace_s": 1.0}
+    best, second = knobs(8), knobs(4)
+    return [
+        {**every, "phase": "profile"},
+        {**every, "phase": "eliminate", "knobs": best, "verdict": "measured", "rate_per_s": 101.0},
+        {**every, "phase": "eliminate", "knobs": second, "verdict": "broken"},
+        {**every, "phase": "sample", "knobs": second, "load_s": 200.0},
+        {**every, "phase": "sample", "knobs": best, "load_s": 300.0},
+        {**every, "phase": "capacity", "knobs": best, "rate_per_s": 100.0},
+        {**every, "phase": "capacity", "knobs": second, "rate_per_s": 90.0},
+        *(
+            {
+                **every,
+                "phase": "search",
+                "seed": seed,
+                "knobs": chosen,
+                "promised_per_s": promised,
+                "search_s": 5.0,
+                "winner_s": 7.0,
+                "wall_s": 12.0,
+            }
+            for seed, chosen, promised in ((0, best, 95.0), (1, second, 93.0), (2, None, None), (3, knobs(1), 1.0))
+        ),
+        {**every, "phase": "audit", "seed": 0, "kept": True, "p99_ms": 30.0},
+        {**every, "phase": "audit", "seed": 1, "kept": False, "p99_ms": 50.0},
+    ]
+
+
+def test_the_report_counts_what_is_known():
+    found = Results("cnn", lines_of_one_model())
+    assert found.eliminated == {"broken": 1, "throughput": 0, "measured": 1, "failed": 0, "left": 1}
+    assert found.elimination_s == 30.0
+    assert found.plain_s == pytest.approx((750.0, 3 * 50.0))
+    assert found.of_best == [1.0, 0.9, 0.0]  # nothing was chosen once, and one choice is not bisected yet
+    assert found.promised == pytest.approx([0.95, 93 / 90])
+
+
+def test_the_report_marks_misses_and_what_is_left(tmp_path, capsys):
+    for line in lines_of_one_model():
+        add_line(tmp_path / "cnn.jsonl", line)
+    report([tmp_path / "cnn.jsonl"])
+    shown = capsys.readouterr().out
+    assert "| cnn | 40 | 1 | 0 | 1 | 0 | 1 | 8 x 1, 0 ms | 30 |" in shown
+    assert "| cnn | 1 | 4 x 1, 0 ms | 93.0 | 103.3 % | 90.0 % | **broken** at 50.0 ms | 10 | 12 |" in shown
+    assert "- **missed**: cnn: of the best, worst 0 (threshold >= 0.93)" in shown
+    assert "- kept: cnn: s of load, of exhaustive's 0.01333 (threshold <= 0.1)" in shown
+    assert "cnn is **not complete**: 1 configurations are left to try" in shown
+    assert "- **missed**: audits kept, of 2 0.5 (threshold >= 0.95)" in shown
+
+
+@pytest.mark.parametrize("name", SLEEPS)
+def test_the_spaces_hold_at_least_150_configurations(name, tmp_path):
+    assert sleeping_subject(name, tmp_path).space.size() >= 150
+
+
+# All phases on a simulated server, whose true capacities are known
+
+LAW = Law(4e-3, 1.6e-3, full_at=4, crowding=0.88)
+LIMIT_MS = 60.0
+
+
+def simulated_subject(folder):
+    file = folder / "model.onnx"
+    file.write_bytes(b"x")
+    space = SearchSpace(
+        engines=(plain_engine(files=(("model.onnx", file),)),),
+        max_batch_sizes=(1, 4, 16),
+        instance_counts=(1, 2),
+        intra_op_threads=(0,),
+        max_queue_delays_us=(0,),
+        limits=MachineLimits(cores=8, memory_bytes=2**36),
+    )
+
+    @contextmanager
+    def serving(run_dir):
+        yield SimulatedBench(**truth())
+
+    return Subject(
+        name="law", slo=Slo(limit_ms=LIMIT_MS), space=space, serving=serving, pace_s=lambda: 1.0, steady=True
+    )
+
+
+def truth():
+    return {
+        "service_s": lambda config, size: LAW.seconds(size, 1),
+        "contention": lambda config, busy: busy**LAW.crowding,
+        "limit_ms": LIMIT_MS,
+    }
+
+
+SETTINGS = {
+    "seeds": 1,
+    "budget_s": 60.0,
+    "samples": 1,
+    "edge_s": 5.0,
+    "capacity_s": 8.0,
+    "audit_s": 5.0,
+    "audits": 2,
+}
+
+
+def call_on(subject, folder, *, minutes=1000.0):
+    return exhaustive_call.Call(
+        subject=subject, out=folder, minutes=minutes, settings=exhaustive_call.Settings(**SETTINGS)
+    )
+
+
+def test_every_phase_adds_what_is_missing_and_nothing_twice(tmp_path):
+    subject = simulated_subject(tmp_path)
+    call = call_on(subject, tmp_path)
+    for phase in ("eliminate", "sample", "search", "capacity", "audit"):
+        exhaustive_phases.PHASES[phase](call_on(subject, tmp_path, minutes=0.0))
+        assert not call.lines(phase)
+        exhaustive_phases.PHASES[phase](call)
+    lines = lines_of(call.path)
+    for phase in ("eliminate", "sample", "search", "capacity", "audit"):
+        exhaustive_phases.PHASES[phase](call)
+    assert lines_of(call.path) == lines
+    assert [len(call.lines(phase)) for phase in ("eliminate", "sample", "search", "audit")] == [6, 1, 1, 2]
+
+    true = {key_of(point): true_rate(subject.space.config(point), **truth()) for point in subject.space.points()}
+    found = Results("law", lines)
+    assert found.eliminated["left"] == 0
+    assert max(true, key=true.__getitem__) == max(found.capacities, key=found.capacities.__getitem__)
+    for key, capacity in found.capacities.items():
+        assert capacity == pytest.approx(true[key], rel=0.06)
