@@ -1,8 +1,9 @@
 """The best of all configurations, each measured only until it is clear that it is not.
 
-A configuration that is clearly broken a little below the best rate so far cannot be the best. Those that are not
-are bisected. Nothing is left out: what is not measured at a rate takes so long for its executions, as measured,
-that it cannot reach that rate whatever the queue does.
+A configuration that is clearly broken a little below the best rate so far cannot be the best: by overload, or by
+late requests twice, for once may be the machine's doing. Those that are not are bisected. Nothing is left out:
+what is not measured at a rate takes so long for its executions, as measured, that it cannot reach that rate whatever
+the queue does.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from plain_bisection import Capacity, Read, bisected
+from plain_bisection import Capacity, Read, Reading, bisected
 from raw_lines import Line
 
 from search.ledger import Key, key_of
@@ -79,10 +80,17 @@ def tried(
         capacity = bisected(read, guess_per_s, step=FIRST_STEP, floor_per_s=floor_per_s, resolution=RESOLUTION)
         return "measured", guess_per_s, capacity
     first = read(BELOW_BEST * best_per_s)
-    if first.sure and not first.kept:
+    if clearly_broken(first) and not first.overloaded:
+        first = read(first.rate_per_s)
+    if clearly_broken(first):
         return "broken", first.rate_per_s, None
     capacity = bisected(read, best_per_s, step=STEP, floor_per_s=floor_per_s, resolution=RESOLUTION, known=[first])
     return "measured", first.rate_per_s, capacity
+
+
+def clearly_broken(reading: Reading) -> bool:
+    """Whether more arrivals would not change it."""
+    return reading.sure and not reading.kept
 
 
 def throughput_bound_per_s(curves: Mapping[int, ServiceCurve], knobs: Knobs) -> float:

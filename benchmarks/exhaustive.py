@@ -7,10 +7,10 @@
 Phases, in this order; `all` goes through the first five:
 
 - `eliminate`: every configuration of the space is put to the test 3 % below the best rate so far. One that is
-  clearly broken there (overloaded, or by the sequential test at 99 %) cannot be the best; the others are bisected,
-  with runs of `--edge-s` where it is close. Of the sleeps, one whose executions as measured, with all instances
-  busy, serve too little for that rate is eliminated by that throughput. The simulator's predictions give the order
-  in which configurations are tried, for speed; they decide nothing.
+  clearly broken there (overloaded, or twice by the sequential test at 99 %) cannot be the best; the others are
+  bisected, with runs of `--edge-s` where it is close. Of the sleeps, one whose executions as measured, with all
+  instances busy, serve too little for that rate is eliminated by that throughput. The simulator's predictions give
+  the order in which configurations are tried, for speed; they decide nothing.
 - `sample`: a plain bisection of some configurations drawn at random, to extrapolate what it would cost on all.
 - `search`: the search and certification of `optimize`, once for each seed, on a server of its own.
 - `capacity`: a long bisection of what was chosen and of the best three of the elimination, with equal arrivals.
@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import tempfile
 from pathlib import Path
 
@@ -82,8 +83,11 @@ def main() -> None:
             else model_subject(arguments.model, arguments.limit_ms, folder)
         )
         call = Call(subject=subject, out=arguments.out, minutes=arguments.minutes, settings=Settings(**given))
-        for phase in IN_ORDER if arguments.phase == "all" else (arguments.phase,):
-            PHASES[phase](call)
+        try:
+            for phase in IN_ORDER if arguments.phase == "all" else (arguments.phase,):
+                PHASES[phase](call)
+        except KeyboardInterrupt:
+            sys.exit("Stopped; the same command goes on with the step that was stopped.")
 
 
 if __name__ == "__main__":

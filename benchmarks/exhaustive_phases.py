@@ -12,6 +12,7 @@ from audit import WARMUP_S, audited_log
 from elimination import Elimination
 from exhaustive_call import Call, spending
 from exhaustive_elimination import eliminate
+from exhaustive_report import FINALISTS
 from plain_bisection import Run, Untrusted, bisected, noting, reader
 from raw_lines import Line
 
@@ -29,7 +30,6 @@ SAMPLE_SEED, CAPACITY_SEED, AUDIT_SEED, TPE_SEED = 2_000_003, 3_000_017, 4_000_0
 
 PLAIN_STEP, PLAIN_RESOLUTION = 2.0, 0.02
 CAPACITY_STEP, CAPACITY_RESOLUTION = 1.02, 0.01
-FINALISTS = 3
 TPE_TRIALS, TPE_PROBES, TPE_PROBE_S = 30, 7, 10.0
 
 SAMPLE_STEP_S, SEARCH_STEP_S, CAPACITY_STEP_S, AUDIT_STEP_S, TPE_STEP_S = 120.0, 240.0, 200.0, 75.0, 2300.0

@@ -13,6 +13,9 @@ from raw_lines import Line, lines_of, verdict
 
 from search.ledger import Key, key_of
 
+FINALISTS = 3
+"""How many of the best of the elimination are bisected at length."""
+
 LEAST_MEAN_OF_BEST, LEAST_OF_BEST = 0.97, 0.93
 MOST_PROMISED = 1.02  # of the audited capacity
 LEAST_PROMISES_KEPT, LEAST_AUDITS_KEPT = 0.95, 19 / 20
@@ -61,10 +64,19 @@ class Results:
         return {key_of(line["knobs"]): line["rate_per_s"] * line["pace_s"] for line in self.of("capacity")}
 
     @property
+    def best(self) -> float:
+        """The highest of them; NaN until nothing is left to try and the best of the elimination are among them."""
+        known, state = self.capacities, Elimination([], self.of("eliminate"))
+        finalists = [key_of(knobs) for knobs in state.finalists(FINALISTS)]
+        complete = self.eliminated["left"] == 0 and all(key in known for key in finalists)
+        return max(known.values()) if complete and known else math.nan
+
+    @property
     def of_best(self) -> list[float]:
         """For each seed the capacity of what was chosen, as a share of the best; 0 where nothing was chosen."""
-        known = self.capacities
-        best = max(known.values(), default=math.nan)
+        known, best = self.capacities, self.best
+        if math.isnan(best):
+            return []
         chosen = [line["knobs"] for line in self.of("search")]
         shares = [0.0 if knobs is None else known.get(key_of(knobs), math.nan) / best for knobs in chosen]
         return [share for share in shares if not math.isnan(share)]
@@ -117,8 +129,7 @@ def print_searches(found: Sequence[Results]) -> None:
     )
     print("|---" * 9 + "|")
     for one in found:
-        known = one.capacities
-        best = max(known.values(), default=math.nan)
+        known, best = one.capacities, one.best
         for line in one.of("search"):
             key = None if line["knobs"] is None else key_of(line["knobs"])
             capacity = math.nan if key is None else known.get(key, math.nan)

@@ -31,7 +31,7 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 
 SLEEPS = {
     "cnn": (Law(4e-3, 1.6e-3, full_at=4, crowding=0.88), 60.0),
-    "transformer": (Law(5e-3, 4.5e-3, full_at=2, crowding=0.93), 150.0),
+    "transformer": (Law(3e-3, 2.7e-3, full_at=2, crowding=0.93), 90.0),
     "tight": (Law(4e-3, 1.75e-3, full_at=5, crowding=0.85), 40.0),
 }
 """The law and the limit in ms, shaped like the kinds of tests/support/drawn_servers.py on a GPU, and so slow that

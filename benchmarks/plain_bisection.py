@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class Reading:
     rate_per_s: float
     kept: bool
     sure: bool
+    overloaded: bool
     share: float
     requests: int
 
@@ -56,11 +58,13 @@ Run = tuple[float, bool, float]
 
 
 def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int) -> Read:
-    """Runs of so many seconds after the warm-up, shorter where they are decided; all with the same arrivals.
+    """Runs of so many seconds after the warm-up, shorter where they are decided; all with the same arrivals,
+    but for a rate that is asked for again.
 
     What it returns raises Untrusted.
     """
     warmup_s = max(1.0, 3e-3 * slo.limit_ms)
+    asked: Counter[float] = Counter()
 
     def judged(log: RequestLog) -> Verdict:
         return certify(log, limit_ms=slo.limit_ms, quantile=slo.quantile, confidence=SURE)
@@ -68,8 +72,10 @@ def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int) -> Read:
     def read(rate_per_s: float) -> Reading:
         duration_s = warmup_s + max(seconds, LEAST_REQUESTS / rate_per_s)
         problems: tuple[str, ...] = ()
-        for attempt in range(ATTEMPTS):
-            probe = measure(rate_per_s, duration_s, seed + attempt, lambda log: judged(log).answer != "undecided")
+        for _ in range(ATTEMPTS):
+            fresh = seed + asked[rate_per_s]
+            asked[rate_per_s] += 1
+            probe = measure(rate_per_s, duration_s, fresh, lambda log: judged(log).answer != "undecided")
             problems = probe.problems
             if not problems:
                 return reading_of(judged(probe.log), rate_per_s, overloaded=probe.overloaded)
@@ -97,6 +103,7 @@ def reading_of(verdict: Verdict, rate_per_s: float, *, overloaded: bool) -> Read
         rate_per_s=rate_per_s,
         kept=not broken and (verdict.answer == "kept" or few),
         sure=broken or verdict.answer == "kept",
+        overloaded=overloaded or verdict.overloaded,
         share=verdict.share,
         requests=verdict.n,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,10 @@ def add_line(path: Path, line: Line) -> Line:
 
 
 def verdict(what: str, seen: float, sign: str, threshold: float) -> bool:
-    """Print `- kept: ...` or `- **missed**: ...`; `sign` is <= or >=. NaN, nothing seen, is a miss."""
+    """Print `- kept: ...` or `- **missed**: ...`; `sign` is <= or >=, NaN: it is not known yet."""
+    if math.isnan(seen):
+        print(f"- not known yet: {what} (threshold {sign} {threshold:g})")
+        return False
     kept = seen <= threshold if sign == "<=" else seen >= threshold
     print(f"- {'kept' if kept else '**missed**'}: {what} {seen:.4g} (threshold {sign} {threshold:g})")
     return kept

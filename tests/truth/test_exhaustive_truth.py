@@ -1,0 +1,93 @@
+"""Every phase of benchmarks/exhaustive.py on a simulated server, whose true capacities are known."""
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+import exhaustive_call
+import exhaustive_phases
+from engines import plain_engine
+from exhaustive_report import Results
+from exhaustive_subjects import Subject
+from raw_lines import lines_of
+from simulated_bench import SimulatedBench
+from sleeping_model import Law
+from true_rates import true_rate
+
+from search.ledger import key_of
+from search.records import Slo
+from search.space import MachineLimits, SearchSpace
+
+LAW = Law(4e-3, 1.6e-3, full_at=4, crowding=0.88)
+LIMIT_MS = 60.0
+
+
+def simulated_subject(folder):
+    file = folder / "model.onnx"
+    file.write_bytes(b"x")
+    space = SearchSpace(
+        engines=(plain_engine(files=(("model.onnx", file),)),),
+        max_batch_sizes=(1, 4, 16),
+        instance_counts=(1, 2),
+        intra_op_threads=(0,),
+        max_queue_delays_us=(0,),
+        limits=MachineLimits(cores=8, memory_bytes=2**36),
+    )
+
+    @contextmanager
+    def serving(run_dir):
+        yield SimulatedBench(**truth())
+
+    return Subject(
+        name="law", slo=Slo(limit_ms=LIMIT_MS), space=space, serving=serving, pace_s=lambda: 1.0, steady=True
+    )
+
+
+def truth():
+    return {
+        "service_s": lambda config, size: LAW.seconds(size, 1),
+        "contention": lambda config, busy: busy**LAW.crowding,
+        "limit_ms": LIMIT_MS,
+    }
+
+
+SETTINGS = {
+    "seeds": 1,
+    "budget_s": 60.0,
+    "samples": 1,
+    "edge_s": 5.0,
+    "capacity_s": 8.0,
+    "audit_s": 5.0,
+    "audits": 2,
+}
+
+
+def call_on(subject, folder, *, minutes=1000.0):
+    return exhaustive_call.Call(
+        subject=subject, out=folder, minutes=minutes, settings=exhaustive_call.Settings(**SETTINGS)
+    )
+
+
+def test_every_phase_adds_what_is_missing_and_nothing_twice(tmp_path):
+    subject = simulated_subject(tmp_path)
+    call = call_on(subject, tmp_path)
+    for phase in ("eliminate", "sample", "search", "capacity", "audit"):
+        exhaustive_phases.PHASES[phase](call_on(subject, tmp_path, minutes=0.0))
+        assert not call.lines(phase)
+        exhaustive_phases.PHASES[phase](call)
+    lines = lines_of(call.path)
+    for phase in ("eliminate", "sample", "search", "capacity", "audit"):
+        exhaustive_phases.PHASES[phase](call)
+    assert lines_of(call.path) == lines
+    assert [len(call.lines(phase)) for phase in ("eliminate", "sample", "search", "audit")] == [6, 1, 1, 2]
+
+    true = {key_of(point): true_rate(subject.space.config(point), **truth()) for point in subject.space.points()}
+    found = Results("law", lines)
+    assert found.eliminated["left"] == 0
+    assert max(true, key=true.__getitem__) == max(found.capacities, key=found.capacities.__getitem__)
+    for key, capacity in found.capacities.items():
+        assert capacity == pytest.approx(true[key], rel=0.06)
