@@ -2,8 +2,8 @@
 
 A configuration that is clearly broken a little below the best rate so far cannot be the best: by overload, or by
 late requests twice, for once may be the machine's doing. Those that are not are bisected. Nothing is left out:
-what is not measured at a rate takes so long for its executions, as measured, that it cannot reach that rate whatever
-the queue does.
+what is not measured at a rate takes so long for its executions, as measured, that it cannot reach that rate
+whatever the queue does.
 """
 
 from __future__ import annotations

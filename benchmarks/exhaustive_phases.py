@@ -6,6 +6,7 @@ import math
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from audit import WARMUP_S, audited_log
@@ -13,7 +14,7 @@ from elimination import Elimination
 from exhaustive_call import Call, spending
 from exhaustive_elimination import eliminate
 from exhaustive_report import FINALISTS
-from plain_bisection import Run, Untrusted, bisected, noting, reader
+from plain_bisection import LEAST_REQUESTS, Run, Untrusted, bisected, noting, reader
 from raw_lines import Line
 
 from search.bench import BenchFailed
@@ -28,22 +29,39 @@ from search.triton_bench import TritonBench
 SAMPLE_SEED, CAPACITY_SEED, AUDIT_SEED, TPE_SEED = 2_000_003, 3_000_017, 4_000_037, 5_000_011
 """Of arrivals that the search does not see."""
 
-PLAIN_STEP, PLAIN_RESOLUTION = 2.0, 0.02
-CAPACITY_STEP, CAPACITY_RESOLUTION = 1.02, 0.01
 TPE_TRIALS, TPE_PROBES, TPE_PROBE_S = 30, 7, 10.0
 
-SAMPLE_STEP_S, SEARCH_STEP_S, CAPACITY_STEP_S, AUDIT_STEP_S, TPE_STEP_S = 120.0, 240.0, 200.0, 75.0, 2300.0
+SEARCH_S, AROUND_AUDIT_S, TPE_S = 240.0, 15.0, 2300.0
 """Seconds that have to be left for a step to begin; for a search, as many as the longest so far took."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """How a phase bisects; see `plain_bisection`. `left_s` have to be left for one more configuration to begin."""
+
+    step: float
+    growth: float
+    resolution: float
+    seconds: float
+    least_requests: int
+    seed: int
+    left_s: float
+
+
 def sample(call: Call) -> None:
-    """Plain bisections, as if nothing were known: from lone requests upwards."""
+    """Plain bisections, as if nothing were known: from two requests in the time of the limit in doubled rates."""
     points = sorted(call.subject.space.points(), key=lambda knobs: str(key_of(knobs)))
     drawn = random.Random(0).sample(points, min(call.settings.samples, len(points)))
-    bisect_each(
-        call, "sample", drawn, lambda _: call.floor_per_s, step=PLAIN_STEP, resolution=PLAIN_RESOLUTION,
-        seconds=call.settings.edge_s, seed=SAMPLE_SEED, step_s=SAMPLE_STEP_S,
-    )  # fmt: skip
+    manner = Manner(
+        step=2.0,
+        growth=1.0,
+        resolution=0.02,
+        seconds=call.settings.edge_s,
+        least_requests=300,
+        seed=SAMPLE_SEED,
+        left_s=120.0,
+    )
+    bisect_each(call, "sample", drawn, lambda _: 2e3 / call.subject.slo.limit_ms, manner)
 
 
 def capacity(call: Call) -> None:
@@ -61,24 +79,20 @@ def capacity(call: Call) -> None:
     state = Elimination(list(call.subject.space.points()), eliminated)
     if state.counts()["left"] == 0:
         points += state.finalists(FINALISTS)
-    bisect_each(
-        call, "capacity", points, lambda knobs: guesses[key_of(knobs)], step=CAPACITY_STEP,
-        resolution=CAPACITY_RESOLUTION, seconds=call.settings.capacity_s, seed=CAPACITY_SEED,
-        step_s=CAPACITY_STEP_S,
-    )  # fmt: skip
+    manner = Manner(
+        step=1.02,
+        growth=2.0,
+        resolution=0.01,
+        seconds=call.settings.capacity_s,
+        least_requests=LEAST_REQUESTS,
+        seed=CAPACITY_SEED,
+        left_s=5 * call.settings.capacity_s,
+    )
+    bisect_each(call, "capacity", points, lambda knobs: guesses[key_of(knobs)], manner)
 
 
 def bisect_each(
-    call: Call,
-    phase: str,
-    points: list[Knobs],
-    start_per_s: Callable[[Knobs], float],
-    *,
-    step: float,
-    resolution: float,
-    seconds: float,
-    seed: int,
-    step_s: float,
+    call: Call, phase: str, points: list[Knobs], start_per_s: Callable[[Knobs], float], manner: Manner
 ) -> None:
     """A line for each distinct configuration that has none in this phase."""
     done = {key_of(line["knobs"]) for line in call.lines(phase)}
@@ -87,19 +101,27 @@ def bisect_each(
         return
     with call.serving() as bench:
         for knobs in left.values():
-            if not call.time_for(step_s):
+            if not call.time_for(manner.left_s):
                 return
             runs: list[Run] = []
             pace_s = call.subject.pace_s()
             try:
                 with spending(bench) as spent:
                     bench.load(call.subject.space.config(knobs))
+                    read = reader(
+                        bench.measure,
+                        call.subject.slo,
+                        seconds=manner.seconds,
+                        seed=manner.seed,
+                        least_requests=manner.least_requests,
+                    )
                     found = bisected(
-                        noting(reader(bench.measure, call.subject.slo, seconds=seconds, seed=seed), runs),
+                        noting(read, runs),
                         start_per_s(knobs),
-                        step=step,
+                        step=manner.step,
+                        growth=manner.growth,
                         floor_per_s=call.floor_per_s,
-                        resolution=resolution,
+                        resolution=manner.resolution,
                     )
             except (Untrusted, BenchFailed) as problem:
                 call.add(f"{phase} failed", spent, knobs=knobs, runs=runs, reason=str(problem))
@@ -113,7 +135,7 @@ def search(call: Call) -> None:
         before = call.lines("search")
         if any(line["seed"] == seed for line in before):
             continue
-        if not call.time_for(max([SEARCH_STEP_S, *(line["wall_s"] for line in before)])):
+        if not call.time_for(max([SEARCH_S, *(line["wall_s"] for line in before)])):
             return
         run_dir = call.out / f"{call.subject.name}-seed-{seed}"
         shutil.rmtree(run_dir, ignore_errors=True)  # of a call that was killed
@@ -159,7 +181,7 @@ def audit(call: Call) -> None:
     for seed, number, line in promises(call):
         if (seed, number) in done:
             continue
-        if not call.time_for(call.settings.audit_s + AUDIT_STEP_S - 60):
+        if not call.time_for(call.settings.audit_s + AROUND_AUDIT_S):
             return
         rate_per_s, seconds = line["promised_per_s"], call.settings.audit_s
         arrivals_seed = AUDIT_SEED + 1000 * number + seed
@@ -191,7 +213,7 @@ def tpe(call: Call) -> None:
     for seed in range(call.settings.seeds):
         if any(line["seed"] == seed for line in call.lines("tpe")):
             continue
-        if not call.time_for(TPE_STEP_S):
+        if not call.time_for(TPE_S):
             return
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
         with call.serving() as bench, spending(bench) as spent:

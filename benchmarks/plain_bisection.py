@@ -16,6 +16,8 @@ SURE = 0.99
 """With this confidence a run is decided before its end."""
 
 LEAST_REQUESTS = 1000
+"""Of a run at a low rate, unless it is decided earlier."""
+
 ATTEMPTS = 3
 
 
@@ -57,7 +59,7 @@ Run = tuple[float, bool, float]
 """A reading's rate, whether it was kept, and its share of late requests."""
 
 
-def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int) -> Read:
+def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int, least_requests: int = LEAST_REQUESTS) -> Read:
     """Runs of so many seconds after the warm-up, shorter where they are decided; all with the same arrivals,
     but for a rate that is asked for again.
 
@@ -70,7 +72,7 @@ def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int) -> Read:
         return certify(log, limit_ms=slo.limit_ms, quantile=slo.quantile, confidence=SURE)
 
     def read(rate_per_s: float) -> Reading:
-        duration_s = warmup_s + max(seconds, LEAST_REQUESTS / rate_per_s)
+        duration_s = warmup_s + max(seconds, least_requests / rate_per_s)
         problems: tuple[str, ...] = ()
         for _ in range(ATTEMPTS):
             fresh = seed + asked[rate_per_s]
@@ -116,12 +118,14 @@ def bisected(
     step: float,
     floor_per_s: float,
     resolution: float,
+    growth: float = 2.0,
     known: Sequence[Reading] = (),
 ) -> Capacity:
-    """Up or down from `start_per_s` in growing steps until kept and broken rates are known, then in between.
+    """Up or down from `start_per_s` in steps until kept and broken rates are known, then in between.
 
-    Ends when they are `resolution` apart in ln(rate), or when a rate of at most `floor_per_s` is broken. `known`
-    are readings of the same configuration that were made before.
+    A step is `step` times the rate, then its `growth`-th power, and so on. Ends when the two are `resolution`
+    apart in ln(rate), or when a rate of at most `floor_per_s` is broken. `known` are readings of the same
+    configuration that were made before.
     """
     low = max((one.rate_per_s for one in known if one.kept), default=None)
     high = min((one.rate_per_s for one in known if not one.kept), default=None)
@@ -142,5 +146,5 @@ def bisected(
         else:
             high = rate
         if rate != start_per_s:
-            stride *= 2
+            stride *= growth
     return Capacity(low_per_s=low, high_per_s=high)
