@@ -86,6 +86,11 @@ class Server:
         remove_model(self.repository, model_name)
 
     @property
+    def is_our_process(self) -> bool:
+        """Whether it and its models descend from this process: not in a container, nor elsewhere."""
+        return self._options.kind in ("embedded", "local")
+
+    @property
     def start_s(self) -> float | None:
         """How long its latest start took until it answered; None where it is not ours to start."""
         return self._host.start_s

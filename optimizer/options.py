@@ -217,7 +217,12 @@ Resume = Annotated[
 ]
 TimeBudget = Annotated[
     str,
-    typer.Option(help="Wall time for the whole run.", rich_help_panel=RUN, metavar="DURATION"),
+    typer.Option(
+        help="Wall time for the whole run. Where others took the processors, it is extended by what was lost, "
+        "once, and by half at most.",
+        rich_help_panel=RUN,
+        metavar="DURATION",
+    ),
 ]
 MaxSendLag = Annotated[
     str | None,

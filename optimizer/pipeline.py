@@ -30,6 +30,7 @@ from search.certification import certify_best
 from search.convert import trial_to_record
 from search.frontier import frontier_of
 from search.ledger import open_ledger
+from search.neighbours import record_of
 from search.objective import PowerUnknown
 from search.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.records import (
@@ -250,6 +251,7 @@ def _recommendation(
             replica_start_s=bench.replica_start_s(winner.config), memory_bytes=bench.memory_bytes(winner.config)
         ),
         frontier=frontier_of(measured) if config.pareto else (),
+        neighbours=record_of(spent.neighbours),
         seed=config.seed,
         repository=REPOSITORY,
         accuracy=prepared.accuracy,

@@ -12,9 +12,11 @@ from rich.text import Text
 
 from loadgen.live_display import LiveDisplay
 from search import events
+from search.neighbours import mark_of
 from search.words import quantile_name
 
 if TYPE_CHECKING:
+    from search.neighbours import NeighboursRecord
     from search.trial import Trial
 
 PHASES = {
@@ -61,6 +63,9 @@ class Progress(LiveDisplay):
                 self._say(trial_line(event.trial, is_best=event.best is event.trial))
             case events.Certified():
                 self._say(certified_line(event))
+            case events.BudgetExtended():
+                self._budget_s = event.total_s
+                self._say(extended_line(event))
 
     def _say(self, markup: str) -> None:
         self._console.print(f"[dim]{self._clock()}[/dim] {markup}", highlight=False, soft_wrap=True)
@@ -108,7 +113,20 @@ def trial_line(trial: Trial, *, is_best: bool) -> str:
         text = f"[green]{text}  best so far[/green]"
     elif trial.state != "complete":
         text += f" [dim]({escape(trial.reason.splitlines()[0])})[/dim]"
-    return text
+    return text + _marked(trial.neighbours)
+
+
+def _marked(neighbours: NeighboursRecord | None) -> str:
+    mark = mark_of(neighbours)
+    return "" if mark is None else f" [yellow]({mark})[/yellow]"
+
+
+def extended_line(event: events.BudgetExtended) -> str:
+    """What became of the time budget, in one line of rich markup."""
+    return (
+        f"[yellow]note:[/yellow] Others took the processors meanwhile: the time budget is extended by "
+        f"{event.by_s:.0f} s to {event.total_s:.0f} s, and not again."
+    )
 
 
 def certified_line(event: events.Certified) -> str:
@@ -120,5 +138,5 @@ def certified_line(event: events.Certified) -> str:
         f"[green]certified[/green] {event.certificate.rate_per_s:,.0f}/s for trial {event.trial.number}: "
         f"{quantile_name(event.certificate.quantile)} {event.certificate.p99_ms:.1f} ms "
         f"({event.certificate.p99_low_ms:.1f} to {event.certificate.p99_high_ms:.1f}), "
-        f"{event.certificate.requests:,} requests"
+        f"{event.certificate.requests:,} requests{_marked(event.certificate.neighbours)}"
     )

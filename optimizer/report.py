@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from search.neighbours import mark_of
 from search.words import memory_text, quantile_name, record_text
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
     parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
     parts += [Text.from_markup(line) for line in _accuracy(found)]
     parts.append(Text.from_markup(_spent(found)))
+    beside = disturbed_by_others(found)
+    if beside is not None:
+        parts.append(Text.from_markup(f"[bold]Note[/bold]   [yellow]{escape(beside)}[/yellow]"))
     repository = directory / found.repository
     parts.append(Text.from_markup(f"[bold]Serve[/bold]  {escape(str(repository))}", overflow="fold"))
     parts.append(
@@ -295,6 +299,21 @@ def against_default(found: RecommendationRecord) -> str | None:
         return None
     instead = "" if other is None else f" instead of {other:.3g} kWh of {default}"
     return f"{mine:.3g} kWh per million inferences, of the GPUs alone{instead}"
+
+
+def disturbed_by_others(found: RecommendationRecord) -> str | None:
+    """What others took of the processors, and what follows; None where it is not worth a word."""
+    for trial, what in (
+        (found.winner, "while this rate was certified: the promise may be lower than this machine can keep"),
+        (found.baseline, "while Triton's default was certified: the gain may be smaller than it looks"),
+    ):
+        mark = None if trial is None or trial.certificate is None else mark_of(trial.certificate.neighbours)
+        if mark is not None:
+            return f"{mark[0].upper()}{mark[1:]} {what}."
+    mark = mark_of(found.neighbours)
+    if mark is None:
+        return None
+    return f"{mark[0].upper()}{mark[1:]} in all: on a quiet machine another configuration may be better."
 
 
 def promise_text(slo: Slo) -> str:

@@ -11,6 +11,7 @@ from search.at_rate import tried_at_rate
 from search.crew import Nobody
 from search.demand import Demand
 from search.evaluate import evaluate
+from search.neighbours import made_up_for, record_of
 from search.space import knobs_of
 from search.tasks import TaskRecord
 from search.words import knobs_text, memory_text
@@ -57,11 +58,19 @@ class Attempts:
     crew: Crew = field(default_factory=Nobody)
 
     def may_go_on(self) -> bool:
-        """Whether there is time for one more trial, and nobody wants to stop."""
+        """Whether there is time for one more trial, and nobody wants to stop.
+
+        Where it runs out and neighbours took some of it, the budget is extended by that, once.
+        """
         if self.stop():
             return False
         if not self.ledger.trials:
             return True  # the baseline is always tried
+        if self._has_time():
+            return True
+        return made_up_for(self.bench, self.budget, self.on_event) and self._has_time()
+
+    def _has_time(self) -> bool:
         return self.budget.trial_s() >= self._shortest_trial_s()
 
     def promising(self, knobs: Knobs) -> bool:
@@ -109,7 +118,7 @@ class Attempts:
         why = self.ledger.as_of_now(why, asked.params)
         self.on_event(events.TrialStarted(number=number, knobs=knobs_text(config)))
         try:
-            trial = measured(config, number)
+            trial = self.watched(lambda: measured(config, number))
         except BaseException:
             self.ledger.abandon(asked)
             raise
@@ -118,6 +127,13 @@ class Attempts:
             return None
         trial = self.within_memory(replace(trial, why=why, pace=self.ledger.pace))
         return self._announced(self.ledger.record(asked, trial))
+
+    def watched(self, measured: Callable[[], Trial | None]) -> Trial | None:
+        """The trial with what others took of the processors while it was measured."""
+        before = self.bench.spent.neighbours
+        trial = measured()
+        seen = record_of(self.bench.spent.neighbours - before)
+        return None if trial is None else replace(trial, neighbours=seen)
 
     def gathered(self) -> list[Trial]:
         """What the crew has finished since, recorded. Raises SearchImpossible when nothing works."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from loadgen.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from loadgen.capacity import Probe, Watch
@@ -25,10 +27,11 @@ class BenchFailed(Exception):
 
 @dataclass(slots=True)
 class Spent:
-    """Seconds of wall time so far, by what they were spent on."""
+    """Seconds of wall time so far, by what they were spent on, and what others took of the processors."""
 
     loading_s: float = 0.0  # starting servers, loading models
     load_s: float = 0.0  # sending load and waiting for its answers
+    neighbours: Neighbours = field(default_factory=Neighbours)  # while load ran
 
     def since(self, before: Spent) -> Spent:
         """What was spent between a copy and now."""

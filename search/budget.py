@@ -13,7 +13,12 @@ TRIAL_SHARE = 0.25
 TRIAL_AT_MOST_S = 45.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+MADE_UP_AT_MOST = 0.5
+MADE_UP_AT_LEAST = 0.05
+"""Of the budget, how far it is extended, and from how much lost time on: it is done once, so not for a moment."""
+
+
+@dataclass(slots=True, kw_only=True)
 class Budget:
     """Wall time from now on. What certification needs is kept back from the search.
 
@@ -22,6 +27,15 @@ class Budget:
 
     total_s: float
     started: float = field(default_factory=time.monotonic)
+    made_up_s: float = field(default=0.0, init=False)
+
+    def make_up(self, lost_s: float) -> float:
+        """Extend it by what was lost, once and by half at most; returns the seconds, 0.0 where it was not."""
+        if self.made_up_s or lost_s < MADE_UP_AT_LEAST * self.total_s:
+            return 0.0
+        self.made_up_s = min(lost_s, MADE_UP_AT_MOST * self.total_s)
+        self.total_s += self.made_up_s
+        return self.made_up_s
 
     def elapsed_s(self) -> float:
         """Seconds since the run started."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from loadgen.confirm import OF_WHAT_IT_SERVED
 from search import events
 from search.bench import BenchFailed
-from search.certifier import Certifier, confidence_of_a_run, estimate_of
+from search.certifier import LEAST_S, Certifier, confidence_of_a_run, estimate_of
 from search.confirmable import LAST_RESORT_SHARE, first_share
 from search.demand import Demand
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from search.records import Slo
     from search.trial import Trial
 
-LEAST_S = 6.0
 WHEN_STOPPED_S = 30.0
 SHARE_WHEN_STOPPED = 0.8
 """What certification may still take after the user has asked to finish, and the share of the estimate it tries:
@@ -69,7 +68,7 @@ def certify_best(
     confirmation is made, in half a minute at most.
     """
     hurried = stop()
-    deadline_s = budget.elapsed_s() + WHEN_STOPPED_S if hurried else budget.total_s
+    deadline_s = budget.elapsed_s() + WHEN_STOPPED_S if hurried else None
     certifier = Certifier(
         bench=bench,
         slo=slo,
@@ -118,7 +117,10 @@ def _winner(
             certifier, candidates[0], from_share=SHARE_WHEN_STOPPED, budget_s=certifier.left_s()
         )
     else:
-        winner = _first_confirmed(certifier, candidates) or _last_resort(certifier, candidates)
+        winner = _first_confirmed(certifier, candidates)
+        if winner is None:
+            certifier.make_up()
+            winner = _last_resort(certifier, candidates)
     if winner is None:
         return None
     if stop():
@@ -131,7 +133,7 @@ def _winner(
 
 
 def _confirmed_baseline(certifier: Certifier, baseline: Trial, most_s: float) -> Trial:
-    budget_s = min(most_s, certifier.left_s())
+    budget_s = min(most_s, certifier.share_of_time(1.0))
     share = first_share(baseline, certifier.slo, budget_s)
     return _loaded_and_confirmed(certifier, baseline, from_share=share, budget_s=budget_s) or baseline
 
@@ -197,7 +199,7 @@ def _loaded_and_confirmed(
 def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
     """The winner after a second confirmation on a restarted server; with a caveat where none was passed."""
     assert winner.certificate is not None
-    budget_s = SHARE_FOR_SECOND_RUN * certifier.left_s()
+    budget_s = certifier.share_of_time(SHARE_FOR_SECOND_RUN)
     if budget_s < LEAST_S:
         return _with_caveat(winner, "there was no time to confirm it again on a restarted server")
     try:

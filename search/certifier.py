@@ -11,6 +11,7 @@ from loadgen.confirm import FIRST_SHARE, confirm
 from search import events
 from search.confirmable import least_s
 from search.confirmations import keep_attempt
+from search.neighbours import made_up_for, record_of, seen_in_both
 from search.records import CertificateRecord, LimitCertificateRecord
 from search.words import memory_text
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from search.bench import Bench, BenchFailed
     from search.budget import Budget
     from search.demand import Demand
+    from search.neighbours import NeighboursRecord
     from search.objective import Objective
     from search.records import Slo
     from search.trial import Trial
@@ -31,6 +33,9 @@ log = logging.getLogger("tritune.certification")
 
 DIGITS = 6
 """Of a confidence in a certificate."""
+
+LEAST_S = 6.0
+"""Of load: a confirmation that may take less decides nothing."""
 
 NO_LOWER = 0.999
 """Of the rate that was given, the floor where no other rate is an answer."""
@@ -51,8 +56,8 @@ def confidence_of_a_run(confidence: float) -> float:
 
 @dataclass(slots=True, kw_only=True)
 class Certifier:
-    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds, each with
-    `confidence`.
+    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds (None: its end), each
+    with `confidence`.
     """
 
     bench: Bench
@@ -62,7 +67,7 @@ class Certifier:
     seed: int
     directory: Path
     demand: Demand
-    deadline_s: float
+    deadline_s: float | None
     confidence: float
     on_event: events.OnEvent
     served_per_s: dict[int, float] = field(default_factory=dict)
@@ -72,7 +77,19 @@ class Certifier:
 
     def left_s(self) -> float:
         """Seconds that may still be spent; never negative."""
-        return max(0.0, self.deadline_s - self.budget.elapsed_s())
+        deadline_s = self.budget.total_s if self.deadline_s is None else self.deadline_s
+        return max(0.0, deadline_s - self.budget.elapsed_s())
+
+    def make_up(self) -> None:
+        """Extend the budget by what neighbours took of it, where that was not done before."""
+        if self.deadline_s is None:
+            made_up_for(self.bench, self.budget, self.on_event)
+
+    def share_of_time(self, share: float) -> float:
+        """So much of the seconds that are left; where that is too little for anything, after making up."""
+        if share * self.left_s() < LEAST_S:
+            self.make_up()
+        return share * self.left_s()
 
     def rate_to_try(self, trial: Trial, share: float) -> float:
         """So much of the estimate, where no rate was given."""
@@ -87,6 +104,7 @@ class Certifier:
     ) -> Trial | None:
         """The trial with a certificate at `rate_per_s` or below; None where nothing down to the floor was kept."""
         self._confirmations += 1
+        before = self.bench.spent.neighbours
         if self.objective.rate_per_s is not None:
             floor_per_s = NO_LOWER * self.objective.rate_per_s
 
@@ -120,7 +138,8 @@ class Certifier:
                 last = confirmation.attempts[-1]
                 self.on_event(events.Note(text=f"{last.rate_per_s:,.0f}/s: {last.reason}."))
             return None
-        certified = self._with_certificate(trial, confirmation.kept)
+        seen = record_of(self.bench.spent.neighbours - before)
+        certified = self._with_certificate(trial, confirmation.kept, seen)
         self.on_event(
             events.Certified(
                 trial=trial, rate_per_s=confirmation.kept.rate_per_s, certificate=certified.certificate
@@ -132,8 +151,8 @@ class Certifier:
         patient = self.demand.to_the_end(watch, rate_per_s, duration_s)
         return self.bench.measure(rate_per_s, duration_s, seed, patient)
 
-    def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
-        certificate = self._certificate(attempt)
+    def _with_certificate(self, trial: Trial, attempt: Attempt, neighbours: NeighboursRecord | None) -> Trial:
+        certificate = self._certificate(attempt, neighbours)
         if trial.certificate is not None:
             certificate = both(trial.certificate, certificate)
         return replace(
@@ -143,7 +162,7 @@ class Certifier:
             memory_bytes=self.bench.memory_bytes(trial.config),
         )
 
-    def _certificate(self, attempt: Attempt) -> CertificateRecord:
+    def _certificate(self, attempt: Attempt, neighbours: NeighboursRecord | None) -> CertificateRecord:
         verdict = attempt.verdict
         return CertificateRecord(
             rate_per_s=attempt.rate_per_s,
@@ -158,6 +177,7 @@ class Certifier:
             runs=1,
             caveat=self.demand.caveat(attempt.load_s * attempt.rate_per_s),
             also=tuple(_limit_certificate(other) for other in attempt.others),
+            neighbours=neighbours,
         )
 
     def fits(self, trial: Trial) -> bool:
@@ -195,6 +215,7 @@ def both(first: CertificateRecord, second: CertificateRecord) -> CertificateReco
         runs=first.runs + second.runs,
         caveat=second.caveat,
         also=tuple(_both_limits(*each) for each in zip(first.also, second.also, strict=True)),
+        neighbours=seen_in_both(first.neighbours, second.neighbours),
     )
 
 

@@ -69,7 +69,15 @@ class Certified:
     broken: bool = False
 
 
-Event = PhaseStarted | Note | TrialStarted | Probed | TrialEnded | Certified
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetExtended:
+    """The time budget became longer by `by_s`, to `total_s`: others had taken the processors."""
+
+    by_s: float
+    total_s: float
+
+
+Event = PhaseStarted | Note | TrialStarted | Probed | TrialEnded | Certified | BudgetExtended
 OnEvent = Callable[[Event], None]
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from loadgen.user_errors import BadInput
 from search.confirmations import ConfirmationRecord, read_confirmations
+from search.neighbours import mark_of
 from search.record import Record
 from search.records import TrialRecord
 from search.run_files import RECOMMENDATION_FILE, read_recommendation, read_trials
@@ -152,6 +153,9 @@ def _seen(trial: TrialRecord) -> list[str]:
             f"Replayed with the run's own arrivals, executions took {trial.replay.slowdown:.3f} times as long as "
             "profiled."
         )
+    mark = mark_of(trial.neighbours)
+    if mark is not None:
+        lines.append(f"Meanwhile {mark}.")
     if trial.lone_latency_ms is not None:
         lines.append(f"A request that meets an idle server takes {trial.lone_latency_ms:.3g} ms (median).")
     return lines

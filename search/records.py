@@ -9,6 +9,7 @@ from pydantic import Field
 from loadgen.order import LatencyLimit
 from search.accuracy_record import AccuracyRecord
 from search.demand import DemandRecord
+from search.neighbours import NeighboursRecord
 from search.prices import Term
 from search.record import Record
 from search.why import WhyRecord
@@ -117,6 +118,7 @@ class CertificateRecord(Record):
     runs: int
     caveat: str | None = Field(default=None, description="What keeps the promise from being a firm one.")
     also: tuple[LimitCertificateRecord, ...] = Field(default=(), description="The limits after the first.")
+    neighbours: NeighboursRecord | None = Field(default=None, description="During all attempts to confirm it.")
 
 
 class LoadRunRecord(Record):
@@ -170,6 +172,9 @@ class TrialRecord(Record):
     pace: int = Field(default=0, ge=0, description="How often the machine had changed its speed before.")
     hardware: str | None = Field(default=None, description="What it was measured on.")
     worker: str | None = Field(default=None, description="Who measured it; null: the run itself.")
+    neighbours: NeighboursRecord | None = Field(
+        default=None, description="null: it could not be seen, or was not."
+    )
 
 
 class LimitRecord(Record):
@@ -310,6 +315,7 @@ class RecommendationRecord(Record):
     machine: MachineRecord
     served: ServedRecord | None = None
     frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto; rates rise.")
+    neighbours: NeighboursRecord | None = Field(default=None, description="During all load of the run.")
     seed: int
     repository: str = Field(description="The Triton model repository, relative to this file.")
     accuracy: tuple[AccuracyRecord, ...] = Field(

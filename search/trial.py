@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from model_repo.spec import ServingConfig
     from search.bench import Spent
+    from search.neighbours import NeighboursRecord
     from search.records import CertificateRecord, LoadRunRecord, MeasurementRecord, ReplayRecord
     from search.why import WhyRecord
 
@@ -27,7 +28,8 @@ class Trial:
     that meet an idle server (median), None where it was not measured. `memory_bytes` is the most that the server
     and its models took, None where that cannot be seen. `pace` is how often the machine had changed its speed
     before: trials of different paces do not compare. `hardware` is what it was measured on, None where that was
-    not noted, and `worker` the process that did it, None for the run's own.
+    not noted, and `worker` the process that did it, None for the run's own. `neighbours` is what others took of
+    the processors meanwhile, None where that could not be seen.
     """
 
     number: int
@@ -50,6 +52,7 @@ class Trial:
     pace: int = 0
     hardware: str | None = None
     worker: str | None = None
+    neighbours: NeighboursRecord | None = None
 
     def over_memory(self, most_bytes: int | None) -> bool:
         """Whether the server is known to have taken more."""

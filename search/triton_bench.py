@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.capacity import Probe
 from loadgen.errors import LoadError
+from loadgen.neighbours import NeighbourSampler, counters_of_family
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
 from model_repo.errors import ServerError
 from search.bench import BenchFailed, Spent
@@ -121,14 +122,17 @@ class TritonBench:
             metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
         )
         started = time.monotonic()
+        watching = NeighbourSampler(counters_of_family() if self._server.is_our_process else None)
         with self._translated():
             try:
-                run = self._generator.run(target, plan, payload=self._payload, limit_ms=limit_ms, watch=watch)
+                with watching:
+                    run = self._generator.run(target, plan, payload=self._payload, limit_ms=limit_ms, watch=watch)
             except LoadError:
                 self._server.check()  # a dead server explains more than what the client saw of it
                 raise
             finally:
                 self.spent.load_s += time.monotonic() - started
+                self.spent.neighbours += watching.seen
             if run.log.failed.any():
                 self._server.check()
         return run

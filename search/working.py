@@ -208,9 +208,10 @@ class Worker:
                 sd=predicted.sd,
                 simulated_per_s=predicted.simulated_per_s,
             )
-            trial = predicted_trial(attempts, forecast.server(config), config, claimed.number, prediction)
+            server = forecast.server(config)
+            trial = attempts.watched(lambda: predicted_trial(attempts, server, config, claimed.number, prediction))
         else:
-            trial = attempts.evaluated(config, claimed.number)
+            trial = attempts.watched(lambda: attempts.evaluated(config, claimed.number))
         return None if trial is None else attempts.within_memory(replace(trial, why=task.why))
 
     def _attempts(self, config: ServingConfig, task: TaskRecord) -> Attempts:

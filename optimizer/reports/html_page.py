@@ -28,6 +28,7 @@ def html_page(evidence: Evidence) -> str:
         headline=words.headline(evidence),
         saving=words.saving(evidence),
         caveat=words.caveat(evidence),
+        disturbed=words.disturbed(evidence),
         replicas_needed=words.replicas_needed(evidence),
         promise=promise_text(evidence.slo),
         plots=plots(evidence),

@@ -23,7 +23,7 @@ def markdown(evidence: Evidence) -> str:
 def _lines(evidence: Evidence) -> Iterator[str]:
     yield f"## {_plain(evidence.model_name)}: {words.headline(evidence)}"
     yield f"\n**{_plain(words.saving(evidence))}**"
-    for more in (words.replicas_needed(evidence), words.caveat(evidence)):
+    for more in (words.replicas_needed(evidence), words.caveat(evidence), words.disturbed(evidence)):
         if more:
             yield f"\n{more}"
     if evidence.found is not None:

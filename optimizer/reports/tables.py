@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from optimizer.reports import words
 from optimizer.reports.plots import LEAST_REPLICAS, stage_means
 from optimizer.reports.words import KNOBS, UNKNOWN
+from search.neighbours import mark_of
 from search.words import memory_text, record_text
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ def comparison(evidence: Evidence) -> Table | None:
         rows.append(("server's memory", [_memory(trial) for trial in shown]))
     if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
         rows.append(("GPUs meanwhile", [_gpu(trial) for trial in shown]))
+    marks = [None if trial.certificate is None else mark_of(trial.certificate.neighbours) for trial in shown]
+    if any(marks):
+        rows.append(("meanwhile", [mark or "nothing else took much of the processors" for mark in marks]))
     rows.append(("cost per million", [words.money(usd) for usd in costs[: len(shown)]]))
     if any(energy is not None for energy in energies):
         texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies[: len(shown)]]
@@ -163,7 +167,7 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
         number(None if measured is None else measured.latency_p99_ms, words.ms),
         number(seconds, lambda value: f"{value:.1f}"),
         number(trial.probes, lambda value: f"{value:.0f}"),
-        Cell(text=trial.reason, style="reason"),
+        Cell(text=words.reason(trial), style="reason"),
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from optimizer.report import against_default, dollars, promise_text
+from optimizer.report import against_default, disturbed_by_others, dollars, promise_text
+from search.neighbours import mark_of
 from search.words import quantile_name, record_text
 
 if TYPE_CHECKING:
@@ -96,6 +97,17 @@ def caveat(evidence: Evidence) -> str | None:
     if certificate is None or certificate.caveat is None:
         return None
     return f"Not a firm promise yet: {certificate.caveat}."
+
+
+def disturbed(evidence: Evidence) -> str | None:
+    """What others took of the processors, and what follows; None where they took too little to matter."""
+    return None if evidence.found is None else disturbed_by_others(evidence.found)
+
+
+def reason(trial: TrialRecord) -> str:
+    """Why the trial ended as it did, and who disturbed it."""
+    mark = mark_of(trial.neighbours)
+    return trial.reason if mark is None else f"{trial.reason} ({mark})"
 
 
 def replicas_needed(evidence: Evidence) -> str | None:

@@ -25,7 +25,7 @@ BUDGET_S = 600.0
 """What `optimize` takes where nothing else is asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BudgetOfLoad(Budget):
     """Elapsed is what the simulated bench has spent, not what the simulation takes."""
 

@@ -12,6 +12,7 @@ from loadgen.arrivals import schedule
 from loadgen.backlog import BacklogRule
 from loadgen.capacity import Probe
 from loadgen.measurement import RequestLog
+from loadgen.neighbours import Neighbours
 from loadgen.outcomes import UNFINISHED
 from loadgen.plan import LoadPlan
 from loadgen.server_stats import BatchTimings
@@ -61,7 +62,8 @@ class SimulatedBench:
 
     `noise` are factors by which executions differ.
     `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what the
-    server takes with it, `power_w` to the power of a GPU under any load."""
+    server takes with it, `power_w` to the power of a GPU under any load. `taken_cores` are what neighbours take
+    during a load run that begins after so many seconds of load."""
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
     contention: Callable[[ServingConfig, int], float] = alone
@@ -69,6 +71,7 @@ class SimulatedBench:
     faults: Callable[[ServingConfig], str | None] = lambda config: None
     memory: Callable[[ServingConfig], int | None] = lambda config: None
     power_w: Callable[[ServingConfig], float] | None = None
+    taken_cores: Callable[[float], float] = lambda load_s: 0.0
     limit_ms: float = 50.0
     demand: Demand = field(default_factory=Demand)
     spent: Spent = field(default_factory=Spent)
@@ -106,7 +109,7 @@ class SimulatedBench:
                     until, overloaded = now, False
                     break
         log = log.rows(0, max(1, int(np.searchsorted(log.scheduled_ns, until * 1e9))))
-        self.spent.load_s += float(min(until, duration_s))
+        self._spend(float(min(until, duration_s)))
         self._last = measurement_of(log, rate_per_s)
         if self.power_w is not None:
             gpu = GpuRecord(
@@ -133,7 +136,7 @@ class SimulatedBench:
         sent, done, executions = closed_loop(
             concurrency, duration_s, service_s=self._table_s(config), noise=noise, pauses_s=pauses_s
         )
-        self.spent.load_s += float(done.max())
+        self._spend(float(done.max()))
         sizes, taken_s = (np.array(column) for column in zip(*executions, strict=True))
         batches = tuple(
             BatchTimings(
@@ -146,6 +149,13 @@ class SimulatedBench:
             for size in np.unique(sizes)
         )
         return ClosedLoop(concurrency=concurrency, log=log_of(sent, done), batches=batches)
+
+    def _spend(self, load_s: float) -> None:
+        cores = self.taken_cores(self.spent.load_s)
+        self.spent.load_s += load_s
+        self.spent.neighbours += Neighbours(
+            watched_s=load_s, disturbed_s=load_s if cores else 0.0, others_cpu_s=cores * load_s
+        )
 
     def memory_bytes(self, config: ServingConfig) -> int | None:
         return self.memory(config)

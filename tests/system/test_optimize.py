@@ -266,6 +266,26 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Pat
     assert run.left_behind() == []
 
 
+def test_a_neighbour_is_seen_and_said(start, model: Path, run_dir: Path) -> None:
+    """How much it takes and for how long is the machine's affair; that it was there has to be in every file."""
+    burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        run = start("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "30s")
+        code, out, err = run.end()
+    finally:
+        burner.kill()
+        burner.wait()
+    assert code == 0, err
+    found = RecommendationRecord.model_validate_json((run_dir / "recommendation.json").read_text())
+    assert found.neighbours.marked
+    assert found.neighbours.others_cpu_s > 0.2 * found.neighbours.disturbed_s
+    assert found.seconds.total < 1.5 * 30 + 30  # however slow its ends are
+    records = [TrialRecord.model_validate(trial) for trial in trials_in(run_dir)]
+    assert any(record.neighbours is not None and record.neighbours.marked for record in records)
+    for text in (out, err, (run_dir / "report.html").read_text()):
+        assert "processes took" in " ".join(text.split())
+
+
 def test_two_runs_never_share_a_directory(start, model: Path, run_dir: Path) -> None:
     first = start("--model", str(model), *EASY, "--output", str(run_dir))
     first.wait_for((run_dir / RUN_FILE).exists)

@@ -132,6 +132,41 @@ def test_what_hangs_or_answers_wrongly_costs_its_trials_not_the_run(
     assert len(read_trials(tmp_path)) == len(ledger.trials)
 
 
+def beside_a_neighbour(slower: float, *, until_load_s: float = 1e9) -> SimulatedBench:
+    """A machine on which another process takes 0.9 cores, and all takes longer, until so many seconds of load."""
+    bench = SimulatedBench(taken_cores=lambda load_s: 0.9 if load_s < until_load_s else 0.0)
+
+    def service_s(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (slower if bench.spent.load_s < until_load_s else 1.0)
+
+    bench.service_s = service_s
+    return bench
+
+
+def test_what_was_measured_beside_a_neighbour_is_marked_and_promises_less(tmp_path: Path) -> None:
+    bench = beside_a_neighbour(1.8)
+    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    assert certified is not None
+    certificate = certified.winner.certificate
+    assert certificate.neighbours.marked
+    assert certificate.neighbours.watched_s > certificate.seconds * 0.99
+    for trial in read_trials(tmp_path):
+        assert trial.neighbours.text.startswith("other processes took 0.9 cores for ")
+        assert trial.neighbours.watched_s == pytest.approx(trial.load_s)
+    capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms)
+    assert certificate.rate_per_s <= capacity
+    assert len(read_trials(tmp_path)) == len(ledger.trials)
+
+
+def test_a_neighbour_that_leaves_marks_only_what_it_disturbed(tmp_path: Path) -> None:
+    bench = beside_a_neighbour(1.0, until_load_s=20.0)
+    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    marks = [trial.neighbours.marked for trial in ledger.trials]
+    assert marks[0]
+    assert not marks[-1]
+    assert not certified.winner.certificate.neighbours.marked
+
+
 def test_a_neighbour_that_comes_and_goes_makes_no_promise_that_the_quiet_machine_breaks(tmp_path: Path) -> None:
     bench = SimulatedBench()
 
