@@ -27,6 +27,7 @@ from optimizer.verdict import explain_infeasible
 from search import events
 from search.budget import Budget
 from search.certification import certify_best
+from search.confirmations import read_confirmations
 from search.convert import trial_to_record
 from search.frontier import frontier_of
 from search.ledger import open_ledger
@@ -119,7 +120,7 @@ def optimize(
             ledger, bench, slo=slo, budget=budget, seed=config.seed, demand=demand, on_event=on_event, stop=stop
         )
     if certified is None:
-        raise explain_infeasible(ledger.trials, slo, config.aim)
+        raise explain_infeasible(ledger.trials, slo, config.aim, read_confirmations(config.output))
     on_event(events.PhaseStarted(name="finish"))
     found = _recommendation(config, prepared, slo, ledger, certified, bench, budget)
     with explained():

@@ -12,9 +12,14 @@ from search.words import knobs_text, memory_text
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from search.confirmations import ConfirmationRecord
     from search.objective import Objective
     from search.records import Slo
     from search.trial import Trial
+
+
+WELL_OVER = 2.0
+"""Times as many requests over the limit as it allows: fewer may have been the bad luck of a short run."""
 
 
 class NothingFound(UserError):
@@ -23,11 +28,19 @@ class NothingFound(UserError):
     exit_code = 99
 
 
-def explain_infeasible(trials: Sequence[Trial], slo: Slo, objective: Objective = COST) -> NothingFound:
-    """The error that says what is reachable. `trials` may be any that were finished."""
+def explain_infeasible(
+    trials: Sequence[Trial],
+    slo: Slo,
+    objective: Objective = COST,
+    confirmations: Sequence[ConfirmationRecord] = (),
+) -> NothingFound:
+    """The error that says what is reachable. `trials` may be any that were finished, and `confirmations` tried."""
     promise = slo.text
     within_reach = [trial for trial in trials if trial.lone_latency_ms is not None and trial.state == "infeasible"]
     if any(trial.state == "complete" for trial in trials):
+        gentlest = min((one for one in confirmations if _is_well_over(one, slo)), key=_rate, default=None)
+        if gentlest is not None and not any(one.kept for one in confirmations):
+            return _never_kept(gentlest, slo)
         return NothingFound(
             f"No rate could be certified to keep {promise}: the time budget was too short for that many requests.",
             "Give a longer --time-budget, or go on with --resume.",
@@ -48,6 +61,27 @@ def explain_infeasible(trials: Sequence[Trial], slo: Slo, objective: Objective =
         f"No configuration keeps {promise}. The best, {knobs_text(best.config)}, answers single requests on an "
         f"idle server in {best.lone_latency_ms:.3g} ms. {what_binds(best, slo)}",
         f"Give a limit from about {options}, a faster machine, or a smaller model.",
+    )
+
+
+def _rate(one: ConfirmationRecord) -> float:
+    return one.rate_per_s
+
+
+def _is_well_over(one: ConfirmationRecord, slo: Slo) -> bool:
+    allowed = (1 - slo.quantile) * one.requests
+    return not one.problems and one.latency_ms is not None and one.violations > max(WELL_OVER * allowed, 3)
+
+
+def _never_kept(seen: ConfirmationRecord, slo: Slo) -> NothingFound:
+    """Inputs differ, and those of one size are over the limit by themselves; or the server stalls now and then."""
+    assert seen.latency_ms is not None
+    first = slo.limits[0]
+    reachable = replace(first, limit_ms=float(f"{1.1 * seen.latency_ms:.3g}")).option.replace("=", " ")
+    return NothingFound(
+        f"No rate could be certified to keep {slo.text}: even at {seen.rate_per_s:,.3g}/s, {seen.violations} of "
+        f"{seen.requests} requests were over it ({first.name} {seen.latency_ms:.3g} ms).",
+        f"Inputs of one size may be slower than the limit by themselves: give a limit from about {reachable}.",
     )
 
 

@@ -1,5 +1,6 @@
 """Machines that change and servers that misbehave, in virtual time: noticed, and nothing promised that breaks."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +14,11 @@ from true_rates import true_rate
 
 from loadgen.outcomes import UNFINISHED
 from model_repo.spec import ServingConfig
+from optimizer.verdict import explain_infeasible
 from search import events
 from search.bench import BenchFailed
+from search.confirmations import read_confirmations
+from search.demand import Demand
 from search.explain import explain_trial
 from search.run_files import read_trials
 
@@ -130,6 +134,22 @@ def test_what_hangs_or_answers_wrongly_costs_its_trials_not_the_run(
     assert 0.8 * capacity <= certified.winner.certificate.rate_per_s <= 1.03 * capacity
     assert not any(t.state == "complete" for t in ledger.trials if t.config.intra_op_threads == 1)
     assert len(read_trials(tmp_path)) == len(ledger.trials)
+
+
+def test_an_input_size_that_misses_the_limit_alone_is_told_and_nothing_is_promised(tmp_path: Path) -> None:
+    """One execution in 33 is of a size that takes 200 ms or more, whatever the rate."""
+    noise = np.ones(33)
+    noise[7] = 50.0
+    bench = SimulatedBench(noise=noise, demand=Demand(predictable=False))
+    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    assert certified is None
+    assert len(read_trials(tmp_path)) == len(ledger.trials)
+    told = explain_infeasible(ledger.trials, SLO, confirmations=read_confirmations(tmp_path))
+    assert "requests were over it" in told.what
+    assert "Inputs of one size" in told.fix
+    within_reach = re.search(r"--p99 ([0-9.]+)ms", told.fix)
+    assert within_reach is not None
+    assert float(within_reach[1]) > 3 * SLO.limit_ms
 
 
 def beside_a_neighbour(slower: float, *, until_load_s: float = 1e9) -> SimulatedBench:

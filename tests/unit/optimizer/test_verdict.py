@@ -3,6 +3,7 @@
 from recommendations import config, measurement, timings, trial
 
 from optimizer.verdict import explain_infeasible, what_binds
+from search.confirmations import ConfirmationRecord
 from search.objective import Objective
 from search.records import LimitRecord, Slo
 
@@ -52,6 +53,37 @@ def test_a_budget_that_was_too_short_is_not_called_infeasible() -> None:
     error = explain_infeasible([trial(certificate=None)], SLO)
     assert "time budget" in error.what
     assert "--time-budget" in error.fix
+
+
+def confirmation(rate_per_s: float, violations: int, **changes: object) -> ConfirmationRecord:
+    known: dict[str, object] = {
+        "trial": 0,
+        "again": False,
+        "rate_per_s": rate_per_s,
+        "kept": False,
+        "answer": "undecided",
+        "reason": "",
+        "overloaded": False,
+        "seconds": 30.0,
+        "requests": 160,
+        "violations": violations,
+        "latency_ms": 200.0,
+        "problems": (),
+    }
+    return ConfirmationRecord(**{**known, **changes})
+
+
+def test_a_limit_that_no_rate_was_near_to_keeping_is_not_a_matter_of_time() -> None:
+    attempts = [confirmation(90.0, 30), confirmation(20.0, 5), confirmation(40.0, 7)]
+    error = explain_infeasible([trial(certificate=None)], SLO, confirmations=attempts)
+    assert "even at 20/s, 5 of 160 requests were over it (p99 200 ms)" in error.what
+    assert "--p99 220ms" in error.fix
+
+
+def test_bad_luck_and_late_clients_say_nothing_of_the_limit() -> None:
+    attempts = [confirmation(20.0, 3), confirmation(10.0, 9, problems=("the client was late",))]
+    error = explain_infeasible([trial(certificate=None)], SLO, confirmations=attempts)
+    assert "time budget" in error.what
 
 
 def test_nothing_measured_at_all() -> None:
