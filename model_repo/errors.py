@@ -56,12 +56,12 @@ class ModelLoadFailed(ServerError):
 
 
 class ModelCrashed(ServerError):
-    """The process that executes a model died in mid-service; the server itself is alive."""
+    """The process that executes a model died in mid-service; the server itself is alive. `why`: if it is known."""
 
-    def __init__(self, model_name: str, *, log_tail: str = "") -> None:
+    def __init__(self, model_name: str, *, why: str = "", log_tail: str = "") -> None:
         super().__init__(
             f"The process that executes {model_name} died while it was being served.\n"
-            "Out of memory is the usual cause: try fewer instances or a smaller maximum batch size.",
+            f"{why or 'The last log lines may say why; too little memory is the usual cause.'}",
             log_tail=log_tail,
         )
         self.model_name = model_name

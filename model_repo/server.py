@@ -18,9 +18,10 @@ from model_repo.errors import (
 from model_repo.hosts import Host, ProcessHost, RemoteHost
 from model_repo.launchers import LAUNCHERS
 from model_repo.layout import remove_model, rewrite_config, write_repository
+from model_repo.memory_kills import WORDS, count_memory_kills
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from model_repo.options import ServerOptions
@@ -36,8 +37,16 @@ class Server:
     After any ServerError: where `alive()` is False, `restart()` gives a fresh server with nothing loaded.
     """
 
-    def __init__(self, host: Host, options: ServerOptions) -> None:
+    def __init__(
+        self,
+        host: Host,
+        options: ServerOptions,
+        *,
+        memory_kills: Callable[[], int | None] = count_memory_kills,
+    ) -> None:
         self._host = host
+        self._memory_kills = memory_kills
+        self._kills_before = memory_kills()
         self._options = options
         self._loaded: ServingConfig | None = None
 
@@ -70,6 +79,7 @@ class Server:
             self.unload()
             write_repository(self.repository, config, runtime=self._options.runtime_or_default)
         self._loaded = None
+        self._kills_before = self._memory_kills()
         self._request_load(config.engine.model_name, timeout_s or self._options.load_timeout_s)
         self._loaded = config
 
@@ -115,7 +125,8 @@ class Server:
         except ServerDied as error:  # so lately that its process is still there
             raise self._died() from error
         if self._loaded is not None and not well:
-            raise ModelCrashed(self._loaded.engine.model_name, log_tail=self.log_tail())
+            why = self._killed_for_memory()
+            raise ModelCrashed(self._loaded.engine.model_name, why=why, log_tail=self.log_tail())
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
         """The server's last log lines; "" for a remote server, whose log we do not have."""
@@ -150,7 +161,8 @@ class Server:
                 control.load_model(self.endpoint, model_name, timeout_s=timeout_s)
         except RequestRefused as error:
             remove_model(self.repository, model_name)
-            raise ModelLoadFailed(model_name, _reason(str(error)), log_tail=self.log_tail()) from error
+            reason = " ".join(filter(None, (_reason(str(error)), self._killed_for_memory())))
+            raise ModelLoadFailed(model_name, reason, log_tail=self.log_tail()) from error
         except ServerTimeout as error:
             reason = f"it is not ready after {timeout_s:g} s, and a load that hangs cannot be cancelled"
             raise ModelLoadFailed(model_name, reason, log_tail=self.log_tail()) from error
@@ -172,10 +184,14 @@ class Server:
             raise
 
     def _died(self) -> ServerDied:
-        return ServerDied(
-            f"The {self._options.kind} Triton server has died.\nIts last log lines say why.",
-            log_tail=self.log_tail(),
-        )
+        why = self._killed_for_memory() or "Its last log lines say why."
+        return ServerDied(f"The {self._options.kind} Triton server has died.\n{why}", log_tail=self.log_tail())
+
+    def _killed_for_memory(self) -> str:
+        """The words for it where the kernel has killed anything since the latest load began; else empty."""
+        before, now = self._kills_before, self._memory_kills()
+        elsewhere = self._options.kind == "remote"
+        return "" if elsewhere or before is None or now is None or now <= before else WORDS
 
 
 @contextmanager

@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 FAILURES_OF_ONE_ENGINE = 4
 """After so many failed trials, and no other, an engine is not tried again; half as many where it has rivals."""
 
+_NO_MEMORY = re.compile(
+    r"out.?of.?memory|bad_alloc|MemoryError|cannot allocate|failed to allocate memory|could not be allocated"
+    r"|alloc_failed",
+    re.IGNORECASE,
+)
+"""As the kernel, C++, Python, ONNX Runtime, TensorRT, CUDA and its libraries have it."""
+
 
 class SearchImpossible(Exception):
     """Trials keep failing one after the other; `reasons` are theirs."""
@@ -81,7 +88,7 @@ class Attempts:
 
     def _took_too_much(self, trial: Trial) -> bool:
         if trial.state == "failed":
-            return _ran_out_of_memory(trial.reason)
+            return ran_out_of_memory(trial.reason)
         return trial.over_memory(self.slo.max_memory_bytes)
 
     def evaluated(self, config: ServingConfig, number: int) -> Trial | None:
@@ -204,5 +211,6 @@ def _asks_at_least(knobs: Knobs, failed: Trial) -> bool:
     )
 
 
-def _ran_out_of_memory(reason: str) -> bool:
-    return re.search(r"out of memory|bad_alloc|MemoryError|cannot allocate", reason, re.IGNORECASE) is not None
+def ran_out_of_memory(reason: str) -> bool:
+    """Whether a failure's reason is that there was not enough memory, of the machine or of its GPU."""
+    return _NO_MEMORY.search(reason) is not None

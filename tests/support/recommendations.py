@@ -4,6 +4,7 @@ from pathlib import Path
 
 from model_repo.spec import Engine, ServingConfig, TensorSpec
 from search.convert import trial_to_record
+from search.neighbours import NeighboursRecord
 from search.records import (
     CertificateRecord,
     CostRecord,
@@ -88,6 +89,12 @@ def certificate(rate_per_s: float = 1000.0, **changes: object) -> CertificateRec
         "runs": 2,
     }
     return CertificateRecord(**{**known, **changes})
+
+
+def neighbours(disturbed_s: float, *, of_s: float, cores: float = 0.9) -> NeighboursRecord:
+    return NeighboursRecord(
+        watched_s=of_s, disturbed_s=disturbed_s, others_cpu_s=cores * disturbed_s, stolen_cpu_s=0.0
+    )
 
 
 def trial(number: int = 3, **changes: object) -> Trial:

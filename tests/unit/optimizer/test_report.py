@@ -4,13 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recommendations import certificate, config, engine, recommendation, trial
+from recommendations import certificate, config, engine, neighbours, recommendation, trial
 from rich.console import Console
 
+from optimizer.progress import certified_line, extended_line, trial_line
 from optimizer.report import dollars, recommendation_view
+from search import events
 from search.accuracy_record import AccuracyRecord, OutputAccuracyRecord
 from search.convert import trial_to_record
 from search.frontier import frontier_of
+from search.neighbours import NeighboursRecord
 from search.records import (
     LimitCertificateRecord,
     LimitRecord,
@@ -150,3 +153,45 @@ def test_the_frontier_is_shown_where_it_was_kept() -> None:
     assert row.split()[1:4] == ["30.0", "ms", "3"]
     assert row.rstrip().endswith("certified")
     assert "frontier" not in shown(recommendation())
+
+
+QUIET, BUSY = neighbours(1.0, of_s=60.0), neighbours(34.0, of_s=120.0)
+
+
+@pytest.mark.parametrize(
+    ("winner", "baseline", "run", "said"),
+    [
+        (BUSY, BUSY, BUSY, "34 of 120 s of load while this rate was certified: the promise may be lower"),
+        (QUIET, BUSY, BUSY, "34 of 120 s of load while Triton's default was certified: the gain may be smaller"),
+        (QUIET, QUIET, BUSY, "34 of 120 s of load in all: on a quiet machine another configuration may be better"),
+        (QUIET, QUIET, QUIET, None),
+        (None, None, None, None),
+    ],
+)
+def test_what_neighbours_took_is_said_once_and_where_it_matters_most(
+    winner: NeighboursRecord | None,
+    baseline: NeighboursRecord | None,
+    run: NeighboursRecord | None,
+    said: str | None,
+) -> None:
+    found = recommendation(
+        winner=trial_to_record(trial(certificate=certificate(neighbours=winner))),
+        baseline=trial_to_record(trial(0, certificate=certificate(500.0, neighbours=baseline))),
+        neighbours=run,
+    )
+    text = " ".join(shown(found).split())
+    assert text.count("Other processes took 0.9 cores for") == (0 if said is None else 1)
+    assert said is None or said in text
+
+
+def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> None:
+    busy = replace(trial(certificate=certificate(neighbours=BUSY)), neighbours=BUSY)
+    mark = "other processes took 0.9 cores for 34 of 120 s of load"
+    assert mark in trial_line(busy, is_best=True)
+    assert mark in certified_line(events.Certified(trial=busy, rate_per_s=1.0, certificate=busy.certificate))
+    assert "took" not in trial_line(replace(busy, neighbours=QUIET), is_best=True)
+
+
+def test_a_longer_budget_is_said_with_how_much_and_that_it_is_the_last_time() -> None:
+    line = extended_line(events.BudgetExtended(by_s=34.0, total_s=634.0))
+    assert "extended by 34 s to 634 s, and not again" in line

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from parsed_page import Page
-from recommendations import certificate, config, measurement, recommendation, trial
+from recommendations import certificate, config, measurement, neighbours, recommendation, trial
 
 from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig, save_config
@@ -294,3 +294,13 @@ def test_the_frontier_and_every_limit_stand_in_the_page_and_in_markdown(tmp_path
         assert "Frontier of rate and latency" in text
         assert "server&#39;s memory" in text or "server's memory" in text
     assert "--p99 50ms --p50 10ms" in markdown(evidence)
+
+
+def test_what_neighbours_took_stands_at_the_top_and_beside_each_trial(tmp_path: Path) -> None:
+    busy = neighbours(34.0, of_s=120.0)
+    disturbed = trial(neighbours=busy, certificate=certificate(neighbours=busy))
+    found = recommendation(winner=trial_to_record(disturbed), neighbours=busy)
+    evidence = read_evidence(run_dir(tmp_path / "run", found, trial(0), disturbed))
+    for text in (html_page(evidence), markdown(evidence)):
+        assert "Other processes took 0.9 cores for 34 of 120 s of load while this rate was certified" in text
+        assert text.count("ther processes took") == 3  # at the top, in the comparison, beside the trial
