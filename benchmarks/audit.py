@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 
 from loadgen.measurement import RequestLog
+from loadgen.neighbours import NeighbourSampler, counters_of_family
 from loadgen.plan import LoadPlan, Payload, Target
 from loadgen.runner import LoadGenerator
 from model_repo.options import ServerOptions
 from model_repo.standing import serve_repository
+from search.neighbours import mark_of, record_of
 from search.records import RecommendationRecord, Slo
 
 WARMUP_S = 2.0
@@ -48,7 +50,8 @@ def main() -> int:
         result = audited(found, arguments.run, rate, arguments.seconds, seed=90_000 + audit)
         kept += result["kept"]
         share = 100 * result["share_over_limit"]
-        verdict = " ".join(["kept" if result["kept"] else "BROKEN", *result["problems"]])
+        said = [*result["problems"], *([f"({result['neighbours']})"] if result["neighbours"] else [])]
+        verdict = " ".join(["kept" if result["kept"] else "BROKEN", *said])
         print(
             f"  {audit + 1}: p99 {result['p99_ms']:6.1f} ms, {share:.3f} % over the limit of "
             f"{result['requests']:,} requests, send lag p99 {result['send_lag_p99_ms']:.2f} ms, "
@@ -72,11 +75,12 @@ def audited(
         LoadGenerator() as generator,
     ):
         before = cpu_ticks()
-        run = generator.run(
-            Target(url=standing.endpoint.http_url, model_name=found.model.name),
-            LoadPlan(rate_per_s=rate_per_s, duration_s=WARMUP_S + seconds, seed=seed, timeout_s=10.0),
-            payload=payload_of(directory),
-        )
+        with NeighbourSampler(counters_of_family()) as neighbours:
+            run = generator.run(
+                Target(url=standing.endpoint.http_url, model_name=found.model.name),
+                LoadPlan(rate_per_s=rate_per_s, duration_s=WARMUP_S + seconds, seed=seed, timeout_s=10.0),
+                payload=payload_of(directory),
+            )
     after = cpu_ticks()
     return {
         "rate_per_s": rate_per_s,
@@ -85,7 +89,8 @@ def audited(
         **audited_log(run.log.between(WARMUP_S, WARMUP_S + seconds), found.slo),
         "send_lag_p99_ms": run.measurement.send_lag_p99_ms,
         "problems": list(run.measurement.problems),
-        # What the hypervisor gave to somebody else: an audit on a machine that was not idle says little.
+        # An audit on a machine that was not idle says little: what other processes took, and other guests.
+        "neighbours": mark_of(record_of(neighbours.seen)),
         "stolen_share": (after["steal"] - before["steal"]) / (after["all"] - before["all"]),
     }
 

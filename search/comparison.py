@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from loadgen.compare import Bounds, compared
 from loadgen.reports.record import ComparisonRecord
+from search.neighbours import mark_of
 from search.record import Record
 
 if TYPE_CHECKING:
@@ -141,6 +142,10 @@ def _notes(before: RecommendationRecord, now: RecommendationRecord, compared_fig
     ]
     if changed:
         yield f"Versions changed: {', '.join(changed)}."
+    for which, found in (("earlier", before), ("later", now)):
+        mark = mark_of(found.neighbours)
+        if mark is not None:
+            yield f"During the {which} run {mark}."
     if CAPACITY not in compared_figures:
         yield "Capacity and its cost were not compared: one of the runs has no bounds for its highest rate."
     rates = [

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from recommendations import certificate, recommendation, trial
+from recommendations import certificate, neighbours, recommendation, trial
 
 from search.comparison import compare_runs, wilson
 from search.convert import trial_to_record
@@ -101,3 +101,12 @@ def test_wilsons_interval_holds_the_share() -> None:
     assert (round(low, 3), share, round(high, 3)) == (0.901, 0.95, 0.975)
     assert wilson(1.0, 256)[2] == 1.0
     assert math.isclose(wilson(1.0, 256)[0], 256 / (256 + 1.6449**2))
+
+
+def test_a_run_that_neighbours_disturbed_is_named() -> None:
+    disturbed = run().model_copy(update={"neighbours": neighbours(34.0, of_s=120.0)})
+    notes = compare_runs(run(), disturbed, names=("a", "b"), tolerance=0.02).notes
+    assert any(
+        note.startswith("During the later run other processes took 0.9 cores for 34 of 120 s") for note in notes
+    )
+    assert not any("earlier" in note for note in notes)
