@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from model_repo.spec import Endpoint, ServingConfig
 
 _TAIL_LINES = 30
+_ANSWERS_WITHIN_S = 5.0
 _REASON = re.compile(r"UNAVAILABLE state: (?:Internal: |Invalid argument: )?(.*?)(?:\n+At:\n.*)?;?\s*$", re.DOTALL)
 
 
@@ -116,7 +117,8 @@ class Server:
     def check(self) -> None:
         """Return quietly where the server and the loaded model are well.
 
-        Raises ServerDied or ModelCrashed, with the server's last log lines.
+        Raises ServerDied or ModelCrashed, with the server's last log lines. A server that runs and does not answer
+        is ended, so that the next trial gets a fresh one.
         """
         if not self.alive():
             raise self._died()
@@ -125,6 +127,9 @@ class Server:
         except ServerDied as error:  # so lately that its process is still there
             raise self._died() from error
         if self._loaded is not None and not well:
+            if not control.is_live(self.endpoint, timeout_s=_ANSWERS_WITHIN_S):
+                self._host.stop()
+                raise self._died(hung=True)
             why = self._killed_for_memory()
             raise ModelCrashed(self._loaded.engine.model_name, why=why, log_tail=self.log_tail())
 
@@ -183,9 +188,10 @@ class Server:
             self._host.stop()
             raise
 
-    def _died(self) -> ServerDied:
+    def _died(self, *, hung: bool = False) -> ServerDied:
         why = self._killed_for_memory() or "Its last log lines say why."
-        return ServerDied(f"The {self._options.kind} Triton server has died.\n{why}", log_tail=self.log_tail())
+        how = "does not answer any more" if hung else "has died"
+        return ServerDied(f"The {self._options.kind} Triton server {how}.\n{why}", log_tail=self.log_tail())
 
     def _killed_for_memory(self) -> str:
         """The words for it where the kernel has killed anything since the latest load began; else empty."""

@@ -185,6 +185,20 @@ def test_a_server_that_dies_is_told_and_a_restart_helps(tmp_path):
         server.check()
 
 
+def test_a_server_that_hangs_in_service_is_told_ended_and_replaced(tmp_path):
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
+    with serve(options(tmp_path)) as server:
+        server.load(config)
+        os.kill(server._host._process.pid, signal.SIGSTOP)
+        with pytest.raises(ServerDied, match="does not answer") as caught:
+            server.check()
+        assert "successfully loaded 'cnn'" in caught.value.log_tail
+        assert not server.alive()
+        server.restart()
+        server.load(config)
+        server.check()
+
+
 def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path, monkeypatch):
     hanging = tmp_path / "hanging.py"
     hanging.write_text(
