@@ -292,6 +292,7 @@ def test_two_runs_never_share_a_directory(start, model: Path, run_dir: Path) -> 
     code, _, err = start("--resume", str(run_dir)).end()
     assert code == 2
     assert "Another run" in err
+    assert not first.ended()
 
 
 def test_a_dry_run_starts_and_writes_nothing(start, model: Path, run_dir: Path) -> None:

@@ -12,7 +12,7 @@ from simulated_search import SLO, search_on
 from spaces import two_core_space
 from true_rates import true_rate
 
-from loadgen.outcomes import UNFINISHED
+from loadgen.outcomes import MALFORMED, UNFINISHED
 from model_repo.spec import ServingConfig
 from optimizer.verdict import explain_infeasible
 from search import events
@@ -122,7 +122,18 @@ class Wrong(SimulatedBench):
             raise BenchFailed("m answered without data")
 
 
-@pytest.mark.parametrize("kind", [Hanging, Wrong])
+class NowAndThenWrong(SimulatedBench):
+    """Three answers in a hundred are soon there and of no use, with instances of one thread."""
+
+    def measure(self, rate_per_s, duration_s, seed, watch=None):
+        probe = super().measure(rate_per_s, duration_s, seed, watch)
+        if self.loaded[-1].intra_op_threads != 1:
+            return probe
+        wrong = np.random.default_rng(seed).random(len(probe.log)) < 0.03
+        return replace(probe, log=replace(probe.log, outcome=np.where(wrong, MALFORMED, 0).astype(np.uint8)))
+
+
+@pytest.mark.parametrize("kind", [Hanging, Wrong, NowAndThenWrong])
 def test_what_hangs_or_answers_wrongly_costs_its_trials_not_the_run(
     kind: type[SimulatedBench], tmp_path: Path
 ) -> None:
