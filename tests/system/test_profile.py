@@ -34,3 +34,4 @@ def test_a_real_model_is_profiled_in_a_few_seconds(tmp_path: Path) -> None:
     assert 0 < curve.overhead_s < 0.05
     assert curve.handover_s is not None
     assert bench.spent.load_s < 20 * (seed + 1)
+    assert bench.spent.neighbours.watched_s > 0.5 * bench.spent.load_s
