@@ -17,8 +17,8 @@ EVERY_S = 1.0
 """The kernel counts in hundredths of a second: over a second, a few per cent of a processor can be told."""
 
 COUNTS_CORES = 0.25
-"""How much of a processor others have to take to count. A machine's own services stay below it. So does the error of the
-kernel's two ways of counting: over two seconds of a loaded machine with two cores, what it charged to the
+"""How much of a processor others have to take to count. A machine's own services stay below it. So does the error
+of the kernel's two ways of counting: over two seconds of a loaded machine with two cores, what it charged to the
 processors and to all processes differed by 0.05 cores at most."""
 
 _PROC = Path("/proc")
