@@ -35,7 +35,11 @@ class Spent:
 
     def since(self, before: Spent) -> Spent:
         """What was spent between a copy and now."""
-        return Spent(loading_s=self.loading_s - before.loading_s, load_s=self.load_s - before.load_s)
+        return Spent(
+            loading_s=self.loading_s - before.loading_s,
+            load_s=self.load_s - before.load_s,
+            neighbours=self.neighbours - before.neighbours,
+        )
 
 
 class Bench(Protocol):

@@ -152,7 +152,7 @@ def test_an_input_size_that_misses_the_limit_alone_is_told_and_nothing_is_promis
     noise = np.ones(33)
     noise[7] = 50.0
     bench = SimulatedBench(noise=noise, demand=Demand(predictable=False))
-    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert certified is None
     assert len(read_trials(tmp_path)) == len(ledger.trials)
     told = explain_infeasible(ledger.trials, SLO, confirmations=read_confirmations(tmp_path))
@@ -176,7 +176,7 @@ def beside_a_neighbour(slower: float, *, until_load_s: float = 1e9) -> Simulated
 
 def test_what_was_measured_beside_a_neighbour_is_marked_and_promises_less(tmp_path: Path) -> None:
     bench = beside_a_neighbour(1.8)
-    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert certified is not None
     certificate = certified.winner.certificate
     assert certificate.neighbours.marked
@@ -191,7 +191,7 @@ def test_what_was_measured_beside_a_neighbour_is_marked_and_promises_less(tmp_pa
 
 def test_a_neighbour_that_leaves_marks_only_what_it_disturbed(tmp_path: Path) -> None:
     bench = beside_a_neighbour(1.0, until_load_s=20.0)
-    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path)
+    ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     marks = [trial.neighbours.marked for trial in ledger.trials]
     assert marks[0]
     assert not marks[-1]

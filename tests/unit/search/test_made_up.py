@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from search_runs import BudgetOfLoad
 from simulated_bench import SimulatedBench
-from simulated_search import SLO, space_in
+from simulated_search import SLO
+from spaces import two_core_space
 
 from search import events
 from search.budget import MADE_UP_AT_MOST
@@ -20,7 +21,7 @@ def short_run(folder: Path, *, cores: float) -> tuple[BudgetOfLoad, list[events.
     bench = SimulatedBench(taken_cores=lambda load_s: cores)
     budget = BudgetOfLoad(total_s=TOTAL_S, spent=bench.spent)
     seen: list[events.Event] = []
-    ledger = open_ledger(space_in(folder), folder, storage="sqlite://", seed=3)
+    ledger = open_ledger(two_core_space(folder), folder, storage="sqlite://", seed=3)
     common = {"slo": SLO, "budget": budget, "seed": 3, "on_event": seen.append}
     Search(ledger=ledger, bench=bench, **common).run()
     certify_best(ledger, bench, **common)

@@ -5,7 +5,8 @@ from pathlib import Path
 import optuna
 import pytest
 from simulated_bench import SimulatedBench
-from simulated_search import search_on, space_in
+from simulated_search import search_on
+from spaces import two_core_space
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
@@ -63,7 +64,7 @@ def test_half_a_minute_without_the_database_loses_nothing(tmp_path: Path, outage
 
     bench, url = Interrupted(), f"sqlite:///{tmp_path / 'shared.db'}"
     kept, certified, _ = search_on(
-        bench, space_in(tmp_path), tmp_path, storage=url, stop=lambda: len(bench.loaded) > 9
+        bench, two_core_space(tmp_path), tmp_path, storage=url, stop=lambda: len(bench.loaded) > 9
     )
     assert outage.refused > 3
     assert outage.slept_s >= AWAY_S
