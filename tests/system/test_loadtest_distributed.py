@@ -75,9 +75,20 @@ def master(url: str, port: int, *options: str) -> list[str]:
     return [*command, "--port", str(port), "--json", *options]
 
 
+def kolmogorov_smirnov(first_ns: np.ndarray, second_ns: np.ndarray) -> float:
+    """The largest distance between the two empirical distribution functions of times, in steps of half a ms.
+
+    Finer steps tell two halves of one run apart: a few microseconds of mood, thousands of times.
+    """
+    first, second = first_ns // 500_000, second_ns // 500_000
+    values = np.sort(np.concatenate((first, second)))
+    shares = [np.searchsorted(np.sort(sample), values, side="right") / len(sample) for sample in (first, second)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
 def test_two_workers_send_exactly_the_plan_and_see_what_one_process_sees() -> None:
     port = free_port()
-    seconds, rate = 4.0, 300.0
+    seconds, rate = 6.0, 300.0
     with fake_triton("--delay-ms", "2", "--one-at-a-time") as server, workers(port, (), ()):
         done = subprocess.run(
             [sys.executable, "-c", TWO_RUNS, server.url, str(port), str(seconds), str(rate)],
@@ -92,11 +103,11 @@ def test_two_workers_send_exactly_the_plan_and_see_what_one_process_sees() -> No
     assert seen["server_requests"] == len(planned)
     assert seen["looks"] == sorted(seen["looks"])
     assert seen["looks"][-1] > 0.5 * len(planned)
-    # Clocks that do not agree would move all of it. A machine that stands still for half a second makes a third of
-    # the requests wait, and leaves the lower quantiles.
-    for quantile, apart_ms in ((0.1, 0.5), (0.3, 0.5), (0.5, 2.0)):
-        together_ms, alone_ms = (np.quantile(seen[who], quantile) / 1e6 for who in ("together_ns", "alone_ns"))
-        assert together_ms == pytest.approx(alone_ms, abs=apart_ms), quantile
+    # A busy machine shifts latencies of 2 ms by a tenth between two runs, and one that stands still for half a
+    # second makes a tenth of them wait; a lost half, or workers that do not know of each other's requests, would
+    # be much further away.
+    distance = kolmogorov_smirnov(np.array(seen["together_ns"]), np.array(seen["alone_ns"]))
+    assert distance < 0.3
 
 
 def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
