@@ -40,6 +40,11 @@ class ServerTimings:
     mean_batch_size: float | None
     batches: tuple[BatchTimings, ...] = ()
 
+    @property
+    def rest_ms(self) -> float:
+        """What the server took besides the stages: to take the request over, and to send the answer."""
+        return max(0.0, self.total_ms - self.queue_ms - self.input_ms - self.infer_ms - self.output_ms)
+
 
 def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> ServerTimings | None:
     """The difference of two answers of `GET /v2/models/M/stats`.

@@ -47,8 +47,8 @@ def engine_time(
 ) -> EngineTime:
     """The mean of back-to-back executions of these whole shapes; `graph` replays a recorded graph of it."""
     started = time.monotonic()
-    bound = engine.bind(shapes, _allocated(cuda, engine.inputs, shapes))
-    bound.put_outputs(_allocated(cuda, engine.outputs, bound.output_shapes))
+    bound = engine.bind(shapes, allocated(cuda, engine.inputs, shapes))
+    bound.put_outputs(allocated(cuda, engine.outputs, bound.output_shapes))
     bound.enqueue(stream)
     cuda.wait(stream)
     first_s = time.monotonic() - started
@@ -80,7 +80,8 @@ def engine_time(
     return EngineTime(batch_size=batch_size, batch_ms=1000 * best_s, first_s=first_s)
 
 
-def _allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, int]:
+def allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, int]:
+    """Device memory for these tensors, by name: their addresses."""
     sizes = {port.name: port.dtype.itemsize for port in ports}
     for name, shape in shapes.items():
         for size in shape:

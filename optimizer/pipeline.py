@@ -23,6 +23,7 @@ from optimizer.gpu_choice import hardware_label
 from optimizer.joint_search import crew_for
 from optimizer.model_source import label_of
 from optimizer.prepare import Prepared, prepare
+from optimizer.time_use import time_use_of
 from optimizer.verdict import explain_infeasible
 from search import events
 from search.budget import Budget
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from optimizer.config import OptimizeConfig
     from search.certification import Certified
     from search.demand import Demand
+    from search.engine_profile import TimeUseRecord
     from search.events import OnEvent
     from search.ledger import Ledger
     from search.records import Slo
@@ -122,7 +124,15 @@ def optimize(
     if certified is None:
         raise explain_infeasible(ledger.trials, slo, config.aim, read_confirmations(config.output))
     on_event(events.PhaseStarted(name="finish"))
-    found = _recommendation(config, prepared, slo, ledger, certified, bench, budget)
+    time_use = time_use_of(
+        certified.winner,
+        certified.baseline,
+        model=prepared.model,
+        here=config.server != "remote",
+        seed=config.seed,
+        on_event=on_event,
+    )
+    found = _recommendation(config, prepared, slo, ledger, certified, bench, budget, time_use)
     with explained():
         write_final_repository(config.output / REPOSITORY, certified.winner.config)
     write_atomically(config.output / RECOMMENDATION_FILE, found.model_dump_json(indent=2) + "\n")
@@ -205,6 +215,7 @@ def _recommendation(
     certified: Certified,
     bench: TritonBench,
     budget: Budget,
+    time_use: TimeUseRecord | None,
 ) -> RecommendationRecord:
     winner, baseline, spent = certified.winner, certified.baseline, bench.spent
     measured = [trial_to_record(one) for one in (*ledger.trials, winner, *([baseline] if baseline else []))]
@@ -256,6 +267,7 @@ def _recommendation(
         seed=config.seed,
         repository=REPOSITORY,
         accuracy=prepared.accuracy,
+        time_use=time_use,
     )
 
 

@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from optimizer.time_view import layer_parts, time_table
 from search.neighbours import mark_of
 from search.words import memory_text, quantile_name, record_text
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from optimizer.config import OptimizeConfig
     from optimizer.prepare import Prepared
     from search.records import (
-        MeasurementRecord,
         RecommendationRecord,
         Slo,
         TrialRecord,
@@ -35,7 +35,9 @@ UNKNOWN = "-"
 
 def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:
     """The whole answer; `directory` is where its files lie."""
-    parts: list[RenderableType] = [_headline(found), _comparison(found), "", _time_table(found), ""]
+    parts: list[RenderableType] = [_headline(found), _comparison(found), "", time_table(found), ""]
+    if found.time_use is not None:
+        parts += [*layer_parts(found.time_use), ""]
     if found.frontier:
         parts += [_frontier(found), ""]
     parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
@@ -216,35 +218,6 @@ _ROWS = (
     ("latency at that rate", _p99_text),
     ("tested with", _tested_text),
 )
-
-
-def _time_table(found: RecommendationRecord) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("where the time goes (mean, ms)")
-    shown = [("recommended", found.winner.measurement)]
-    if found.baseline is not None and found.baseline.number != found.winner.number:
-        shown.append(("Triton default", found.baseline.measurement))
-    for title, _ in shown:
-        table.add_column(title, justify="right")
-    for name, value in _STAGES:
-        table.add_row(name, *(_milliseconds(value, measured) for _, measured in shown))
-    return table
-
-
-_STAGES = (
-    ("client and network", lambda m: m.network_and_client_ms),
-    ("queue", lambda m: m.server and m.server.queue_ms),
-    ("input", lambda m: m.server and m.server.compute_input_ms),
-    ("inference", lambda m: m.server and m.server.compute_infer_ms),
-    ("output", lambda m: m.server and m.server.compute_output_ms),
-    ("(mean batch size)", lambda m: m.server and m.server.mean_batch_size),
-)
-
-
-def _milliseconds(value: object, measured: MeasurementRecord | None) -> str:
-    assert callable(value)
-    figure = None if measured is None else value(measured)
-    return UNKNOWN if figure is None else f"{figure:.2f}"
 
 
 def _frontier(found: RecommendationRecord) -> Table:

@@ -84,6 +84,7 @@ def measurement_to_record(seen: Measurement, rate_per_s: float, *, rows_per_requ
             compute_infer_ms=server.infer_ms,
             compute_output_ms=server.output_ms,
             mean_batch_size=server.mean_batch_size,
+            response_ms=server.rest_ms,
         ),
         network_and_client_ms=network_ms,
         gpu=_gpu_record(seen, rows_per_request),

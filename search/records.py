@@ -9,6 +9,7 @@ from pydantic import Field
 from loadgen.order import LatencyLimit
 from search.accuracy_record import AccuracyRecord
 from search.demand import DemandRecord
+from search.engine_profile import TimeUseRecord
 from search.neighbours import NeighboursRecord
 from search.prices import Term
 from search.record import Record
@@ -40,6 +41,9 @@ class ServerTimingsRecord(Record):
     compute_infer_ms: float
     compute_output_ms: float
     mean_batch_size: float | None
+    response_ms: float | None = Field(
+        default=None, description="The rest, from arrival to answer. null: an earlier version did not keep it."
+    )
 
 
 class GpuRecord(Record):
@@ -320,4 +324,7 @@ class RecommendationRecord(Record):
     repository: str = Field(description="The Triton model repository, relative to this file.")
     accuracy: tuple[AccuracyRecord, ...] = Field(
         default=(), description="Every precision that was judged; empty where fp32 alone was asked for."
+    )
+    time_use: TimeUseRecord | None = Field(
+        default=None, description="Where the time goes; null where the server gave no timings."
     )

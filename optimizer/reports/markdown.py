@@ -31,7 +31,8 @@ def _lines(evidence: Evidence) -> Iterator[str]:
     yield from _table(tables.comparison(evidence))
     yield from _folded("Frontier of rate and latency", tables.frontier(evidence))
     yield from _folded("Accuracy per precision", tables.accuracy(evidence))
-    yield from _folded("Where the time goes", tables.stages(evidence))
+    yield from _folded("Where the time goes", tables.stages(evidence), words.time_summary(evidence))
+    yield from _folded("Slowest layers", tables.layers(evidence), words.layers_note(evidence))
     yield from _folded("Cost per number of replicas", tables.replicas(evidence))
     yield from _folded("Price", tables.price(evidence))
     if evidence.trials:
@@ -44,9 +45,11 @@ def _lines(evidence: Evidence) -> Iterator[str]:
     yield "```"
 
 
-def _folded(title: str, table: Table | None) -> Iterator[str]:
+def _folded(title: str, table: Table | None, text: str = "") -> Iterator[str]:
     if table is not None:
         yield f"\n<details><summary>{_plain(title)}</summary>"
+        if text:
+            yield f"\n{_plain(text)}"
         yield from _table(table)
         yield "\n</details>"
 

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from optimizer.reports import words
+from optimizer.time_words import STAGES, stage_means
 from search.frontier import unbeaten
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ WINNER, BASELINE = "recommended", "Triton default"
 LEAST_REPLICAS = 8
 QUANTILES = ((0.5, "latency_p50_ms"), (0.9, "latency_p90_ms"), (0.95, "latency_p95_ms"), (0.99, "latency_p99_ms"),
              (0.999, "latency_p999_ms"))  # fmt: skip
-STAGES = ("client and network", "queue", "input", "inference", "output")
 
 
 def plots(evidence: Evidence) -> dict[str, Data]:
@@ -111,16 +111,8 @@ def stages(evidence: Evidence) -> Data | None:
         for stage, value in stage_means(trial.measurement).items()
         if value is not None
     ]
-    return {"bars": bars, "stages": STAGES} if bars else None
-
-
-def stage_means(measured: MeasurementRecord) -> dict[str, float | None]:
-    """Mean ms by stage, in the order in which a request passes them; None where nobody says."""
-    server = measured.server
-    values = (None,) * 4 if server is None else (
-        server.queue_ms, server.compute_input_ms, server.compute_infer_ms, server.compute_output_ms
-    )  # fmt: skip
-    return dict(zip(STAGES, (measured.network_and_client_ms, *values), strict=True))
+    seen = {bar["stage"] for bar in bars}
+    return {"bars": bars, "stages": [stage for stage in STAGES if stage in seen]} if bars else None
 
 
 def search(evidence: Evidence) -> Data | None:

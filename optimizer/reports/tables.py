@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from optimizer.reports import words
-from optimizer.reports.plots import LEAST_REPLICAS, stage_means
+from optimizer.reports.plots import LEAST_REPLICAS
 from optimizer.reports.words import KNOBS, UNKNOWN
+from optimizer.time_words import BOUND_WORDS, stage_means
 from search.neighbours import mark_of
 from search.words import memory_text, record_text
 
@@ -122,10 +123,36 @@ def stages(evidence: Evidence) -> Table | None:
     if evidence.baseline is not None and evidence.baseline.measurement is not None:
         shown.append(evidence.baseline.measurement)
     columns = [stage_means(measured) for measured in shown]
-    rows = [(stage, [words.ms(column[stage]) for column in columns]) for stage in columns[0]]
+    known = [stage for stage in columns[0] if stage != "response" or any(column[stage] for column in columns)]
+    rows = [(stage, [words.ms(column[stage]) for column in columns]) for stage in known]
     sizes = [None if measured.server is None else measured.server.mean_batch_size for measured in shown]
     rows.append(("mean batch size", [words.ms(size) for size in sizes]))
     return _named_rows(("mean ms of a request", "recommended", "Triton default")[: len(shown) + 1], rows)
+
+
+def layers(evidence: Evidence) -> Table | None:
+    """The slowest layers of the recommendation's engine, and of the default's where that is another one."""
+    used = None if evidence.found is None else evidence.found.time_use
+    if used is None:
+        return None
+    profiles = [("recommended", used.winner)]
+    if used.baseline != used.winner:
+        profiles.append(("Triton default", used.baseline))
+    rows = tuple(
+        (
+            Cell(text=role),
+            Cell(text=layer.name),
+            Cell(text=layer.operator),
+            number(layer.mean_ms, words.ms),
+            number(100 * layer.share, lambda value: f"{value:.1f} %"),
+            Cell(text=BOUND_WORDS[layer.bound]),
+        )
+        for role, profile in profiles
+        if profile is not None
+        for layer in profile.layers
+    )
+    headings = ("engine", "layer", "operator", "ms an execution", "of all layers", "bound by")
+    return Table(headings=headings, rows=rows, sortable=True) if rows else None
 
 
 def frontier(evidence: Evidence) -> Table | None:

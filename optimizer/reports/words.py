@@ -122,6 +122,24 @@ def replicas_needed(evidence: Evidence) -> str | None:
     )
 
 
+def time_summary(evidence: Evidence) -> str:
+    """What takes the time and what would help; "" where nobody said."""
+    used = None if evidence.found is None else evidence.found.time_use
+    return "" if used is None else used.summary
+
+
+def layers_note(evidence: Evidence) -> str:
+    """How the layers' times were taken; "" where they were not."""
+    used = None if evidence.found is None else evidence.found.time_use
+    profile = None if used is None else used.winner
+    if profile is None or not profile.layers:
+        return ""
+    return (
+        f"The slowest of {profile.layer_count} layers, by the profile of {profile.profiler}: the engine alone, "
+        f"batches of {profile.batch_size}, random inputs."
+    )
+
+
 def knobs(evidence: Evidence, trial: TrialRecord) -> str:
     """The trial's configuration."""
     return record_text(trial.config, on_gpu=evidence.on_gpu)

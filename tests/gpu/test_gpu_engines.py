@@ -1,6 +1,7 @@
 """Engines on a real GPU against ONNX Runtime on the CPU: same numbers, with and without graphs, padded or not."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnxruntime as ort
@@ -12,8 +13,10 @@ from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
 from model_repo.runtime.tritune_gpu.runner import Runner
 from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
+from optimizer.engine_profile import Execution, profile_engine
 from optimizer.engine_run import EngineRunner
 from optimizer.engines import EngineCache, Target, engine_from_variant
+from optimizer.gpu_engines import onnxruntime_engine
 from optimizer.hardware import hardware
 from optimizer.onnx_model import read_model
 from optimizer.onnx_run import run_model
@@ -105,6 +108,25 @@ def test_the_accuracy_gate_can_run_an_engine(cuda, tmp_path):
     feeds = [requests_for(model, (rows,), rows)[0] for rows in (1, 8, 1)]
     for got, expected in zip(runner.run(feeds), run_model(model.path, feeds), strict=True):
         np.testing.assert_allclose(got["logits"], expected["logits"], rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt_rtx", "tensorrt"])
+def test_the_slowest_layers_and_what_graphs_save(backend, cuda, tmp_path):
+    model = model_of("cnn", tmp_path)
+    engine = replace(onnxruntime_engine(model, device="gpu"), backend=backend)
+    if backend != "onnxruntime":
+        library = next((each for each in installed_tensorrt() if each.backend == backend), None)
+        if library is None:
+            pytest.skip(f"{backend} is not installed")
+        plan = built_plan(model, tmp_path, library)
+        engine = replace(engine, model_file="model.plan", files=(("model.plan", plan),))
+    record = profile_engine(Execution(engine=engine, model=model, batch_size=4, threads=0, graphs=True))
+    assert record.profiler == backend
+    assert record.layer_count >= 2
+    assert record.execution_ms > 0
+    assert record.other_graph_ms > 0
+    assert record.ceilings.flops_per_s > 0
+    assert record.ceilings.bytes_per_s > 0
 
 
 def test_a_damaged_plan_is_refused_with_what_to_do(cuda, tmp_path):

@@ -58,6 +58,7 @@ def test_the_difference_in_ms_of_one_request():
     assert seen.queue_ms == pytest.approx(2.0)
     assert seen.infer_ms == pytest.approx(3.0)
     assert seen.mean_batch_size == pytest.approx(3.0)
+    assert seen.rest_ms == pytest.approx(5.0)
 
 
 def test_batch_sizes_of_the_window_alone_in_ms_of_one_execution():

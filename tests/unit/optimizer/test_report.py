@@ -12,6 +12,7 @@ from optimizer.report import dollars, recommendation_view
 from search import events
 from search.accuracy_record import AccuracyRecord, OutputAccuracyRecord
 from search.convert import trial_to_record
+from search.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
 from search.frontier import frontier_of
 from search.neighbours import NeighboursRecord
 from search.records import (
@@ -195,3 +196,27 @@ def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> N
 def test_a_longer_budget_is_said_with_how_much_and_that_it_is_the_last_time() -> None:
     line = extended_line(events.BudgetExtended(by_s=34.0, total_s=634.0))
     assert "extended by 34 s to 634 s, and not again" in line
+
+
+def test_the_slowest_layers_and_what_follows_from_them() -> None:
+    layer = LayerRecord(name="[conv1]", operator="Conv", mean_ms=3.0, share=0.6, bound="bytes")
+    profile = EngineProfileRecord(
+        engine="onnxruntime-fp32",
+        batch_size=3,
+        execution_ms=5.0,
+        layers=(layer,) * 10,
+        layer_count=31,
+        bound_shares={"bytes": 1.0},
+        operator_shares={"Conv": 1.0},
+        ceilings=CeilingsRecord(flops_per_s=None, bytes_per_s=None),
+        profiler="onnxruntime",
+    )
+    text = shown(recommendation(time_use=TimeUseRecord(summary="Smaller weights help.", winner=profile)))
+    assert "slowest of 31 layers, batch 3" in text
+    assert text.count("[conv1]") == 5
+    assert "memory traffic" in text
+    assert "Time   Smaller weights help." in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    without = shown(recommendation(time_use=TimeUseRecord(summary="Waiting.", winner=None)))
+    assert "Waiting." in without
+    assert "slowest of" not in without

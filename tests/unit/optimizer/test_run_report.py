@@ -17,6 +17,7 @@ from optimizer.reports.markdown import markdown
 from optimizer.reports.plots import plots
 from search.accuracy_record import AccuracyRecord, OutputAccuracyRecord
 from search.convert import trial_to_record
+from search.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
 from search.frontier import frontier_of
 from search.records import (
     GpuRecord,
@@ -140,6 +141,39 @@ def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     steps = drawn["replicas"]["steps"]
     assert [step["usd"] for step in steps if step["role"] == "recommended"] == [0.5 * n for n in range(1, 9)]
     assert max(step["to"] for step in steps) == 8000.0
+
+
+def used_time(name: str = "conv1", summary: str = "Most of it is arithmetic.") -> TimeUseRecord:
+    layers = tuple(
+        LayerRecord(name=name, operator="Conv", mean_ms=10.0 - n, share=0.1, bound="arithmetic") for n in range(10)
+    )
+    profile = EngineProfileRecord(
+        engine="onnxruntime-fp32",
+        batch_size=3,
+        execution_ms=60.0,
+        layers=layers,
+        layer_count=31,
+        bound_shares={"arithmetic": 1.0},
+        operator_shares={"Conv": 1.0},
+        ceilings=CeilingsRecord(flops_per_s=1e11, bytes_per_s=1e10),
+        profiler="onnxruntime",
+    )
+    return TimeUseRecord(summary=summary, winner=profile, baseline=profile)
+
+
+def test_where_the_time_goes_is_said_in_words_and_by_layer(tmp_path: Path) -> None:
+    evidence = read_evidence(run_dir(tmp_path / "run", recommendation(time_use=used_time())))
+    for text in (Page(html_page(evidence)).text, markdown(evidence)):
+        assert "Most of it is arithmetic." in text
+        assert "The slowest of 31 layers, by the profile of onnxruntime" in text
+        assert text.count("conv1") == 10  # once, though the default's engine is the same
+
+
+def test_names_of_layers_are_text(tmp_path: Path) -> None:
+    found = recommendation(time_use=used_time(name=HOSTILE, summary=HOSTILE))
+    page = Page(html_page(read_evidence(run_dir(tmp_path / "run", found))))
+    assert "img" not in page.tags
+    assert page.text.count(HOSTILE) == 11
 
 
 def test_a_run_without_certified_baseline_does_not_claim_a_saving(tmp_path: Path) -> None:

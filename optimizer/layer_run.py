@@ -1,0 +1,175 @@
+"""The process that times an engine on its own for `optimizer.engine_profile`: as a whole, or layer by layer.
+
+    python -P -m optimizer.layer_run FOLDER
+
+`request.json` and `feed.npz` in, `answer.json` out. A process of its own, because CUDA and ONNX Runtime keep
+memory while their process lives, and because a crash here may not take the run's answer with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optimizer.layer_times import LayerTime, layers_from_trace
+from optimizer.onnx_run import load_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from optimizer.onnx_run import Tensors
+
+LEAST_S = 0.4
+"""What is timed is repeated for about so long."""
+
+FEWEST, MOST = 3, 300
+MOST_TRACED = 45
+"""ONNX Runtime writes about a kilobyte for each node of each execution."""
+
+
+def seconds_each(once: Callable[[], object], *, most: int = MOST) -> tuple[float, int]:
+    """The best mean of three rounds, in seconds, and how many executions the rounds had in all."""
+    once()
+    guess_s = min(_timed(once, 1), _timed(once, 1))
+    each = min(most, max(FEWEST, int(LEAST_S / max(guess_s, 1e-9)))) // 3
+    return min(_timed(once, each) for _ in range(3)), 3 * each
+
+
+def _timed(once: Callable[[], object], count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(count):
+        once()
+    return (time.perf_counter() - began) / count
+
+
+def _whole(request: Any, feed: Tensors) -> dict[str, Any]:
+    """Mean ms of an execution; on a GPU with CUDA graphs and without."""
+    if request["device"] == "cpu":
+        session = _session(request, None)
+        return {"execution_ms": 1000 * seconds_each(lambda: session.run(None, feed))[0]}
+    times = {graphs: _on_gpu(request, feed, graphs=graphs) for graphs in (True, False)}
+    chosen = bool(request["graphs"])
+    return {"execution_ms": times[chosen], "other_graph_ms": times[not chosen]}
+
+
+def _on_gpu(request: Any, feed: Tensors, *, graphs: bool) -> float:
+    from model_repo.runtime.tritune_gpu.driver import DriverCuda
+    from optimizer.engine_time import engine_time, load_engine
+
+    cuda = DriverCuda(0)
+    try:
+        stream = cuda.stream()
+        engine = load_engine(
+            Path(request["folder"]), request["file"], request["backend"], cuda, stream, graphs=graphs
+        )
+        shapes = {name: array.shape for name, array in feed.items()}
+        return engine_time(engine, cuda, stream, shapes, batch_size=1, graph=graphs).batch_ms
+    finally:
+        cuda.close()
+
+
+def _layers(request: Any, feed: Tensors) -> dict[str, Any]:
+    """Mean ms of each layer; on a GPU each is waited for before the next begins."""
+    if request["backend"] == "onnxruntime":
+        os.environ["CUDA_LAUNCH_BLOCKING"] = "1"  # ONNX Runtime's profile has the CPU's time of each launch
+        layers = _profiled_by_onnxruntime(request, feed)
+    else:
+        layers = _profiled_by_tensorrt(request, feed)
+    return {"layers": [asdict(layer) for layer in layers]}
+
+
+def _profiled_by_onnxruntime(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
+    session = _session(request, Path(request["scratch"]) / "trace")
+    _, executions = seconds_each(lambda: session.run(None, feed), most=MOST_TRACED)
+    trace = json.loads(Path(session.end_profiling()).read_text())
+    return layers_from_trace(trace, executions=executions)
+
+
+def _session(request: Any, trace: Path | None) -> Any:
+    """A session as the served one is opened (`model_repo/runtime`), with a profile where `trace` says where to."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = request["threads"]
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if trace is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(trace)
+    providers = ["CPUExecutionProvider"]
+    if request["device"] == "gpu":
+        onnxruntime.preload_dlls()
+        providers.insert(0, "CUDAExecutionProvider")
+    path = Path(request["folder"], request["file"])
+    return onnxruntime.InferenceSession(path, options, providers=providers)
+
+
+def _profiled_by_tensorrt(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
+    from model_repo.runtime.tritune_gpu.driver import DriverCuda
+    from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine, import_tensorrt
+    from optimizer.engine_layers import layers_from_description
+    from optimizer.engine_time import allocated, load_engine
+
+    cuda = DriverCuda(0)
+    stream = cuda.stream()
+    engine = load_engine(Path(request["folder"]), request["file"], request["backend"], cuda, stream, graphs=False)
+    assert isinstance(engine, TensorRtEngine)
+    shapes = {name: array.shape for name, array in feed.items()}
+    bound = engine.bind(shapes, allocated(cuda, engine.inputs, shapes))
+    bound.put_outputs(allocated(cuda, engine.outputs, bound.output_shapes))
+
+    def once() -> None:
+        bound.enqueue(stream)
+        cuda.wait(stream)
+
+    seconds_each(once)  # kernels are compiled and clocks are up
+    profiler = layer_profiler(import_tensorrt(request["backend"]))
+    bound.report_to(profiler)
+    seconds_each(once)
+    kinds = {layer.name: layer.kind for layer in layers_from_description(engine.layers())}
+    layers: tuple[LayerTime, ...] = profiler.layers(kinds)
+    return layers
+
+
+def layer_profiler(trt: Any) -> Any:
+    """An IProfiler that keeps the ms of each layer."""
+
+    class LayerProfiler(trt.IProfiler):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.seen: dict[str, list[float]] = defaultdict(list)
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.seen[layer_name].append(ms)
+
+        def layers(self, kinds: dict[str, str]) -> tuple[LayerTime, ...]:
+            """Means, in the order of execution; `kinds` are the layers' types by name."""
+            return tuple(
+                LayerTime(name=name, operator=kinds.get(name, "?"), ms=sum(seen) / len(seen))
+                for name, seen in self.seen.items()
+            )
+
+    return LayerProfiler()
+
+
+def main(folder: Path) -> None:
+    """Carry out the request in `folder`; what goes wrong is the answer too."""
+    request = json.loads((folder / "request.json").read_text()) | {"scratch": str(folder)}
+    answer: dict[str, Any]
+    try:
+        feed = load_tensors(folder / "feed.npz")
+        answer = (_layers if request["layers"] else _whole)(request, feed)
+    except Exception as error:  # the libraries have no common base for their errors
+        answer = {"reason": str(error) or type(error).__name__}
+    (folder / "answer.json").write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

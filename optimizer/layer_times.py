@@ -1,0 +1,147 @@
+"""How long an engine's layers take and how much they have to do, read from what profilers write. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from search.engine_profile import Bound
+
+BYTES_OF = {
+    "float": 4, "float16": 2, "bfloat16": 2, "double": 8, "bool": 1, "int8": 1, "uint8": 1, "int16": 2,
+    "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float8e4m3fn": 1, "float8e5m2": 1,
+}  # fmt: skip
+"""An element, by ONNX Runtime's name of its type."""
+
+EXPLAINED_SHARE = 0.25
+"""Of a layer's time that its arithmetic or its bytes must take at the ceiling to be what holds it up."""
+
+_PRODUCTS = ("MatMul", "Gemm")
+_OPAQUE = ("Attention", "LSTM", "GRU", "RNN", "Einsum", "If", "Loop", "Scan")
+
+Shapes = list[tuple[int, tuple[int, ...]]]
+"""(bytes of an element, shape) of each tensor, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTime:
+    """A layer's mean ms in one execution. `flops` and `bytes_moved` are what it has to do; None: not known."""
+
+    name: str
+    operator: str
+    ms: float
+    flops: float | None = None
+    bytes_moved: float | None = None
+
+
+def layers_from_trace(trace: Sequence[Mapping[str, Any]], *, executions: int) -> tuple[LayerTime, ...]:
+    """The layers of the last `executions` runs in ONNX Runtime's profile, in the order of computation.
+
+    A node that runs others inside (`If`, `Loop`) counts without them. Times are means over the executions.
+    """
+    runs = sorted(event["ts"] for event in trace if event.get("name") == "model_run")[-executions:]
+    if not runs:
+        return ()
+    kernels = sorted(
+        (
+            event
+            for event in trace
+            if event.get("cat") == "Node" and event["name"].endswith("_kernel_time") and event["ts"] >= runs[0]
+        ),
+        key=lambda event: (event["ts"], -event["dur"]),
+    )
+    own_us = _own_us(kernels)
+    found: dict[str, LayerTime] = {}
+    for event, us in zip(kernels, own_us, strict=True):
+        name, arguments = event["name"].removesuffix("_kernel_time"), event["args"]
+        ms = us / 1000 / len(runs)
+        known = found.get(name)
+        if known is None:
+            inputs, outputs = (_shapes(arguments.get(f"{kind}_type_shape", ())) for kind in ("input", "output"))
+            operator = str(arguments.get("op_name", "?"))
+            found[name] = LayerTime(
+                name=name,
+                operator=operator,
+                ms=ms,
+                flops=flops_of(operator, [shape for _, shape in inputs], [shape for _, shape in outputs]),
+                bytes_moved=float(sum(size * math.prod(shape) for size, shape in [*inputs, *outputs])),
+            )
+        else:
+            found[name] = replace(known, ms=known.ms + ms)
+    return tuple(found.values())
+
+
+def _own_us(kernels: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Each event's duration without those inside of it; the events come by start, the outer before the inner."""
+    own = [float(event["dur"]) for event in kernels]
+    around: list[int] = []
+    for index, event in enumerate(kernels):
+        while around and event["ts"] >= kernels[around[-1]]["ts"] + kernels[around[-1]]["dur"]:
+            around.pop()
+        if (
+            around
+            and event["dur"]
+            and event["ts"] + event["dur"] <= (kernels[around[-1]]["ts"] + kernels[around[-1]]["dur"])
+        ):
+            own[around[-1]] -= event["dur"]
+        around.append(index)
+    return [max(0.0, us) for us in own]
+
+
+def _shapes(described: Iterable[Mapping[str, Sequence[int]]]) -> Shapes:
+    return [
+        (BYTES_OF.get(kind, 0), tuple(map(int, shape))) for tensor in described for kind, shape in tensor.items()
+    ]
+
+
+def flops_of(operator: str, inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]]) -> float | None:
+    """Multiplications and additions of one execution; 0 for what only passes over its elements, None: not known.
+
+    Convolutions and matrix products, quantized and fused ones too, by what their shapes say.
+    """
+    if any(word in operator for word in _OPAQUE):
+        return None
+    if "Conv" in operator:
+        return _convolution_flops(inputs, outputs, transposed="Transpose" in operator)
+    if any(word in operator for word in _PRODUCTS):
+        return 2.0 * math.prod(inputs[0]) * outputs[0][-1] if inputs and outputs and outputs[0] else None
+    return 0.0
+
+
+def _convolution_flops(
+    inputs: Sequence[tuple[int, ...]], outputs: Sequence[tuple[int, ...]], *, transposed: bool
+) -> float | None:
+    """The kernel is the first further input with as many axes as the data: scales and biases have fewer."""
+    kernel = next((shape for shape in inputs[1:] if len(shape) == len(inputs[0]) and len(shape) > 2), None)
+    if kernel is None or not outputs:
+        return None
+    return 2.0 * math.prod(inputs[0] if transposed else outputs[0]) * math.prod(kernel[1:])
+
+
+def bound_of(layer: LayerTime, *, flops_per_s: float | None, bytes_per_s: float | None) -> Bound:
+    """What holds the layer up, at these ceilings."""
+    if layer.flops is None or layer.bytes_moved is None or not flops_per_s or not bytes_per_s:
+        return "unknown"
+    arithmetic_ms = 1000 * layer.flops / flops_per_s
+    bytes_ms = 1000 * layer.bytes_moved / bytes_per_s
+    if not max(arithmetic_ms, bytes_ms) >= EXPLAINED_SHARE * layer.ms:
+        return "overhead"
+    return "arithmetic" if arithmetic_ms >= bytes_ms else "bytes"
+
+
+Name = TypeVar("Name", bound=str)
+
+
+def shares(parts: Iterable[tuple[Name, float]]) -> dict[Name, float]:
+    """Each name's part of the whole, the largest first; empty where the whole is nothing."""
+    sums: dict[Name, float] = defaultdict(float)
+    for name, value in parts:
+        sums[name] += value
+    whole = sum(sums.values())
+    ordered = sorted(sums.items(), key=lambda item: -item[1])
+    return {name: value / whole for name, value in ordered} if whole > 0 else {}

@@ -1,0 +1,195 @@
+"""The paragraph on where the time goes: what takes it, what bounds it, and what would help. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from search.engine_profile import Bound, EngineProfileRecord
+    from search.records import ConfigRecord, MeasurementRecord, TrialRecord
+
+STAGES = ("client and network", "queue", "input", "inference", "output", "response")
+"""As a request passes them; the response leaves the server after the output was taken from the model."""
+
+_IN_WORDS = {
+    "client and network": "in client and network",
+    "queue": "waiting in the queue",
+    "input": "on the way into the model",
+    "inference": "in the model",
+    "output": "on the way out of it",
+    "response": "in the rest of the server",
+}
+LEAST_SHARE = 0.03
+"""Of a request's time; smaller stages are left out of the sentence."""
+
+SLOWER_SERVED = 1.25
+"""Times the engine's own time from which the difference is worth a sentence."""
+
+GRAPH_GAIN = 1.05
+
+
+def stage_means(measured: MeasurementRecord) -> dict[str, float | None]:
+    """Mean ms by stage, in the order in which a request passes them; None where nobody says."""
+    server = measured.server
+    values = (None,) * 5 if server is None else (
+        server.queue_ms, server.compute_input_ms, server.compute_infer_ms, server.compute_output_ms,
+        server.response_ms,
+    )  # fmt: skip
+    return dict(zip(STAGES, (measured.network_and_client_ms, *values), strict=True))
+
+
+def time_summary(
+    winner: TrialRecord, profile: EngineProfileRecord | None, baseline: TrialRecord | None = None
+) -> str:
+    """The paragraph. `profile` is of the winner's engine; `baseline` None where it is the winner itself.
+
+    "" where the server gave no timings.
+    """
+    measured = winner.measurement
+    if measured is None or measured.server is None:
+        return ""
+    sentences = [_split(measured), _largest(winner.config, measured)]
+    if profile is not None:
+        sentences += [*_engine(winner.config, measured, profile)]
+    if baseline is not None and baseline.measurement is not None:
+        sentences.append(_against(measured, baseline.measurement))
+    return " ".join(filter(None, sentences))
+
+
+def _known(measured: MeasurementRecord) -> dict[str, float]:
+    return {stage: ms for stage, ms in stage_means(measured).items() if ms is not None and ms > 0}
+
+
+def _split(measured: MeasurementRecord) -> str:
+    parts = _known(measured)
+    whole = sum(parts.values())
+    listed = [
+        f"{100 * ms / whole:.0f} % {_IN_WORDS[stage]}"
+        for stage, ms in sorted(parts.items(), key=lambda item: -item[1])
+        if ms >= LEAST_SHARE * whole
+    ]
+    return f"Of {whole:.3g} ms that a request takes on average at {measured.rate_per_s:,.4g}/s, {_joined(listed)}."
+
+
+def _joined(parts: list[str]) -> str:
+    if len(parts) == 1:
+        return f"{parts[0]}"
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _largest(config: ConfigRecord, measured: MeasurementRecord) -> str:
+    """What to do about the stage that takes most; the model has sentences of its own."""
+    parts = _known(measured)
+    stage = max(parts, key=lambda name: parts[name], default="inference")
+    if stage == "queue":
+        if 1000 * parts[stage] <= 1.2 * config.max_queue_delay_us:
+            return "That wait is the queue delay, which buys larger batches."
+        return "Waiting is the price of that rate: it shrinks with a lower rate a replica, or with more replicas."
+    if stage in {"input", "output"}:
+        return "Moving tensors takes longer than computing on them: smaller inputs or outputs help most."
+    if stage in {"client and network", "response"}:
+        return (
+            "The way to the server and back takes longer than the model: gRPC, smaller inputs, or clients that do "
+            "not share the server's cores help most."
+        )
+    return ""
+
+
+def _engine(config: ConfigRecord, measured: MeasurementRecord, profile: EngineProfileRecord) -> Iterator[str]:
+    assert measured.server is not None
+    served_ms, alone_ms = measured.server.compute_infer_ms, profile.execution_ms
+    alone = f"Alone, the engine takes {alone_ms:.3g} ms for a batch of {profile.batch_size}"
+    if served_ms > SLOWER_SERVED * alone_ms:
+        why = (
+            f"{config.instance_count} instances share the machine with the server and the load"
+            if config.instance_count > 1
+            else "it shares the machine with the server and the load"
+        )
+        yield f"{alone}; served it takes {served_ms:.3g} ms, because {why}."
+    else:
+        yield f"{alone}."
+    if profile.layers:
+        yield _layers(profile)
+        yield _bound(config, profile)
+    yield _graphs(config, profile)
+
+
+def _layers(profile: EngineProfileRecord) -> str:
+    operator, share = next(iter(profile.operator_shares.items()), ("?", 0.0))
+    slowest = profile.layers[0]
+    return (
+        f"{100 * share:.0f} % of its layers' time is {operator}; the slowest of {profile.layer_count} layers, "
+        f"{slowest.name} ({slowest.operator}), takes {100 * slowest.share:.0f} %."
+    )
+
+
+def _bound(config: ConfigRecord, profile: EngineProfileRecord) -> str:
+    bound, share = next(iter(profile.bound_shares.items()), ("unknown", 0.0))
+    part = f"{100 * share:.0f} %"
+    ceilings = profile.ceilings
+    if bound == "arithmetic" and ceilings.flops_per_s is not None:
+        at = flops_text(ceilings.flops_per_s)
+        return (
+            f"Arithmetic bounds {part} of it (this machine multiplies matrices at {at}): a lower precision or a "
+            "smaller model helps, faster memory does not."
+        )
+    if bound == "bytes" and ceilings.bytes_per_s is not None:
+        at = f"{ceilings.bytes_per_s / 1e9:,.3g} GB/s"
+        return (
+            f"Memory traffic bounds {part} of it (this machine moves {at}): a lower precision, fewer operators "
+            "between the large ones, or larger batches that share the weights help."
+        )
+    if bound == "overhead":
+        fewer = "CUDA graphs" if profile.other_graph_ms is not None else _threads(config)
+        return (
+            f"Neither arithmetic nor memory explains {part} of it: the layers are too small for what it takes to "
+            f"start them. Larger batches{fewer and f', {fewer}'} or fewer operators help."
+        )
+    return ""
+
+
+def _threads(config: ConfigRecord) -> str:
+    return "" if config.intra_op_threads == 1 else "fewer threads an instance"
+
+
+def _graphs(config: ConfigRecord, profile: EngineProfileRecord) -> str:
+    """Launch overhead, seen as the difference that CUDA graphs make."""
+    other_ms = profile.other_graph_ms
+    if other_ms is None:
+        return ""
+    with_ms, without_ms = profile.execution_ms, other_ms
+    if not config.cuda_graph_batch_sizes:
+        with_ms, without_ms = without_ms, with_ms
+    if not without_ms > GRAPH_GAIN * with_ms:
+        return "Launching kernels does not hold it up: CUDA graphs change nothing."
+    saved = 100 * (1 - with_ms / without_ms)
+    launch = f"{saved:.0f} % of an execution is launching kernels"
+    return f"{launch} where CUDA graphs are off{'' if config.cuda_graph_batch_sizes else ', as they are here'}."
+
+
+def _against(measured: MeasurementRecord, other: MeasurementRecord) -> str:
+    """The stage in which the two differ most."""
+    mine, theirs = _known(measured), _known(other)
+    if not theirs:
+        return ""
+    stage = max(STAGES, key=lambda name: abs(mine.get(name, 0.0) - theirs.get(name, 0.0)))
+    whole = f"{sum(theirs.values()):.3g} ms at {other.rate_per_s:,.4g}/s"
+    return (
+        f"Triton's default takes {whole}; the largest difference is "
+        f"{theirs.get(stage, 0.0):.3g} instead of {mine.get(stage, 0.0):.3g} ms {_IN_WORDS[stage]}."
+    )
+
+
+def flops_text(per_s: float) -> str:
+    """`92 GFLOP/s`, `640 TFLOP/s`."""
+    return f"{per_s / 1e12:,.3g} TFLOP/s" if per_s >= 1e12 else f"{per_s / 1e9:,.3g} GFLOP/s"
+
+
+BOUND_WORDS: dict[Bound, str] = {
+    "arithmetic": "arithmetic",
+    "bytes": "memory traffic",
+    "overhead": "starting it",
+    "unknown": "not known",
+}

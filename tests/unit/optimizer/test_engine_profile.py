@@ -1,0 +1,99 @@
+"""Engines profiled on their own, on this CPU; what TensorRT reports needs no GPU to be added up."""
+
+import pytest
+from onnx_models import small_cnn, token_classifier
+
+from optimizer.engine_profile import Execution, profile_engine, profile_record
+from optimizer.gpu_engines import onnxruntime_engine
+from optimizer.layer_run import layer_profiler, seconds_each
+from optimizer.layer_times import LayerTime
+from optimizer.onnx_model import read_model
+from optimizer.onnx_run import RunFailed
+from optimizer.shapes import with_shapes
+from optimizer.tensorrt_library import find_tensorrt
+from search.engine_profile import CeilingsRecord
+
+
+def execution(model, **changes):
+    known = {"engine": onnxruntime_engine(model), "model": model, "batch_size": 2, "threads": 1, "graphs": False}
+    return Execution(**{**known, **changes})
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory):
+    return read_model(small_cnn(tmp_path_factory.mktemp("models") / "cnn.onnx"))
+
+
+def test_onnx_runtimes_profile_on_this_cpu(cnn):
+    record = profile_engine(execution(cnn))
+    assert (record.engine, record.batch_size, record.profiler) == ("onnxruntime-fp32", 2, "onnxruntime")
+    assert record.execution_ms > 0
+    assert record.layers[0].operator == "Conv"  # by far the most to do in this model
+    assert [layer.mean_ms for layer in record.layers] == sorted(
+        (layer.mean_ms for layer in record.layers), reverse=True
+    )
+    assert sum(layer.share for layer in record.layers) == pytest.approx(1.0)
+    assert sum(record.bound_shares.values()) == pytest.approx(1.0)
+    assert sum(record.operator_shares.values()) == pytest.approx(1.0)
+    assert record.ceilings.flops_per_s > 0
+    assert record.ceilings.bytes_per_s > 0
+    assert record.other_graph_ms is None
+
+
+def test_an_engine_that_does_not_run(cnn, tmp_path):
+    (tmp_path / "m.onnx").write_bytes(b"nonsense")
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    broken = onnxruntime_engine(model)
+    dict(broken.files)["model.onnx"].write_bytes(b"nonsense")
+    with pytest.raises(RunFailed):
+        profile_engine(execution(cnn, engine=broken))
+
+
+def test_inputs_fit_the_engine(tmp_path):
+    model = with_shapes(read_model(token_classifier(tmp_path / "t.onnx")), {"ids": (6,), "mask": (6,)})
+    feed = execution(model, batch_size=3).feed()
+    assert {name: (array.shape, array.dtype.name) for name, array in feed.items()} == {
+        "ids": ((3, 6), "int64"),
+        "mask": ((3, 6), "int64"),
+    }
+    assert 0 <= feed["ids"].min() <= feed["ids"].max() < 100  # rows of the table
+
+
+def test_the_ten_slowest_layers_and_the_shares_of_all(cnn):
+    layers = [
+        LayerTime(name=f"n{i}", operator="Conv" if i else "Relu", ms=float(i + 1), flops=0.0, bytes_moved=0.0)
+        for i in range(12)
+    ]
+    ceilings = CeilingsRecord(flops_per_s=1.0, bytes_per_s=1.0)
+    record = profile_record(execution(cnn), {"execution_ms": 80.0, "other_graph_ms": 90.0}, layers, ceilings)
+    assert [layer.name for layer in record.layers] == [f"n{i}" for i in range(11, 1, -1)]
+    assert record.layer_count == 12
+    assert record.operator_shares == pytest.approx({"Conv": 77 / 78, "Relu": 1 / 78})
+    assert record.bound_shares == {"overhead": 1.0}
+    assert record.other_graph_ms == 90.0
+
+
+def test_no_layers_are_no_error(cnn):
+    ceilings = CeilingsRecord(flops_per_s=None, bytes_per_s=None)
+    record = profile_record(execution(cnn), {"execution_ms": 1.0}, [], ceilings)
+    assert (record.layers, record.layer_count, record.bound_shares) == ((), 0, {})
+
+
+def test_tensorrt_reports_into_means_by_layer():
+    library = find_tensorrt("tensorrt_rtx")
+    if library is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    profiler = layer_profiler(library.module)
+    for name, ms in (("conv", 1.0), ("gemm", 0.5), ("conv", 3.0), ("gemm", 0.5)):
+        profiler.report_layer_time(name, ms)
+    assert profiler.layers({"conv": "correlation"}) == (
+        LayerTime(name="conv", operator="correlation", ms=2.0),
+        LayerTime(name="gemm", operator="?", ms=0.5),
+    )
+
+
+def test_rounds_count_their_executions():
+    calls = []
+    _, executions = seconds_each(lambda: calls.append(None), most=9)
+    assert executions == 9
+    assert len(calls) == 3 + executions

@@ -1,0 +1,87 @@
+"""Layer times and the work of layers, from hand-written traces."""
+
+import math
+
+import pytest
+
+from optimizer.layer_times import LayerTime, bound_of, flops_of, layers_from_trace, shares
+
+
+def kernel(name, ts, dur, operator="Relu", inputs=(), outputs=()):
+    described = {"input_type_shape": [*inputs], "output_type_shape": [*outputs], "op_name": operator}
+    return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": described}
+
+
+def run(ts, dur):
+    return {"cat": "Session", "name": "model_run", "ts": ts, "dur": dur, "args": {}}
+
+
+def test_times_are_means_over_the_last_runs():
+    trace = [
+        {"cat": "Session", "name": "session_initialization", "ts": 0, "dur": 5, "args": {}},
+        kernel("a", 12, 90_000), run(10, 95_000),  # the first one, cold
+        kernel("a", 100_100, 1000), kernel("b", 101_200, 500), run(100_000, 1800),
+        kernel("a", 102_100, 3000), kernel("b", 105_200, 500), run(102_000, 3800),
+    ]  # fmt: skip
+    layers = layers_from_trace(trace, executions=2)
+    assert [(layer.name, layer.ms) for layer in layers] == [("a", 2.0), ("b", 0.5)]
+
+
+def test_a_node_that_runs_others_counts_without_them():
+    trace = [run(0, 100), kernel("loop", 1, 90, "Loop"), kernel("inner", 10, 50), kernel("after", 95, 5)]
+    layers = {layer.name: layer.ms for layer in layers_from_trace(trace, executions=1)}
+    assert layers == pytest.approx({"loop": 0.04, "inner": 0.05, "after": 0.005})
+
+
+def test_a_trace_without_runs_has_no_layers():
+    assert layers_from_trace([kernel("a", 1, 2)], executions=3) == ()
+
+
+def test_bytes_and_arithmetic_come_from_the_shapes():
+    inputs = [{"float": [2, 8]}, {"float": [8, 4]}]
+    trace = [run(0, 100), kernel("dense", 1, 10, "MatMul", inputs, [{"float": [2, 4]}])]
+    (layer,) = layers_from_trace(trace, executions=1)
+    assert layer.bytes_moved == 4 * (16 + 32 + 8)
+    assert layer.flops == 2 * 2 * 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "outputs", "flops"),
+    [
+        ("Conv", [(1, 3, 8, 8), (16, 3, 3, 3), (16,)], [(1, 16, 8, 8)], 2 * 16 * 64 * 27),
+        ("FusedConv", [(1, 16, 8, 8), (16, 1, 3, 3)], [(1, 16, 8, 8)], 2 * 16 * 64 * 9),  # depthwise
+        ("QLinearConv", [(1, 3, 8, 8), (), (), (16, 3, 3, 3), (16,)], [(1, 16, 8, 8)], 2 * 16 * 64 * 27),
+        ("ConvTranspose", [(1, 4, 8, 8), (4, 2, 3, 3)], [(1, 2, 17, 17)], 2 * 4 * 64 * 18),
+        ("Gemm", [(5, 7), (7, 3), (3,)], [(5, 3)], 2 * 5 * 7 * 3),
+        ("Gemm", [(7, 5), (7, 3)], [(5, 3)], 2 * 5 * 7 * 3),  # transA
+        ("FusedMatMul", [(2, 12, 9, 4), (2, 12, 9, 4)], [(2, 12, 9, 9)], 2 * 2 * 12 * 9 * 9 * 4),
+        ("MatMulIntegerToFloat", [(5, 7), (7, 3), (), ()], [(5, 3)], 2 * 5 * 7 * 3),
+        ("Relu", [(5, 7)], [(5, 7)], 0),
+        ("Attention", [(5, 7), (7, 21)], [(5, 7)], None),
+        ("MatMul", [], [], None),
+        ("Conv", [(1, 3, 8)], [(1, 16, 8)], None),
+    ],
+)
+def test_arithmetic_of_operators(operator, inputs, outputs, flops):
+    assert flops_of(operator, inputs, outputs) == flops
+
+
+@pytest.mark.parametrize(
+    ("flops", "bytes_moved", "bound"),
+    [
+        (5e5, 1e3, "arithmetic"),  # half of a millisecond at a gigaflop a second
+        (1e3, 5e5, "bytes"),
+        (1e5, 1e5, "overhead"),  # a tenth of its time each
+        (None, 5e5, "unknown"),
+        (math.nan, math.nan, "overhead"),
+    ],
+)
+def test_what_holds_a_layer_up(flops, bytes_moved, bound):
+    layer = LayerTime(name="l", operator="o", ms=1.0, flops=flops, bytes_moved=bytes_moved)
+    assert bound_of(layer, flops_per_s=1e9, bytes_per_s=1e9) == bound
+    assert bound_of(layer, flops_per_s=None, bytes_per_s=1e9) == "unknown"
+
+
+def test_shares_are_of_the_whole_with_the_largest_first():
+    assert list(shares([("a", 1.0), ("b", 2.0), ("a", 5.0)]).items()) == [("a", 0.75), ("b", 0.25)]
+    assert shares([("a", 0.0)]) == {}

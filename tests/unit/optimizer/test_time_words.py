@@ -1,0 +1,131 @@
+"""The paragraph on where the time goes: each case says what a person should do next."""
+
+import pytest
+from onnx_models import small_cnn
+from recommendations import config, measurement, timings, trial
+
+from optimizer.gpu_engines import onnxruntime_engine
+from optimizer.onnx_model import read_model
+from optimizer.time_use import time_use_of
+from optimizer.time_words import stage_means, time_summary
+from search.convert import trial_to_record
+from search.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord
+
+
+def record(number=1, changes=None, **measured):
+    knobs = {"intra_op_threads": 1, "instance_count": 1, **(changes or {})}
+    return trial_to_record(trial(number, config=config(**knobs), measurement=measurement(**measured)))
+
+
+def profile(bound="arithmetic", **changes):
+    layer = LayerRecord(name="conv1", operator="Conv", mean_ms=3.0, share=0.6, bound=bound)
+    known = {
+        "engine": "onnxruntime-fp32",
+        "batch_size": 3,
+        "execution_ms": 7.5,
+        "layers": (layer,),
+        "layer_count": 12,
+        "bound_shares": {bound: 0.8},
+        "operator_shares": {"Conv": 0.9, "Relu": 0.1},
+        "ceilings": CeilingsRecord(flops_per_s=92e9, bytes_per_s=8e9),
+        "profiler": "onnxruntime",
+    }
+    return EngineProfileRecord(**{**known, **changes})
+
+
+def test_the_stages_largest_first_and_small_ones_left_out():
+    text = time_summary(record(), None)
+    assert text == (
+        "Of 11.8 ms that a request takes on average at 100/s, 68 % in the model, 25 % waiting in the queue and "
+        "4 % in client and network."
+    )
+
+
+def test_without_timings_nothing_is_said():
+    assert time_summary(record(server=None), profile()) == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "knobs", "words"),
+    [
+        ({"server": timings(queue_ms=30.0)}, {}, "Waiting is the price of that rate"),
+        ({"server": timings(queue_ms=30.0)}, {"max_queue_delay_us": 30_000}, "is the queue delay"),
+        ({"network_and_client_ms": 30.0}, {}, "gRPC, smaller inputs"),
+        ({"server": timings(compute_input_ms=30.0)}, {}, "smaller inputs or outputs"),
+        ({"server": timings(response_ms=30.0)}, {}, "way to the server and back"),
+    ],
+)
+def test_the_largest_stage_says_what_helps(measured, knobs, words):
+    assert words in time_summary(record(changes=knobs, **measured), None)
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        ("arithmetic", "Arithmetic bounds 80 % of it (this machine multiplies matrices at 92 GFLOP/s)"),
+        ("bytes", "Memory traffic bounds 80 % of it (this machine moves 8 GB/s)"),
+        ("overhead", "Neither arithmetic nor memory explains 80 % of it"),
+    ],
+)
+def test_what_bounds_the_engine(bound, words):
+    text = time_summary(record(), profile(bound))
+    assert words in text
+    assert "Alone, the engine takes 7.5 ms for a batch of 3. 90 % of its layers' time is Conv" in text
+    assert "the slowest of 12 layers, conv1 (Conv), takes 60 %." in text
+
+
+def test_a_bound_that_is_not_known_is_not_claimed():
+    text = time_summary(record(), profile("unknown"))
+    assert "bounds" not in text
+    assert "explains" not in text
+
+
+def test_an_engine_that_is_slower_when_served():
+    text = time_summary(record(changes={"instance_count": 2}), profile(execution_ms=4.0))
+    assert "4 ms for a batch of 3; served it takes 8 ms, because 2 instances share the machine" in text
+
+
+@pytest.mark.parametrize(
+    ("sizes", "other_ms", "words"),
+    [
+        ((1, 2), 15.0, "50 % of an execution is launching kernels where CUDA graphs are off."),
+        ((), 3.75, "50 % of an execution is launching kernels where CUDA graphs are off, as they are here."),
+        ((), 7.4, "CUDA graphs change nothing"),
+    ],
+)
+def test_launch_overhead_is_the_difference_that_graphs_make(sizes, other_ms, words):
+    changes = {"cuda_graph_batch_sizes": sizes}
+    assert words in time_summary(record(changes=changes), profile(other_graph_ms=other_ms))
+
+
+def test_the_default_is_compared_where_the_two_differ_most():
+    text = time_summary(record(), None, record(0, rate_per_s=50.0, server=timings(queue_ms=9.0)))
+    assert text.endswith(
+        "Triton's default takes 17.8 ms at 50/s; the largest difference is 9 instead of 3 ms waiting in the queue."
+    )
+
+
+def test_stages_add_up_to_the_latency():
+    seen = stage_means(measurement(server=timings(response_ms=0.2)))
+    assert list(seen) == ["client and network", "queue", "input", "inference", "output", "response"]
+    assert sum(seen.values()) == pytest.approx(12.0)
+
+
+def test_an_engine_that_cannot_be_profiled_costs_only_its_layers(tmp_path):
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    served = config(engine=onnxruntime_engine(model))
+    model.path.write_bytes(b"nonsense")
+    notes = []
+    used = time_use_of(trial(config=served), trial(0, config=served), model=model, on_event=notes.append)
+    assert used is not None
+    assert (used.winner, used.baseline) == (None, None)
+    assert used.summary.startswith("Of 11.8 ms")
+    assert any("layers' times are not known" in getattr(event, "text", "") for event in notes)
+
+
+def test_a_server_elsewhere_is_not_profiled_here():
+    notes = []
+    used = time_use_of(trial(), None, model=None, here=False, on_event=notes.append)
+    assert used is not None
+    assert used.winner is None
+    assert notes == []
