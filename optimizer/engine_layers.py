@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 _LAYER = re.compile(
     r"^Name: (?P<name>.*?), LayerType: (?P<kind>[^,]*), Inputs: (?P<inputs>.*?), Outputs: (?P<rest>.*)$"
 )
+_TENSOR = re.compile(r"Dimensions: \[([^\]]*)\], Format/Datatype: ([^}]*)")
 _FORMAT = re.compile(r"Format/Datatype: ([^}]*)")
 _NODE = re.compile(r"\[ONNX Layer: ([^\]]*)\]")
 _PRECISIONS = (  # the first that is found in TensorRT's words for a tensor's format
@@ -24,14 +26,28 @@ _PRECISIONS = (  # the first that is found in TensorRT's words for a tensor's fo
 )
 
 
+BYTES_OF = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer of an engine: the precisions of its inputs, and the ONNX nodes that went into it."""
+    """One layer of an engine: the precisions of its inputs, and the ONNX nodes that went into it.
+
+    `tensors` are (precision or None, dimensions) of what it reads and writes, -1 for the batch.
+    """
 
     name: str
     kind: str
     precisions: frozenset[str]
     nodes: tuple[str, ...]
+    tensors: tuple[tuple[str | None, tuple[int, ...]], ...] = ()
+
+    def bytes_moved(self, batch_size: int) -> int:
+        """What it reads and writes besides its weights. Types that hold no numbers of ours count four bytes."""
+        return sum(
+            BYTES_OF.get(precision or "", 4) * math.prod(batch_size if size < 0 else size for size in dims)
+            for precision, dims in self.tensors
+        )
 
 
 def layers_from_description(text: str) -> tuple[Layer, ...]:
@@ -43,6 +59,10 @@ def layers_from_description(text: str) -> tuple[Layer, ...]:
             kind=match["kind"],
             precisions=frozenset(filter(None, map(_precision, _FORMAT.findall(match["inputs"])))),
             nodes=tuple(_NODE.findall(match["rest"])),
+            tensors=tuple(
+                (_precision(words), tuple(int(size) for size in dims.split(",") if size.strip()))
+                for dims, words in _TENSOR.findall(f"{match['inputs']} {match['rest']}")
+            ),
         )
         for match in found
         if match

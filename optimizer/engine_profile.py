@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,8 +58,10 @@ def profile_engine(execution: Execution) -> EngineProfileRecord:
     engine = execution.engine
     feed = execution.feed()
     file = dict(engine.files)[engine.model_file]
-    whole = _run(execution, file, feed, layers=False)
-    layers = tuple(LayerTime(**layer) for layer in _run(execution, file, feed, layers=True)["layers"])
+    whole = _run(_request(execution, file), feed)
+    nodes = {} if engine.backend == "onnxruntime" else _nodes(execution)
+    profiled = _run(_request(execution, file) | {"layers": True, "nodes": nodes}, feed)
+    layers = tuple(LayerTime(**layer) for layer in profiled["layers"])
     with tempfile.TemporaryDirectory(prefix="tritune-ceilings-") as folder:
         ceilings = measured_ceilings(
             lambda path, feed: _seconds(execution, path, feed),
@@ -102,29 +104,42 @@ def profile_record(
     )
 
 
+def _nodes(execution: Execution) -> dict[str, dict[str, Any]]:
+    """What each node of the fp32 model has to do at batch 1, by its name, as ONNX Runtime's profile says."""
+    alone = replace(execution, batch_size=1, threads=0)
+    request = _request(alone, execution.model.path)
+    request |= {"backend": "onnxruntime", "device": "cpu", "layers": True, "optimized": False}
+    whole = synthetic_samples(execution.model, 1, seed=execution.seed).feeds(1)[0]
+    return {layer["name"]: layer for layer in _run(request, whole)["layers"]}
+
+
 def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:
     """How long ONNX Runtime takes for another model, on the same device with the same threads."""
     try:
-        answer = _run(execution, path, feed, backend="onnxruntime", layers=False)
+        answer = _run(_request(execution, path) | {"backend": "onnxruntime"}, feed)
     except RunFailed:
         return None
     return float(answer["execution_ms"]) / 1000
 
 
-def _run(
-    execution: Execution, file: Path, feed: Tensors, *, layers: bool, backend: str | None = None
-) -> dict[str, Any]:
+def _request(execution: Execution, file: Path) -> dict[str, Any]:
+    return {
+        "folder": str(file.parent.absolute()),
+        "file": file.name,
+        "backend": execution.engine.backend,
+        "device": execution.engine.device,
+        "batch_size": execution.batch_size,
+        "threads": execution.threads,
+        "graphs": execution.graphs,
+        "layers": False,
+        "optimized": True,
+    }
+
+
+def _run(request: dict[str, Any], feed: Tensors) -> dict[str, Any]:
+    """The answer of `optimizer.layer_run`. Raises RunFailed."""
     with tempfile.TemporaryDirectory(prefix="tritune-layers-") as folder:
         save_tensors(Path(folder, "feed.npz"), feed)
-        request = {
-            "folder": str(file.parent.absolute()),
-            "file": file.name,
-            "backend": backend or execution.engine.backend,
-            "device": execution.engine.device,
-            "threads": execution.threads,
-            "graphs": execution.graphs,
-            "layers": layers,
-        }
         Path(folder, "request.json").write_text(json.dumps(request))
         run_child([*CHILD, folder], TIMEOUT_S)
         answer: dict[str, Any] = json.loads(Path(folder, "answer.json").read_text())

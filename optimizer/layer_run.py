@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optimizer.layer_times import LayerTime, layers_from_trace
+from optimizer.layer_times import LayerTime, layers_from_trace, with_work_of_nodes
 from optimizer.onnx_run import load_tensors
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ def _session(request: Any, trace: Path | None) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    if not request["optimized"]:  # then the nodes have the names they have in the file
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = request["threads"]
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
@@ -133,9 +135,12 @@ def _profiled_by_tensorrt(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
     profiler = layer_profiler(import_tensorrt(request["backend"]))
     bound.report_to(profiler)
     seconds_each(once)
-    kinds = {layer.name: layer.kind for layer in layers_from_description(engine.layers())}
-    layers: tuple[LayerTime, ...] = profiler.layers(kinds)
-    return layers
+    return with_work_of_nodes(
+        profiler.layers(),
+        layers_from_description(engine.layers()),
+        {name: LayerTime(**node) for name, node in request["nodes"].items()},
+        batch_size=request["batch_size"],
+    )
 
 
 def layer_profiler(trt: Any) -> Any:
@@ -149,11 +154,10 @@ def layer_profiler(trt: Any) -> Any:
         def report_layer_time(self, layer_name: str, ms: float) -> None:
             self.seen[layer_name].append(ms)
 
-        def layers(self, kinds: dict[str, str]) -> tuple[LayerTime, ...]:
-            """Means, in the order of execution; `kinds` are the layers' types by name."""
+        def layers(self) -> tuple[LayerTime, ...]:
+            """Means, in the order of execution."""
             return tuple(
-                LayerTime(name=name, operator=kinds.get(name, "?"), ms=sum(seen) / len(seen))
-                for name, seen in self.seen.items()
+                LayerTime(name=name, operator="?", ms=sum(seen) / len(seen)) for name, seen in self.seen.items()
             )
 
     return LayerProfiler()

@@ -7,12 +7,15 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from optimizer.engine_layers import BYTES_OF
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from optimizer.engine_layers import Layer
     from search.engine_profile import Bound
 
-BYTES_OF = {
+BYTES_OF_TYPE = {
     "float": 4, "float16": 2, "bfloat16": 2, "double": 8, "bool": 1, "int8": 1, "uint8": 1, "int16": 2,
     "uint16": 2, "int32": 4, "uint32": 4, "int64": 8, "uint64": 8, "float8e4m3fn": 1, "float8e5m2": 1,
 }  # fmt: skip
@@ -30,13 +33,17 @@ Shapes = list[tuple[int, tuple[int, ...]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTime:
-    """A layer's mean ms in one execution. `flops` and `bytes_moved` are what it has to do; None: not known."""
+    """A layer's mean ms in one execution. `flops` and `bytes_moved` are what it has to do; None: not known.
+
+    `weight_bytes` is the part of the bytes that is the same for every batch size.
+    """
 
     name: str
     operator: str
     ms: float
     flops: float | None = None
     bytes_moved: float | None = None
+    weight_bytes: float = 0.0
 
 
 def layers_from_trace(trace: Sequence[Mapping[str, Any]], *, executions: int) -> tuple[LayerTime, ...]:
@@ -70,6 +77,7 @@ def layers_from_trace(trace: Sequence[Mapping[str, Any]], *, executions: int) ->
                 ms=ms,
                 flops=flops_of(operator, [shape for _, shape in inputs], [shape for _, shape in outputs]),
                 bytes_moved=float(sum(size * math.prod(shape) for size, shape in [*inputs, *outputs])),
+                weight_bytes=float(arguments.get("parameter_size", 0)),
             )
         else:
             found[name] = replace(known, ms=known.ms + ms)
@@ -95,7 +103,9 @@ def _own_us(kernels: Sequence[Mapping[str, Any]]) -> list[float]:
 
 def _shapes(described: Iterable[Mapping[str, Sequence[int]]]) -> Shapes:
     return [
-        (BYTES_OF.get(kind, 0), tuple(map(int, shape))) for tensor in described for kind, shape in tensor.items()
+        (BYTES_OF_TYPE.get(kind, 0), tuple(map(int, shape)))
+        for tensor in described
+        for kind, shape in tensor.items()
     ]
 
 
@@ -121,6 +131,39 @@ def _convolution_flops(
     if kernel is None or not outputs:
         return None
     return 2.0 * math.prod(inputs[0] if transposed else outputs[0]) * math.prod(kernel[1:])
+
+
+def with_work_of_nodes(
+    layers: Iterable[LayerTime], described: Iterable[Layer], nodes: Mapping[str, LayerTime], *, batch_size: int
+) -> tuple[LayerTime, ...]:
+    """TensorRT's layers with what they have to do: its own tensors, and the ONNX nodes that went into them.
+
+    `nodes` are those of the fp32 model at batch 1, by name. A node that became several layers counts in the first
+    that names it. Layers that are not described keep what is known of them.
+    """
+    by_name = {layer.name: layer for layer in described}
+    taken: set[str] = set()
+    found = []
+    for layer in layers:
+        known = by_name.get(layer.name)
+        if known is None:
+            found.append(layer)
+            continue
+        mine = [nodes[node] for node in known.nodes if node in nodes and node not in taken]
+        taken.update(known.nodes)
+        flops = [node.flops for node in mine]
+        narrowest = min((BYTES_OF[precision] for precision in known.precisions), default=4)
+        weight_bytes = sum(node.weight_bytes for node in mine) * narrowest / 4
+        found.append(
+            replace(
+                layer,
+                operator=known.kind,
+                flops=None if None in flops else batch_size * sum(value or 0.0 for value in flops),
+                bytes_moved=known.bytes_moved(batch_size) + weight_bytes,
+                weight_bytes=weight_bytes,
+            )
+        )
+    return tuple(found)
 
 
 def bound_of(layer: LayerTime, *, flops_per_s: float | None, bytes_per_s: float | None) -> Bound:

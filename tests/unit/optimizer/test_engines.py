@@ -235,6 +235,9 @@ def test_layers_are_read_from_the_inspectors_words():
     assert [layer.name for layer in layers] == ["reformat", "conv_myl0", "gemm", "bgemm"]
     assert [set(layer.precisions) for layer in layers] == [{"fp32"}, {"fp16"}, {"fp32"}, {"bf16"}]
     assert layers[1].nodes == ("a", "relu")
+    assert layers[1].tensors == (("fp16", (-1, 3, 32, 32)), ("fp16", (-1, 8)))
+    assert layers[1].bytes_moved(2) == 2 * 2 * (3 * 32 * 32 + 8)
+    assert layers[0].bytes_moved(1) == (4 + 2) * 3 * 32 * 32
 
 
 def test_executed_precisions_are_those_of_the_named_nodes():

@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from optimizer.layer_times import LayerTime, bound_of, flops_of, layers_from_trace, shares
+from optimizer.engine_layers import Layer
+from optimizer.layer_times import LayerTime, bound_of, flops_of, layers_from_trace, shares, with_work_of_nodes
 
 
 def kernel(name, ts, dur, operator="Relu", inputs=(), outputs=()):
@@ -64,6 +65,33 @@ def test_bytes_and_arithmetic_come_from_the_shapes():
 )
 def test_arithmetic_of_operators(operator, inputs, outputs, flops):
     assert flops_of(operator, inputs, outputs) == flops
+
+
+def test_tensorrts_layers_have_the_work_of_their_nodes():
+    """Two convolutions of which one was split: its second part has only its own tensors to move."""
+    tensors = (("fp16", (-1, 8)), ("fp16", (-1, 4)))
+    described = [
+        Layer(
+            name="one", kind="correlation", precisions=frozenset({"fp16"}), nodes=("a", "relu"), tensors=tensors
+        ),
+        Layer(name="two", kind="kgen", precisions=frozenset({"fp16"}), nodes=("a",), tensors=tensors),
+    ]
+    nodes = {
+        "a": LayerTime(name="a", operator="Conv", ms=1.0, flops=100.0, weight_bytes=40.0),
+        "relu": LayerTime(name="relu", operator="Relu", ms=1.0, flops=0.0),
+    }
+    timed = [LayerTime(name=name, operator="?", ms=1.0) for name in ("one", "two", "three")]
+    one, two, three = with_work_of_nodes(timed, described, nodes, batch_size=3)
+    assert (one.operator, one.flops, one.bytes_moved) == ("correlation", 300.0, 2 * 3 * 12 + 20.0)
+    assert (two.operator, two.flops, two.bytes_moved) == ("kgen", 0.0, 2 * 3 * 12)
+    assert three == timed[2]
+
+
+def test_a_node_that_is_not_understood_leaves_its_layer_unknown():
+    layer = Layer(name="one", kind="k", precisions=frozenset(), nodes=("a",))
+    node = LayerTime(name="a", operator="Attention", ms=1.0)
+    timed = [LayerTime(name="one", operator="?", ms=1.0)]
+    assert with_work_of_nodes(timed, [layer], {"a": node}, batch_size=1)[0].flops is None
 
 
 @pytest.mark.parametrize(
