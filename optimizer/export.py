@@ -99,6 +99,11 @@ def _check(source: Path | str, path: Path, draft: Path, number: int) -> None:
             f"The ONNX form of {source} does not run at batch {batch}: {shortened(plain(error.reason))}",
             "Let the factory ask for the axes that vary, or give a model that does not depend on their sizes.",
         ) from error
+    if len(actual) != len(expected):
+        raise ExportFailed(
+            f"The ONNX form of {source} has {len(actual)} outputs, and PyTorch gives {len(expected)}.",
+            "Return every tensor once, and nothing that is computed without the inputs.",
+        )
     for (name, result), (_, wanted) in zip(actual.items(), expected.items(), strict=True):
         problem = difference(wanted, result, TOLERANCE)
         if problem:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,13 +48,7 @@ def from_factory(spec: str) -> Exportable:
     """
     import torch
 
-    module_name, _, name = spec.partition(":")
-    sys.path.append(str(Path.cwd()))  # last, so that nothing there comes before an installed package
-    try:
-        factory = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
-        raise CannotExport(f"--model {spec}: {error}.", f"Run where `import {module_name}` works.") from error
-    made = factory()
+    made = _called(spec)
     if not isinstance(made, tuple) or len(made) not in {2, 3} or not isinstance(made[0], torch.nn.Module):
         raise CannotExport(
             f"--model {spec} returned {type(made).__name__}, not a module with its example inputs.",
@@ -61,22 +56,85 @@ def from_factory(spec: str) -> Exportable:
         )
     module, inputs, *rest = made
     by_name = isinstance(inputs, dict)
-    example = dict(inputs) if by_name else dict(zip(_parameters(module), inputs, strict=False))
-    if not example or not all(isinstance(value, torch.Tensor) for value in example.values()):
-        raise CannotExport(
-            f"--model {spec}: the example inputs are not tensors.", "Give a tuple of tensors, or a dict by name."
-        )
+    example = _examples(spec, module, inputs)
     dynamic = {name: {0: "batch"} for name, value in example.items() if value.ndim}
-    for name, axes in (rest[0] if rest else {}).items():
-        if name not in example:
-            raise CannotExport(f"--model {spec}: no input is called {name!r}.", f"There are {', '.join(example)}.")
+    for name, axes in _asked_axes(spec, rest, example).items():
         dynamic[name] = {0: "batch", **axes}
     example = {name: _at_batch(value, 2) if dynamic.get(name) else value for name, value in example.items()}
     return Exportable(program=module.eval(), call=module, example=example, by_name=by_name, dynamic=dynamic)
 
 
-def _parameters(module: torch.nn.Module) -> list[str]:
-    return list(inspect.signature(module.forward).parameters)
+def _called(spec: str) -> Any:
+    """What the factory gives; whatever its code raises becomes CannotExport."""
+    module_name, _, name = spec.partition(":")
+    sys.path.append(str(Path.cwd()))  # last, so that nothing there comes before an installed package
+    try:
+        found = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError) as error:
+        raise CannotExport(f"--model {spec}: {error}.", f"Run where `import {module_name}` works.") from error
+    except (Exception, SystemExit) as error:
+        raise CannotExport(
+            f"--model {spec}: importing {module_name} raised {_raised(error)}.", f"Mend {module_name}."
+        ) from error
+    if not callable(found):
+        raise CannotExport(
+            f"--model {spec} is {type(found).__name__}, not a callable.",
+            "Name a function that takes nothing and returns (module, inputs).",
+        )
+    try:
+        return found()
+    except (Exception, SystemExit) as error:
+        raise CannotExport(
+            f"--model {spec} raised {_raised(error)}.", f"Mend it: `{name}()` must work."
+        ) from error
+
+
+def _raised(error: BaseException) -> str:
+    """The error with the line of the user's code that it comes from."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename != __file__ and not frame.filename.startswith("<")]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}{where}"
+
+
+def _examples(spec: str, module: torch.nn.Module, inputs: Any) -> dict[str, torch.Tensor]:
+    """The example inputs by name. Raises CannotExport where they are not tensors, or too many."""
+    import torch
+
+    if isinstance(inputs, dict):
+        example = dict(inputs)
+    elif isinstance(inputs, tuple | list):
+        names = list(inspect.signature(module.forward).parameters)
+        if len(inputs) > len(names):
+            raise CannotExport(
+                f"--model {spec}: there are {len(inputs)} example inputs, and forward takes {len(names)}.",
+                "Give as many as forward takes, or a dict by name.",
+            )
+        example = dict(zip(names, inputs, strict=False))
+    else:
+        example = {}
+    if not example or not all(isinstance(value, torch.Tensor) for value in example.values()):
+        raise CannotExport(
+            f"--model {spec}: the example inputs are not tensors.", "Give a tuple of tensors, or a dict by name."
+        )
+    return example
+
+
+def _asked_axes(spec: str, rest: list[Any], example: Mapping[str, torch.Tensor]) -> Mapping[str, Axes]:
+    """The axes that the factory asked for. Raises CannotExport for names and axes that are not there."""
+    asked = rest[0] if rest else {}
+    if not isinstance(asked, dict) or not all(isinstance(axes, dict) for axes in asked.values()):
+        raise CannotExport(f"--model {spec}: the axes are not a dict of dicts.", "Such as {'ids': {1: 'tokens'}}.")
+    for name, axes in asked.items():
+        if name not in example:
+            raise CannotExport(f"--model {spec}: no input is called {name!r}.", f"There are {', '.join(example)}.")
+        beyond = [axis for axis in axes if axis not in range(example[name].ndim)]
+        if beyond:
+            raise CannotExport(
+                f"--model {spec}: input {name} has no axis {beyond[0]!r}.",
+                f"Its example has the axes 0 to {example[name].ndim - 1}.",
+            )
+    return asked
 
 
 def from_program(path: Path) -> Exportable:
@@ -158,12 +216,41 @@ def write_checks(made: Exportable, folder: Path) -> int:
             name: _shaken(value, batch if made.dynamic is None or made.dynamic.get(name) else None, random)
             for name, value in made.example.items()
         }
-        with torch.no_grad():
-            results = made.call(**feed) if made.by_name else made.call(*feed.values())
-        leaves = [leaf for leaf in _leaves(results) if isinstance(leaf, torch.Tensor)]
+        try:
+            with torch.no_grad():
+                results = made.call(**feed) if made.by_name else made.call(*feed.values())
+        except Exception as error:
+            raise CannotExport(
+                f"The model does not run on its example inputs{_at(batch)}: {_raised(error)}.",
+                "It must take any batch: the first axis of every input is the batch.",
+            ) from error
+        leaves = _tensors(results)
         save_tensors(folder / f"feed{number}.npz", {name: value.numpy() for name, value in feed.items()})
         save_tensors(folder / f"expected{number}.npz", {str(i): leaf.numpy() for i, leaf in enumerate(leaves)})
     return len(sizes)
+
+
+def _at(batch: int | None) -> str:
+    return "" if batch is None else f" at batch {batch}"
+
+
+def _tensors(results: Any) -> list[torch.Tensor]:
+    """All results, in the exporter's order. Raises CannotExport for what is no tensor that ONNX and numpy have."""
+    import torch
+
+    leaves = [leaf for leaf in _leaves(results) if leaf is not None]
+    wrong = [type(leaf).__name__ for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+    if wrong or not leaves:
+        raise CannotExport(
+            f"The model returns {wrong[0] if wrong else 'nothing'}, and only tensors can be served.",
+            "Return a tensor, or a tuple or dict of tensors.",
+        )
+    if any(leaf.dtype == torch.bfloat16 for leaf in leaves):
+        raise CannotExport(
+            "The model returns bfloat16, which numpy and most clients do not know.",
+            "Give the fp32 model (module.float()), and --precisions bf16.",
+        )
+    return leaves
 
 
 def _leaves(results: Any) -> list[Any]:

@@ -37,6 +37,56 @@ def by_position():
 def no_module():
     return 3
 
+def raises():
+    raise ValueError("no weights here")
+
+def leaves():
+    import sys
+    sys.exit("the weights are not installed")
+
+def takes_arguments(size):
+    return torch.nn.Linear(size, size), (torch.randn(1, size),)
+
+not_callable = 3
+
+class Says(torch.nn.Module):
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x):
+        return self.answer(x)
+
+def text():
+    return Says(lambda x: "text"), (torch.randn(1, 4),)
+
+def a_number_beside_a_tensor():
+    return Says(lambda x: {"y": x + 1, "n": 3}), (torch.randn(1, 4),)
+
+def nothing():
+    return Says(lambda x: None), (torch.randn(1, 4),)
+
+def brain_floats():
+    return Says(lambda x: x.bfloat16()), (torch.randn(1, 4),)
+
+def does_not_run():
+    return Says(lambda x: x @ x.new_ones(5, 5)), (torch.randn(1, 4),)
+
+def a_lone_tensor():
+    return torch.nn.Linear(4, 2), torch.randn(1, 4)
+
+def too_many_inputs():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4), torch.randn(1, 4))
+
+def axis_beyond():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),), {"input": {2: "tokens"}}
+
+def axes_as_a_list():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),), {"input": [1]}
+
+def an_unknown_input():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),), {"x": {1: "tokens"}}
+
 def depends_on_the_batch():
     class Fixed(torch.nn.Module):
         def forward(self, x):
@@ -50,6 +100,7 @@ def factories(tmp_path, monkeypatch):
     pytest.importorskip("torch", reason="needs the extra torch")
     pytest.importorskip("onnxscript", reason="needs the extra torch")
     (tmp_path / "my_models.py").write_text(FACTORIES)
+    (tmp_path / "broken_module.py").write_text("def made(:")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -75,6 +126,21 @@ def test_a_factory_with_inputs_by_position(factories):
         ("my_models:no_module", "returned int"),
         ("my_models:nowhere", "no attribute 'nowhere'"),
         ("no_such_module:made", "No module named 'no_such_module'"),
+        ("broken_module:made", r"importing broken_module raised SyntaxError"),
+        ("my_models:raises", r"raised ValueError: no weights here \(my_models.py, line \d+\)"),
+        ("my_models:leaves", "raised SystemExit: the weights are not installed"),
+        ("my_models:takes_arguments", "raised TypeError: .*missing 1 required positional argument"),
+        ("my_models:not_callable", "is int, not a callable"),
+        ("my_models:text", "returns str, and only tensors"),
+        ("my_models:a_number_beside_a_tensor", "returns int, and only tensors"),
+        ("my_models:nothing", "returns nothing"),
+        ("my_models:brain_floats", "returns bfloat16"),
+        ("my_models:does_not_run", "does not run on its example inputs at batch 1: RuntimeError"),
+        ("my_models:a_lone_tensor", "inputs are not tensors"),
+        ("my_models:too_many_inputs", "2 example inputs, and forward takes 1"),
+        ("my_models:axis_beyond", "input has no axis 2"),
+        ("my_models:axes_as_a_list", "not a dict of dicts"),
+        ("my_models:an_unknown_input", "no input is called 'x'"),
         ("my_models:depends_on_the_batch", "cannot export|was to vary|does not run|differs from PyTorch"),
     ],
 )
@@ -82,6 +148,7 @@ def test_factories_that_cannot_be_exported(factories, spec, words):
     with pytest.raises(ExportFailed, match=words) as caught:
         export_model(spec, factories / "out")
     assert caught.value.fix
+    assert len(str(caught.value).splitlines()) <= 2
 
 
 def test_an_exported_program(factories):
