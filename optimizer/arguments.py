@@ -12,7 +12,7 @@ from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
 from optimizer.limits import latency_limits, memory_bytes
 from optimizer.model_source import source_from_text, stem_of
-from optimizer.precisions import IoPrecision, precisions_from_text
+from optimizer.precisions import CalibrationMethod, IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
 from search.prices import TERMS
 from search.records import ObjectiveName
@@ -52,6 +52,7 @@ def config_from_arguments(
     precisions: str | None = None,
     calibration_data: Path | None = None,
     accuracy: str = "strict",
+    calibration_method: str = "percentile",
     io_precision: str = "keep",
     max_send_lag: str | None = None,
     arrivals: str | None = None,
@@ -76,6 +77,9 @@ def config_from_arguments(
     _check_choices(server, server_url, server_repository, max_memory)
     _check_money(price_per_hour, rate, peak_rate)
     _check_objective(objective, rate)
+    if calibration_method not in get_args(CalibrationMethod):
+        known = " or ".join(get_args(CalibrationMethod))
+        raise BadInput(f"--calibration-method {calibration_method} is unknown.", f"Give {known}.")
     if io_precision not in get_args(IoPrecision):
         raise BadInput(f"--io-precision {io_precision} is unknown.", f"Give {' or '.join(get_args(IoPrecision))}.")
     _check_range("--confidence", confidence, 0.8, 0.999)
@@ -122,6 +126,7 @@ def config_from_arguments(
             "precisions": precisions and precisions_from_text(precisions),
             "calibration_data": calibration_data and calibration_data.absolute(),
             "accuracy": accuracy_rule(accuracy),
+            "calibration_method": calibration_method,
             "io_precision": io_precision,
             **demand_fields(arrivals, trace, client_batch),
         }

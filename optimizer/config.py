@@ -11,7 +11,7 @@ from loadgen.files import write_atomically
 from loadgen.user_errors import first_problem
 from optimizer.errors import BadInput
 from optimizer.model_source import FACTORY
-from optimizer.precisions import IoPrecision, Precision
+from optimizer.precisions import CalibrationMethod, IoPrecision, Precision
 from optimizer.thresholds import AccuracyRule
 from search.objective import Objective
 from search.prices import Term
@@ -62,6 +62,7 @@ class OptimizeConfig(BaseModel):
     cache_dir: Path | None = None  # None: in the user's cache folder
     precisions: tuple[Precision, ...] | None = None  # None: what this machine runs without calibration data
     calibration_data: Path | None = None
+    calibration_method: CalibrationMethod = "percentile"
     accuracy: AccuracyRule = AccuracyRule()
     io_precision: IoPrecision = "keep"
     seed: int = 0

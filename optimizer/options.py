@@ -80,6 +80,14 @@ Accuracy = Annotated[
         metavar="LEVEL",
     ),
 ]
+CalibrationMethod = Annotated[
+    str,
+    typer.Option(
+        help="Ranges for int8 and fp8: `percentile`, or `entropy`, which clips more.",
+        rich_help_panel=MODEL,
+        metavar="METHOD",
+    ),
+]
 IoPrecision = Annotated[
     str,
     typer.Option(

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from optimizer.casting import HalfGraph
     from optimizer.half import HalfName
     from optimizer.onnx_model import Model, ModelTensor
-    from optimizer.precisions import IoPrecision, Precision
-    from optimizer.quantize import CalibrationMethod
+    from optimizer.precisions import CalibrationMethod, IoPrecision, Precision
     from optimizer.samples import Samples
 
 Device = Literal["cpu", "gpu"]

@@ -12,6 +12,9 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 IoPrecision = Literal["keep", "fp16"]
 """What becomes of the types of a model's fp32 inputs and outputs where fp16 is computed."""
 
+CalibrationMethod = Literal["percentile", "entropy"]
+"""How ranges follow from what calibration data gave: the percentile 99.99, or the least loss of information."""
+
 
 def precisions_from_text(text: str) -> tuple[Precision, ...]:
     """`fp32,int8`, without repetition. Raises BadInput."""

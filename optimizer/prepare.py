@@ -125,6 +125,7 @@ def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path) -> 
         device=device,
         work_dir=work_dir,
         io_precision=config.io_precision,
+        calibration_method=config.calibration_method,
         calibration_data=config.calibration_data,
         input_data=config.input_data,
         judging_budget_s=JUDGING_SHARE * config.time_budget_s,

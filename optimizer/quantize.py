@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
     from optimizer.onnx_run import Tensors
+    from optimizer.precisions import CalibrationMethod
     from optimizer.samples import Samples
 
-CalibrationMethod = Literal["entropy", "percentile"]
 
 MOST_SAMPLES = 512
 TIMEOUT_S = 1800.0

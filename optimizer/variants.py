@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from optimizer.accuracy import Reference
     from optimizer.onnx_model import Model
     from optimizer.precision import Device, Variant
-    from optimizer.precisions import IoPrecision, Precision
+    from optimizer.precisions import CalibrationMethod, IoPrecision, Precision
     from optimizer.thresholds import AccuracyRule
     from search.accuracy_record import AccuracyRecord
     from search.events import OnEvent
@@ -48,6 +48,7 @@ class VariantRequest:
     device: Device
     work_dir: Path
     io_precision: IoPrecision = "keep"
+    calibration_method: CalibrationMethod = "percentile"
     calibration_data: Path | None = None
     input_data: Path | None = None  # of the load; judges where there is no calibration data
     judging_budget_s: float = 60.0
@@ -94,6 +95,7 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
         work_dir=request.work_dir,
         device=request.device,
         io_precision=request.io_precision,
+        calibration_method=request.calibration_method,
         calibration=calibration,
         peaks=observed_peaks(model, reference.samples),
     )

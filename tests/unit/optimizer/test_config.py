@@ -20,6 +20,7 @@ def test_what_was_given_comes_back(tmp_path, model):
         calibration_data=Path("/data/c.npz"),
         accuracy=accuracy_rule("standard,sqnr_db=28"),
         io_precision="fp16",
+        calibration_method="entropy",
         storage="sqlite:///secret",
     )
     save_config(config, tmp_path)

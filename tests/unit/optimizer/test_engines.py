@@ -133,7 +133,7 @@ def test_an_operator_that_cannot_be_parsed_is_named_with_its_node(tmp_path):
 
 
 @needs_tensorrt_rtx
-@pytest.mark.parametrize("harm", ["truncated", "other plan", "no metadata", "not json"])
+@pytest.mark.parametrize("harm", ["truncated", "other plan", "no metadata", "not json", "of another version"])
 def test_a_damaged_entry_is_built_anew(tmp_path, harm):
     model = half_cnn(tmp_path / "m.onnx")
     first = build(model, tmp_path)
@@ -144,6 +144,10 @@ def test_a_damaged_entry_is_built_anew(tmp_path, harm):
         files["model.plan"].write_bytes(b"x" * files["model.plan"].stat().st_size)
     elif harm == "no metadata":
         files["engine.json"].unlink()
+    elif harm == "of another version":
+        metadata = json.loads(files["engine.json"].read_text())
+        metadata["key"]["library_version"] = "0.9"
+        files["engine.json"].write_text(json.dumps(metadata))
     else:
         files["engine.json"].write_text("{")
     again = build(model, tmp_path)

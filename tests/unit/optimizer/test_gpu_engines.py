@@ -5,8 +5,10 @@ import json
 
 import numpy as np
 import pytest
+from batch_models import node, write
 from onnx_models import small_cnn
 
+from optimizer.engine_cache import CacheWriteFailed
 from optimizer.engines import EngineCache, Target, engine_from_variant
 from optimizer.gpu_engines import engines_for
 from optimizer.hardware import Gpu, Hardware
@@ -27,10 +29,10 @@ A10 = Gpu(name="NVIDIA A10", memory_bytes=24 * 2**30, driver="580.1", compute_ca
 WITH_GPU = dataclasses.replace(WITHOUT_GPU, gpus=(A10,))
 
 
-def compete(machine, tmp_path, *, limit_ms=50.0, may_build=True, judge=None):
+def compete(machine, tmp_path, *, limit_ms=50.0, may_build=True, judge=None, variants=None):
     said = []
     engines = engines_for(
-        [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))],
+        variants or [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))],
         machine,
         cache=EngineCache(tmp_path / "cache"),
         max_batch_size=8,
@@ -97,6 +99,39 @@ def test_a_dry_run_takes_what_is_in_the_cache_and_builds_nothing(timed, tmp_path
     assert any("has not been built yet" in note for note in notes)
     assert not (elsewhere / "cache").exists()
     assert ("tensorrt_rtx", "gpu") in compete(WITH_GPU, timed, may_build=False)[0]
+
+
+def test_an_operator_that_tensorrt_lacks_is_named_and_onnx_runtime_goes_on(tmp_path):
+    if find_tensorrt("tensorrt_rtx") is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    shapes = {"x": ["N", 3, 3]}, {"y": ["N"]}
+    model = read_model(write(tmp_path / "det.onnx", [node("Det", "x", "y")], *shapes))
+    kinds, _, notes = compete(WITH_GPU, tmp_path, variants=[("fp32", model)])
+    assert kinds == [("onnxruntime", "gpu")]
+    (note,) = [note for note in notes if "no tensorrt_rtx fp32 engine" in note]
+    assert "node the_Det_y (operator Det)" in note
+
+
+def test_a_gpu_too_old_for_a_precision_loses_that_engine_alone(tmp_path):
+    if find_tensorrt("tensorrt_rtx") is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    turing = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, compute_capability="7.5"),))
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    kinds, _, notes = compete(turing, tmp_path, variants=[("tf32", model)])
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any(
+        "tf32 needs a GPU of compute capability 8.0 or newer, and this one has 7.5" in note for note in notes
+    )
+
+
+def test_a_cache_that_cannot_be_written_ends_the_run_with_what_to_do(tmp_path):
+    """The folder of the cache is a file: nothing can be written below it, whoever asks."""
+    if find_tensorrt("tensorrt_rtx") is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(CacheWriteFailed, match="cannot be written below") as caught:
+        compete(WITH_GPU, tmp_path)
+    assert "--cache-dir" in caught.value.fix
 
 
 def test_an_engine_that_is_not_close_to_fp32_is_left_out(timed):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 from onnx_models import small_cnn
 
 from optimizer.accuracy import OnnxCpuRunner, judge, reference_of
@@ -16,6 +16,7 @@ from optimizer.onnx_model import read_model
 from optimizer.precision import NoVariant, VariantOptions, variant_from_model
 from optimizer.samples import synthetic_samples
 from optimizer.shapes import with_shapes
+from optimizer.tensorrt_library import find_tensorrt
 from optimizer.thresholds import accuracy_rule
 from optimizer.weights import WEIGHTS_FILE, save_whole
 
@@ -80,7 +81,10 @@ def test_a_variant_holds_its_precision(models, variant):
 
 
 def test_tensorrt_reads_a_variant_strongly_typed(variant):
-    trt = pytest.importorskip("tensorrt_rtx", reason="needs the extra tensorrt-rtx")
+    library = find_tensorrt("tensorrt_rtx")
+    if library is None:
+        pytest.skip("needs the extra tensorrt-rtx")
+    trt = library.module
     label, made = variant
     if label == "int8/cpu":
         pytest.skip("made for ONNX Runtime's CPU kernels")
@@ -91,6 +95,42 @@ def test_tensorrt_reads_a_variant_strongly_typed(variant):
         parser = trt.OnnxParser(network, logger)
         read = parser.parse_from_file(str(one.model.path))
         assert read, [parser.get_error(index).desc() for index in range(parser.num_errors)]
+
+
+def int8_scales(made):
+    """Scales of quantized weights and of everything else, by name."""
+    scales = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in load_proto(made.model.path).graph.initializer
+        if tensor.name.endswith("_scale") or "_scale_" in tensor.name
+    }
+    return {name: value.astype(np.float32) for name, value in scales.items()}
+
+
+def test_ranges_by_entropy_are_others_and_close_enough(models, tmp_path):
+    model = models["small_cnn"]
+    for method in ("percentile", "entropy"):
+        (tmp_path / method).mkdir()
+    made = {
+        method: variant_from_model(
+            model, "int8", options(tmp_path / method, model, device="cpu", calibration_method=method)
+        )
+        for method in ("percentile", "entropy")
+    }
+    reference = reference_of(OnnxCpuRunner(model=model), synthetic_samples(model, 16, seed=0), classifying=[])
+    for one in made.values():
+        assert judge(OnnxCpuRunner(model=one.stand_in), "int8", reference, accuracy_rule("strict")).passed
+    scales = {method: int8_scales(one) for method, one in made.items()}
+    assert scales["entropy"].keys() == scales["percentile"].keys()
+    assert any(not np.array_equal(value, scales["percentile"][name]) for name, value in scales["entropy"].items())
+
+
+def test_weights_have_a_scale_for_each_channel(models, tmp_path):
+    model = models["small_cnn"]
+    made = variant_from_model(model, "int8", options(tmp_path, model, device="cpu"))
+    sizes = sorted(value.size for name, value in int8_scales(made).items() if value.ndim == 1)
+    assert sizes.count(32) >= 2  # the first convolutions' channels
+    assert sizes[-1] == 64
 
 
 def test_half_inputs_and_outputs(models, tmp_path):
