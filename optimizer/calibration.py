@@ -55,7 +55,8 @@ def _arrays(path: Path, where: str) -> dict[str, NDArray[Any]]:
     try:
         if path.is_dir():
             return {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
-        with np.load(path, allow_pickle=False) as loaded:
+        with path.open("rb") as file:  # numpy would leave it open where it is damaged
+            loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 raise OSError("it is a single array without a name")
             return {name: loaded[name] for name in loaded.files}

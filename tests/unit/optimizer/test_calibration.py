@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from onnx_models import small_cnn, token_classifier
@@ -55,6 +57,12 @@ def test_doubles_are_fine(cnn, tmp_path):
         (images(count=0), "or none"),
         ({"image": np.ones((3, 8, 8, 3), np.float32)}, r"shape \(8, 8, 3\), the model takes \(3, 8, 8\)"),
         ({"image": np.full((2, 3, 8, 8), np.nan, np.float32)}, "sample 0 of image holds NaN"),
+        (
+            {"image": np.where(np.arange(3)[:, None, None, None] == 2, np.inf, np.ones((3, 3, 8, 8)))},
+            "sample 2 of",
+        ),
+        ({"image": np.float32(1)}, "or none"),
+        ({}, "it holds nothing"),
         ({"image": np.array([{"a": 1}], dtype=object)}, "cannot be read"),
         ({"image": np.full((1, 3, 8, 8), "x")}, "the model takes FP32"),
     ],
@@ -83,3 +91,10 @@ def test_files_that_are_none(cnn, tmp_path):
     (tmp_path / "text.npz").write_text("not numpy")
     with pytest.raises(BadInput, match="cannot be read"):
         samples_from_data(tmp_path / "text.npz", cnn)
+    cut = written(tmp_path, images())
+    os.truncate(cut, cut.stat().st_size // 2)
+    with pytest.raises(BadInput, match="cannot be read"):
+        samples_from_data(cut, cnn)
+    np.save(tmp_path / "image.npy", np.ones((2, 3, 8, 8), np.float32))
+    with pytest.raises(BadInput, match="a single array without a name"):
+        samples_from_data(tmp_path / "image.npy", cnn)  # the file instead of its folder

@@ -151,6 +151,47 @@ def test_factories_that_cannot_be_exported(factories, spec, words):
     assert len(str(caught.value).splitlines()) <= 2
 
 
+HUGGING_FACE = """
+from pathlib import Path
+
+def states():
+    import torch
+    from transformers import AutoModel
+
+    encoder = AutoModel.from_pretrained(
+        Path(__file__).parent / "folder", attn_implementation="eager", local_files_only=True
+    )
+
+    class States(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, input_ids, attention_mask):
+            return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    ids = torch.randint(0, 90, (2, 6))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return States(), inputs, {name: {1: "sequence"} for name in inputs}
+"""
+
+
+def test_a_folder_of_hugging_face_by_way_of_a_factory(factories):
+    """Its weights are random: config.json and model.safetensors are what matters."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.BertConfig(
+        vocab_size=90, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertModel(config).save_pretrained(factories / "folder")
+    assert {path.name for path in (factories / "folder").iterdir()} == {"config.json", "model.safetensors"}
+    (factories / "hugging_face.py").write_text(HUGGING_FACE)
+    model = read_model(export_model("hugging_face:states", factories / "out"))
+    assert [(tensor.name, tensor.dims) for tensor in model.all_inputs] == [
+        ("input_ids", ("batch", "sequence")),
+        ("attention_mask", ("batch", "sequence")),
+    ]
+
+
 def test_an_exported_program(factories):
     import torch
 
