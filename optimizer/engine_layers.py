@@ -42,8 +42,13 @@ class Layer:
     nodes: tuple[str, ...]
     tensors: tuple[tuple[str | None, tuple[int, ...]], ...] = ()
 
-    def bytes_moved(self, batch_size: int) -> int:
-        """What it reads and writes besides its weights. Types that hold no numbers of ours count four bytes."""
+    def bytes_moved(self, batch_size: int) -> int | None:
+        """What it reads and writes besides its weights; None where more than the batch is open.
+
+        Types that hold no numbers of ours count four bytes.
+        """
+        if any(size < 0 for _, dims in self.tensors for size in dims[1:]):
+            return None
         return sum(
             BYTES_OF.get(precision or "", 4) * math.prod(batch_size if size < 0 else size for size in dims)
             for precision, dims in self.tensors

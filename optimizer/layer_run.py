@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optimizer.layer_times import LayerTime, layers_from_trace, with_work_of_nodes
+from optimizer.layer_times import LayerTime, layers_from_trace, with_work, with_work_of_nodes
 from optimizer.onnx_run import load_tensors
 
 if TYPE_CHECKING:
@@ -85,14 +85,21 @@ def _layers(request: Any, feed: Tensors) -> dict[str, Any]:
 
 
 def _profiled_by_onnxruntime(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
-    session = _session(request, Path(request["scratch"]) / "trace")
+    """Times as it is served; what there is to do from a run of its own, as profiles leave out packed weights."""
+    session = _session(request, "times")
     _, executions = seconds_each(lambda: session.run(None, feed), most=MOST_TRACED)
-    trace = json.loads(Path(session.end_profiling()).read_text())
-    return layers_from_trace(trace, executions=executions)
+    times = layers_from_trace(_trace(session), executions=executions)
+    session = _session(request, "work", packed=False)
+    session.run(None, feed)
+    return with_work(times, layers_from_trace(_trace(session), executions=1))
 
 
-def _session(request: Any, trace: Path | None) -> Any:
-    """A session as the served one is opened (`model_repo/runtime`), with a profile where `trace` says where to."""
+def _trace(session: Any) -> Any:
+    return json.loads(Path(session.end_profiling()).read_text())
+
+
+def _session(request: Any, trace: str | None, *, packed: bool = True) -> Any:
+    """A session as the served one is opened (`model_repo/runtime`), with a profile where `trace` names one."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -102,9 +109,10 @@ def _session(request: Any, trace: Path | None) -> Any:
     options.intra_op_num_threads = request["threads"]
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.disable_prepacking", str(int(not packed)))
     if trace is not None:
         options.enable_profiling = True
-        options.profile_file_prefix = str(trace)
+        options.profile_file_prefix = str(Path(request["scratch"], trace))
     providers = ["CPUExecutionProvider"]
     if request["device"] == "gpu":
         onnxruntime.preload_dlls()
@@ -137,7 +145,7 @@ def _profiled_by_tensorrt(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
     seconds_each(once)
     return with_work_of_nodes(
         profiler.layers(),
-        layers_from_description(engine.layers()),
+        layers_from_description(engine.layers(bound)),
         {name: LayerTime(**node) for name, node in request["nodes"].items()},
         batch_size=request["batch_size"],
     )

@@ -133,37 +133,53 @@ def _convolution_flops(
     return 2.0 * math.prod(inputs[0] if transposed else outputs[0]) * math.prod(kernel[1:])
 
 
+def with_work(times: Iterable[LayerTime], works: Iterable[LayerTime]) -> tuple[LayerTime, ...]:
+    """The layers of `times` with what the layers of the same names in `works` have to do."""
+    known = {layer.name: layer for layer in works}
+    return tuple(replace(known[layer.name], ms=layer.ms) if layer.name in known else layer for layer in times)
+
+
 def with_work_of_nodes(
     layers: Iterable[LayerTime], described: Iterable[Layer], nodes: Mapping[str, LayerTime], *, batch_size: int
 ) -> tuple[LayerTime, ...]:
     """TensorRT's layers with what they have to do: its own tensors, and the ONNX nodes that went into them.
 
-    `nodes` are those of the fp32 model at batch 1, by name. A node that became several layers counts in the first
-    that names it. Layers that are not described keep what is known of them.
+    `nodes` are those of the fp32 model at batch 1, by name. A node that became several layers counts in the one
+    that is named after it, else in the first. Layers that are not described keep what is known of them.
     """
     by_name = {layer.name: layer for layer in described}
-    taken: set[str] = set()
+    owners = _owners(by_name.values())
     found = []
     for layer in layers:
         known = by_name.get(layer.name)
         if known is None:
             found.append(layer)
             continue
-        mine = [nodes[node] for node in known.nodes if node in nodes and node not in taken]
-        taken.update(known.nodes)
+        mine = [nodes[node] for node in dict.fromkeys(known.nodes) if node in nodes and owners[node] == known.name]
         flops = [node.flops for node in mine]
         narrowest = min((BYTES_OF[precision] for precision in known.precisions), default=4)
+        own_bytes = known.bytes_moved(batch_size)
         weight_bytes = sum(node.weight_bytes for node in mine) * narrowest / 4
         found.append(
             replace(
                 layer,
                 operator=known.kind,
                 flops=None if None in flops else batch_size * sum(value or 0.0 for value in flops),
-                bytes_moved=known.bytes_moved(batch_size) + weight_bytes,
+                bytes_moved=None if own_bytes is None else own_bytes + weight_bytes,
                 weight_bytes=weight_bytes,
             )
         )
     return tuple(found)
+
+
+def _owners(described: Iterable[Layer]) -> dict[str, str]:
+    """The one layer in which each node counts."""
+    owners: dict[str, str] = {}
+    for layer in described:
+        for node in layer.nodes:
+            if node not in owners or (node in layer.name and node not in owners[node]):
+                owners[node] = layer.name
+    return owners
 
 
 def bound_of(layer: LayerTime, *, flops_per_s: float | None, bytes_per_s: float | None) -> Bound:

@@ -107,9 +107,11 @@ class TensorRtEngine:
         """What TensorRT-RTX compiled for this GPU so far, for `runtime_cache`; None for TensorRT."""
         return None if self._cache is None else bytes(self._cache.serialize())
 
-    def layers(self) -> str:
-        """The engine inspector's description, a layer a line."""
+    def layers(self, bound: TensorRtBound | None = None) -> str:
+        """The engine inspector's description, a layer a line; with the shapes of `bound` where it is given."""
         inspector = self._engine.create_engine_inspector()
+        if bound is not None:
+            bound.describe_to(inspector)
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.ONELINE))
 
     def _port(self, index: int) -> tuple[Port, bool]:
@@ -147,6 +149,10 @@ class TensorRtBound:
                 raise RuntimeError(
                     f"The shape of {name} depends on the data: {shape}. This runtime needs it ahead."
                 )
+
+    def describe_to(self, inspector: Any) -> None:
+        """Let this inspector tell its own shapes instead of open ones."""
+        inspector.execution_context = self._context
 
     def report_to(self, profiler: Any) -> None:
         """Have TensorRT tell this IProfiler the ms of each layer, in every execution from now on."""

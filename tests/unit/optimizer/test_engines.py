@@ -1,5 +1,6 @@
 """Engines of TensorRT-RTX, built for real: the builder needs no GPU."""
 
+import dataclasses
 import errno
 import hashlib
 import json
@@ -241,6 +242,7 @@ def test_layers_are_read_from_the_inspectors_words():
     assert layers[1].nodes == ("a", "relu")
     assert layers[1].tensors == (("fp16", (-1, 3, 32, 32)), ("fp16", (-1, 8)))
     assert layers[1].bytes_moved(2) == 2 * 2 * (3 * 32 * 32 + 8)
+    assert dataclasses.replace(layers[1], tensors=(("fp16", (-1, -1, 8)),)).bytes_moved(2) is None
     assert layers[0].bytes_moved(1) == (4 + 2) * 3 * 32 * 32
 
 

@@ -5,7 +5,15 @@ import math
 import pytest
 
 from optimizer.engine_layers import Layer
-from optimizer.layer_times import LayerTime, bound_of, flops_of, layers_from_trace, shares, with_work_of_nodes
+from optimizer.layer_times import (
+    LayerTime,
+    bound_of,
+    flops_of,
+    layers_from_trace,
+    shares,
+    with_work,
+    with_work_of_nodes,
+)
 
 
 def kernel(name, ts, dur, operator="Relu", inputs=(), outputs=()):
@@ -85,6 +93,25 @@ def test_tensorrts_layers_have_the_work_of_their_nodes():
     assert (one.operator, one.flops, one.bytes_moved) == ("correlation", 300.0, 2 * 3 * 12 + 20.0)
     assert (two.operator, two.flops, two.bytes_moved) == ("kgen", 0.0, 2 * 3 * 12)
     assert three == timed[2]
+
+
+def test_a_node_counts_in_the_layer_that_is_named_after_it():
+    nodes = {"qk/MatMul": LayerTime(name="qk/MatMul", operator="MatMul", ms=1.0, flops=7.0)}
+    described = [
+        Layer(name="__myl_Move_0", kind="kgen", precisions=frozenset(), nodes=("qk/MatMul",)),
+        Layer(name="qk/MatMul_myl0_1", kind="gemm", precisions=frozenset(), nodes=("qk/MatMul", "qk/MatMul")),
+    ]
+    timed = [LayerTime(name=layer.name, operator="?", ms=1.0) for layer in described]
+    found = with_work_of_nodes(timed, described, nodes, batch_size=1)
+    assert [layer.flops for layer in found] == [0.0, 7.0]
+
+
+def test_times_and_work_of_two_traces_meet_by_name():
+    times = [LayerTime(name="a", operator="MatMul", ms=2.0), LayerTime(name="b", operator="Relu", ms=1.0)]
+    works = [LayerTime(name="a", operator="MatMul", ms=9.0, flops=5.0, bytes_moved=6.0)]
+    a, b = with_work(times, works)
+    assert (a.ms, a.flops, a.bytes_moved) == (2.0, 5.0, 6.0)
+    assert b == times[1]
 
 
 def test_a_node_that_is_not_understood_leaves_its_layer_unknown():
