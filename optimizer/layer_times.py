@@ -25,7 +25,13 @@ EXPLAINED_SHARE = 0.25
 """Of a layer's time that its arithmetic or its bytes must take at the ceiling to be what holds it up."""
 
 _PRODUCTS = ("MatMul", "Gemm")
-_OPAQUE = ("Attention", "LSTM", "GRU", "RNN", "Einsum", "If", "Loop", "Scan")
+_OPAQUE = (
+    "Attention", "LSTM", "GRU", "RNN", "Einsum", "If", "Loop", "Scan",
+    "Softmax", "Norm", "Exp", "Log", "Erf", "Gelu", "Tanh", "Sigmoid", "Swish", "Silu", "Pow", "Sqrt",
+    "Sin", "Cos", "Resize", "TopK", "NonMaxSuppression",
+)  # fmt: skip
+"""Parts of names of operators that have more to do than their shapes say. Steep functions among them: on a CPU an
+exponential takes as long as dozens of multiplications."""
 
 Shapes = list[tuple[int, tuple[int, ...]]]
 """(bytes of an element, shape) of each tensor, in order."""
@@ -114,7 +120,7 @@ def flops_of(operator: str, inputs: Sequence[tuple[int, ...]], outputs: Sequence
 
     Convolutions and matrix products, quantized and fused ones too, by what their shapes say.
     """
-    if any(word in operator for word in _OPAQUE):
+    if operator != "Expand" and any(word in operator for word in _OPAQUE):
         return None
     if "Conv" in operator:
         return _convolution_flops(inputs, outputs, transposed="Transpose" in operator)

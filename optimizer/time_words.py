@@ -126,7 +126,8 @@ def _layers(profile: EngineProfileRecord) -> str:
 
 
 def _bound(config: ConfigRecord, profile: EngineProfileRecord) -> str:
-    bound, share = next(iter(profile.bound_shares.items()), ("unknown", 0.0))
+    known = [pair for pair in profile.bound_shares.items() if pair[0] != "unknown"]
+    bound, share = known[0] if known else ("unknown", 0.0)
     part = f"{100 * share:.0f} %"
     ceilings = profile.ceilings
     if bound == "arithmetic" and ceilings.flops_per_s is not None:
@@ -190,6 +191,6 @@ def flops_text(per_s: float) -> str:
 BOUND_WORDS: dict[Bound, str] = {
     "arithmetic": "arithmetic",
     "bytes": "memory traffic",
-    "overhead": "starting it",
+    "overhead": "overhead",
     "unknown": "not known",
 }

@@ -74,6 +74,11 @@ def test_what_bounds_the_engine(bound, words):
     assert "the slowest of 12 layers, conv1 (Conv), takes 60 %." in text
 
 
+def test_what_is_known_is_said_beside_what_is_not():
+    shares = {"unknown": 0.6, "bytes": 0.3, "arithmetic": 0.1}
+    assert "Memory traffic bounds 30 % of it" in time_summary(record(), profile(bound_shares=shares))
+
+
 def test_a_bound_that_is_not_known_is_not_claimed():
     text = time_summary(record(), profile("unknown"))
     assert "bounds" not in text
