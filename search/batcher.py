@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Sizes = NDArray[np.bool_]
+Shapes = NDArray[np.int64] | None
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 IDLE_WAIT_S = 0.5
@@ -37,6 +38,7 @@ _STATE = np.dtype(
         ("tail", "i8"),  # ... to here are formed and wait for an instance
         ("growing", "?"),  # the last of them still takes requests
         ("grows_from", "i8"),  # its first request
+        ("sealed", "?"),  # the next request has another shape than the last batch
         ("wanted", "i8"),  # so many queued requests wake the batcher
         ("wakes_at_s", "f8"),  # when it looks again by itself
         ("busy", "i8"),  # instances
@@ -47,10 +49,13 @@ _STATE = np.dtype(
     ]
 )
 
+_BATCH = np.dtype([("end", "i8"), ("sealed", "?")])  # the first request after it; whether that has another shape
+
 _INSTANCE = np.dtype(
     [
         ("first", "i8"),  # the requests it works on, ...
         ("end", "i8"),  # ... this one not among them; the same as `first`: it is idle
+        ("row", "i8"),  # of the service times, which is theirs
         ("left", "f8"),  # the share of the work that is left
         ("noise", "f8"),  # how much longer than usual this execution takes
         ("held_first", "i8"),  # the batch that it has taken for later (early commitment)
@@ -69,6 +74,14 @@ def compiled(function: Function) -> Function:
 
 
 @compiled
+def shape_of(shapes: Shapes, request: int) -> Any:
+    """The number of a request's shape; 0 where all have the same."""
+    if shapes is None:  # decided when it is compiled
+        return 0
+    return shapes[request]
+
+
+@compiled
 def _in_time(state: Any, workers: Any, service_s: Floats) -> None:
     """Account for the work done since the last change, at the pace that so many busy instances allow."""
     passed_s = state.now_s - state.seen_s
@@ -78,7 +91,7 @@ def _in_time(state: Any, workers: Any, service_s: Floats) -> None:
     for number in range(len(workers)):
         worker = workers[number]
         if worker.end > worker.first:
-            worker.left -= passed_s / (service_s[worker.end - worker.first, state.busy] * worker.noise)
+            worker.left -= passed_s / (service_s[worker.row, state.busy] * worker.noise)
 
 
 @compiled
@@ -88,42 +101,51 @@ def _look_ahead(state: Any, workers: Any, service_s: Floats) -> None:
     for number in range(len(workers)):
         worker = workers[number]
         if worker.end > worker.first:
-            left_s = worker.left * service_s[worker.end - worker.first, state.busy] * worker.noise
+            left_s = worker.left * service_s[worker.row, state.busy] * worker.noise
             if state.now_s + left_s < state.finishes_at_s:
                 state.finishes_at_s = state.now_s + left_s
                 state.finishes = number
 
 
 @compiled
-def _begin(state: Any, worker: Any, first: int, end: int, noise: Floats) -> None:
+def _begin(state: Any, worker: Any, first: int, end: int, shapes: Shapes, noise: Floats, max_batch: int) -> None:
     worker.first, worker.end, worker.left = first, end, 1.0
+    worker.row = shape_of(shapes, first) * (max_batch + 1) + end - first
     worker.noise = noise[state.executions % len(noise)]
     state.executions += 1
     state.busy += 1
 
 
 @compiled
-def _finish(state: Any, worker: Any, noise: Floats) -> None:
+def _finish(state: Any, worker: Any, shapes: Shapes, noise: Floats, max_batch: int) -> None:
     """The instance is done with its batch; what it has taken for later begins at once."""
     worker.first = worker.end
     state.busy -= 1
     if worker.held_end > worker.held_first:
-        _begin(state, worker, worker.held_first, worker.held_end, noise)
+        _begin(state, worker, worker.held_first, worker.held_end, shapes, noise, max_batch)
         worker.held_first = worker.held_end
 
 
 @compiled
-def _dequeued(state: Any, arrivals_s: Floats, ends: Any, max_batch: int, delay_s: float) -> int:
-    """Take the oldest formed batch, and the next ones with it that are old and fit; returns its end."""
-    first, end = state.formed_from, ends[state.head % len(ends)]
+def _dequeued(
+    state: Any, arrivals_s: Floats, shapes: Shapes, batches: Any, max_batch: int, delay_s: float
+) -> int:
+    """Take the oldest formed batch, and the next ones with it that are old and fit; returns its end.
+
+    A batch that was found to be followed by another shape is not merged with any.
+    """
+    batch = batches[state.head % len(batches)]
+    first, end = state.formed_from, batch.end
+    merges = delay_s > 0.0 and max_batch > 1 and not (shapes is not None and batch.sealed)
     state.head += 1
     touched = state.head
-    while delay_s > 0.0 and max_batch > 1 and state.head < state.tail:
-        if state.now_s - arrivals_s[end] <= delay_s:
+    while merges and state.head < state.tail:
+        batch = batches[state.head % len(batches)]
+        if state.now_s - arrivals_s[end] <= delay_s or (shapes is not None and batch.sealed):
             break
         touched = state.head + 1  # it takes no more requests, whether it fits or not
-        following = ends[state.head % len(ends)]
-        if following - first > max_batch:
+        following = batch.end
+        if following - first > max_batch or shape_of(shapes, end) != shape_of(shapes, first):
             break
         end = following
         state.head += 1
@@ -135,7 +157,7 @@ def _dequeued(state: Any, arrivals_s: Floats, ends: Any, max_batch: int, delay_s
 
 @compiled
 def _take(
-    state: Any, workers: Any, arrivals_s: Floats, ends: Any, noise: Floats,
+    state: Any, workers: Any, arrivals_s: Floats, shapes: Shapes, batches: Any, noise: Floats,
     max_batch: int, delay_s: float, commit_early: bool,
 ) -> None:  # fmt: skip
     """Idle instances take formed batches; with early commitment, busy ones take one more each."""
@@ -145,27 +167,33 @@ def _take(
         worker = workers[number]
         if state.head < state.tail and worker.end == worker.first:
             first = state.formed_from
-            _begin(state, worker, first, _dequeued(state, arrivals_s, ends, max_batch, delay_s), noise)
+            end = _dequeued(state, arrivals_s, shapes, batches, max_batch, delay_s)
+            _begin(state, worker, first, end, shapes, noise, max_batch)
     if commit_early:
         for number in range(len(workers)):
             worker = workers[number]
             if state.head < state.tail and worker.end > worker.first and worker.held_end == worker.held_first:
                 worker.held_first = state.formed_from
-                worker.held_end = _dequeued(state, arrivals_s, ends, max_batch, delay_s)
+                worker.held_end = _dequeued(state, arrivals_s, shapes, batches, max_batch, delay_s)
 
 
 @compiled
 def _choose(  # noqa: C901 - as branchy as its original
     state: Any,
     arrivals_s: Floats,
+    shapes: Shapes,
     preferred: Sizes,
     max_batch: int,
     most_preferred: int,
     delay_s: float,
 ) -> tuple[int, bool, float]:
     """`GetDynamicBatch`: how many queued requests to move into the batch, whether it is full then, or how long to
-    wait. Sets how many requests have to be in the queue to wake the batcher before that."""
+    wait. Sets how many requests have to be in the queue to wake the batcher before that, and whether the next
+    request is kept out by its shape."""
     size = state.queued_from - state.grows_from if state.growing else 0
+    shape = shape_of(shapes, state.grows_from if state.growing else state.queued_from)
+    if shapes is not None:
+        state.sealed = False
     pending, best, full, send_now = 0, 0, False, False
     while state.queued_from + pending < state.arrived:
         if size + pending > 0:
@@ -173,6 +201,9 @@ def _choose(  # noqa: C901 - as branchy as its original
                 best, full = pending, True
             if size + pending + 1 > max_batch:
                 send_now = True
+                break
+            if shape_of(shapes, state.queued_from + pending) != shape:
+                state.sealed = send_now = True
                 break
         pending += 1
         if preferred[size + pending]:
@@ -198,17 +229,17 @@ def _choose(  # noqa: C901 - as branchy as its original
 
 @compiled
 def _form(
-    state: Any, arrivals_s: Floats, ends: Any, preferred: Sizes,
+    state: Any, arrivals_s: Floats, shapes: Shapes, batches: Any, preferred: Sizes,
     max_batch: int, most_preferred: int, delay_s: float,
 ) -> bool:  # fmt: skip
     """One turn of the batcher's thread; False when it goes to sleep."""
     if state.queued_from == state.arrived:
         state.wakes_at_s = state.now_s + IDLE_WAIT_S
         return False
-    if state.tail - state.head >= len(ends):
+    if state.tail - state.head >= len(batches):
         state.wakes_at_s = _INF  # until an instance takes a batch
         return False
-    moved, full, wait_s = _choose(state, arrivals_s, preferred, max_batch, most_preferred, delay_s)
+    moved, full, wait_s = _choose(state, arrivals_s, shapes, preferred, max_batch, most_preferred, delay_s)
     if wait_s > 0.0:
         state.wakes_at_s = state.now_s + wait_s
         return False
@@ -217,15 +248,21 @@ def _form(
             state.growing, state.grows_from = True, state.queued_from
             state.tail += 1
         state.queued_from += moved
-        ends[(state.tail - 1) % len(ends)] = state.queued_from
+        batches[(state.tail - 1) % len(batches)].end = state.queued_from
+    if shapes is not None:
+        batches[(state.tail - 1) % len(batches)].sealed = state.sealed
     if full:
         state.growing, state.wanted = False, 0
+    elif moved == 0:
+        state.wakes_at_s = _INF  # until an instance takes the batch, which another shape is waiting behind
+        return False
     return True
 
 
 @compiled
 def simulate(  # noqa: C901 - one loop over events of three kinds
     arrivals_s: Floats,
+    shapes: Shapes,
     service_s: Floats,
     noise: Floats,
     preferred: Sizes,
@@ -241,7 +278,8 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
     """Fill `done_s` with completion times; returns how many batches were executed and how many requests were late.
 
     `arrivals_s` ascend, shape (n,). `service_s[b, k]` is the time of a batch of b while k instances are busy,
-    shape (max_batch + 1, instances + 1); `noise` holds factors on it, used in turn. `preferred[b]`, shape
+    shape (max_batch + 1, instances + 1); `noise` holds factors on it, used in turn. Where requests differ in shape,
+    `shapes` has the number of each one's, shape (n,), from 0, and `service_s` such a table below the other for each. `preferred[b]`, shape
     (max_batch + 1,), is True for the sizes that go at once, one at least. `wake_always`: every request wakes the
     batcher, as it does where the shapes of inputs vary. `commit_early`: an instance takes its next batch as soon
     as it begins one.
@@ -257,14 +295,14 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
     state = states[0]
     state.wakes_at_s = state.finishes_at_s = _INF
     workers = np.zeros(instances, _INSTANCE)
-    ends = np.zeros(BATCHES_AHEAD * instances, np.int64)
+    batches = np.zeros(BATCHES_AHEAD * instances, _BATCH)
     while finished < n and late <= late_at_most:
         arrival_s = arrivals_s[state.arrived] if state.arrived < n else _INF
         freed = False
         if arrival_s <= state.finishes_at_s and arrival_s <= state.wakes_at_s:
             state.now_s = arrival_s
             state.arrived += 1
-            slots = state.tail - state.head < len(ends)
+            slots = state.tail - state.head < len(batches)
             if not slots or not (wake_always or state.arrived - state.queued_from >= state.wanted):
                 continue
         elif state.finishes_at_s <= state.wakes_at_s:
@@ -276,14 +314,14 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
                 if request >= counted_from and state.now_s - arrivals_s[request] > late_after_s:
                     late += 1
             finished += worker.end - worker.first
-            _finish(state, worker, noise)
-            _take(state, workers, arrivals_s, ends, noise, max_batch, delay_s, commit_early)
+            _finish(state, worker, shapes, noise, max_batch)
+            _take(state, workers, arrivals_s, shapes, batches, noise, max_batch, delay_s, commit_early)
         else:
             state.now_s = state.wakes_at_s
-        while _form(state, arrivals_s, ends, preferred, max_batch, most_preferred, delay_s):
+        while _form(state, arrivals_s, shapes, batches, preferred, max_batch, most_preferred, delay_s):
             if state.head < state.tail and (state.busy < instances or commit_early):
                 _in_time(state, workers, service_s)
-                _take(state, workers, arrivals_s, ends, noise, max_batch, delay_s, commit_early)
+                _take(state, workers, arrivals_s, shapes, batches, noise, max_batch, delay_s, commit_early)
                 freed = True
         if freed:
             _look_ahead(state, workers, service_s)

@@ -294,7 +294,7 @@ class Guided:
 
         def alone_s(knobs: Knobs) -> float:
             server = self.forecast.server(space.config(knobs))
-            return float(server.service_s[1, 1]) + server.overhead_s
+            return float(server.mean_service_s[1, 1]) + server.overhead_s
 
         alone = [
             knobs

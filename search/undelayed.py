@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from search.batcher import Floats, compiled
+from search.batcher import Floats, Shapes, compiled, shape_of
 
 
 @compiled
 def _next_to_finish(
-    first: Any, end: Any, left: Floats, factor: Floats, service_s: Floats, busy: int
+    first: Any, end: Any, row: Any, left: Floats, factor: Floats, service_s: Floats, busy: int
 ) -> tuple[float, int]:
     """In how many seconds which instance finishes, if nothing changes until then."""
     soonest_s, finishes = np.inf, -1
     for number in range(len(left)):
         if end[number] > first[number]:
-            left_s = left[number] * service_s[end[number] - first[number], busy] * factor[number]
+            left_s = left[number] * service_s[row[number], busy] * factor[number]
             if left_s < soonest_s:
                 soonest_s, finishes = left_s, number
     return soonest_s, finishes
@@ -39,12 +39,12 @@ def _first_idle(first: Any, end: Any) -> int:
 
 @compiled
 def _in_time(
-    passed_s: float, first: Any, end: Any, left: Floats, factor: Floats, service_s: Floats, busy: int
+    passed_s: float, first: Any, end: Any, row: Any, left: Floats, factor: Floats, service_s: Floats, busy: int
 ) -> None:
     """Account for work at the pace that so many busy instances allow."""
     for number in range(len(left)):
         if end[number] > first[number]:
-            left[number] -= passed_s / (service_s[end[number] - first[number], busy] * factor[number])
+            left[number] -= passed_s / (service_s[row[number], busy] * factor[number])
 
 
 @compiled
@@ -61,10 +61,12 @@ def _answer(
 
 
 @compiled
-def _waiting(now_s: float, queued_from: int, max_batch: int, arrivals_s: Floats) -> int:
-    """How many requests the next batch takes."""
+def _waiting(now_s: float, queued_from: int, max_batch: int, arrivals_s: Floats, shapes: Shapes) -> int:
+    """How many requests the next batch takes: until one has not come yet, or has another shape."""
     size, n = 0, len(arrivals_s)
     while size < max_batch and queued_from + size < n and arrivals_s[queued_from + size] <= now_s:
+        if shape_of(shapes, queued_from + size) != shape_of(shapes, queued_from):
+            break
         size += 1
     return size
 
@@ -72,26 +74,29 @@ def _waiting(now_s: float, queued_from: int, max_batch: int, arrivals_s: Floats)
 @compiled
 def simulate_undelayed(
     arrivals_s: Floats,
+    shapes: Shapes,
     service_s: Floats,
     noise: Floats,
+    max_batch: int,
     done_s: Floats,
     counted_from: int,
     late_after_s: float,
     late_at_most: int,
 ) -> tuple[int, int]:
     """As `search.batcher.simulate` without delay, the maximum being the only preferred size, committing late."""
-    n, max_batch, instances = len(arrivals_s), service_s.shape[0] - 1, service_s.shape[1] - 1
+    n, instances = len(arrivals_s), service_s.shape[1] - 1
     first = np.zeros(instances, np.int64)  # the requests that each instance works on, ...
     end = np.zeros(instances, np.int64)  # ... this one not among them; the same as `first`: it is idle
+    row = np.zeros(instances, np.int64)  # of the service times, which is theirs
     left = np.zeros(instances)  # the share of the work that is left
     factor = np.ones(instances)  # how much longer than usual this execution takes
     queued_from, busy, executions, finished, late = 0, 0, 0, 0, 0
     now_s = 0.0
     while finished < n and late <= late_at_most:
-        passed_s, number = _next_to_finish(first, end, left, factor, service_s, busy)
+        passed_s, number = _next_to_finish(first, end, row, left, factor, service_s, busy)
         meets_idle = busy < instances and queued_from < n and arrivals_s[queued_from] <= now_s + passed_s
         next_s = arrivals_s[queued_from] if meets_idle else now_s + passed_s
-        _in_time(next_s - now_s, first, end, left, factor, service_s, busy)
+        _in_time(next_s - now_s, first, end, row, left, factor, service_s, busy)
         now_s = next_s
         if meets_idle:
             number, size = _first_idle(first, end), 1
@@ -99,9 +104,10 @@ def simulate_undelayed(
             late += _answer(now_s, first[number], end[number], arrivals_s, done_s, counted_from, late_after_s)
             finished += end[number] - first[number]
             busy -= 1
-            size = _waiting(now_s, queued_from, max_batch, arrivals_s)
+            size = _waiting(now_s, queued_from, max_batch, arrivals_s, shapes)
         first[number], end[number] = queued_from, queued_from + size
         if size > 0:
+            row[number] = shape_of(shapes, queued_from) * (max_batch + 1) + size
             left[number], factor[number] = 1.0, noise[executions % len(noise)]
             executions += 1
             busy += 1

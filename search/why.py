@@ -51,10 +51,11 @@ class WhyRecord(Record):
 def service_times_record(server: SimulatedServer) -> ServiceTimesRecord:
     """The figures of a simulated server at powers of two, and at its largest batch."""
     largest, busy = server.max_batch_size, server.instance_count
+    service_s = server.mean_service_s
     sizes = sorted({2**exponent for exponent in range(largest.bit_length()) if 2**exponent <= largest} | {largest})
     return ServiceTimesRecord(
         batch_sizes=tuple(sizes),
-        one_busy_ms=tuple(float(1e3 * server.service_s[size, 1]) for size in sizes),
-        all_busy_ms=tuple(float(1e3 * server.service_s[size, busy]) for size in sizes),
+        one_busy_ms=tuple(float(1e3 * service_s[size, 1]) for size in sizes),
+        all_busy_ms=tuple(float(1e3 * service_s[size, busy]) for size in sizes),
         overhead_ms=1e3 * server.overhead_s,
     )

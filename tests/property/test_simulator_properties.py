@@ -19,8 +19,11 @@ def servers(draw) -> SimulatedServer:
     crowding = draw(st.floats(0, 1))
     sizes, busy = np.arange(max_batch + 1), np.arange(instances + 1)
     service_s = (fixed + each * sizes)[:, None] * (1 + crowding * np.maximum(busy - 1, 0))[None, :]
+    slower = np.array(draw(st.lists(st.floats(0.3, 3), min_size=1, max_size=3)))
+    turns = draw(st.lists(st.integers(0, len(slower) - 1), min_size=1, max_size=20))
     return SimulatedServer(
-        service_s=service_s,
+        service_s=slower[:, None, None] * service_s,
+        shape_turns=np.array(turns),
         noise=tuple(draw(st.lists(st.floats(0.5, 2), min_size=1, max_size=5))),
         max_queue_delay_s=draw(st.sampled_from([0.0, 1e-4, 0.002, 0.05])),
         preferred_batch_sizes=tuple(draw(st.sets(st.integers(1, max_batch), max_size=3))),
@@ -37,7 +40,7 @@ gaps = st.lists(st.floats(0, 0.05), min_size=1, max_size=80)
 def test_every_request_is_answered_after_its_own_execution_and_in_time(server, gaps_s):
     arrivals_s = np.cumsum(gaps_s)
     seen = simulate(server, arrivals_s)
-    shortest_s = server.service_s[1:, 1:].min() * min(server.noise)
+    shortest_s = server.service_s[:, 1:, 1:].min() * min(server.noise)
     assert (seen.latency_s >= shortest_s - 1e-9).all()
     assert 1 <= seen.mean_batch_size <= server.max_batch_size
     # Even one after the other, each after a whole delay and the batcher's longest nap, they would be done by then.
@@ -52,9 +55,11 @@ def test_without_delay_batches_and_events_come_to_the_same_times(server, gaps_s,
     largest_only = np.arange(server.max_batch_size + 1) == server.max_batch_size
     by_batches, by_events = np.empty(len(gaps_s)), np.empty(len(gaps_s))
     late = (len(gaps_s) // 3, late_after_s, len(gaps_s))
-    executions, counted = simulate_undelayed(arrivals_s, server.service_s, noise, by_batches, *late)
+    shapes = np.resize(server.shape_turns, len(gaps_s))
+    load = (arrivals_s, shapes, np.concatenate(server.by_shape), noise)
+    executions, counted = simulate_undelayed(*load, server.max_batch_size, by_batches, *late)
     rule = (largest_only, server.instance_count, 0.0, wakes, False)
-    assert executions == simulate_by_events(arrivals_s, server.service_s, noise, *rule, by_events, *late)[0]
+    assert executions == simulate_by_events(*load, *rule, by_events, *late)[0]
     assert np.allclose(by_batches, by_events, rtol=0, atol=1e-9)
     assert counted == np.sum((by_batches - arrivals_s)[late[0] :] > late_after_s)
 
@@ -71,7 +76,7 @@ def test_the_same_arrivals_give_the_same_latencies(server, gaps_s):
 def test_batches_start_in_the_order_of_arrival(server, gaps_s):
     """With one instance they also end in it."""
     arrivals_s = np.cumsum(gaps_s)
-    alone = replace(server, service_s=np.ascontiguousarray(server.service_s[:, :2]))
+    alone = replace(server, service_s=np.ascontiguousarray(server.service_s[..., :2]))
     done_s = arrivals_s + simulate(alone, arrivals_s).latency_s
     assert (np.diff(done_s) >= -1e-9).all()
 

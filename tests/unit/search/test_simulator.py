@@ -69,6 +69,52 @@ def test_early_commitment_takes_the_next_request_alone():
     assert done_ms(early, *arrivals) == [10, 20, 30, 30]
 
 
+def shapes_of(text: str, max_batch: int = 4, *, instances: int = 1, **changes: object) -> SimulatedServer:
+    """Requests of the shapes a (10 ms) and b (20 ms a batch), in turn as written."""
+    service_s = np.stack([service(max_batch, instances), service(max_batch, instances, fixed_s=0.020)])
+    turns = np.array(["ab".index(letter) for letter in text])
+    return SimulatedServer(service_s=service_s, shape_turns=turns, **{"variable_shapes": True, **changes})
+
+
+def test_a_batch_ends_where_the_shape_changes():
+    """0 alone, then the two a that wait, the b alone, and the last a, which may not overtake it."""
+    assert done_ms(shapes_of("aaaba"), 0, 1, 2, 3, 4) == [10, 20, 20, 40, 50]
+    assert done_ms(shapes_of("aaaba", commits_early=True), 0, 1, 2, 3, 4) == [10, 20, 30, 50, 60]
+
+
+def test_shapes_take_their_turns_over_and_over():
+    assert done_ms(shapes_of("ab"), 0, 100, 200, 300) == [10, 120, 210, 320]
+
+
+def test_two_instances_work_on_two_shapes():
+    assert done_ms(shapes_of("abab", instances=2), 0, 1, 2, 3) == [10, 21, 20, 40]
+
+
+def test_a_request_of_another_shape_sends_a_waiting_batch_off_before_its_delay_is_over():
+    """0 and 1 would wait until 5, and the b that closes their batch at 2 waits for its own 5 ms, until 11."""
+    assert done_ms(shapes_of("aab", max_queue_delay_s=0.005), 0, 1, 2) == [12, 12, 32]
+
+
+def test_while_a_formed_batch_waits_nothing_of_another_shape_is_formed_behind_it():
+    """The a of 13 ms is formed at 18 and waits for the b to end at 30. The b of 19 has waited long enough by then,
+    is formed when that a begins at 30, and begins when it ends."""
+    server = shapes_of("baba", max_queue_delay_s=0.005)
+    assert done_ms(server, 5, 13, 19, 100) == [30, 40, 60, 115]
+
+
+def test_batches_of_two_shapes_are_not_merged():
+    """Pairs are formed ahead, as in the test of merging; these differ in shape."""
+    rule = {"max_queue_delay_s": 0.001, "preferred_batch_sizes": (2,)}
+    assert done_ms(shapes_of("aaaaaa", 8, **rule), 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, 20.5]
+    assert done_ms(shapes_of("aaaabb", 8, **rule), 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 40.5, 40.5]
+
+
+def test_the_saturation_and_the_mean_times_count_the_shapes_as_often_as_they_come():
+    server = shapes_of("aab", instances=2)
+    assert server.saturation_per_s == pytest.approx(2 * 3 / (0.0025 + 0.0025 + 0.005))
+    assert server.mean_service_s[1, 2] == pytest.approx(0.040 / 3)
+
+
 def test_busy_neighbours_slow_an_execution_down_for_as_long_as_they_are_busy():
     contended = service(1, 2)
     contended[:, 2] *= 2.0
@@ -111,8 +157,10 @@ def test_counting_late_requests_stops_early_and_leaves_the_first_out():
         {"service_s": np.zeros((3, 2))},
         {"service_s": service(2), "noise": (1.0, 0.0)},
         {"service_s": service(2), "preferred_batch_sizes": (4,)},
+        {"service_s": service(2), "shape_turns": np.array([0, 1])},
+        {"service_s": service(2)[None], "shape_turns": np.array([], dtype=np.int64)},
     ],
 )
 def test_impossible_servers_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"service|noise|preferred"):
+    with pytest.raises(ValueError, match=r"service|noise|preferred|shape"):
         SimulatedServer(**wrong)
