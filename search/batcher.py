@@ -78,7 +78,15 @@ def shape_of(shapes: Shapes, request: int) -> Any:
     """The number of a request's shape; 0 where all have the same."""
     if shapes is None:  # decided when it is compiled
         return 0
-    return shapes[request]
+    return shapes[0, request]
+
+
+@compiled
+def row_of(shapes: Shapes, request: int, size: int, max_batch: int) -> Any:
+    """Where the service times of a batch that begins with this request stand."""
+    if shapes is None:
+        return size
+    return shapes[1, request] * (max_batch + 1) + size
 
 
 @compiled
@@ -110,7 +118,7 @@ def _look_ahead(state: Any, workers: Any, service_s: Floats) -> None:
 @compiled
 def _begin(state: Any, worker: Any, first: int, end: int, shapes: Shapes, noise: Floats, max_batch: int) -> None:
     worker.first, worker.end, worker.left = first, end, 1.0
-    worker.row = shape_of(shapes, first) * (max_batch + 1) + end - first
+    worker.row = row_of(shapes, first, end - first, max_batch)
     worker.noise = noise[state.executions % len(noise)]
     state.executions += 1
     state.busy += 1
@@ -279,7 +287,8 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
 
     `arrivals_s` ascend, shape (n,). `service_s[b, k]` is the time of a batch of b while k instances are busy,
     shape (max_batch + 1, instances + 1); `noise` holds factors on it, used in turn. Where requests differ in shape,
-    `shapes` has the number of each one's, shape (n,), from 0, and `service_s` such a table below the other for each. `preferred[b]`, shape
+    `service_s` is several such tables below each other, and `shapes`, shape (2, n), numbers each request's shape and
+    its table, from 0. `preferred[b]`, shape
     (max_batch + 1,), is True for the sizes that go at once, one at least. `wake_always`: every request wakes the
     batcher, as it does where the shapes of inputs vary. `commit_early`: an instance takes its next batch as soon
     as it begins one.

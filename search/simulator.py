@@ -23,9 +23,10 @@ class SimulatedServer:
     """A serving configuration and how long its executions take.
 
     `service_s[b, k]` is how long an execution of batch size b keeps an instance while k of them are busy, shape
-    (max_batch_size + 1, instance_count + 1); row and column 0 are not used. Where requests differ in shape there is
-    such a table for each, shape (shapes, max_batch_size + 1, instance_count + 1), and `shape_turns` says which one
-    the requests have, in turn; Triton puts only neighbours of one shape into a batch. `noise` are factors on it, drawn in
+    (max_batch_size + 1, instance_count + 1); row and column 0 are not used. Where requests differ in shape there may
+    be several such tables, shape (tables, max_batch_size + 1, instance_count + 1). `turns`, shape (2, n), has then
+    numbers of the requests' shapes, in turn, and below each that of its table: Triton puts only neighbours of one
+    shape into a batch. `noise` are factors on it, drawn in
     turn. `overhead_s` is what a request takes besides: network, front end, waking threads. No preferred sizes mean
     the maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
     batcher looks at each. `commits_early`: an instance takes its next batch when it begins one (Triton's TensorRT
@@ -33,7 +34,7 @@ class SimulatedServer:
     """
 
     service_s: Floats
-    shape_turns: Turns = field(default_factory=lambda: np.zeros(1, np.int64))
+    turns: Turns = field(default_factory=lambda: np.zeros((2, 1), np.int64))
     overhead_s: float = 0.0
     noise: tuple[float, ...] = NO_NOISE
     max_queue_delay_s: float = 0.0
@@ -44,9 +45,8 @@ class SimulatedServer:
     def __post_init__(self) -> None:
         if self.service_s.ndim not in (2, 3) or min(self.service_s.shape[-2:]) < 2:
             raise ValueError(f"service_s has shape {self.service_s.shape}, not (max batch + 1, instances + 1)")
-        turns = self.shape_turns
-        if not len(turns) or not 0 <= turns.min() <= turns.max() < len(self.by_shape):
-            raise ValueError(f"shape_turns number {len(self.by_shape)} tables of service times from 0")
+        if self.turns.ndim != 2 or self.turns.shape[1] < 1 or not {*self.turns[1]} <= {*range(len(self.tables))}:
+            raise ValueError(f"turns must number shapes and, from 0, {len(self.tables)} tables of service times")
         if not (self.service_s[..., 1:, 1:] > 0).all() or not min(self.noise) > 0:
             raise ValueError("service times and noise must be above 0")
         if any(not 1 <= size <= self.max_batch_size for size in self.preferred_batch_sizes):
@@ -63,23 +63,23 @@ class SimulatedServer:
         return self.service_s.shape[-1] - 1
 
     @property
-    def by_shape(self) -> Floats:
-        """The service times with an axis for the shapes of requests, whether they differ or not."""
+    def tables(self) -> Floats:
+        """The service times with a first axis for the tables, also where there is one only."""
         return self.service_s if self.service_s.ndim == 3 else self.service_s[None]
 
     @property
     def mean_service_s(self) -> Floats:
         """The table of service times, in the mean over the requests."""
-        shares = np.bincount(self.shape_turns, minlength=len(self.by_shape)) / len(self.shape_turns)
-        mean: Floats = np.tensordot(shares, self.by_shape, axes=1)
+        shares = np.bincount(self.turns[1], minlength=len(self.tables)) / self.turns.shape[1]
+        mean: Floats = np.tensordot(shares, self.tables, axes=1)
         return mean
 
     @property
     def saturation_per_s(self) -> float:
         """The most requests per second that it can answer, whatever the latency, were all batches the best."""
         sizes = np.arange(1, self.max_batch_size + 1)
-        each_s = (self.by_shape[:, 1:, self.instance_count] / sizes).min(axis=1)
-        mean_s = float(np.mean(each_s[self.shape_turns])) * float(np.mean(self.noise))
+        each_s = (self.tables[:, 1:, self.instance_count] / sizes).min(axis=1)
+        mean_s = float(np.mean(each_s[self.turns[1]])) * float(np.mean(self.noise))
         return self.instance_count / mean_s
 
     @property
@@ -90,7 +90,7 @@ class SimulatedServer:
 
     def without_delay(self) -> Hashable:
         """What is equal for servers that differ in nothing but their queue delay."""
-        shapes = (self.service_s.shape, self.shape_turns.tobytes())
+        shapes = (self.service_s.shape, self.turns.tobytes())
         times = (self.service_s.tobytes(), self.overhead_s, self.noise)
         return (*shapes, *times, self.preferred_batch_sizes, self.variable_shapes, self.commits_early)
 
@@ -144,10 +144,9 @@ def _run(
 ) -> tuple[int, int]:
     from search import batcher, undelayed
 
-    shapes, service_s = None, np.ascontiguousarray(np.concatenate(server.by_shape), dtype=float)
-    if len(server.by_shape) > 1:
-        turns = server.shape_turns
-        shapes = np.tile(turns, -(-len(arrivals_s) // len(turns)))[: len(arrivals_s)]
+    shapes, service_s = None, np.ascontiguousarray(np.concatenate(server.tables), dtype=float)
+    if server.turns.shape[1] > 1:
+        shapes = np.tile(server.turns, -(-len(arrivals_s) // server.turns.shape[1]))
     if server.is_plain:
         return undelayed.simulate_undelayed(
             np.ascontiguousarray(arrivals_s, dtype=float),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from search.batcher import Floats, Shapes, compiled, shape_of
+from search.batcher import Floats, Shapes, compiled, row_of, shape_of
 
 
 @compiled
@@ -107,7 +107,7 @@ def simulate_undelayed(
             size = _waiting(now_s, queued_from, max_batch, arrivals_s, shapes)
         first[number], end[number] = queued_from, queued_from + size
         if size > 0:
-            row[number] = shape_of(shapes, queued_from) * (max_batch + 1) + size
+            row[number] = row_of(shapes, queued_from, size, max_batch)
             left[number], factor[number] = 1.0, noise[executions % len(noise)]
             executions += 1
             busy += 1

@@ -23,7 +23,7 @@ def servers(draw) -> SimulatedServer:
     turns = draw(st.lists(st.integers(0, len(slower) - 1), min_size=1, max_size=20))
     return SimulatedServer(
         service_s=slower[:, None, None] * service_s,
-        shape_turns=np.array(turns),
+        turns=np.array([turns, turns]),
         noise=tuple(draw(st.lists(st.floats(0.5, 2), min_size=1, max_size=5))),
         max_queue_delay_s=draw(st.sampled_from([0.0, 1e-4, 0.002, 0.05])),
         preferred_batch_sizes=tuple(draw(st.sets(st.integers(1, max_batch), max_size=3))),
@@ -55,8 +55,8 @@ def test_without_delay_batches_and_events_come_to_the_same_times(server, gaps_s,
     largest_only = np.arange(server.max_batch_size + 1) == server.max_batch_size
     by_batches, by_events = np.empty(len(gaps_s)), np.empty(len(gaps_s))
     late = (len(gaps_s) // 3, late_after_s, len(gaps_s))
-    shapes = np.resize(server.shape_turns, len(gaps_s))
-    load = (arrivals_s, shapes, np.concatenate(server.by_shape), noise)
+    shapes = np.tile(server.turns, len(gaps_s))
+    load = (arrivals_s, shapes, np.concatenate(server.tables), noise)
     executions, counted = simulate_undelayed(*load, server.max_batch_size, by_batches, *late)
     rule = (largest_only, server.instance_count, 0.0, wakes, False)
     assert executions == simulate_by_events(*load, *rule, by_events, *late)[0]

@@ -72,8 +72,8 @@ def test_early_commitment_takes_the_next_request_alone():
 def shapes_of(text: str, max_batch: int = 4, *, instances: int = 1, **changes: object) -> SimulatedServer:
     """Requests of the shapes a (10 ms) and b (20 ms a batch), in turn as written."""
     service_s = np.stack([service(max_batch, instances), service(max_batch, instances, fixed_s=0.020)])
-    turns = np.array(["ab".index(letter) for letter in text])
-    return SimulatedServer(service_s=service_s, shape_turns=turns, **{"variable_shapes": True, **changes})
+    turns = np.array([["ab".index(letter) for letter in text]] * 2)
+    return SimulatedServer(service_s=service_s, turns=turns, **{"variable_shapes": True, **changes})
 
 
 def test_a_batch_ends_where_the_shape_changes():
@@ -84,6 +84,11 @@ def test_a_batch_ends_where_the_shape_changes():
 
 def test_shapes_take_their_turns_over_and_over():
     assert done_ms(shapes_of("ab"), 0, 100, 200, 300) == [10, 120, 210, 320]
+
+
+def test_shapes_that_take_equally_long_make_no_batch_either():
+    server = SimulatedServer(service_s=service(4), turns=np.array([[7, 8, 8], [0, 0, 0]]), variable_shapes=True)
+    assert done_ms(server, 0, 1, 2, 3, 4, 5) == [10, 20, 20, 30, 40, 40]
 
 
 def test_two_instances_work_on_two_shapes():
@@ -157,10 +162,10 @@ def test_counting_late_requests_stops_early_and_leaves_the_first_out():
         {"service_s": np.zeros((3, 2))},
         {"service_s": service(2), "noise": (1.0, 0.0)},
         {"service_s": service(2), "preferred_batch_sizes": (4,)},
-        {"service_s": service(2), "shape_turns": np.array([0, 1])},
-        {"service_s": service(2)[None], "shape_turns": np.array([], dtype=np.int64)},
+        {"service_s": service(2), "turns": np.array([[0, 1], [0, 1]])},
+        {"service_s": service(2)[None], "turns": np.zeros((2, 0), np.int64)},
     ],
 )
 def test_impossible_servers_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"service|noise|preferred|shape"):
+    with pytest.raises(ValueError, match=r"service|noise|preferred|turns"):
         SimulatedServer(**wrong)
