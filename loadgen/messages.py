@@ -97,6 +97,7 @@ def payload_to_json(payload: Payload) -> Message:
         "batch_size": payload.batch_size,
         "shapes": {name: list(shape) for name, shape in payload.shapes.items()},
         "data_file": None if payload.data_file is None else str(payload.data_file.absolute()),
+        "picked": payload.picked,
         "seed": payload.seed,
     }
 
@@ -107,5 +108,6 @@ def payload_from_json(message: Mapping[str, Any]) -> Payload:
         batch_size=message["batch_size"],
         shapes={name: tuple(shape) for name, shape in message["shapes"].items()},
         data_file=None if message["data_file"] is None else Path(message["data_file"]),
+        picked=None if message["picked"] is None else tuple(message["picked"]),
         seed=message["seed"],
     )

@@ -241,13 +241,14 @@ class Payload:
     """What the requests carry. The inputs' names and types come from the server's own metadata.
 
     `shapes` fixes the free dimensions of an input, batch left out: {"ids": (128,)}. `data_file` (.npz or
-    .json) holds samples that are cycled; without it inputs are drawn with `seed`: floats from a normal
-    distribution, integers 0 or 1 (legal as ids and as masks).
+    .json) holds samples that are cycled, or of which those numbered in `picked` are (None: all); without it inputs
+    are drawn with `seed`: floats from a normal distribution, integers 0 or 1 (legal as ids and as masks).
     """
 
     batch_size: int = 1
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: MappingProxyType({}))
     data_file: Path | None = None
+    picked: tuple[int, ...] | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -21,18 +21,19 @@ if TYPE_CHECKING:
 
 
 def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dict[str, NDArray[Any]]]:
-    """One request for every `batch_size` samples of the file, in its order. Raises PayloadError.
+    """One request for every `batch_size` samples of the file that are picked, in order. Raises PayloadError.
 
     `.npz`: an array for each input, the first dimension counts the samples. `.json`: {"data": [sample, ...]}, a
     sample being {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. Samples that do
     not fill a last batch begin again with the first.
     """
-    samples = _samples(path)
+    samples = list(enumerate(_samples(path)))
+    if payload.picked is not None:
+        samples = [samples[number] for number in payload.picked]
     if not samples:
         raise PayloadError(f"{path} is empty.\nGive at least one sample.")
     tensors = [
-        {t.name: _fitting(path, number, sample, t, info) for t in info.inputs}
-        for number, sample in enumerate(samples)
+        {t.name: _fitting(path, number, sample, t, info) for t in info.inputs} for number, sample in samples
     ]
     if not info.batched:
         return tensors
@@ -48,11 +49,11 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
         ) from error
 
 
-def shapes_in_file(path: Path) -> set[tuple[tuple[str, tuple[int, ...]], ...]]:
-    """The different shapes of a file's samples: pairs of input and shape, by name. Raises PayloadError."""
-    return {
+def shapes_in_file(path: Path) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
+    """The shape of each sample of a file: pairs of input and shape, by name. Raises PayloadError."""
+    return [
         tuple(sorted((name, np.shape(values)) for name, values in sample.items())) for sample in _samples(path)
-    }
+    ]
 
 
 def _samples(path: Path) -> list[Mapping[str, Any]]:

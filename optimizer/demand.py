@@ -11,6 +11,7 @@ from loadgen.errors import LoadError
 from loadgen.samples import shapes_in_file
 from optimizer.errors import BadInput
 from search.demand import Demand, DemandRecord
+from search.request_shapes import request_shapes
 from search.space import LARGEST_BATCH
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
             f"--client-batch {rows} needs a model with a batch dimension, and this one is served without.",
             "Leave --client-batch out, or export the model with a dynamic batch.",
         )
-    mixed = config.input_data is not None and len(shapes_in_file(config.input_data)) > 1
+    each = [] if config.input_data is None else shapes_in_file(config.input_data)
+    mixed = len(set(each)) > 1
     if mixed and rows > 1:
         raise BadInput(
             f"The samples in {config.input_data} differ in shape, so {rows} of them make no request.",
@@ -80,7 +82,14 @@ def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
         rows_per_request=rows,
         mixed_shapes=mixed,
     )
-    return Demand(arrivals=arrivals, rows_per_request=rows, predictable=not mixed, record=record)
+    shapes = request_shapes(each) if mixed else None
+    return Demand(
+        arrivals=arrivals,
+        rows_per_request=rows,
+        shapes=shapes,
+        predictable=not mixed or shapes is not None,
+        record=record,
+    )
 
 
 def _checked(text: str, trace: Path | None) -> Arrivals:

@@ -135,9 +135,7 @@ def _finish(state: Any, worker: Any, shapes: Shapes, noise: Floats, max_batch: i
 
 
 @compiled
-def _dequeued(
-    state: Any, arrivals_s: Floats, shapes: Shapes, batches: Any, max_batch: int, delay_s: float
-) -> int:
+def _dequeued(state: Any, arrivals_s: Floats, shapes: Shapes, batches: Any, max_batch: int, delay_s: float) -> int:
     """Take the oldest formed batch, and the next ones with it that are old and fit; returns its end.
 
     A batch that was found to be followed by another shape is not merged with any.
@@ -186,7 +184,7 @@ def _take(
 
 
 @compiled
-def _choose(  # noqa: C901 - as branchy as its original
+def _choose(  # noqa: C901, PLR0912 - as branchy as its original
     state: Any,
     arrivals_s: Floats,
     shapes: Shapes,
@@ -286,10 +284,10 @@ def simulate(  # noqa: C901 - one loop over events of three kinds
     """Fill `done_s` with completion times; returns how many batches were executed and how many requests were late.
 
     `arrivals_s` ascend, shape (n,). `service_s[b, k]` is the time of a batch of b while k instances are busy,
-    shape (max_batch + 1, instances + 1); `noise` holds factors on it, used in turn. Where requests differ in shape,
-    `service_s` is several such tables below each other, and `shapes`, shape (2, n), numbers each request's shape and
-    its table, from 0. `preferred[b]`, shape
-    (max_batch + 1,), is True for the sizes that go at once, one at least. `wake_always`: every request wakes the
+    shape (max_batch + 1, instances + 1); `noise` holds factors on it, used in turn. Where requests differ in
+    shape, `service_s` is several such tables below each other, and `shapes`, shape (2, n), numbers each request's
+    shape and its table, from 0; else `shapes` is None. `preferred[b]`, shape (max_batch + 1,), is True for the
+    sizes that go at once, one at least. `wake_always`: every request wakes the
     batcher, as it does where the shapes of inputs vary. `commit_early`: an instance takes its next batch as soon
     as it begins one.
 

@@ -62,9 +62,10 @@ class Bench(Protocol):
         """Send load in the arrivals that the bench is about (see `loadgen.capacity.Measure`)."""
         ...
 
-    def saturate(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
+    def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         """Send a closed loop: so many users, who each wait for their answer; batch
-        sizes are in requests (see `search.service_time`)."""
+        sizes are in requests (see `search.service_time`). `shape`: only requests of that one of the demand's are
+        sent; None: all."""
         ...
 
     def last_measurement(self) -> MeasurementRecord | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from loadgen.capacity import Watch
     from loadgen.measurement import RequestLog
     from search.predict import Floats
+    from search.request_shapes import RequestShapes
 
 MOST_SIMULATED = 120_000
 """So much of a long trace is simulated, a piece that begins somewhere in it."""
@@ -58,12 +59,14 @@ def traffic_text(record: DemandRecord) -> str:
 class Demand:
     """Traffic of any rate: `arrivals` gives it its shape. Batch sizes that the simulator sees count requests.
 
-    `predictable`: False where requests differ in shape, which neither the profile nor the simulator knows.
+    `shapes`: those of the requests where they differ; None where all have the same. `predictable`: False where
+    they differ in more ways than can be profiled.
     `record`: the same for files.
     """
 
     arrivals: Arrivals = field(default_factory=Arrivals)
     rows_per_request: int = 1
+    shapes: RequestShapes | None = None
     predictable: bool = True
     record: DemandRecord = field(default_factory=DemandRecord)
 

@@ -14,7 +14,7 @@ from model_repo.config_pbtxt import executed_batch_sizes
 from search.demand import Demand
 from search.predict import REQUESTS, promise_of, rates_at_limit
 from search.service_time import ServiceTimes
-from search.simulator import SimulatedServer, padded, simulate
+from search.simulator import ALIKE, SimulatedServer, padded, simulate
 from search.space import knobs_of
 
 if TYPE_CHECKING:
@@ -100,14 +100,20 @@ class Forecast:
     def server(self, config: ServingConfig) -> SimulatedServer:
         """The configuration as the simulator sees it; its kind must have been profiled."""
         kind, instances = self.kind_of(knobs_of(config)), config.instance_count
-        known = self.curves[kind]
-        times = ServiceTimes(curves=tuple(known[busy] for busy in sorted(known) if busy <= instances))
+        known = [curve for busy, curve in sorted(self.curves[kind].items()) if busy <= instances]
         requests = max(config.max_batch_size // self.demand.rows_per_request, 1)
         batch = requests if config.dynamic_batching else 1
+        times = [
+            ServiceTimes(curves=curves) for curves in zip(*((one, *one.larger) for one in known), strict=True)
+        ]
+        tables = [padded(one.table(batch, instances), self.executed_sizes(config)) for one in times]
+        shapes = self.demand.shapes
+        overheads_s = [one.overhead_s for one in times]
         return SimulatedServer(
-            service_s=padded(times.table(batch, instances), self.executed_sizes(config)),
-            overhead_s=times.overhead_s,
-            noise=times.noise,
+            service_s=tables[0] if shapes is None else shapes.tables(tables),
+            turns=ALIKE if shapes is None else shapes.numbered(),
+            overhead_s=overheads_s[0] if shapes is None else shapes.mean(overheads_s),
+            noise=times[-1].noise,  # of the largest requests, which take most of the time
             max_queue_delay_s=config.max_queue_delay_us / 1e6,
             preferred_batch_sizes=config.preferred_batch_sizes,
             variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),

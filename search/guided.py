@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,7 @@ class Guided:
     def run(self) -> bool:
         """Whether it came to an end of its own; where it did not, predictions are missing or do not hold."""
         if not self.attempts.demand.predictable:
-            text = "The samples differ in shape, which the simulator does not know: the search goes without it."
+            text = "The samples differ in more shapes than can be profiled: the search goes without the simulator."
             self.attempts.on_event(events.Note(text=text))
             return False
         before = self.attempts.ledger.current  # of the run that is resumed
@@ -115,14 +116,7 @@ class Guided:
             before = replace(attempts.bench.spent)
             try:
                 attempts.bench.load(config)
-                curve = measure_curve(
-                    attempts.bench.saturate,
-                    instances=config.instance_count,
-                    max_batch_size=max(config.max_batch_size // attempts.demand.rows_per_request, 1),
-                    limit_s=attempts.slo.limit_ms / 1e3,
-                    seed=attempts.seed,
-                    executed_sizes=self.forecast.executed_sizes(config),
-                )
+                curve = self._measured(config)
             except BenchFailed as failure:
                 self._record_failure(asked_for, failure, attempts.bench.spent.since(before))
                 continue
@@ -132,6 +126,27 @@ class Guided:
             log.info("profile of %s: %s", knobs_text(config), curve)
             self.forecast.curves[self.forecast.kind_of(knobs)][config.instance_count] = curve
             return
+
+    def _measured(self, config: ServingConfig) -> ServiceCurve:
+        """The curve of what is being served, with those of larger requests where these differ in shape."""
+        attempts, shapes = self.attempts, self.attempts.demand.shapes
+        largest = max(config.max_batch_size // attempts.demand.rows_per_request, 1)
+        loops = [attempts.bench.saturate]
+        if shapes is not None:
+            loops = [partial(attempts.bench.saturate, shape=shape) for shape in shapes.profiled]
+            largest = min(largest, shapes.longest_run)
+        smallest, *larger = (
+            measure_curve(
+                saturate,
+                instances=config.instance_count,
+                max_batch_size=largest,
+                limit_s=attempts.slo.limit_ms / 1e3,
+                seed=attempts.seed,
+                executed_sizes=self.forecast.executed_sizes(config),
+            )
+            for saturate in loops
+        )
+        return replace(smallest, larger=tuple(larger))
 
     def _record_failure(self, knobs: Knobs, failure: BenchFailed, spent: Spent) -> None:
         log.warning("profiling failed: %s", failure.reason)

@@ -22,11 +22,8 @@ PROFILE_FILE = "service_times.json"
 
 
 class CurveRecord(Record):
-    """Execution times of one engine with so many threads an instance, while `busy` instances work."""
+    """Execution times while `busy` instances work."""
 
-    engine: str
-    threads: int = Field(ge=1)
-    cuda_graphs: bool
     busy: int = Field(ge=1)
     sizes: tuple[float, ...] = Field(description="Batch sizes, ascending.")
     seconds: tuple[float, ...] = Field(description="How long executions of each size take.")
@@ -34,13 +31,22 @@ class CurveRecord(Record):
     fit_error: float = Field(description="Relative rms distance of the measured times from the curve.")
     overhead_s: float = Field(description="What a request to an idle server takes besides its execution.")
     noise: tuple[float, ...] = Field(description="Factors by which single executions differ, mean 1.")
+    larger: tuple[CurveRecord, ...] = Field(default=(), description="The same for larger requests, ascending.")
+
+
+class KindRecord(CurveRecord):
+    """The same of one engine with so many threads an instance."""
+
+    engine: str
+    threads: int = Field(ge=1)
+    cuda_graphs: bool
 
 
 class ProfileRecord(Record):
     """All that was profiled."""
 
     schema_version: int = 1
-    curves: tuple[CurveRecord, ...]
+    curves: tuple[KindRecord, ...]
 
 
 def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
@@ -52,7 +58,7 @@ def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurv
 def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
     """The profile as JSON, for `curves_from_text`."""
     records = tuple(
-        CurveRecord(engine=engine, threads=threads, cuda_graphs=graphs, **asdict(curve))
+        KindRecord(engine=engine, threads=threads, cuda_graphs=graphs, **asdict(curve))
         for (engine, threads, graphs), by_busy in curves.items()
         for curve in by_busy.values()
     )
@@ -79,6 +85,10 @@ def curves_from_text(text: str) -> dict[Kind, dict[int, ServiceCurve]]:
     profile = ProfileRecord.model_validate_json(text)
     found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)
     for record in profile.curves:
-        curve = ServiceCurve(**record.model_dump(exclude={"engine", "threads", "cuda_graphs"}))
-        found[record.engine, record.threads, record.cuda_graphs][record.busy] = curve
+        found[record.engine, record.threads, record.cuda_graphs][record.busy] = _curve(record)
     return found
+
+
+def _curve(record: CurveRecord) -> ServiceCurve:
+    plain = record.model_dump(exclude={"engine", "threads", "cuda_graphs", "larger"})
+    return ServiceCurve(**plain, larger=tuple(_curve(one) for one in record.larger))

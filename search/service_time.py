@@ -72,6 +72,9 @@ class ServiceCurve:
     was not measured, as with several instances, whose batches cannot be told apart. `overhead_s` is what a request
     to an idle server takes besides its execution. `noise` are factors with mean 1 by which single executions
     differ.
+
+    Where requests differ in shape, this is the curve of the smallest, and `larger` those of the larger ones that
+    were profiled, ascending.
     """
 
     busy: int
@@ -81,6 +84,7 @@ class ServiceCurve:
     fit_error: float
     overhead_s: float
     noise: tuple[float, ...]
+    larger: tuple[ServiceCurve, ...] = ()
 
     def at(self, sizes: Floats) -> Floats:
         """Seconds for these batch sizes: straight lines between what was measured, and on beyond it."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     Turns = NDArray[np.int64]
 
 NO_NOISE = (1.0,)
+ALIKE = np.zeros((2, 1), np.int64)
+"""The turns of requests that all have the same shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,10 +25,10 @@ class SimulatedServer:
     """A serving configuration and how long its executions take.
 
     `service_s[b, k]` is how long an execution of batch size b keeps an instance while k of them are busy, shape
-    (max_batch_size + 1, instance_count + 1); row and column 0 are not used. Where requests differ in shape there may
-    be several such tables, shape (tables, max_batch_size + 1, instance_count + 1). `turns`, shape (2, n), has then
-    numbers of the requests' shapes, in turn, and below each that of its table: Triton puts only neighbours of one
-    shape into a batch. `noise` are factors on it, drawn in
+    (max_batch_size + 1, instance_count + 1); row and column 0 are not used. Where requests differ in shape there
+    may be several such tables, shape (tables, max_batch_size + 1, instance_count + 1). `turns`, shape (2, n), has
+    then numbers of the requests' shapes, in turn, and below each that of its table: Triton puts only neighbours of
+    one shape into a batch. `noise` are factors on it, drawn in
     turn. `overhead_s` is what a request takes besides: network, front end, waking threads. No preferred sizes mean
     the maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
     batcher looks at each. `commits_early`: an instance takes its next batch when it begins one (Triton's TensorRT
@@ -34,7 +36,7 @@ class SimulatedServer:
     """
 
     service_s: Floats
-    turns: Turns = field(default_factory=lambda: np.zeros((2, 1), np.int64))
+    turns: Turns = field(default_factory=lambda: ALIKE)
     overhead_s: float = 0.0
     noise: tuple[float, ...] = NO_NOISE
     max_queue_delay_s: float = 0.0

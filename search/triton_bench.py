@@ -85,7 +85,7 @@ class TritonBench:
             most_send_lag_ms=self._most_send_lag_ms,
             arrivals=self.demand.drawn(seed),
         )
-        run = self._run(plan, limit_ms=self._limit_ms, watch=watch)
+        run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
         self._last = measurement_to_record(
             run.measurement, rate_per_s, rows_per_request=self.demand.rows_per_request
         )
@@ -93,13 +93,17 @@ class TritonBench:
         log.info("measured %s", self._last)
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
 
-    def saturate(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
-        """Send a closed loop; what the server executed meanwhile is empty where it keeps no table of it.
+    def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
+        """Send a closed loop, of one shape or of all; what the server executed meanwhile is empty where it keeps
+        no table of it.
 
         Its batch sizes are in requests.
         """
+        payload, shapes = self._payload, self.demand.shapes
+        if shape is not None and shapes is not None:
+            payload = replace(payload, picked=shapes.requests_of(shape))
         plan = ClosedLoopPlan(concurrency=concurrency, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
-        run = self._run(plan)
+        run = self._run(plan, payload)
         server = run.measurement.server
         rows = self.demand.rows_per_request
         batches = () if server is None else server.batches
@@ -111,7 +115,12 @@ class TritonBench:
         return self._last
 
     def _run(
-        self, plan: LoadPlan | ClosedLoopPlan, *, limit_ms: float | None = None, watch: Watch | None = None
+        self,
+        plan: LoadPlan | ClosedLoopPlan,
+        payload: Payload,
+        *,
+        limit_ms: float | None = None,
+        watch: Watch | None = None,
     ) -> LoadRun:
         assert self._config is not None
         endpoint, engine = self._server.endpoint, self._config.engine
@@ -126,7 +135,7 @@ class TritonBench:
         with self._translated():
             try:
                 with watching:
-                    run = self._generator.run(target, plan, payload=self._payload, limit_ms=limit_ms, watch=watch)
+                    run = self._generator.run(target, plan, payload=payload, limit_ms=limit_ms, watch=watch)
             except LoadError:
                 self._server.check()  # a dead server explains more than what the client saw of it
                 raise

@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
+
+
+def shaped_queue(
+    arrivals_s: np.ndarray, *, shapes: Sequence[int], service_s: np.ndarray, instances: int = 1
+) -> np.ndarray:
+    """Completion times where requests have these shapes in turn: idle instances pull the oldest and those right
+    behind it that have its shape.
+
+    `service_s[s, b]` is how long a batch of b of shape s takes, however many instances are busy.
+    """
+    done: list[float] = []
+    free, n = [0.0] * instances, len(arrivals_s)
+    while len(done) < n:
+        first, size = len(done), 1
+        start, shape = max(heapq.heappop(free), arrivals_s[first]), shapes[first % len(shapes)]
+        while size < service_s.shape[1] - 1 and first + size < n and arrivals_s[first + size] <= start:
+            if shapes[(first + size) % len(shapes)] != shape:
+                break
+            size += 1
+        heapq.heappush(free, start + service_s[shape, size])
+        done += [start + service_s[shape, size]] * size
+    return np.array(done)
 
 
 def batched_queue(

@@ -94,12 +94,7 @@ class SimulatedBench:
         config = self.loaded[-1]
         rng = np.random.default_rng(seed)
         arrivals = self._arrivals(rng, rate_per_s, duration_s, seed)
-        done = batched_queue(
-            arrivals,
-            service_s=self._table_s(config),
-            noise=np.roll(self.noise, rng.integers(len(self.noise))),
-            delay_s=config.max_queue_delay_us / 1e6,
-        )
+        done = self._done(config, arrivals, np.roll(self.noise, rng.integers(len(self.noise))))
         log = log_of(arrivals, done)
         overloaded, until = self._overloaded_at(log, rate_per_s, duration_s)
         if watch is not None:
@@ -120,6 +115,10 @@ class SimulatedBench:
             )
             self._last = self._last.model_copy(update={"gpu": gpu})
         return Probe(log=log, overloaded=overloaded, problems=())
+
+    def _done(self, config: ServingConfig, arrivals: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        delay_s = config.max_queue_delay_us / 1e6
+        return batched_queue(arrivals, service_s=self._table_s(config), noise=noise, delay_s=delay_s)
 
     def _arrivals(self, rng, rate_per_s, duration_s, seed) -> np.ndarray:
         if self.demand.arrivals.kind != "poisson":

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from plain_queue import batched_queue
+from plain_queue import batched_queue, shaped_queue
 
 from search.predict import Promise, rate_at_limit, rates_at_limit, sharpness, unit_arrivals, variance_inflation
 from search.simulator import SimulatedServer, simulate
@@ -68,6 +68,23 @@ def test_without_delay_it_is_the_plain_pull_of_what_waits(max_batch, instances, 
     assert np.allclose(
         simulate(SimulatedServer(service_s=service_s), arrivals_s).latency_s, pulled - arrivals_s, atol=1e-9
     )
+
+
+@pytest.mark.parametrize(
+    ("turn", "max_batch", "instances", "rate_per_s"),
+    [("aab", 8, 1, 150), ("abcb", 4, 2, 180), ("aaaaaac", 8, 1, 250), ("aaaaaaaac", 4, 3, 750)],
+)
+def test_without_delay_only_neighbours_of_one_shape_are_pulled(turn, max_batch, instances, rate_per_s):
+    arrivals_s = unit_arrivals(5, requests=20_000) / rate_per_s
+    shapes = ["abc".index(letter) for letter in turn]
+    times_s = 0.004 + 0.0006 * np.arange(max_batch + 1)[None, :] * np.array([1, 4, 9])[:, None]
+    server = SimulatedServer(
+        service_s=np.repeat(times_s[:, :, None], instances + 1, axis=2),
+        turns=np.array([shapes, shapes]),
+        variable_shapes=True,
+    )
+    pulled = shaped_queue(arrivals_s, shapes=shapes, service_s=times_s, instances=instances)
+    assert np.allclose(simulate(server, arrivals_s).latency_s, pulled - arrivals_s, atol=1e-9)
 
 
 def test_a_higher_rate_breaks_the_limit_more_often():

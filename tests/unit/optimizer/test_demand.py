@@ -77,11 +77,20 @@ def test_batches_need_a_model_that_takes_them(tmp_path: Path) -> None:
         demand_of(config(tmp_path, client_batch=4), batched=False)
 
 
+def test_images_of_many_sizes_are_sent_though_nothing_predicts_them(tmp_path: Path) -> None:
+    data = tmp_path / "samples.json"
+    data.write_text(json.dumps([{"x": [[0.0] * width] * height} for height in (1, 2, 3) for width in (1, 2)]))
+    demand = demand_of(config(tmp_path, input_data=data), batched=True)
+    assert (demand.shapes, demand.predictable) == (None, False)
+
+
 def test_samples_of_several_lengths_are_sent_but_make_no_batch(tmp_path: Path) -> None:
     data = tmp_path / "samples.json"
     data.write_text(json.dumps({"data": [{"ids": [1, 2, 3]}, {"ids": [1, 2]}]}))
     demand = demand_of(config(tmp_path, input_data=data), batched=True)
-    assert not demand.predictable
+    assert demand.shapes is not None
+    assert demand.shapes.turns == (1, 0)
+    assert demand.predictable
     assert demand.record.text == "samples of several shapes"
     with pytest.raises(BadInput, match="differ in shape, so 2 of them make no request"):
         demand_of(config(tmp_path, input_data=data, client_batch=2), batched=True)

@@ -63,7 +63,7 @@ def test_batches_are_of_whole_requests_and_the_default_takes_one_at_least(tmp_pa
 def test_samples_of_several_shapes_are_searched_without_the_simulator(tmp_path: Path) -> None:
     bench = SimulatedBench(demand=Demand(predictable=False))
     ledger, _, seen = search_on(bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 2)
-    assert any(isinstance(event, events.Note) and "differ in shape" in event.text for event in seen)
+    assert any(isinstance(event, events.Note) and "more shapes" in event.text for event in seen)
     assert all(trial.why.prediction is None for trial in ledger.trials)
 
 
