@@ -135,7 +135,7 @@ Compare = Annotated[
 InputData = Annotated[
     Path | None,
     typer.Option(
-        help="Samples to send in turn, .npz or .json. Default: made from the model's metadata.",
+        help="Samples to send in turn, .npz or .json, or lengths as .txt. Default: made from the metadata.",
         rich_help_panel=INPUTS,
         metavar="FILE",
     ),

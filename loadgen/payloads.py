@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
 from loadgen.model_info import NUMPY_TYPES, ModelInfo, Tensor
+from loadgen.random_inputs import random_tensor
 from loadgen.samples import samples_from_file
 
 if TYPE_CHECKING:
@@ -60,17 +61,6 @@ def request_shape(info: ModelInfo, tensor: Tensor, payload: Payload) -> tuple[in
             "A -1 is free; the batch is not part of it."
         )
     return (payload.batch_size, *given) if info.batched else given
-
-
-def random_tensor(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Values that any model can take: normal floats, integers 0 or 1 (ids, masks), the text `tritune`."""
-    if datatype not in NUMPY_TYPES:
-        raise PayloadError(f"{datatype} is no datatype that can be sent.\nKnown: {', '.join(NUMPY_TYPES)}.")
-    if datatype == "BYTES":
-        return np.full(shape, b"tritune", dtype=np.object_)
-    if datatype in ("FP16", "FP32", "FP64", "BF16"):
-        return rng.standard_normal(shape, dtype=np.float32).astype(NUMPY_TYPES[datatype])
-    return rng.integers(0, 2, size=shape).astype(NUMPY_TYPES[datatype])
 
 
 def raw_bytes(values: NDArray[Any], datatype: str) -> bytes:

@@ -240,9 +240,10 @@ class Target:
 class Payload:
     """What the requests carry. The inputs' names and types come from the server's own metadata.
 
-    `shapes` fixes the free dimensions of an input, batch left out: {"ids": (128,)}. `data_file` (.npz or
-    .json) holds samples that are cycled, or of which those numbered in `picked` are (None: all); without it inputs
-    are drawn with `seed`: floats from a normal distribution, integers 0 or 1 (legal as ids and as masks).
+    `shapes` fixes the free dimensions of an input, batch left out: {"ids": (128,)}. `data_file` (.npz,
+    .json, or .txt with a length a line) holds samples that are cycled, or of which those numbered in `picked` are
+    (None: all); without it inputs are drawn with `seed`: floats from a normal distribution, integers 0 or 1 (legal
+    as ids and as masks).
     """
 
     batch_size: int = 1

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadgen.errors import PayloadError
+from loadgen.lengths import SUFFIX, lengths_from_file, samples_of_lengths
 from loadgen.model_info import NUMPY_TYPES, ModelInfo, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -24,12 +25,16 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
     """One request for every `batch_size` samples of the file that are picked, in order. Raises PayloadError.
 
     `.npz`: an array for each input, the first dimension counts the samples. `.json`: {"data": [sample, ...]}, a
-    sample being {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. Samples that do
-    not fill a last batch begin again with the first.
+    sample being {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. `.txt`: a length a
+    line, the size of all free dimensions; the values are random. Samples that do not fill a last batch begin again
+    with the first.
     """
-    samples = list(enumerate(_samples(path)))
-    if payload.picked is not None:
-        samples = [samples[number] for number in payload.picked]
+    if path.suffix == SUFFIX:
+        found: Sequence[Mapping[str, Any]] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
+    else:
+        found = _samples(path)
+    picked = range(len(found)) if payload.picked is None else payload.picked
+    samples = [(number, found[number]) for number in picked]
     if not samples:
         raise PayloadError(f"{path} is empty.\nGive at least one sample.")
     tensors = [
@@ -51,6 +56,8 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
 
 def shapes_in_file(path: Path) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
     """The shape of each sample of a file: pairs of input and shape, by name. Raises PayloadError."""
+    if path.suffix == SUFFIX:
+        return [(("length", (length,)),) for length in lengths_from_file(path)]
     return [
         tuple(sorted((name, np.shape(values)) for name, values in sample.items())) for sample in _samples(path)
     ]
@@ -60,7 +67,9 @@ def _samples(path: Path) -> list[Mapping[str, Any]]:
     try:
         return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise PayloadError(f"{path} holds no samples ({error}).\nGive an .npz or a JSON file.") from error
+        raise PayloadError(
+            f"{path} holds no samples ({error}).\nGive an .npz or a JSON file, or a .txt of lengths."
+        ) from error
 
 
 def _from_npz(path: Path) -> list[Mapping[str, Any]]:

@@ -30,7 +30,7 @@ Shape = Annotated[
 InputData = Annotated[
     Path | None,
     typer.Option(
-        help="Real inputs for the load, an .npz or .json file with several samples.",
+        help="Real inputs for the load, .npz or .json; or a .txt with the length of a request a line.",
         rich_help_panel=MODEL,
         metavar="FILE",
     ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from loadgen.model_info import NUMPY_TYPES
-from loadgen.payloads import random_tensor
+from loadgen.random_inputs import random_tensor
 from optimizer.onnx_files import load_proto
 
 if TYPE_CHECKING:

@@ -1,17 +1,20 @@
-"""Service times of a real model on the real embedded server."""
+"""Service times of real models on the real embedded server."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import cnn_engine
+from engines import cnn_engine, token_engine
 
 from loadgen.plan import Payload
 from loadgen.runner import LoadGenerator
+from loadgen.samples import shapes_in_file
 from model_repo.options import ServerOptions
 from model_repo.server import serve
 from model_repo.spec import ServingConfig
-from search.service_time import measure_curve
+from search.demand import Demand
+from search.request_shapes import request_shapes
+from search.service_time import ClosedLoop, measure_curve
 from search.triton_bench import TritonBench
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
@@ -35,3 +38,32 @@ def test_a_real_model_is_profiled_in_a_few_seconds(tmp_path: Path) -> None:
     assert curve.handover_s is not None
     assert bench.spent.load_s < 20 * (seed + 1)
     assert bench.spent.neighbours.watched_s > 0.5 * bench.spent.load_s
+
+
+def test_requests_of_one_length_are_batched_and_their_neighbours_of_another_are_not(tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.txt"
+    lengths.write_text("8\n2000\n" * 3)
+    shapes = request_shapes(shapes_in_file(lengths))
+    assert shapes is not None
+    config = ServingConfig(engine=token_engine(tmp_path), max_batch_size=8, intra_op_threads=1)
+    with serve(ServerOptions(run_dir=tmp_path)) as server, LoadGenerator() as generator:
+        payload, demand = Payload(data_file=lengths), Demand(shapes=shapes)
+        bench = TritonBench(server, generator, payload=payload, limit_ms=50.0, timeout_s=5.0, demand=demand)
+        bench.load(config)
+        short, long, mixed = (bench.saturate(8, 0.5, 1, shape) for shape in (0, 1, None))
+        bench.measure(20.0, 0.5, seed=1)
+    assert mean_batch(short) > 2
+    assert mean_batch(long) > 2
+    assert mean_batch(mixed) < 2
+    assert mean_execution_ms(long) > mean_execution_ms(short)
+    assert bench.last_measurement().failures == 0
+
+
+def mean_batch(loop: ClosedLoop) -> float:
+    executions = sum(row.executions for row in loop.batches)
+    return sum(row.batch_size * row.executions for row in loop.batches) / executions
+
+
+def mean_execution_ms(loop: ClosedLoop) -> float:
+    executions = sum(row.executions for row in loop.batches)
+    return sum(row.infer_ms * row.executions for row in loop.batches) / executions

@@ -81,7 +81,9 @@ def test_requests_of_several_rows_are_searched_and_promised(tmp_path: Path) -> N
 def test_requests_of_several_lengths_are_predicted_and_promised(tmp_path: Path) -> None:
     shapes = request_shapes([(("ids", (length,)),) for length in LENGTHS])
     bench = ShapedBench(demand=Demand(shapes=shapes))
-    ledger, certified, _ = search_on(bench, space_in(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 8)
+    ledger, certified, _ = search_on(
+        bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 8
+    )
     assert certified is not None
     config, promised = certified.winner.config, certified.winner.certificate.rate_per_s
     assert bench.late_share(config, promised / 1.03) < 0.01 < bench.late_share(config, promised / 0.6)

@@ -5,6 +5,7 @@ import pytest
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from loadgen.errors import PayloadError
+from loadgen.messages import payload_from_json, payload_to_json
 from loadgen.model_info import ModelInfo, Tensor, model_info
 from loadgen.payloads import grpc_request, http_request, raw_bytes, request_tensors
 from loadgen.plan import Payload, Target
@@ -190,6 +191,12 @@ def test_an_npz_with_columns_of_different_length_and_one_that_is_missing(tmp_pat
         request_tensors(X, Payload(data_file=path))
     with pytest.raises(PayloadError, match="holds no samples"):
         request_tensors(X, Payload(data_file=tmp_path / "none.npz"))
+
+
+def test_only_picked_samples_are_sent_in_that_order(npz):
+    pool = request_tensors(X, Payload(data_file=npz))
+    picked = request_tensors(X, payload_from_json(payload_to_json(Payload(data_file=npz, picked=(2, 0)))))
+    assert [request["x"].tolist() for request in picked] == [pool[number]["x"].tolist() for number in (2, 0)]
 
 
 def test_samples_of_different_shapes_make_no_batch(tmp_path):

@@ -128,7 +128,8 @@ def test_curves_have_to_ascend():
 
 
 def test_a_profile_is_read_back_as_it_was_written(tmp_path):
-    curves = {("onnxruntime-fp32", 1, False): {1: curve(1), 2: curve(2, handover_s=None)}}
+    of_two_shapes = curve(2, handover_s=None, larger=(curve(2), curve(2, seconds=(0.5, 0.9))))
+    curves = {("onnxruntime-fp32", 1, False): {1: curve(1), 2: of_two_shapes}}
     write_curves(tmp_path, curves)
     assert read_curves(tmp_path) == curves
 
