@@ -35,12 +35,17 @@ class RequestShapes:
 
     @property
     def profiled(self) -> tuple[int, ...]:
-        """The shapes whose service times are measured, ascending: all of a few, else evenly spread sizes."""
-        if len(self.sizes) <= MOST_PROFILED:
+        """The shapes whose service times are measured, ascending.
+
+        All of a few; else the smallest, the largest, and between them those that part the sum of all sizes
+        equally: where the time goes, straight lines have to be near the truth.
+        """
+        last = len(self.sizes) - 1
+        if last < MOST_PROFILED:
             return tuple(range(len(self.sizes)))
-        wanted = np.linspace(self.sizes[0], self.sizes[-1], MOST_PROFILED)
-        nearest = np.abs(np.array(self.sizes)[:, None] - wanted).argmin(axis=0)
-        return tuple(sorted(set(nearest.tolist())))
+        work = np.cumsum(np.bincount(self.turns) * np.array(self.sizes))
+        parts = np.searchsorted(work, work[-1] * np.arange(1, MOST_PROFILED - 1) / (MOST_PROFILED - 1))
+        return tuple(sorted({0, *parts.tolist(), last}))
 
     @property
     def longest_run(self) -> int:

@@ -26,13 +26,20 @@ def test_the_longest_run_goes_on_where_the_turn_begins_again():
     assert of_lengths(10, 20).longest_run == 1
 
 
-def test_many_lengths_are_measured_from_end_to_end_and_the_others_lie_between():
+def test_of_many_lengths_those_are_measured_that_take_the_time_and_the_others_lie_between():
+    """The lengths add up to 550: a third of that is reached at 60, two thirds at 90."""
     shapes = of_lengths(*range(10, 101, 10))
-    assert [shapes.sizes[shape] for shape in shapes.profiled] == [10, 40, 70, 100]
-    tables = shapes.tables([np.full((3, 2), seconds) for seconds in (1.0, 4.0, 10.0, 10.0)])
+    assert [shapes.sizes[shape] for shape in shapes.profiled] == [10, 60, 90, 100]
+    tables = shapes.tables([np.full((3, 2), seconds) for seconds in (1.0, 6.0, 12.0, 11.0)])
     assert tables.shape == (10, 3, 2)
-    assert shapes.mean([1.0, 4.0, 10.0, 10.0]) == pytest.approx(tables[:, 1, 1].mean())
-    assert tables[:, 1, 1] == pytest.approx([1, 2, 3, 4, 6, 8, 10, 10, 10, 10])
+    assert tables[:, 1, 1] == pytest.approx([1, 2, 3, 4, 5, 6, 8, 10, 12, 11])
+    assert shapes.mean([1.0, 6.0, 12.0, 11.0]) == pytest.approx(6.2)
+
+
+def test_one_long_request_among_short_ones_is_measured_once():
+    shapes = of_lengths(1, 2, 3, 4, 5, 1000)
+    assert [shapes.sizes[shape] for shape in shapes.profiled] == [1, 1000]
+    assert shapes.tables([np.array(0.0), np.array(999.0)]).tolist() == pytest.approx([0, 1, 2, 3, 4, 999])
 
 
 def test_lengths_without_end_share_tables_and_make_no_common_batch():
