@@ -77,6 +77,14 @@ def test_batches_need_a_model_that_takes_them(tmp_path: Path) -> None:
         demand_of(config(tmp_path, client_batch=4), batched=False)
 
 
+def test_lengths_are_taken_from_a_file_in_its_order(tmp_path: Path) -> None:
+    data = tmp_path / "lengths.txt"
+    data.write_text("12\n5\n12\n")
+    demand = demand_of(config(tmp_path, input_data=data), batched=True)
+    assert demand.shapes is not None
+    assert (demand.shapes.turns, demand.shapes.sizes) == ((1, 0, 1), (5, 12))
+
+
 def test_images_of_many_sizes_are_sent_though_nothing_predicts_them(tmp_path: Path) -> None:
     data = tmp_path / "samples.json"
     data.write_text(json.dumps([{"x": [[0.0] * width] * height} for height in (1, 2, 3) for width in (1, 2)]))
