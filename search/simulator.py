@@ -47,7 +47,8 @@ class SimulatedServer:
     def __post_init__(self) -> None:
         if self.service_s.ndim not in (2, 3) or min(self.service_s.shape[-2:]) < 2:
             raise ValueError(f"service_s has shape {self.service_s.shape}, not (max batch + 1, instances + 1)")
-        if self.turns.ndim != 2 or self.turns.shape[1] < 1 or not {*self.turns[1]} <= {*range(len(self.tables))}:
+        tables = self.turns[1] if self.turns.ndim == 2 and self.turns.size else np.array([-1])
+        if not 0 <= tables.min() <= tables.max() < len(self.tables):
             raise ValueError(f"turns must number shapes and, from 0, {len(self.tables)} tables of service times")
         if not (self.service_s[..., 1:, 1:] > 0).all() or not min(self.noise) > 0:
             raise ValueError("service times and noise must be above 0")
