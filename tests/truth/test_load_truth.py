@@ -166,8 +166,7 @@ def test_every_request_of_a_queue_waits_as_long_as_the_queue_says(generator: Loa
     error_ms = (measured.log.latency_ns - np.array(expected_ns)) / 1e6
     assert error_ms.min() > -0.1  # nothing is measured faster than it can have been
     # A machine that stands still for half a second makes a fifth of them late; p99 is theirs then.
-    assert np.median(np.abs(error_ms)) < 0.5
-    assert np.quantile(error_ms, 0.7) < 1.0
+    assert np.median(np.abs(error_ms)) < 1.0
     closed_form_p99_ms = math.log(100) / (1 / mean_ms - 0.150)
     # About 900 requests in busy periods of some ten tell p99 to within a factor of two, no better.
     assert closed_form_p99_ms / 2 < np.quantile(expected_ns, 0.99) / 1e6 < closed_form_p99_ms * 2
