@@ -22,7 +22,7 @@ _IN_WORDS = {
     "response": "in the rest of the server",
 }
 LEAST_SHARE = 0.03
-"""Of a request's time; smaller stages are left out of the sentence."""
+"""Of a request's time; smaller stages are left out of the sentence, and layers of an engine that takes less."""
 
 SLOWER_SERVED = 1.25
 """Times the engine's own time from which the difference is worth a sentence."""
@@ -101,13 +101,17 @@ def _engine(config: ConfigRecord, measured: MeasurementRecord, profile: EnginePr
     assert measured.server is not None
     served_ms, alone_ms = measured.server.compute_infer_ms, profile.execution_ms
     alone = f"Alone, the engine takes {alone_ms:.3g} ms for a batch of {profile.batch_size}"
+    whole_ms = sum(_known(measured).values())
+    if alone_ms < LEAST_SHARE * whole_ms:
+        yield f"{alone}, {100 * alone_ms / whole_ms:.1g} % of that: what is around it counts, not its layers."
+        return
     if served_ms > SLOWER_SERVED * alone_ms:
         why = (
             f"{config.instance_count} instances share the machine with the server and the load"
             if config.instance_count > 1
             else "it shares the machine with the server and the load"
         )
-        yield f"{alone}; served it takes {served_ms:.3g} ms, because {why}."
+        yield f"{alone}; served it takes {served_ms:.3g} ms: {why}, and every batch passes through Python."
     else:
         yield f"{alone}."
     if profile.layers:

@@ -87,7 +87,14 @@ def test_a_bound_that_is_not_known_is_not_claimed():
 
 def test_an_engine_that_is_slower_when_served():
     text = time_summary(record(changes={"instance_count": 2}), profile(execution_ms=4.0))
-    assert "4 ms for a batch of 3; served it takes 8 ms, because 2 instances share the machine" in text
+    assert "4 ms for a batch of 3; served it takes 8 ms: 2 instances share the machine" in text
+
+
+def test_the_layers_of_an_engine_that_hardly_counts_are_not_discussed():
+    text = time_summary(record(), profile(execution_ms=0.0118))
+    assert text.endswith(
+        "takes 0.0118 ms for a batch of 3, 0.1 % of that: what is around it counts, not its layers."
+    )
 
 
 @pytest.mark.parametrize(
