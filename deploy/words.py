@@ -26,7 +26,7 @@ def figures(plan: Plan) -> dict[str, str]:
     return {
         "certified": f"{certificate.rate_per_s:,.5g}",
         "certified_exact": f"{certificate.rate_per_s:.9g}",
-        "confidence_percent": f"{100 * certificate.confidence:g}",
+        "confidence_percent": f"{100 * certificate.confidence:.3g}",
         "p99": f"{certificate.p99_ms:.3g}",
         "p99_low": f"{certificate.p99_low_ms:.3g}",
         "p99_high": f"{certificate.p99_high_ms:.3g}",

@@ -43,7 +43,7 @@ _LONGEST_BURSTS_WAITED_FOR = 16.0
 """As multiples of the least burst: where a machine that was disturbed makes bursts look longer, the violations are
 judged sooner than after half of such a burst is allowed."""
 
-_PATIENCE = 6.0
+_PATIENCE = 5.0
 """As a multiple of the shortest run that can decide: a rate that needs longer is too near the limit for what it
 gains, and a lower one is tried."""
 

@@ -177,7 +177,7 @@ def _p99_text(trial: TrialRecord) -> str:
         return UNKNOWN
     return (
         f"{certificate.p99_ms:.1f} ms ({certificate.p99_low_ms:.1f} to {certificate.p99_high_ms:.1f} "
-        f"at {100 * certificate.confidence:g} %)"
+        f"at {100 * certificate.confidence:.3g} %)"
     )
 
 

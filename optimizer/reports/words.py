@@ -53,7 +53,7 @@ def certified_p99(certificate: CertificateRecord) -> str:
         for seen in certificate.also
     ]
     at, low, high = map(ms, first)
-    return f"{at} ms ({low} to {high} at {100 * certificate.confidence:g} %){''.join(more)}"
+    return f"{at} ms ({low} to {high} at {100 * certificate.confidence:.3g} %){''.join(more)}"
 
 
 def headline(evidence: Evidence) -> str:
