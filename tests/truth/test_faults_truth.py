@@ -20,6 +20,7 @@ from search.bench import BenchFailed
 from search.confirmations import read_confirmations
 from search.demand import Demand
 from search.explain import explain_trial
+from search.ledger import TRIALS_FILE
 from search.run_files import read_trials
 
 
@@ -163,19 +164,8 @@ def test_an_input_size_that_misses_the_limit_alone_is_told_and_nothing_is_promis
     assert float(within_reach[1]) > 3 * SLO.limit_ms
 
 
-def beside_a_neighbour(slower: float, *, until_load_s: float = 1e9) -> SimulatedBench:
-    """A machine on which another process takes 0.9 cores, and all takes longer, until so many seconds of load."""
-    bench = SimulatedBench(taken_cores=lambda load_s: 0.9 if load_s < until_load_s else 0.0)
-
-    def service_s(config: ServingConfig, size: int) -> float:
-        return default_service_s(config, size) * (slower if bench.spent.load_s < until_load_s else 1.0)
-
-    bench.service_s = service_s
-    return bench
-
-
 def test_what_was_measured_beside_a_neighbour_is_marked_and_promises_less(tmp_path: Path) -> None:
-    bench = beside_a_neighbour(1.8)
+    bench = SimulatedBench(service_s=slower(1.8), taken_cores=lambda load_s: 0.9)
     ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert certified is not None
     certificate = certified.winner.certificate
@@ -190,11 +180,11 @@ def test_what_was_measured_beside_a_neighbour_is_marked_and_promises_less(tmp_pa
 
 
 def test_a_neighbour_that_leaves_marks_only_what_it_disturbed(tmp_path: Path) -> None:
-    bench = beside_a_neighbour(1.0, until_load_s=20.0)
+    bench = SimulatedBench(taken_cores=lambda load_s: 0.0 if (tmp_path / TRIALS_FILE).exists() else 0.9)
     ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     marks = [trial.neighbours.marked for trial in ledger.trials]
-    assert marks[0]
-    assert not marks[-1]
+    assert marks == [True] + [False] * (len(marks) - 1)
+    assert len(marks) > 1
     assert not certified.winner.certificate.neighbours.marked
 
 
