@@ -47,7 +47,7 @@ _PATIENCE = 5.0
 """As a multiple of the shortest run that can decide: a rate that needs longer is too near the limit for what it
 gains, and a lower one is tried."""
 
-_HOPELESS_FOR, _HOPELESS_AT_LEAST_S = 0.2, 1.0
+_HOPELESS_FOR, _HOPELESS_AT_LEAST_S = 0.1, 1.0
 """As a share of the run so far: one look alone may see bursts of any length."""
 
 _LONGEST_OUTLOOK = 1e9

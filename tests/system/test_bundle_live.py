@@ -36,7 +36,7 @@ WITHOUT_GPU = {"nv_gpu_utilization", "nv_gpu_power_usage", "nv_gpu_memory_used_b
 RATE_PER_S, LOAD_S = 60.0, 15
 """A certified rate that a machine a tenth as fast as usual keeps, and the seconds of load that decide it."""
 
-SLO = Slo(limit_ms=1000.0, quantile=0.9)
+SLO = Slo(limit_ms=500.0, quantile=0.9)
 """A promise that survives a machine that stands still now and then."""
 
 IMPOSSIBLE = "0.01ms"

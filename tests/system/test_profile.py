@@ -29,7 +29,7 @@ def test_a_real_model_is_profiled_in_a_few_seconds(tmp_path: Path) -> None:
             curve = measure_curve(bench.saturate, instances=1, max_batch_size=16, limit_s=0.05, seed=seed)
             if float(curve.at(np.array([16.0]))[0]) < 16 * curve.seconds[0] and curve.overhead_s < 0.05:
                 break
-    assert curve.sizes[0] == pytest.approx(1, abs=0.5)
+    assert curve.sizes[0] == pytest.approx(1, abs=1.0)
     assert curve.sizes[-1] > 8
     assert list(curve.seconds) == sorted(curve.seconds)
     # A batch is worth it: sixteen at once take less than one after the other.
