@@ -120,6 +120,7 @@ def confirm(
     confidence: float = 0.95,
     also: tuple[LatencyLimit, ...] = (),
     floor_per_s: float = 0.0,
+    least_s: Callable[[], float] = lambda: 0.0,
     stop: Callable[[], bool] = lambda: False,
     on_attempt: Callable[[Attempt], object] = id,
 ) -> Confirmation:
@@ -127,7 +128,8 @@ def confirm(
 
     Every rate is tried with fresh arrivals until it is decided, or until what is left of the budget would not
     decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated once. `also` are
-    further limits to keep: `confidence` is that of all of them together.
+    further limits to keep: `confidence` is that of all of them together. A rate is not kept before its run
+    has lasted `least_s()`, which is asked at every look.
     """
     confirming = _Confirming(
         measure=measure,
@@ -135,6 +137,7 @@ def confirm(
         confidence=confidence,
         budget_s=budget_s,
         seed=seed,
+        least_s=least_s,
         stop=stop,
         on_attempt=on_attempt,
     )
@@ -160,6 +163,7 @@ class _Confirming:
     confidence: float
     budget_s: float
     seed: int
+    least_s: Callable[[], float]
     stop: Callable[[], bool]
     on_attempt: Callable[[Attempt], object]
     attempts: list[Attempt] = field(default_factory=list)
@@ -189,7 +193,9 @@ class _Confirming:
             if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
                 hopeful_until_s = now_s
             hopeless = now_s - hopeful_until_s > max(_HOPELESS_AT_LEAST_S, _HOPELESS_FOR * now_s)
-            return self.stop() or joint_answer(verdicts) != "undecided" or hopeless
+            answer = joint_answer(verdicts)
+            kept = answer == "kept" and now_s >= self.least_s()
+            return self.stop() or answer == "broken" or kept or hopeless
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
         verdict, *others = self.verdicts(probe.log)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from loadgen.confirm import OF_WHAT_IT_SERVED
 from search import events
 from search.bench import BenchFailed
-from search.certifier import LEAST_S, Certifier, confidence_of_a_run, estimate_of
+from search.certifier import LEAST_S, Certifier, confidence_of_a_run, joined
 from search.confirmable import LAST_RESORT_SHARE, first_share
 from search.demand import Demand
+from search.steadiness import steadiness_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,10 +81,16 @@ def certify_best(
         deadline_s=deadline_s,
         confidence=slo.confidence if hurried else confidence_of_a_run(slo.confidence),
         on_event=on_event,
+        steadiness=steadiness_of(ledger.current),
     )
+    if certifier.steadiness.text is not None and not hurried:
+        text = f"While the search measured, {certifier.steadiness.text}: lower rates are confirmed, for longer."
+        on_event(events.Note(text=text, warning=True))
     objective = ledger.objective
     ranked = objective.best_first(ledger.current) or objective.best_first(ledger.trials)
     candidates = [trial for trial in ranked if trial.rate_at_limit_per_s]
+    if objective.name == "cost":
+        candidates.sort(key=certifier.estimate_of, reverse=True)
     load_before_s = bench.spent.load_s
     winner = _winner(certifier, candidates, hurried=hurried, stop=stop)
     if winner is None:
@@ -144,15 +151,17 @@ def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | N
     """
     for index, trial in enumerate(candidates):
         left_s = certifier.left_s()
-        last_resort_s = max(LAST_RESORT_S, certifier.least_s(LAST_RESORT_SHARE * estimate_of(candidates[0])))
+        last_resort_s = max(
+            LAST_RESORT_S, certifier.least_s(LAST_RESORT_SHARE * certifier.estimate_of(candidates[0]))
+        )
         kept_back_s = min(last_resort_s, LAST_RESORT_OF_WHAT_IS_LEFT * left_s)
         budget_s = min(SHARE_FOR_FIRST_RUN * left_s, left_s - kept_back_s)
         share = first_share(trial, certifier.slo, budget_s)
         if budget_s < certifier.least_s(certifier.rate_to_try(trial, share)):
             return None  # and those that follow need even longer
         by_rate = certifier.objective.name == "cost" and index + 1 < len(candidates)
-        following = estimate_of(candidates[index + 1]) if by_rate else 0.0
-        floor_per_s = max(NEARLY * share * following, LAST_RESORT_SHARE * estimate_of(trial))
+        following = certifier.estimate_of(candidates[index + 1]) if by_rate else 0.0
+        floor_per_s = max(NEARLY * share * following, LAST_RESORT_SHARE * certifier.estimate_of(trial))
         confirmed = _loaded_and_confirmed(
             certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
         )
@@ -169,10 +178,10 @@ def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
     """
 
     def seen_per_s(trial: Trial) -> float:
-        return min(estimate_of(trial), certifier.served_per_s.get(trial.number, math.inf))
+        return min(certifier.estimate_of(trial), certifier.served_per_s.get(trial.number, math.inf))
 
     best = max(candidates, key=seen_per_s)
-    from_share = min(LAST_RESORT_SHARE, OF_WHAT_IT_SERVED * seen_per_s(best) / estimate_of(best))
+    from_share = min(LAST_RESORT_SHARE, OF_WHAT_IT_SERVED * seen_per_s(best) / certifier.estimate_of(best))
     return _loaded_and_confirmed(certifier, best, from_share=from_share, budget_s=certifier.left_s())
 
 
@@ -215,5 +224,5 @@ def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
 
 def _with_caveat(trial: Trial, caveat: str) -> Trial:
     assert trial.certificate is not None
-    both = "; ".join(filter(None, (trial.certificate.caveat, caveat)))
+    both = joined(trial.certificate.caveat, caveat)
     return replace(trial, certificate=trial.certificate.model_copy(update={"caveat": both}))

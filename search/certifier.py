@@ -13,6 +13,7 @@ from search.confirmable import least_s
 from search.confirmations import keep_attempt
 from search.neighbours import made_up_for, record_of, seen_in_both
 from search.records import CertificateRecord, LimitCertificateRecord
+from search.steadiness import LONGER_S, Steadiness
 from search.words import memory_text
 
 if TYPE_CHECKING:
@@ -41,12 +42,6 @@ NO_LOWER = 0.999
 """Of the rate that was given, the floor where no other rate is an answer."""
 
 
-def estimate_of(trial: Trial) -> float:
-    """The highest rate per second that the trial was estimated to keep; it must have one."""
-    assert trial.rate_at_limit_per_s is not None
-    return trial.rate_at_limit_per_s
-
-
 def confidence_of_a_run(confidence: float) -> float:
     """Of each of two confirmations that have `confidence` together: a rate that is too high has to pass both by
     luck, with fresh arrivals each time.
@@ -70,10 +65,12 @@ class Certifier:
     deadline_s: float | None
     confidence: float
     on_event: events.OnEvent
+    steadiness: Steadiness = field(default_factory=Steadiness)
     served_per_s: dict[int, float] = field(default_factory=dict)
     """By the trial's number: what its server did where it could not keep up, which may be less than estimated."""
 
     _confirmations: int = 0
+    _doubted: bool = False  # what was kept once was not kept again
 
     def left_s(self) -> float:
         """Seconds that may still be spent; never negative."""
@@ -91,9 +88,17 @@ class Certifier:
             self.make_up()
         return share * self.left_s()
 
+    def estimate_of(self, trial: Trial) -> float:
+        """The highest rate per second that the trial, which must have one, is expected to keep."""
+        return self.steadiness.estimate(trial)
+
     def rate_to_try(self, trial: Trial, share: float) -> float:
-        """So much of the estimate, where no rate was given."""
-        return self.objective.rate_per_s or share * estimate_of(trial)
+        """So much of the estimate, where no rate was given; less on a machine that is not steady."""
+        return self.objective.rate_per_s or share * self.steadiness.margin * self.estimate_of(trial)
+
+    def longer_s(self) -> float:
+        """How long a confirmation has to last, whatever it has shown by then."""
+        return LONGER_S if self._doubted or self.steadiness.excess else 0.0
 
     def least_s(self, rate_per_s: float) -> float:
         """Seconds that a confirmation of the rate takes in which no request is over a limit."""
@@ -114,6 +119,7 @@ class Certifier:
             for problem in attempt.problems:
                 self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
             if not attempt.problems and not attempt.kept:
+                self._doubted |= trial.certificate is not None
                 self.on_event(
                     events.Certified(
                         trial=trial, rate_per_s=attempt.rate_per_s, certificate=None, broken=attempt.broken
@@ -130,6 +136,7 @@ class Certifier:
             budget_s=budget_s,
             seed=self.seed + 15_485_863 * self._confirmations,
             floor_per_s=floor_per_s,
+            least_s=self.longer_s,
             on_attempt=on_attempt,
         )
         self.served_per_s[trial.number] = confirmation.served_per_s
@@ -175,7 +182,7 @@ class Certifier:
             violations=verdict.violations,
             seconds=attempt.load_s,
             runs=1,
-            caveat=self.demand.caveat(attempt.load_s * attempt.rate_per_s),
+            caveat=joined(self.demand.caveat(attempt.load_s * attempt.rate_per_s), self.steadiness.text),
             also=tuple(_limit_certificate(other) for other in attempt.others),
             neighbours=neighbours,
         )
@@ -195,6 +202,11 @@ class Certifier:
         log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
         text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
         self.on_event(events.Note(text=text, warning=True))
+
+
+def joined(*caveats: str | None) -> str | None:
+    """Those that there are, in one line."""
+    return "; ".join(filter(None, caveats)) or None
 
 
 def both(first: CertificateRecord, second: CertificateRecord) -> CertificateRecord:

@@ -93,6 +93,14 @@ def test_seconds_needed_are_those_after_which_a_steady_run_is_kept():
     assert seconds_needed(dataclasses.replace(verdict, violations=100), 1000) == math.inf
 
 
+def test_a_rate_is_not_kept_before_the_run_has_lasted_as_long_as_asked():
+    soon = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE)
+    later = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE, least_s=lambda: 3 * soon.load_s)
+    assert soon.kept is not None
+    assert later.kept is not None
+    assert later.load_s > 2.9 * soon.load_s
+
+
 def test_a_rate_that_takes_many_times_the_seconds_of_a_lower_one_is_given_up():
     load = SimulatedLoad(BATCHING_GPU)
     confirmation = confirmed(load, 1.01 * KNEE / FIRST_SHARE, budget_s=200.0)

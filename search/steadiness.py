@@ -1,0 +1,67 @@
+"""How steady the machine was while trials were measured, and what that takes off an estimate.
+
+Each verified trial tells how many times as long executions took as when they were profiled. Where the machine is
+steady, these factors differ by the simulator's own errors alone. Where they differ by more, its speed goes up and
+down: the best trial is one that met it at its fastest, and what it kept then it will not keep always.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from search.trial import Trial
+
+STEADY = 0.05
+"""Standard deviation of the logarithms that a steady machine has: 0.00 to 0.058 on thirty simulated servers."""
+
+LEAST_TRIALS = 3
+LONGER_S = 15.0
+"""How long a confirmation lasts at the least where the machine is not steady: its slow phases have to be met."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steadiness:
+    """Mean and standard deviation of ln(slowdown) over the trials of a run; both 0 where too few tell."""
+
+    middle: float = 0.0
+    spread: float = 0.0
+
+    @property
+    def excess(self) -> float:
+        """The standard deviation of ln(speed) that is the machine's own; 0 where it is steady."""
+        return math.sqrt(max(0.0, self.spread**2 - STEADY**2))
+
+    def estimate(self, trial: Trial) -> float:
+        """The trial's rate at the limit at the machine's middle speed, as far as the spread is the machine's.
+
+        The trial must have a rate.
+        """
+        assert trial.rate_at_limit_per_s is not None
+        if trial.replay is None or not self.excess:
+            return trial.rate_at_limit_per_s
+        faster = self.middle - math.log(trial.replay.slowdown)
+        return trial.rate_at_limit_per_s * math.exp(-faster * (self.excess / self.spread) ** 2)
+
+    @property
+    def margin(self) -> float:
+        """What a promise is multiplied by, to be kept when the machine is slower than in the middle."""
+        return math.exp(-self.excess)
+
+    @property
+    def text(self) -> str | None:
+        """What is said of it; None of a steady machine."""
+        return f"the machine's speed went up and down by {100 * self.excess:.0f} %" if self.excess else None
+
+
+def steadiness_of(trials: Iterable[Trial]) -> Steadiness:
+    """What the trials tell that were verified by a replay."""
+    logarithms = [math.log(trial.replay.slowdown) for trial in trials if trial.replay is not None]
+    if len(logarithms) < LEAST_TRIALS:
+        return Steadiness()
+    return Steadiness(middle=statistics.fmean(logarithms), spread=statistics.stdev(logarithms))
