@@ -1,7 +1,8 @@
 """A model that sleeps as long as a law says: on shared hardware, the one model that is as fast an hour later.
 
-The law is S(b, k), seconds for b requests while k instances execute. An execution goes at the pace of the moment
-when it began, and ends at a time fixed then: what Python does meanwhile is part of the sleep, not on top of it.
+The law is S(b, k), seconds for b requests while k instances execute. Instances share the device: when another one
+begins or ends, an execution goes on at the pace of so many, which it looks for every two milliseconds. What Python
+does meanwhile is part of the sleep, not on top of it.
 """
 
 from __future__ import annotations
@@ -22,32 +23,38 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 FIXED_S, EACH_S, FULL_AT, CROWDING = {law}
+LOOK_S = 0.002
 NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
 
 
 class TritonPythonModel:
     def initialize(self, args):
-        self.file = open({busy_until!r}, "r+b")
-        self.until_s = np.frombuffer(mmap.mmap(self.file.fileno(), 0), np.float64)
-        for self.place in range(len(self.until_s)):  # a place of its own, free again when this process is gone
+        self.file = open({busy!r}, "r+b")
+        self.busy = np.frombuffer(mmap.mmap(self.file.fileno(), 0), np.float64)
+        for self.place in range(len(self.busy)):  # a place of its own, free again when this process is gone
             try:
                 fcntl.lockf(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self.place)
                 break
             except OSError:
                 continue
+        self.busy[self.place] = 0.0
 
     def execute(self, requests):
-        now_s = time.monotonic()
-        busy = 1 + int(np.count_nonzero(self.until_s > now_s))
+        began_s = time.monotonic()
         size = (len(requests) ** 3 + FULL_AT**3) ** (1 / 3)
-        done_s = now_s + (FIXED_S + EACH_S * size) * busy**CROWDING
         warming_up = not pb_utils.get_input_tensor_by_name(requests[0], "x").as_numpy().any()
-        self.until_s[self.place] = now_s if warming_up else done_s
+        left_s = 0.0 if warming_up else FIXED_S + EACH_S * size  # of work, as it would take alone
+        self.busy[self.place] = float(left_s > 0.0)
         zeros = np.zeros((1, 1), np.float32)
         answer = pb_utils.Tensor("y", zeros) if NUMPY_1 else pb_utils.Tensor.from_dlpack("y", zeros)
         answers = [pb_utils.InferenceResponse([answer]) for _ in requests]
-        if not warming_up:
-            time.sleep(max(0.0, done_s - time.monotonic()))
+        while left_s > 0.0:
+            pace = 1.0 / max(1.0, self.busy.sum()) ** CROWDING
+            time.sleep(min(LOOK_S, max(0.0, left_s / pace - (time.monotonic() - began_s))))
+            now_s = time.monotonic()
+            left_s -= (now_s - began_s) * pace
+            began_s = now_s
+        self.busy[self.place] = 0.0
         return answers
 """
 
@@ -72,11 +79,11 @@ class Law:
 
 
 def sleeping_engine(folder: Path, law: Law) -> Engine:
-    """The engine, whose files are written to `folder`: its code, and until when each instance is busy."""
+    """The engine, whose files are written to `folder`: its code, and which instances are busy."""
     folder.mkdir(parents=True, exist_ok=True)
-    busy_until, code = folder.absolute() / "busy_until", folder / "model.py"
-    busy_until.write_bytes(np.zeros(MOST_INSTANCES).tobytes())
-    code.write_text(_CODE.format(law=astuple(law), busy_until=str(busy_until)))
+    busy, code = folder.absolute() / "busy", folder / "model.py"
+    busy.write_bytes(np.zeros(MOST_INSTANCES).tobytes())
+    code.write_text(_CODE.format(law=astuple(law), busy=str(busy)))
     tensor = TensorSpec(name="x", datatype="FP32", shape=(1,))
     return Engine(
         model_name=MODEL,
