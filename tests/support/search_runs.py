@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from drawn_servers import DrawnServer
-from simulated_bench import SimulatedBench
+from simulated_bench import BudgetOfLoad, SimulatedBench
 from true_rates import best_rate, true_rate
 
 from search.attempts import Attempts
-from search.bench import Spent
-from search.budget import Budget
 from search.certification import certify_best
 from search.events import Certified, Event
 from search.ledger import open_ledger
@@ -23,16 +21,6 @@ from search.study import Search
 
 BUDGET_S = 600.0
 """What `optimize` takes where nothing else is asked for."""
-
-
-@dataclass(slots=True, kw_only=True)
-class BudgetOfLoad(Budget):
-    """Elapsed is what the simulated bench has spent, not what the simulation takes."""
-
-    spent: Spent = field(default_factory=Spent)
-
-    def elapsed_s(self) -> float:
-        return self.spent.load_s + self.spent.loading_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

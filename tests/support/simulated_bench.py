@@ -18,6 +18,7 @@ from loadgen.plan import LoadPlan
 from loadgen.server_stats import BatchTimings
 from model_repo.spec import ServingConfig
 from search.bench import BenchFailed, Spent
+from search.budget import Budget
 from search.demand import Demand
 from search.records import GpuRecord, MeasurementRecord
 from search.service_time import ClosedLoop
@@ -222,3 +223,13 @@ def measurement_of(log: RequestLog, rate_per_s: float) -> MeasurementRecord:
         network_and_client_ms=None,
         problems=(),
     )
+
+
+@dataclass(slots=True, kw_only=True)
+class BudgetOfLoad(Budget):
+    """Elapsed is what the simulated bench has spent, not what the simulation takes."""
+
+    spent: Spent = field(default_factory=Spent)
+
+    def elapsed_s(self) -> float:
+        return self.spent.load_s + self.spent.loading_s

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from simulated_bench import SimulatedBench
+from simulated_bench import BudgetOfLoad, SimulatedBench
 
 from search import events
-from search.budget import Budget
 from search.certification import Certified, certify_best
 from search.ledger import Ledger, open_ledger
 from search.records import Slo
@@ -28,7 +27,7 @@ def search_on(
 ) -> tuple[Ledger, Certified | None, list[events.Event]]:
     seen: list[events.Event] = []
     ledger = open_ledger(space, folder, storage=storage, seed=seed)
-    budget = Budget(total_s=600.0)
+    budget = BudgetOfLoad(total_s=600.0, spent=bench.spent)
     common = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
     common["demand"] = bench.demand
     Search(ledger=ledger, bench=bench, **common).run()

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 import pytest
-from search_runs import BudgetOfLoad
-from simulated_bench import SimulatedBench
+from simulated_bench import BudgetOfLoad, SimulatedBench
 from simulated_search import SLO
 from spaces import two_core_space
 
