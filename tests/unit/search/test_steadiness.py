@@ -7,7 +7,7 @@ import pytest
 from recommendations import trial
 
 from search.records import ReplayRecord
-from search.steadiness import STEADY, Steadiness, steadiness_of
+from search.steadiness import TYPICAL, Steadiness, steadiness_of
 from search.trial import Trial
 
 
@@ -32,7 +32,7 @@ def test_two_trials_tell_nothing() -> None:
 def test_the_fastest_moment_is_not_promised() -> None:
     trials = [took(factor) for factor in (1.26, 1.11, 1.23, 1.30)]
     found = steadiness_of(trials)
-    own = math.sqrt(found.spread**2 - STEADY**2)
+    own = math.sqrt(found.spread**2 - TYPICAL**2)
     assert found.excess == pytest.approx(own)
     assert found.margin == pytest.approx(math.exp(-own))
     assert found.estimate(trials[1]) < 1000.0 < found.estimate(trials[3])
