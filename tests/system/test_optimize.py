@@ -152,7 +152,7 @@ def test_finds_a_configuration_and_writes_every_file(
     start, model: Path, run_dir: Path, fast_baseline: Path
 ) -> None:
     run = start(
-        *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "60s"),
+        *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "100s"),
         *("--rate", "5000", "--price-per-hour", "2", "--json", "--baseline", str(fast_baseline)),
     )
     run.wait_for(lambda: len(run.family()) > 2)
