@@ -91,7 +91,7 @@ def audited(
         "problems": list(run.measurement.problems),
         # An audit on a machine that was not idle says little: what other processes took, and other guests.
         "neighbours": mark_of(record_of(neighbours.seen)),
-        "stolen_share": (after["steal"] - before["steal"]) / (after["all"] - before["all"]),
+        "stolen_share": stolen_share(before, after),
     }
 
 
@@ -112,6 +112,11 @@ def cpu_ticks() -> dict[str, int]:
     """Ticks of all processors since boot: stolen by the hypervisor, and all."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
     return {"steal": ticks[7], "all": sum(ticks)}
+
+
+def stolen_share(before: dict[str, int], after: dict[str, int]) -> float:
+    """Of all processors' time between two readings of `cpu_ticks`."""
+    return (after["steal"] - before["steal"]) / max(1, after["all"] - before["all"])
 
 
 def payload_of(directory: Path) -> Payload:

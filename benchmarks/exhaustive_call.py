@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from audit import cpu_ticks
+from audit import cpu_ticks, stolen_share
 from exhaustive_subjects import Subject
 from raw_lines import Line, add_line, lines_of
 
@@ -96,4 +96,4 @@ def spending(bench: TritonBench) -> Iterator[dict[str, float]]:
         spent["load_s"] = bench.spent.load_s - load_s
         spent["loading_s"] = bench.spent.loading_s - loading_s
         spent["wall_s"] = time.monotonic() - started
-        spent["stolen_share"] = (after["steal"] - before["steal"]) / max(1, after["all"] - before["all"])
+        spent["stolen_share"] = stolen_share(before, after)

@@ -11,7 +11,7 @@ from loadgen.bursts import least_burst
 from loadgen.evidence import log_evidence_below, requests_needed
 from loadgen.order import LatencyLimit
 from loadgen.served import served_per_s
-from loadgen.several import certify_each, deciding, joint_answer
+from loadgen.several import certify_each, confidence_of_each, deciding, joint_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,14 +182,14 @@ class _Confirming:
         return Confirmation(kept=kept, attempts=tuple(self.attempts), reason=reason)
 
     def attempt(self, rate_per_s: float) -> Attempt:
-        duration_s = self.left_s()
+        duration_s, patience_s = self.left_s(), self.patience_s(rate_per_s)
         hopeful_until_s = 0.0
 
         def decided(log: RequestLog) -> bool:
             nonlocal hopeful_until_s
             verdicts = self.verdicts(log)
             now_s = float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
-            most_s = min(duration_s - now_s, self.patience_s(verdicts, rate_per_s))
+            most_s = min(duration_s - now_s, patience_s)
             if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
                 hopeful_until_s = now_s
             hopeless = now_s - hopeful_until_s > max(_HOPELESS_AT_LEAST_S, _HOPELESS_FOR * now_s)
@@ -212,14 +212,10 @@ class _Confirming:
         self.on_attempt(attempt)
         return attempt
 
-    def patience_s(self, verdicts: tuple[Verdict, ...], rate_per_s: float) -> float:
-        """How much longer a run may take."""
-
-        def shortest_s(verdict: Verdict) -> float:
-            burst = _least_burst(verdict, rate_per_s)
-            return requests_needed(0, 1 - verdict.quantile, burst, verdict.confidence) / rate_per_s
-
-        return _PATIENCE * (self.warmup_s + max(shortest_s(verdict) for verdict in verdicts))
+    def patience_s(self, rate_per_s: float) -> float:
+        """How much longer a run may take, whenever it is looked at."""
+        each = confidence_of_each(self.confidence, len(self.limits))
+        return _PATIENCE * (self.warmup_s + max(shortest_s(limit, rate_per_s, each) for limit in self.limits))
 
     def verdicts(self, log: RequestLog) -> tuple[Verdict, ...]:
         return certify_each(log, self.limits, confidence=self.confidence)
@@ -244,7 +240,7 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
 
 def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
     """Whether a run would stay undecided for `left_s` more seconds even if one burst so far was bad luck."""
-    burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict, rate_per_s))
+    burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict.limit_ms, rate_per_s))
     if not verdict.n * (1 - verdict.quantile) >= _LEAST_BURSTS_BEFORE_HOPELESS * burst:
         return False
     if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
@@ -252,8 +248,14 @@ def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
     return seconds_needed(verdict, rate_per_s, forgiven_bursts=1.0) > left_s
 
 
-def _least_burst(verdict: Verdict, rate_per_s: float) -> float:
-    return max(1.0, least_burst(rate_per_s, verdict.limit_ms))
+def shortest_s(limit: LatencyLimit, rate_per_s: float, confidence: float) -> float:
+    """Seconds, those left out not counted, of a run that decides a limit and in which no request is over it."""
+    burst = _least_burst(limit.limit_ms, rate_per_s)
+    return requests_needed(0, 1 - limit.quantile, burst, confidence) / rate_per_s
+
+
+def _least_burst(limit_ms: float, rate_per_s: float) -> float:
+    return max(1.0, least_burst(rate_per_s, limit_ms))
 
 
 def seconds_needed(verdict: Verdict, rate_per_s: float, *, forgiven_bursts: float = 0.0) -> float:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from loadgen.bursts import least_burst
-from loadgen.confirm import FIRST_SHARE
-from loadgen.evidence import requests_needed
+from loadgen.confirm import FIRST_SHARE, shortest_s
 from loadgen.several import confidence_of_each
 
 if TYPE_CHECKING:
@@ -44,15 +42,10 @@ def first_share(trial: Trial, slo: Slo, budget_s: float) -> float:
 
 
 def least_s(rate_per_s: float, slo: Slo, confidence: float) -> float:
-    """Seconds that a confirmation with this confidence takes in which no request is over the limit.
-
-    See `loadgen.bursts` for what it has to show.
-    """
+    """Seconds that a confirmation with this confidence takes in which no request is over the limit."""
     each = confidence_of_each(confidence, len(slo.limits))
 
     def one_s(limit: LatencyLimit) -> float:
-        burst = max(1.0, least_burst(rate_per_s, limit.limit_ms))
-        requests = requests_needed(0, 1 - limit.quantile, burst, each)
-        return BAD_LUCK * requests / rate_per_s + 3e-3 * limit.limit_ms
+        return BAD_LUCK * shortest_s(limit, rate_per_s, each) + 3e-3 * limit.limit_ms
 
     return max(one_s(limit) for limit in slo.limits)
