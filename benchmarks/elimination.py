@@ -1,9 +1,9 @@
 """The best of all configurations, each measured only until it is clear that it is not.
 
 A configuration that is clearly broken a little below the best rate so far cannot be the best: by overload, or by
-late requests twice, for once may be the machine's doing. Those that are not are bisected. Nothing is left out:
-what is not measured at a rate takes so long for its executions, as measured, that it cannot reach that rate
-whatever the queue does.
+late requests twice, for once may be the machine's doing. Nor can one with too many late requests in two long runs,
+a little below the best and further below. The others are bisected. Nothing is left out: what is not measured at a
+rate takes so long for its executions, as measured, that it cannot reach that rate whatever the queue does.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from search.space import Knobs
 BELOW_BEST = 0.97
 """Of the best rate so far, where every other configuration is put to the test."""
 
+FAR_BELOW_BEST = 0.93
+"""Where it is once more, if the first test was not clear."""
+
 RESOLUTION = 0.02
 FIRST_STEP, STEP = 1.15, 1.03
 BOUND_MARGIN = 1.1
 """A throughput counts as too low when so many times as much would still be."""
 
-DECIDED = ("broken", "throughput", "measured", "failed")
-"""Verdicts: clearly broken at the rate; cannot serve so much; bisected; could not be served. Anything else (the
-client was late) is tried again."""
+DECIDED = ("broken", "below", "throughput", "measured", "failed")
+"""Verdicts: clearly broken at the rate; broken there and further below, neither clearly; cannot serve so much;
+bisected; could not be served. Anything else (the client was late) is tried again."""
 
 
 @dataclass(slots=True)
@@ -84,7 +87,12 @@ def tried(
         first = read(first.rate_per_s)
     if clearly_broken(first):
         return "broken", first.rate_per_s, None
-    capacity = bisected(read, best_per_s, step=STEP, floor_per_s=floor_per_s, resolution=RESOLUTION, known=[first])
+    known = [first]
+    if not first.kept:
+        known.append(read(FAR_BELOW_BEST * best_per_s))
+        if not known[-1].kept:
+            return "below", first.rate_per_s, None
+    capacity = bisected(read, best_per_s, step=STEP, floor_per_s=floor_per_s, resolution=RESOLUTION, known=known)
     return "measured", first.rate_per_s, capacity
 
 

@@ -7,10 +7,11 @@
 Phases, in this order; `all` goes through the first five:
 
 - `eliminate`: every configuration of the space is put to the test 3 % below the best rate so far. One that is
-  clearly broken there (overloaded, or twice by the sequential test at 99 %) cannot be the best; the others are
-  bisected, with runs of `--edge-s` where it is close. Of the sleeps, one whose executions as measured, with all
-  instances busy, serve too little for that rate is eliminated by that throughput. The simulator's predictions give
-  the order in which configurations are tried, for speed; they decide nothing.
+  clearly broken there (overloaded, or twice by the sequential test at 99 %) cannot be the best; nor can one that
+  breaks the limit in runs of `--edge-s` both there and 7 % below the best. The others are bisected. Of the sleeps,
+  one whose executions as measured, with all instances busy, serve too little for that rate is eliminated by that
+  throughput. The simulator's predictions give the order in which configurations are tried, for speed; they decide
+  nothing.
 - `sample`: a plain bisection of some configurations drawn at random, to extrapolate what it would cost on all.
 - `search`: the search and certification of `optimize`, once for each seed, on a server of its own.
 - `capacity`: a long bisection of what was chosen and of the best three of the elimination, with equal arrivals.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from elimination import Elimination
+from elimination import DECIDED, Elimination
 from raw_lines import Line, lines_of, verdict
 
 from search.ledger import Key, key_of
@@ -106,17 +106,16 @@ def report(paths: Iterable[Path]) -> None:
 
 
 def print_best(found: Sequence[Results]) -> None:
-    print(
-        "\n| model | limit, ms | broken | throughput | bisected | failed | left | best by bisection | s of load |"
-    )
-    print("|---" * 9 + "|")
+    verdicts = "broken | below | throughput | bisected | failed | left"
+    print(f"\n| model | limit, ms | {verdicts} | best by bisection | s of load |")
+    print("|---" * 10 + "|")
     for one in found:
         counts = one.eliminated
         best = Elimination([], one.of("eliminate")).finalists(1)
         cells = (
             one.name,
             f"{one.lines[0]['limit_ms']:g}",
-            *(counts[name] for name in ("broken", "throughput", "measured", "failed", "left")),
+            *(counts[name] for name in (*DECIDED, "left")),
             f"{knobs_words(best[0])}" if best else "-",
             f"{one.elimination_s:.0f}",
         )

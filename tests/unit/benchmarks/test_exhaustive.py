@@ -93,6 +93,22 @@ def test_late_requests_break_a_rate_only_when_they_do_it_twice():
     assert capacity.low_per_s <= 100.0 < capacity.high_per_s
 
 
+@pytest.mark.parametrize(("capacity", "expected", "runs"), [(90.0, "below", 2), (94.0, "measured", 4)])
+def test_what_breaks_the_limit_further_below_too_is_not_bisected(capacity, expected, runs):
+    seen = []
+
+    def never_sure(rate_per_s):
+        seen.append(rate_per_s)
+        kept = rate_per_s <= capacity
+        return Reading(rate_per_s=rate_per_s, kept=kept, sure=False, overloaded=False, share=0.0, requests=1000)
+
+    verdict, tested, found = tried(never_sure, best_per_s=100.0, guess_per_s=1.0, floor_per_s=1.0)
+    assert (verdict, tested) == (expected, 97.0)
+    assert len(seen) == runs
+    assert (found is None) == (expected == "below")
+    assert found is None or found.low_per_s <= capacity < found.high_per_s
+
+
 def test_what_the_client_spoilt_is_tried_again_but_not_in_the_same_call():
     spoilt = {"knobs": knobs(1), "verdict": "untrusted", "pace_s": 1.0}
     state = Elimination([knobs(1), knobs(2)], [spoilt])
@@ -171,7 +187,7 @@ def complete_lines_of_one_model():
 
 def test_the_report_counts_what_is_known():
     found = Results("cnn", complete_lines_of_one_model())
-    assert found.eliminated == {"broken": 1, "throughput": 1, "measured": 1, "failed": 0, "left": 0}
+    assert found.eliminated == {"broken": 1, "below": 0, "throughput": 1, "measured": 1, "failed": 0, "left": 0}
     assert found.elimination_s == 30.0
     assert found.plain_s == pytest.approx((750.0, 3 * 50.0))
     assert found.of_best == [1.0, 0.9, 0.0]  # nothing was chosen once, and one choice is not bisected yet
@@ -189,7 +205,7 @@ def test_the_report_marks_misses_and_what_is_left(tmp_path, capsys):
     assert "tight is **not complete**: 1 configurations are left to try" in shown
     report([tmp_path / "cnn.jsonl"])
     shown = capsys.readouterr().out
-    assert "| cnn | 40 | 1 | 1 | 1 | 0 | 0 | 8 x 1, 0 ms | 30 |" in shown
+    assert "| cnn | 40 | 1 | 0 | 1 | 1 | 0 | 0 | 8 x 1, 0 ms | 30 |" in shown
     assert "| cnn | 1 | 4 x 1, 0 ms | 93.0 | 103.3 % | 90.0 % | **broken** at 50.0 ms | 10 | 12 |" in shown
     assert "- **missed**: cnn: of the best, worst 0 (threshold >= 0.93)" in shown
     assert "- kept: cnn: s of load, of exhaustive's 0.01333 (threshold <= 0.1)" in shown
