@@ -19,7 +19,10 @@ from gpu_results import LIMIT_MS, read, save
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """One way to serve; `mps` shares the GPU between the instances through NVIDIA's multi-process service."""
+    """One way to serve; `mps` shares the GPU between the instances through NVIDIA's multi-process service.
+
+    `http_threads` 0 leaves the server its own number.
+    """
 
     instances: int
     input_path: str = "auto"
@@ -27,27 +30,36 @@ class Design:
     delay_us: int = 0
     graphs: bool = True
     mps: bool = False
+    http_threads: int = 0
+    max_batch_size: int = MAX_BATCH
     backend: str = "tensorrt_rtx"
 
     @property
     def name(self) -> str:
         words = [f"{self.backend} {self.instances}x", self.input_path, self.wait, f"delay {self.delay_us}us"]
-        return ", ".join([*words, "graphs" if self.graphs else "no graphs", *(["MPS"] if self.mps else [])])
+        words += ["graphs" if self.graphs else "no graphs", *(["MPS"] if self.mps else [])]
+        words += [f"{self.http_threads} HTTP threads"] if self.http_threads else []
+        words += [f"batch {self.max_batch_size}"] if self.max_batch_size != MAX_BATCH else []
+        return ", ".join(words)
+
+    @property
+    def server_arguments(self) -> tuple[str, ...]:
+        return (f"--http-thread-count={self.http_threads}",) if self.http_threads else ()
 
 
 DESIGNS = {
     "resnet50": (
-        Design(instances=8),
-        Design(instances=4),
-        Design(instances=8, mps=True),
-        Design(instances=6, mps=True),
-        Design(instances=6),
-        Design(instances=4, mps=True),
-        Design(instances=4, input_path="pinned"),
-        Design(instances=6, delay_us=2000),
-        Design(instances=2),
-        Design(instances=4, wait="spin"),
-        Design(instances=4, graphs=False),
+        Design(instances=4, delay_us=2000, http_threads=24),
+        Design(instances=8, http_threads=24),
+        Design(instances=4, delay_us=2000, http_threads=24, mps=True),
+        Design(instances=8, http_threads=24, mps=True),
+        Design(instances=4, delay_us=2000),
+        Design(instances=6, delay_us=4000, http_threads=24),
+        Design(instances=4, delay_us=2000, http_threads=24, input_path="pinned"),
+        Design(instances=4, delay_us=2000, http_threads=24, graphs=False),
+        Design(instances=3, delay_us=4000, http_threads=24),
+        Design(instances=4, delay_us=2000, http_threads=24, max_batch_size=32),
+        Design(instances=2, delay_us=2000, http_threads=24),
     ),
     "bert": (Design(instances=2), Design(instances=3, mps=True), Design(instances=1)),
     "mlp": (
@@ -96,10 +108,10 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
 
     config = ServingConfig(
         engine=built.engine,
-        max_batch_size=MAX_BATCH,
+        max_batch_size=design.max_batch_size,
         instance_count=design.instances,
         max_queue_delay_us=design.delay_us,
-        cuda_graph_batch_sizes=graph_batch_sizes(MAX_BATCH) if design.graphs else (),
+        cuda_graph_batch_sizes=graph_batch_sizes(design.max_batch_size) if design.graphs else (),
         backend_options=(
             ("input_path", design.input_path),
             ("gpu_wait", design.wait),
@@ -107,7 +119,7 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
         ),
     )
     with tempfile.TemporaryDirectory(prefix="gpu-serving-") as run_dir:
-        options = ServerOptions(run_dir=Path(run_dir), gpu=True)
+        options = ServerOptions(run_dir=Path(run_dir), gpu=True, extra_arguments=design.server_arguments)
         try:
             with serve(options) as server, LoadGenerator(processes=load_processes()) as generator:
                 payload = Payload(seed=1)
@@ -123,7 +135,7 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                 )
                 generator.run(target, ClosedLoopPlan(concurrency=64, duration_s=1.0), payload=payload)
                 row["closed"] = {}
-                for concurrency in (2 * design.instances * MAX_BATCH, 1):
+                for concurrency in (2 * design.instances * design.max_batch_size, 1):
                     before, start = server_cpu_s(), time.monotonic()
                     seconds = 3.0 if concurrency > 1 else 1.0
                     run = generator.run(
@@ -133,7 +145,7 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                         run.measurement, server_cpu_s() - before, time.monotonic() - start
                     )
                     note(f"closed loop {concurrency}: {brief(run.measurement)}")
-                most = row["closed"][2 * design.instances * MAX_BATCH]["rate_per_s"]
+                most = row["closed"][2 * design.instances * design.max_batch_size]["rate_per_s"]
                 probes = []
 
                 def on_probe(seen) -> None:

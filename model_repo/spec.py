@@ -58,7 +58,8 @@ class Engine:
     `files` maps each file's name in the model's version folder to where it lies now; `model_file` is
     the one to open. `batched` says whether inputs and outputs have a leading batch dimension that may
     vary; an engine that has none is served with `max_batch_size` 0. A `model.py` among the files is what Triton's
-    Python backend runs, in place of ours.
+    Python backend runs, in place of ours. `alone_ms` says for some batch sizes how many milliseconds one execution
+    takes without a server, where that was measured.
     """
 
     model_name: str
@@ -70,6 +71,7 @@ class Engine:
     outputs: tuple[TensorSpec, ...]
     batched: bool
     device: Literal["cpu", "gpu"] = "cpu"
+    alone_ms: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         if not self.model_name or "/" in self.model_name or self.model_name.startswith("."):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from optimizer.hardware import Gpu, Hardware
     from optimizer.onnx_model import Model
     from optimizer.precisions import Precision
-    from optimizer.tensorrt_library import TensorRt
     from search.accuracy_record import AccuracyRecord
     from search.events import OnEvent
 
@@ -38,6 +38,10 @@ TIMES_FILE = "times.json"
 """Beside a plan: what it did on its own, and on which GPU."""
 
 TIMING_LIMIT_S = 120.0
+
+CORES_A_CHECK = 4
+MOST_CHECKS_AT_ONCE = 4
+"""A check of an engine is mostly TensorRT-RTX compiling kernels on a core or two, and the GPU waiting for it."""
 
 
 def engines_for(
@@ -63,6 +67,7 @@ def engines_for(
     if machine.gpus:
         tensorrt = _TensorRtEngines(
             gpu=machine.gpus[0],
+            checks_at_once=min(MOST_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK)),
             cache=cache,
             max_batch_size=max_batch_size,
             limit_ms=limit_ms,
@@ -95,10 +100,21 @@ def onnxruntime_engine(model: Model, precision: str = "fp32", *, device: Device 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A built engine that has yet to show that it runs, fast enough and right."""
+
+    label: str
+    precision: Precision
+    model: Model
+    built: BuiltEngine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _TensorRtEngines:
-    """Builds and times the engines for one GPU, and tells why it leaves some out."""
+    """Builds, times and checks the engines for one GPU, and tells why it leaves some out."""
 
     gpu: Gpu
+    checks_at_once: int
     cache: EngineCache
     max_batch_size: int
     limit_ms: float
@@ -107,54 +123,77 @@ class _TensorRtEngines:
     on_event: OnEvent
 
     def of(self, variants: Sequence[tuple[Precision, Model]]) -> Iterator[Engine]:
-        """One for each library and variant, where it works out."""
+        """One for each library and variant, where it works out. They are built in turn, and checked together."""
         if self.gpu.compute_capability is None:
             self._note(f"{self.gpu.name} does not tell its compute capability: no TensorRT", warning=True)
             return
         target = Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name)
+        candidates = list(self._candidates(variants, target))
+        if not candidates:
+            return
+        names = ", ".join(candidate.label for candidate in candidates)
+        self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
+        with ThreadPoolExecutor(max_workers=self.checks_at_once) as pool:
+            checks = [pool.submit(self._checked, candidate) for candidate in candidates]
+            for candidate, check in zip(candidates, checks, strict=True):
+                try:
+                    engine = check.result()
+                except EngineFailed as failure:
+                    self._leave_out(candidate.label, failure)
+                    continue
+                built = candidate.built
+                how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
+                alone = f", {engine.alone_ms[0][1]:.2f} ms alone at batch 1" if engine.alone_ms else ""
+                self._note(f"{candidate.label} engine {how}{alone}")
+                yield engine
+
+    def _candidates(self, variants: Sequence[tuple[Precision, Model]], target: Target) -> Iterator[_Candidate]:
         for library, (precision, model) in product(installed_tensorrt(), variants):
             label = f"{library.backend} {precision}"
             self.on_event(events.PhaseStarted(name="prepare", detail=f"{label} engine"))
             try:
-                yield self._engine(model, precision, library, target, label)
+                built = engine_from_variant(
+                    model,
+                    precision,
+                    library=library,
+                    target=target,
+                    cache=self.cache,
+                    max_batch_size=self.max_batch_size if model.batched else 0,
+                    may_build=self.may_build,
+                )
             except EngineFailed as failure:
-                self._note(f"no {label} engine: {str(failure).splitlines()[0]}", warning=True)
+                self._leave_out(label, failure)
+                continue
+            yield _Candidate(label=label, precision=precision, model=model, built=built)
 
-    def _engine(self, model: Model, precision: Precision, library: TensorRt, target: Target, label: str) -> Engine:
-        largest = self.max_batch_size if model.batched else 0
-        built = engine_from_variant(
-            model,
-            precision,
-            library=library,
-            target=target,
-            cache=self.cache,
-            max_batch_size=largest,
-            may_build=self.may_build,
-        )
-        alone_ms = self._alone_ms(built, largest)
-        if alone_ms is not None and not alone_ms <= self.limit_ms:
-            raise EngineFailed(f"alone it takes {alone_ms:.1f} ms, over the limit", "Other engines are tried.")
+    def _checked(self, candidate: _Candidate) -> Engine:
+        """The engine with what it takes alone. Raises EngineFailed. Runs beside other checks: it tells nothing."""
+        alone_ms = self._alone_ms(candidate.built, candidate.model)
+        if alone_ms and not alone_ms[0][1] <= self.limit_ms:
+            raise EngineFailed(
+                f"alone it takes {alone_ms[0][1]:.1f} ms, over the limit", "Other engines are tried."
+            )
         if self.judge is not None:
-            self._check_accuracy(built, model, precision)
-        how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
-        self._note(f"{label} engine {how}")
-        return _with_kernels(built.engine)
+            self._check_accuracy(candidate.built, candidate.model, candidate.precision)
+        return replace(_with_kernels(candidate.built.engine), alone_ms=alone_ms)
 
-    def _alone_ms(self, built: BuiltEngine, largest: int) -> float | None:
-        """Batch 1 on the bare engine, measured in a process of its own and kept with the engine.
+    def _alone_ms(self, built: BuiltEngine, model: Model) -> tuple[tuple[int, float], ...]:
+        """Batch sizes, from 1 on, and what they take on the bare engine, which is kept with the engine.
 
-        None where nothing may be run. Raises EngineFailed where the engine does not run.
+        Measured in a process of its own; empty where nothing may be run. Raises EngineFailed where the engine
+        does not run.
         """
         folder = dict(built.engine.files)[PLAN_FILE].parent
         times = _known_times(folder, self.gpu)
         if times is None:
             if not self.may_build:
-                return None
+                return ()
             shapes = json.dumps({spec.name: spec.concrete_shape for spec in built.engine.inputs})
+            largest = self.max_batch_size if model.batched else 0
             times = _measured([str(folder), PLAN_FILE, built.engine.backend, str(largest), "1", shapes], self.gpu)
             found = {"gpu": self.gpu.uuid or self.gpu.name, "driver": self.gpu.driver, "times": times}
             EngineCache.put_beside(folder / TIMES_FILE, json.dumps(found, indent=1).encode())
-        return min(row["batch_ms"] for row in times if row["batch_size"] == 1)
+        return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
 
     def _check_accuracy(self, built: BuiltEngine, model: Model, precision: Precision) -> None:
         """Raises EngineFailed where the engine's results are not close enough to fp32, or there are none."""
@@ -167,6 +206,9 @@ class _TensorRtEngines:
             raise EngineFailed(what, "ONNX Runtime can still serve the model.") from error
         if not record.passed:
             raise EngineFailed(f"not close enough to fp32: {record.reason}", "Other engines are tried.")
+
+    def _leave_out(self, label: str, failure: EngineFailed) -> None:
+        self._note(f"no {label} engine: {str(failure).splitlines()[0]}", warning=True)
 
     def _note(self, text: str, *, warning: bool = False) -> None:
         self.on_event(events.Note(text=text, warning=warning))

@@ -92,6 +92,7 @@ def optimize(
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
     keep_trace(config)
+    budget.begin_search()
     slo, demand = config.slo, demand_of(config, batched=prepared.engines[0].batched)
     ledger = open_ledger(
         prepared.space,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -91,21 +92,21 @@ class Attempts:
             return ran_out_of_memory(trial.reason)
         return trial.over_memory(self.slo.max_memory_bytes)
 
-    def evaluated(self, config: ServingConfig, number: int) -> Trial | None:
+    def evaluated(self, config: ServingConfig, number: int, *, most_s: float = math.inf) -> Trial | None:
         """The trial without any prediction: by a search for the edge (`search.evaluate`), or at the given rate."""
         objective = self.ledger.objective
         if objective.rate_per_s is not None:
             return tried_at_rate(self, config, number, rate_per_s=objective.rate_per_s)
-        return self.edge(config, number)
+        return self.edge(config, number, most_s=most_s)
 
-    def edge(self, config: ServingConfig, number: int) -> Trial | None:
-        """The trial by a search for the edge, whatever is asked for."""
+    def edge(self, config: ServingConfig, number: int, *, most_s: float = math.inf) -> Trial | None:
+        """The trial by a search for the edge, whatever is asked for, in at most so many seconds of load."""
         return evaluate(
             config,
             self.bench,
             number=number,
             slo=self.slo,
-            budget_s=self.budget.trial_s() or self.budget.left_s(),
+            budget_s=min(self.budget.first_trial_s(), most_s),
             incumbent=self.ledger.best() if self.ledger.objective.name == "cost" else None,
             seed=self.seed,
             on_event=self.on_event,

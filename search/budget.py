@@ -11,7 +11,7 @@ CERTIFY_AT_LEAST_S = 45.0
 CERTIFY_SHARE_OF_SHORT_RUNS = 0.6
 TRIAL_SHARE = 0.25
 TRIAL_AT_MOST_S = 45.0
-
+FIRST_TRIAL_SHARE = 0.5
 
 MADE_UP_AT_MOST = 0.5
 MADE_UP_AT_LEAST = 0.05
@@ -22,12 +22,18 @@ MADE_UP_AT_LEAST = 0.05
 class Budget:
     """Wall time from now on. What certification needs is kept back from the search.
 
-    `started` is on the clock of `time.monotonic`. A run that is resumed starts a budget of its own.
+    `started` is on the clock of `time.monotonic`. A run that is resumed starts a budget of its own. `prepared_s`
+    is what was gone when the search began: search and certification divide the rest.
     """
 
     total_s: float
     started: float = field(default_factory=time.monotonic)
+    prepared_s: float = field(default=0.0, init=False)
     made_up_s: float = field(default=0.0, init=False)
+
+    def begin_search(self) -> None:
+        """The preparation ends now."""
+        self.prepared_s = min(self.elapsed_s(), self.total_s)
 
     def make_up(self, lost_s: float) -> float:
         """Extend it by what was lost, once and by half at most; returns the seconds, 0.0 where it was not."""
@@ -51,9 +57,17 @@ class Budget:
 
     def certify_s(self) -> float:
         """Seconds kept back for certification; short runs keep more, as one without a promise is worth nothing."""
-        least = min(CERTIFY_AT_LEAST_S, CERTIFY_SHARE_OF_SHORT_RUNS * self.total_s)
-        return min(max(CERTIFY_SHARE * self.total_s, least), CERTIFY_AT_MOST_S)
+        divided_s = self.total_s - self.prepared_s
+        least = min(CERTIFY_AT_LEAST_S, CERTIFY_SHARE_OF_SHORT_RUNS * divided_s)
+        return min(max(CERTIFY_SHARE * divided_s, least), CERTIFY_AT_MOST_S)
 
     def trial_s(self) -> float:
         """Seconds of load that one more trial may take."""
-        return min(TRIAL_AT_MOST_S, TRIAL_SHARE * self.total_s, self.search_left_s())
+        return min(self._most_s(), self.search_left_s())
+
+    def first_trial_s(self) -> float:
+        """The same for a trial that is made whatever is left, and is not to use all of it."""
+        return self.trial_s() or min(self._most_s(), FIRST_TRIAL_SHARE * self.left_s())
+
+    def _most_s(self) -> float:
+        return min(TRIAL_AT_MOST_S, TRIAL_SHARE * (self.total_s - self.prepared_s))

@@ -177,8 +177,11 @@ class Forecast:
 
     def outraced(self, knobs: Mapping[str, int | str]) -> bool:
         """Whether the best that is predicted of this engine, in any way, is far from the best of all, or that of
-        this kind from that of the same engine with CUDA graphs, or without."""
+        this kind from that of the same engine with CUDA graphs, or without; or what the engine can do without a
+        server, from what another can."""
         engine, kind = knobs["engine"], self.kind_of(knobs)
+        if self._slow_alone(str(engine)):
+            return True
         mine = [(other, rate) for other, rate in self._raw.values() if other["engine"] == engine]
         if not mine:
             return False
@@ -190,17 +193,33 @@ class Forecast:
         siblings = [rate for other, rate in alike if other[:2] == kind[:2] and other != kind]
         return own > 0 and bool(siblings) and own < GRAPH_RACE_SHARE * max(siblings)
 
+    def _slow_alone(self, engine: str) -> bool:
+        """Whether its bare throughput is far below another's. A server only takes from both."""
+        rates = alone_per_s(self.space, limit_ms=self.slo.limit_ms)
+        return engine in rates and rates[engine] < RACE_SHARE * max(rates.values())
+
     def best_first(self) -> list[Predicted]:
         """All predictions of rates above 0, the one that may be highest first."""
         found = [self.predicted(knobs) for knobs, rate in self._raw.values() if rate > 0]
         return sorted((one for one in found if one is not None), key=lambda one: -one.at_best)
 
 
-def kinds_to_profile(space: SearchSpace) -> list[Knobs]:
+def alone_per_s(space: SearchSpace, *, limit_ms: float) -> dict[str, float]:
+    """Rows a second that engines do without a server, at their best batch within the limit, as far as measured."""
+    rates = {}
+    for label, engine in zip(space.axes()["engine"], space.engines, strict=True):
+        within = [1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms]
+        if within:
+            rates[str(label)] = max(within)
+    return rates
+
+
+def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[Knobs]:
     """The points at which to measure service times: every kind and instance count, with the largest batch.
 
-    The engines take turns, so that each is known a little before any is known well; of one engine, first the
-    points that keep all cores busy without crowding them, and those with CUDA graphs.
+    The engines take turns, so that each is known a little before any is known well, those first that are fastest
+    without a server; of one engine, first the points that keep all cores busy without crowding them, and those
+    with CUDA graphs.
     """
     largest = space.max_batch_sizes[-1]
     cores = space.limits.cores
@@ -214,9 +233,10 @@ def kinds_to_profile(space: SearchSpace) -> list[Knobs]:
         for knobs in space.points()
         if knobs["max_batch_size"] == largest and int(knobs["max_queue_delay_us"]) == 0
     ]
+    alone = alone_per_s(space, limit_ms=limit_ms)
     queues = [
         [one for one in sorted(points, key=crowding) if one["engine"] == engine]
-        for engine in space.axes()["engine"]
+        for engine in sorted(space.axes()["engine"], key=lambda engine: -alone.get(str(engine), 0.0))
     ]
     return [knobs for turn in zip_longest(*queues) for knobs in turn if knobs is not None]
 

@@ -18,7 +18,7 @@ from search.profile_file import put_aside, read_curves, write_curves
 from search.service_time import NotMeasured, measure_curve
 from search.space import knobs_of
 from search.trial import failed_trial
-from search.verification import predicted_trial
+from search.verification import BASELINE_EDGE_S, predicted_trial
 from search.why import PredictionRecord, WhyRecord, service_times_record
 from search.words import knobs_text
 
@@ -36,14 +36,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tritune.guided")
 
-PROFILE_SHARE = 0.3
+PROFILE_SHARE = 0.4
 """Of the time for the search, what profiling may take; kinds that are left then are not predicted. Every engine is
-profiled once in any case."""
+profiled once in any case, unless it is far too slow already without a server."""
 
 AT_MOST_VERIFIED = 10
 DISAGREEMENT = 0.25
 JUDGED, WRONG_AT_LEAST = 4, 3
-"""Predictions are given up when so many of the first so many were off by that much."""
+"""Predictions are given up when so many of the first so many were off by that much, although corrected by those
+before."""
 
 SMALLER = 3  # steps on the axis of batch sizes, after a configuration could not be served
 FASTEST_INFEASIBLE = 3
@@ -86,7 +87,8 @@ class Guided:
         known = read_curves(self.attempts.ledger.path.parent)
         for kind, curves in known.items():
             self.forecast.curves[kind].update(curves)
-        points = sorted(kinds_to_profile(space), key=lambda knobs: not self._same_kind(knobs, first))
+        kinds = kinds_to_profile(space, limit_ms=self.attempts.slo.limit_ms)
+        points = sorted(kinds, key=lambda knobs: not self._same_kind(knobs, first))
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
         for index, knobs in enumerate(points):
             used_up = budget.elapsed_s() > until_s and index > len(space.engines)
@@ -181,7 +183,8 @@ class Guided:
             return
         asked = ledger.ask_for([baseline], wanted=self.attempts.promising)
         if asked is not None:
-            self.attempts.make(asked, self.attempts.evaluated, WhyRecord(cause="baseline"))
+            evaluated = partial(self.attempts.evaluated, most_s=BASELINE_EDGE_S)
+            self.attempts.make(asked, evaluated, WhyRecord(cause="baseline"))
 
     def _verify_all(self) -> bool:
         while self.attempts.may_go_on() and self._verified < AT_MOST_VERIFIED:
@@ -296,10 +299,11 @@ class Guided:
         if trial.state in ("failed", "pruned") or not trial.rate_low_per_s or not trial.rate_high_per_s:
             return
         middle = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
-        self.forecast.simulate([knobs_of(trial.config)])
-        error = self.forecast.learn(knobs_of(trial.config), middle)
-        if error is not None:
-            self._errors.append(error)
+        knobs = knobs_of(trial.config)
+        self.forecast.simulate([knobs])
+        prediction = self.forecast.predicted(knobs)
+        if self.forecast.learn(knobs, middle) is not None and prediction is not None:
+            self._errors.append(math.log(middle / prediction.rate_per_s))
 
     # Nothing keeps the limit
 

@@ -36,6 +36,10 @@ SHARE = 0.98
 AGAIN = 0.12
 """When the rate at the limit turns out to be so far from the one that was sent, it is measured nearer to it."""
 
+BASELINE_EDGE_S = 20.0
+"""Of load for the edge of the baseline, where it could not be predicted: it is there to compare with, and where
+nothing better is found, its certification finds what it keeps."""
+
 CAUTION = 0.5
 """Standard errors by which the reported rate is below the middle of what was found, as in `loadgen.capacity`."""
 
@@ -51,7 +55,7 @@ def predicted_trial(
 ) -> Trial | None:
     """A predicted configuration's trial: near its predicted rate, or at the rate that is asked for.
 
-    `once`: not again where the prediction was far off.
+    `once`: it is the baseline, and not measured again where the prediction was far off.
     """
     rate = attempts.ledger.objective.rate_per_s
     if rate is not None:
@@ -85,7 +89,8 @@ class Verification:
         if self.attempts.stop():
             return None
         if found is None or not found.rate_per_s > 0:
-            trial = self.attempts.evaluated(config, number)
+            most_s = BASELINE_EDGE_S if self.once else math.inf
+            trial = self.attempts.evaluated(config, number, most_s=most_s)
             return None if trial is None else self._with_my_runs(trial, bench.spent.since(before))
         bounds, spent = Knee.around(found.rate_per_s, found.error), bench.spent.since(before)
         return Trial(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -83,7 +84,8 @@ def test_an_engine_of_tensorrt_competes_with_its_kernels(timed):
     kinds, engines, notes = compete(WITH_GPU, timed)
     assert kinds == [("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
     assert {name for name, _ in engines[1].files} == {"model.plan", "engine.json", "kernels.cache"}
-    assert any("from the cache" in note for note in notes)
+    assert "tensorrt_rtx fp32 engine from the cache, 2.00 ms alone at batch 1" in notes
+    assert engines[1].alone_ms == ((1, 2.0), (8, 4.0))
 
 
 def test_an_engine_that_alone_is_slower_than_the_limit_is_not_served(timed):
@@ -161,3 +163,26 @@ def test_an_engine_that_does_not_run_is_left_out_with_the_reason(timed):
     kinds, _, notes = compete(newer, timed)
     assert kinds == [("onnxruntime", "gpu")]
     assert any("does not run on NVIDIA A10: " in note for note in notes)
+
+
+def test_engines_are_checked_together_and_each_keeps_its_own_answer(timed):
+    """Two of the same model, of which one is judged to be wrong; the order is that of the variants."""
+    model = read_model(timed / "cnn.onnx")
+    both = threading.Barrier(2, timeout=60)
+
+    def judge(runner, precision):
+        both.wait()  # passes only if both are being judged at the same time
+        return AccuracyRecord.model_construct(passed=precision == "tf32", reason="SQNR 3.0 dB")
+
+    compete(WITH_GPU, timed, variants=[("tf32", model)], may_build=True)
+    for plan in (timed / "cache").rglob("model.plan"):
+        if not plan.with_name("times.json").exists():
+            (done,) = (timed / "cache").rglob("times.json")
+            plan.with_name("times.json").write_text(done.read_text())
+    machine = dataclasses.replace(WITH_GPU, logical_cores=8)
+    kinds, engines, notes = compete(machine, timed, judge=judge, variants=[("fp32", model), ("tf32", model)])
+    assert kinds == [("onnxruntime", "gpu"), ("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
+    assert engines[2].precision == "tf32"
+    assert [note for note in notes if "no tensorrt_rtx" in note] == [
+        "no tensorrt_rtx fp32 engine: not close enough to fp32: SQNR 3.0 dB"
+    ]

@@ -46,6 +46,32 @@ def test_engines_take_turns_in_being_profiled(forecast):
     assert [str(knobs["engine"])[-4:] for knobs in points[:6]] == ["fp32", "fp16", "bf16"] * 2
 
 
+def rivals_alone(forecast: Forecast, **alone_ms: tuple[tuple[int, float], ...]) -> Forecast:
+    """Engines of these precisions, with what each takes without a server."""
+    engine = forecast.space.engines[0]
+    rivals = tuple(replace(engine, precision=name, alone_ms=times) for name, times in alone_ms.items())
+    return replace(forecast, space=replace(forecast.space, engines=rivals))
+
+
+def test_the_engine_that_is_fastest_without_a_server_is_profiled_first(forecast):
+    made = rivals_alone(forecast, fp32=(), tf32=((1, 1.0), (8, 4.0)), fp16=((1, 1.0), (8, 2.0)))
+    points = kinds_to_profile(made.space)
+    assert [str(knobs["engine"])[-4:] for knobs in points[:3]] == ["fp16", "tf32", "fp32"]
+
+
+def test_an_engine_far_slower_without_a_server_is_not_profiled(forecast):
+    made = rivals_alone(
+        forecast,
+        fp32=(),  # nothing is known of it
+        tf32=((1, 1.0), (8, 4.0)),
+        fp16=((1, 1.0), (8, 2.0), (64, 70.0)),
+        bf16=((1, 1.0), (8, 2.2), (64, 8.0)),
+        int8=((1, 0.9), (64, 70.0)),  # fast, but not within the limit
+    )
+    slow = {str(knobs["engine"])[-4:] for knobs in kinds_to_profile(made.space) if made.outraced(knobs)}
+    assert slow == {"tf32", "fp16", "int8"}
+
+
 def test_only_what_was_profiled_is_predicted(forecast):
     profile(forecast, threads=1, busy=1, each_s=0.001)
     points = list(forecast.space.points())
