@@ -191,7 +191,7 @@ class _TensorRtEngines:
             shapes = json.dumps({spec.name: spec.concrete_shape for spec in built.engine.inputs})
             largest = self.max_batch_size if model.batched else 0
             times = _measured([str(folder), PLAN_FILE, built.engine.backend, str(largest), "1", shapes], self.gpu)
-            found = {"gpu": self.gpu.uuid or self.gpu.name, "driver": self.gpu.driver, "times": times}
+            found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
             EngineCache.put_beside(folder / TIMES_FILE, json.dumps(found, indent=1).encode())
         return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
 
@@ -231,12 +231,12 @@ def _measured(arguments: list[str], gpu: Gpu) -> list[dict[str, float]]:
 
 
 def _known_times(folder: Path, gpu: Gpu) -> list[dict[str, float]] | None:
-    """What was measured before on this very GPU and driver; None where nothing was."""
+    """What was measured before on a GPU of this name, with this driver; None where nothing was."""
     try:
         found = json.loads((folder / TIMES_FILE).read_text())
     except (OSError, ValueError):
         return None
-    same = (found.get("gpu"), found.get("driver")) == (gpu.uuid or gpu.name, gpu.driver)
+    same = (found.get("gpu"), found.get("driver")) == (gpu.name, gpu.driver)
     return found["times"] if same else None
 
 

@@ -59,6 +59,8 @@ def crew_for(
 def order_of(config: OptimizeConfig, prepared: Prepared) -> OrderRecord:
     """What this run wants measured, on hardware like its own."""
     mine = {"output", "storage", "study", "gpu", "workers", "server_port", "cache_dir"}
+    usable = tuple(dict.fromkeys(engine.precision for engine in prepared.engines))
+    settings = public_config(config).model_copy(update={"precisions": usable})
     return OrderRecord(
         tritune_version=version("tritune"),
         run=f"{config.output} on {socket.gethostname()}",
@@ -67,7 +69,7 @@ def order_of(config: OptimizeConfig, prepared: Prepared) -> OrderRecord:
         slo=config.slo,
         objective=ObjectiveRecord(name=config.aim.name, rate_per_s=config.aim.rate_per_s),
         seed=config.seed,
-        settings=public_config(config).model_dump(mode="json", exclude=mine),
+        settings=settings.model_dump(mode="json", exclude=mine),
     )
 
 

@@ -56,11 +56,17 @@ class Prepared:
 
 
 def prepare(
-    config: OptimizeConfig, *, work_dir: Path, may_build: bool = True, on_event: OnEvent = events.ignore
+    config: OptimizeConfig,
+    *,
+    work_dir: Path,
+    may_build: bool = True,
+    judged: bool = True,
+    on_event: OnEvent = events.ignore,
 ) -> Prepared:
     """Read and check everything. Rewritten models go to `work_dir`; nothing is served.
 
-    `may_build` False: engines that are not in the cache already are left out.
+    `may_build` False: engines that are not in the cache already are left out. `judged` False: the precisions have
+    been judged elsewhere, on hardware like this.
 
     Raises BadInput, in two lines, for anything that the user has to change.
     """
@@ -76,10 +82,10 @@ def prepare(
         )
     price = _price(config, machine)
     device = device_of(machine)
-    usable = usable_variants(batching.model, _variant_request(config, device, work_dir), on_event)
+    usable = usable_variants(batching.model, _variant_request(config, device, work_dir, judged=judged), on_event)
     records = list(usable.accuracy)
 
-    def judged(runner: Runner, precision: Precision) -> AccuracyRecord:
+    def judge_engine(runner: Runner, precision: Precision) -> AccuracyRecord:
         assert usable.reference is not None
         records.append(judge(runner, precision, usable.reference, config.accuracy))
         return records[-1]
@@ -91,7 +97,7 @@ def prepare(
         max_batch_size=LARGEST_BATCH,
         limit_ms=config.limit_ms,
         may_build=may_build,
-        judge=None if usable.reference is None else judged,
+        judge=None if usable.reference is None else judge_engine,
         on_event=on_event,
     )
     limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
@@ -118,7 +124,7 @@ def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:
     return min([machine.memory_bytes, *gpu_bytes])
 
 
-def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path) -> VariantRequest:
+def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path, *, judged: bool) -> VariantRequest:
     return VariantRequest(
         precisions=config.precisions or default_precisions(device),
         rule=config.accuracy,
@@ -130,6 +136,7 @@ def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path) -> 
         input_data=config.input_data,
         judging_budget_s=JUDGING_SHARE * config.time_budget_s,
         seed=config.seed,
+        judged=judged,
     )
 
 

@@ -41,7 +41,10 @@ JUDGING_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariantRequest:
-    """Which precisions are asked for, and what they are made of and judged by."""
+    """Which precisions are asked for, and what they are made of and judged by.
+
+    `judged` False: they have been, elsewhere, and are only made.
+    """
 
     precisions: Sequence[Precision]
     rule: AccuracyRule
@@ -53,6 +56,7 @@ class VariantRequest:
     input_data: Path | None = None  # of the load; judges where there is no calibration data
     judging_budget_s: float = 60.0
     seed: int = 0
+    judged: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,20 +88,23 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
         return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
     calibration, checked = given.parted(every=CHECKED_SHARE) if given else (None, None)
     checked = checked or _inputs(model, request, on_event)
-    on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {checked.count} {checked.source} inputs"))
-    reference = reference_of(
-        OnnxCpuRunner(model=model),
-        checked.first(INPUTS),
-        classifying=classifying_outputs(model, load_proto(model.path).graph),
-        budget_s=request.judging_budget_s / (1 + 2 * len(precisions)),  # each is run at two batch sizes
-    )
     options = VariantOptions(
         work_dir=request.work_dir,
         device=request.device,
         io_precision=request.io_precision,
         calibration_method=request.calibration_method,
         calibration=calibration,
-        peaks=observed_peaks(model, reference.samples),
+        peaks=observed_peaks(model, checked),
+    )
+    if not request.judged:
+        made = [_made(model, precision, options, on_event) for precision in precisions]
+        return Usable(variants=tuple(variant for variant in made if variant is not None))
+    on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {checked.count} {checked.source} inputs"))
+    reference = reference_of(
+        OnnxCpuRunner(model=model),
+        checked.first(INPUTS),
+        classifying=classifying_outputs(model, load_proto(model.path).graph),
+        budget_s=request.judging_budget_s / (1 + 2 * len(precisions)),  # each is run at two batch sizes
     )
     variants, records = [], []
     for precision in precisions:
@@ -151,10 +158,10 @@ def _tried(
     on_event: OnEvent,
 ) -> tuple[Variant | None, AccuracyRecord | None]:
     """The variant, None if it is not usable, and its figures, None if there is nothing to judge yet."""
+    variant = _made(model, precision, options, on_event)
+    if variant is None or precision == "tf32":  # fp32's graph: only an engine can tell the difference
+        return variant, None
     try:
-        variant = variant_from_model(model, precision, options)
-        if precision == "tf32":  # fp32's graph: only an engine can tell the difference
-            return variant, None
         record = judge(
             OnnxCpuRunner(model=variant.stand_in, optimized=variant.optimizable),
             precision,
@@ -162,15 +169,21 @@ def _tried(
             rule,
             first_error=lambda wanted: first_wrong_node(model, variant.stand_in, reference.samples, wanted),
         )
-    except UnsupportedModel as error:
-        on_event(events.Note(text=f"{precision} is left out: {error.what}", warning=True))
-        return None, None
     except RunFailed as error:
         reason = shortened(plain(error.reason))
         on_event(events.Note(text=f"{precision} is left out: ONNX Runtime cannot run it: {reason}", warning=True))
         return None, None
     on_event(events.Note(text=_verdict(record, variant), warning=not record.passed))
     return (variant if record.passed or precision == "fp32" else None), record
+
+
+def _made(model: Model, precision: Precision, options: VariantOptions, on_event: OnEvent) -> Variant | None:
+    """The variant; None where this model cannot be had in that precision, which is told."""
+    try:
+        return variant_from_model(model, precision, options)
+    except UnsupportedModel as error:
+        on_event(events.Note(text=f"{precision} is left out: {error.what}", warning=True))
+        return None
 
 
 def _verdict(record: AccuracyRecord, variant: Variant) -> str:

@@ -94,7 +94,8 @@ def _measure(options: WorkerOptions, storage: Storage, on_event: OnEvent, stop: 
     _check_fits(order, options.study)
     config = _config(order, options)
     on_event(events.PhaseStarted(name="prepare", detail=f"for {options.study}"))
-    prepared = prepare(config, work_dir=options.output / MODELS_FOLDER, on_event=on_event)
+    # The coordinator has judged the precisions; doing it again takes every core, on its own machine too.
+    prepared = prepare(config, work_dir=options.output / MODELS_FOLDER, judged=False, on_event=on_event)
     if prepared.source.sha256 != order.model_sha256:
         raise BadInput(
             f"{config.model} is not the model of the study {options.study}: its checksum differs.",

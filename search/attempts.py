@@ -13,12 +13,12 @@ from search.crew import Nobody
 from search.demand import Demand
 from search.evaluate import evaluate
 from search.neighbours import made_up_for, record_of
-from search.space import knobs_of
+from search.space import engine_label, knobs_of
 from search.tasks import TaskRecord
 from search.words import knobs_text, memory_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import optuna
 
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from search.why import WhyRecord
 
 FAILURES_OF_ONE_ENGINE = 4
-"""After so many failed trials, and no other, an engine is not tried again; half as many where it has rivals."""
+"""After so many failed trials, and no other, an engine is not tried again; half as many where it has rivals. With
+CUDA graphs and without it counts as two: ONNX Runtime records none where a single operator is left to the CPU."""
 
 _NO_MEMORY = re.compile(
     r"out.?of.?memory|bad_alloc|MemoryError|cannot allocate|failed to allocate memory|could not be allocated"
@@ -41,6 +42,9 @@ _NO_MEMORY = re.compile(
     re.IGNORECASE,
 )
 """As the kernel, C++, Python, ONNX Runtime, TensorRT, CUDA and its libraries have it."""
+
+
+Way = tuple[str, bool]
 
 
 class SearchImpossible(Exception):
@@ -82,8 +86,8 @@ class Attempts:
         return self.budget.trial_s() >= self._shortest_trial_s()
 
     def promising(self, knobs: Knobs) -> bool:
-        """Not an engine that does not work, nor where a trial that asks less has already taken too much memory."""
-        return knobs["engine"] not in self._broken_engines() and not any(
+        """Not what does not work at all, nor where a trial that asks less has already taken too much memory."""
+        return way_of(knobs) not in self._broken() and not any(
             self._took_too_much(trial) and _asks_at_least(knobs, trial) for trial in self.ledger.trials
         )
 
@@ -192,17 +196,27 @@ class Attempts:
         return sum(loadings) / len(loadings) + 2.0
 
     def _give_up_when_nothing_works(self) -> None:
-        if len(self._broken_engines()) == len(self.ledger.space.engines):
+        if self._broken() == self._ways():
             raise SearchImpossible([trial.reason for trial in self.ledger.trials if trial.state == "failed"])
 
-    def _broken_engines(self) -> set[int | str]:
+    def _broken(self) -> set[Way]:
         """Those whose every trial failed, and often enough."""
-        engines = self.ledger.space.axes()["engine"]
-        enough = FAILURES_OF_ONE_ENGINE if len(engines) == 1 else FAILURES_OF_ONE_ENGINE // 2
-        states: dict[int | str, list[str]] = {label: [] for label in engines}
+        ways = self._ways()
+        enough = FAILURES_OF_ONE_ENGINE if len(ways) == 1 else FAILURES_OF_ONE_ENGINE // 2
+        states: dict[Way, list[str]] = {way: [] for way in ways}
         for trial in self.ledger.trials:
-            states[knobs_of(trial.config)["engine"]].append(trial.state)
-        return {label for label, seen in states.items() if len(seen) >= enough and set(seen) == {"failed"}}
+            states.setdefault(way_of(knobs_of(trial.config)), []).append(trial.state)
+        return {way for way, seen in states.items() if len(seen) >= enough and set(seen) == {"failed"}}
+
+    def _ways(self) -> set[Way]:
+        engines = self.ledger.space.engines
+        with_graphs = {(engine_label(each), True) for each in engines if each.device == "gpu" and each.batched}
+        return {(engine_label(engine), False) for engine in engines} | with_graphs
+
+
+def way_of(knobs: Mapping[str, int | str]) -> Way:
+    """The engine of a point, and whether it has CUDA graphs: what may fail while other ways work."""
+    return str(knobs["engine"]), bool(knobs.get("cuda_graphs", 0))
 
 
 def _asks_at_least(knobs: Knobs, failed: Trial) -> bool:

@@ -61,8 +61,13 @@ class Steadiness:
 
 
 def steadiness_of(trials: Iterable[Trial]) -> Steadiness:
-    """What the trials tell that were verified by a replay."""
-    logarithms = [math.log(trial.replay.slowdown) for trial in trials if trial.replay is not None]
+    """What the trials tell that were verified by a replay.
+
+    Those of engines on a GPU tell nothing: a GPU's speed hardly changes, and what their executions take besides is
+    copies and Python, which take longer the more requests come, and another share of each engine's.
+    """
+    replays = [trial.replay for trial in trials if trial.config.engine.device == "cpu"]
+    logarithms = [math.log(replay.slowdown) for replay in replays if replay is not None]
     if len(logarithms) < LEAST_TRIALS:
         return Steadiness()
     return Steadiness(middle=statistics.fmean(logarithms), spread=statistics.stdev(logarithms))

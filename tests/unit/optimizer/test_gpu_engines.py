@@ -74,7 +74,7 @@ def timed(tmp_path):
     )
     plan = dict(built.engine.files)["model.plan"]
     times = [{"batch_size": 1, "batch_ms": 2.0}, {"batch_size": 8, "batch_ms": 4.0}]
-    found = {"gpu": "GPU-1", "driver": "580.1", "times": times}
+    found = {"gpu": A10.name, "driver": "580.1", "times": times}
     plan.with_name("times.json").write_text(json.dumps(found))
     plan.with_name("kernels.cache").write_bytes(b"kernels")
     return tmp_path

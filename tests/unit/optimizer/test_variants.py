@@ -50,6 +50,23 @@ def test_given_data_calibrates_and_judges(model, tmp_path):
     assert "int8 is numerically close to fp32 on 8 given inputs" in notes[-1]
 
 
+def test_what_was_judged_elsewhere_is_the_same_and_is_not_judged_again(model, tmp_path):
+    """A worker makes the coordinator's variants: equal files, so that the engines of both have one key."""
+    data = calibration(tmp_path)
+    made = []
+    for judged in (True, False):
+        folder = tmp_path / str(judged)
+        folder.mkdir()
+        request = asked(folder, "fp32", "fp16", "int8", calibration_data=data, judged=judged)
+        made.append(usable_variants(model, request))
+    first, again = made
+    assert first.reference is not None
+    assert len(first.accuracy) == 3
+    assert again.reference is None
+    assert again.accuracy == ()
+    assert [variant.model.sha256 for variant in again.variants] == [v.model.sha256 for v in first.variants]
+
+
 def test_the_inputs_of_the_load_judge_where_they_fit(model, tmp_path):
     data = calibration(tmp_path)
     _, records, _ = tried(model, asked(tmp_path, "fp32", "fp16", input_data=data))

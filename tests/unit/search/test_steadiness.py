@@ -29,6 +29,15 @@ def test_two_trials_tell_nothing() -> None:
     assert steadiness_of([replace(trial(), replay=None)] * 5) == Steadiness()
 
 
+def test_engines_on_a_gpu_tell_nothing_of_it() -> None:
+    """1.16 to 1.51 on an H200 whose engine took the same on its own whenever it was asked."""
+
+    def on_gpu(one: Trial) -> Trial:
+        return replace(one, config=replace(one.config, engine=replace(one.config.engine, device="gpu")))
+
+    assert steadiness_of([on_gpu(took(factor)) for factor in (1.16, 1.51, 1.39)]) == Steadiness()
+
+
 def test_the_fastest_moment_is_not_promised() -> None:
     trials = [took(factor) for factor in (1.26, 1.11, 1.23, 1.30)]
     found = steadiness_of(trials)

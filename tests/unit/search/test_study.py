@@ -304,3 +304,17 @@ def test_a_bench_that_dies_while_certifying_costs_the_trial_not_the_run(
     certified = certify_best(ledger, Dying(), **common)
     assert certified is not None
     assert certified.winner.config != best.config
+
+
+def test_an_engine_whose_graphs_cannot_be_recorded_is_served_without_them(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    """ONNX Runtime records none where one operator is left to the CPU."""
+    engines = tuple(replace(space.engines[0], device="gpu", precision=name) for name in ("fp32", "fp16"))
+    reason = "This session cannot use the graph capture feature"
+    bench = SimulatedBench(faults=lambda config: reason if config.cuda_graph_batch_sizes else None)
+    ledger, certified, _ = search_on(bench, replace(space, engines=engines), tmp_path)
+    assert certified is not None
+    done = {trial.config.engine.precision for trial in ledger.trials if trial.state == "complete"}
+    assert done == {"fp32", "fp16"}
+    assert sum(trial.state == "failed" for trial in ledger.trials) <= 4
