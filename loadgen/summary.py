@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Required, TypedDict, Unpack
 import numpy as np
 
 from loadgen.measurement import ClientUse, Measurement, errors_by_kind
-from loadgen.outcomes import CLIENT_LIMIT, outcome_name
+from loadgen.outcomes import CLIENT_LIMIT, TIMED_OUT, outcome_name
 from loadgen.plan import ClosedLoopPlan, LoadPlan
 from loadgen.times import Times
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MOST_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+_CHECKS = 2
+"""Requests of ours beside the load, which a server may have counted with it."""
 
 
 class Distribution(Protocol):
@@ -146,12 +148,35 @@ def _measurement(
         achieved_rate_per_s=n / duration_s if duration_s > 0 else math.nan,
         duration_s=duration_s,
         errors=errors,
-        error_example=circumstances.get("error_example"),
+        error_example=circumstances.get("error_example") or _lost_text(n, errors, circumstances.get("server")),
         client=client,
         server=circumstances.get("server"),
         gpu=circumstances.get("gpu"),
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
         percentiles_from=percentiles_from,
+    )
+
+
+def lost_answers(n: int, errors: dict[str, int], server: ServerTimings | None) -> int:
+    """How many of n requests got no answer in time although the server counts them as answered.
+
+    0 where others used the server meanwhile: then its count says nothing of these.
+    """
+    timed_out = errors.get(outcome_name(TIMED_OUT), 0)
+    if server is None or not timed_out or server.requests > n + _CHECKS:
+        return 0
+    found = min(timed_out, server.requests - (n - sum(errors.values())))
+    return found if found > _CHECKS else 0
+
+
+def _lost_text(n: int, errors: dict[str, int], server: ServerTimings | None) -> str | None:
+    """See docs/adr/0009: what does not fit into the socket through which a thread gets its answers is dropped."""
+    count = lost_answers(n, errors, server)
+    if not count:
+        return None
+    return (
+        f"{count} of them the server counts as answered: it lost the answers. Triton's HTTP front end does where "
+        "over 270 wait in one thread: use gRPC, or raise net.core.wmem_default"
     )
 
 

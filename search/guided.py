@@ -77,7 +77,10 @@ class Guided:
         if not predictions:
             self._show_infeasible()
             return True
-        return self._verify_all()
+        while self._verify_all():
+            if not self._profile_more():
+                return True
+        return False
 
     # Profiling
 
@@ -101,6 +104,21 @@ class Guided:
             if index == 0 and self.attempts.may_go_on():
                 self._verify_baseline(first)
         self.attempts.crew.share(self.forecast.curves)
+
+    def _profile_more(self) -> bool:
+        """Kinds for which there was no time, when there is some after all; whether anything new is known."""
+        attempts, budget = self.attempts, self.attempts.budget
+        until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
+        known = sum(map(len, self.forecast.curves.values()))
+        for knobs in kinds_to_profile(attempts.ledger.space, limit_ms=attempts.slo.limit_ms):
+            if self._verified >= AT_MOST_VERIFIED or not attempts.may_go_on() or budget.elapsed_s() > until_s:
+                break
+            if not self.forecast.profiled(knobs) and not self.forecast.outraced(knobs):
+                self._profile(knobs)
+                write_curves(attempts.ledger.path.parent, self.forecast.curves)
+                self._simulate_all()
+        self.attempts.crew.share(self.forecast.curves)
+        return sum(map(len, self.forecast.curves.values())) > known
 
     def _same_kind(self, knobs: Knobs, other: Knobs) -> bool:
         same_count = knobs["instance_count"] == other["instance_count"]

@@ -26,6 +26,7 @@ _STYLES = {
     "untrustworthy": "bold magenta",
     "interrupted": "bold yellow",
 }
+MOST_OF_AN_ERROR = 240  # characters
 _ANSWER_STYLES = {"kept": "green", "broken": "red", "undecided": "yellow"}
 
 
@@ -102,7 +103,7 @@ def _figures(record: LoadTestRecord, measured: MeasurementRecord) -> Table:
     table.add_row("requests", words.traffic_in_words(measured))
     table.add_row("errors", Text(words.errors_in_words(record), style="red" if measured.failures else ""))
     if measured.error_example:
-        table.add_row("", Text(measured.error_example, style="dim", overflow="ellipsis", no_wrap=True))
+        table.add_row("", Text(measured.error_example[:MOST_OF_AN_ERROR], style="dim"))
     if measured.server is not None:
         table.add_row("server", _server_text(measured.server))
         table.add_row("outside it", f"{words.ms(measured.network_and_client_ms)} ms in network and client, mean")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from loadgen.measurement import ClientUse, RequestLog, concatenate, errors_by_kind, percentiles_ns
 from loadgen.outcomes import CLIENT_LIMIT, TIMED_OUT, outcome_of_http
 from loadgen.plan import ClosedLoopPlan, LoadPlan
+from loadgen.server_stats import ServerTimings
 from loadgen.summary import measurement_of
 
 MS = 1_000_000
@@ -72,6 +73,26 @@ def test_failures_count_at_the_time_out_or_their_own_time_and_by_kind():
     assert seen.errors == {"http 503": 1, "time-out": 1}
     assert seen.error_ratio == 0.02
     assert log.done_ns[98] == log.scheduled_ns[98] + 0.1 * MS  # the log itself keeps what happened
+
+
+def server_saw(requests):
+    stage = dict.fromkeys(("queue_ms", "input_ms", "infer_ms", "output_ms", "total_ms"), 1.0)
+    return ServerTimings(requests=requests, failures=0, mean_batch_size=1.0, **stage)
+
+
+@pytest.mark.parametrize(
+    ("answered_by_server", "lost"),
+    [(100, 10), (101, 10), (96, 6), (91, 0), (90, 0), (150, 0)],
+    ids=["all", "and a check", "some", "a check", "none", "with those of others"],
+)
+def test_answers_that_the_server_sent_and_nobody_got_are_told(answered_by_server, lost):
+    log = log_of([5.0] * 90 + [2.5e3] * 10, outcome=[0] * 90 + [TIMED_OUT] * 10)
+    said = measured(log, server=server_saw(answered_by_server)).error_example
+    assert (said or "").startswith(f"{lost} of them the server counts as answered") is bool(lost)
+
+
+def test_a_server_that_answers_all_in_time_has_lost_none():
+    assert measured(log_of([5.0] * 100), server=server_saw(100)).error_example is None
 
 
 def test_the_most_frequent_error_comes_first():

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from simulated_bench import SimulatedBench, default_service_s
+from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
 from simulated_search import SLO, search_on
 from spaces import two_core_space
 from true_rates import true_rate
@@ -318,3 +318,19 @@ def test_an_engine_whose_graphs_cannot_be_recorded_is_served_without_them(
     done = {trial.config.engine.precision for trial in ledger.trials if trial.state == "complete"}
     assert done == {"fp32", "fp16"}
     assert sum(trial.state == "failed" for trial in ledger.trials) <= 4
+
+
+def test_kinds_for_which_there_was_no_time_are_profiled_when_there_is_some_after_all(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    bench = SimulatedBench()
+    budget = BudgetOfLoad(total_s=70.0, spent=bench.spent)
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=3)
+    profiled: list[str] = []
+
+    def on_event(event: events.Event) -> None:
+        if isinstance(event, events.PhaseStarted):
+            profiled.append(event.name)
+
+    Search(ledger=ledger, bench=bench, slo=SLO, budget=budget, seed=3, on_event=on_event).run()
+    assert "profile" in profiled[profiled.index("search") :]

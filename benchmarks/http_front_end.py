@@ -1,0 +1,125 @@
+"""What Triton's HTTP front end does with many connections: which of its threads work, and which answers get lost.
+
+    python benchmarks/http_front_end.py [--connections 64,512] [--row 3x224x224] [--server-argument ...]
+
+A model that does nothing (a batch of up to 64 sleeps for 3 ms) is served on two instances of the embedded
+Triton, under a closed loop. Two findings, each beside what shows it:
+
+- Connections are given to the first HTTP thread that has nothing to do, so nearly all end up on the first: the
+  share of the processor time that the busiest thread of the server took, beside that of the instances' threads.
+- The answers of a batch are handed to the HTTP thread through a socket; those that do not fit are dropped:
+  requests that the server counts as answered and the client does not. `net.core.wmem_default` is how much fits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from loadgen.plan import ClosedLoopPlan, Payload, Target
+from loadgen.runner import LoadGenerator
+from model_repo.options import ServerOptions
+from model_repo.server import serve
+from model_repo.spec import Engine, ServingConfig, TensorSpec
+
+SECONDS = 3.0
+MODEL = """
+import time
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            rows = pb_utils.get_input_tensor_by_name(request, "x").as_numpy().shape[0]
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.zeros((rows, 8), np.float32))]))
+        time.sleep(0.003)
+        return answers
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--connections", default="64,512,512,512", help="of one closed loop after the other")
+    parser.add_argument("--row", default="3x224x224", help="shape of an fp16 input")
+    parser.add_argument("--server-argument", action="append", default=[], help="of tritonserver")
+    arguments = parser.parse_args()
+    shape = tuple(int(size) for size in arguments.row.split("x"))
+    limit = Path("/proc/sys/net/core/wmem_default").read_text().strip()
+    print(f"rows of {arguments.row} fp16, net.core.wmem_default {limit}, {' '.join(arguments.server_argument)}")
+    with tempfile.TemporaryDirectory() as folder:
+        config = ServingConfig(engine=nothing(Path(folder), shape), max_batch_size=64, instance_count=2)
+        options = ServerOptions(run_dir=Path(folder), extra_arguments=tuple(arguments.server_argument))
+        with serve(options) as server, LoadGenerator() as generator:
+            server.load(config)
+            target = Target(url=server.endpoint.http_url, model_name="nothing")
+            generator.run(target, ClosedLoopPlan(concurrency=16, duration_s=1.0), payload=Payload(seed=1))
+            for connections in (int(word) for word in arguments.connections.split(",")):
+                print(one_loop(generator, target, server.endpoint.http_url, connections))
+
+
+def nothing(folder: Path, shape: tuple[int, ...]) -> Engine:
+    """An engine whose `model.py` is `MODEL`."""
+    path = folder / "model.py"
+    path.write_text(MODEL)
+    return Engine(
+        model_name="nothing",
+        backend="onnxruntime",
+        precision="fp16",
+        model_file="model.py",
+        files=(("model.py", path),),
+        inputs=(TensorSpec(name="x", datatype="FP16", shape=shape),),
+        outputs=(TensorSpec(name="y", datatype="FP32", shape=(8,)),),
+        batched=True,
+    )
+
+
+def one_loop(generator: LoadGenerator, target: Target, url: str, connections: int) -> str:
+    """A line about one closed loop."""
+    ticks, counted = thread_ticks(), answered(url)
+    plan = ClosedLoopPlan(concurrency=connections, duration_s=SECONDS)
+    run = generator.run(target, plan, payload=Payload(seed=1))
+    time.sleep(0.3)
+    counted = answered(url) - counted
+    spent = sorted((now - ticks.get(thread, 0) for thread, now in thread_ticks().items()), reverse=True)
+    lost = min(int(run.log.failed.sum()), max(0, counted - len(run.log) + int(run.log.failed.sum())))
+    seen = run.measurement
+    return (
+        f"{connections} connections: {seen.achieved_rate_per_s:,.0f}/s, "
+        f"p50 {seen.p50_ms:.0f} p99 {seen.p99_ms:.0f} ms; "
+        f"{len(run.log)} sent, {counted} counted as answered, {lost} of these lost; "
+        "processor time of the server's threads, the busiest first: "
+        + ", ".join(f"{100 * one / max(1, sum(spent)):.0f} %" for one in spent[:5])
+    )
+
+
+def answered(url: str) -> int:
+    """The server's own count."""
+    with urllib.request.urlopen(f"{url}/v2/models/nothing/stats") as answer:
+        return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
+
+
+def thread_ticks() -> dict[str, int]:
+    """Processor time of each thread of every tritonserver here, in ticks."""
+    found = {}
+    for comm in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if comm.read_text().strip() != "tritonserver":
+                continue
+            for stat in comm.parent.glob("task/*/stat"):
+                fields = stat.read_text().rpartition(")")[2].split()
+                found[stat.parent.name] = int(fields[11]) + int(fields[12])
+        except OSError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    main()
