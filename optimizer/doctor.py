@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from optimizer.hardware import hardware
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 State = Literal["ok", "missing", "unknown"]
 ASK_TIMEOUT_S = 10.0
 WATCHED_S = 1.0
+ROOM_SETTING = "net.core.wmem_default"
+BYTES_AN_ANSWER = 768  # what Linux counts for the smallest message on a socket between threads
+ENOUGH_ROOM_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,7 @@ def diagnose() -> tuple[Check, ...]:
             add="it comes in NVIDIA's container; from outside it, use --server docker",
         ),
         _docker(),
+        _http_answers(),
         _onnxruntime(),
         _providers(machine),
         _package(
@@ -177,6 +182,22 @@ def _docker() -> Check:
         found = "docker is there, and its engine does not answer"
         return Check(name="Triton, docker", state="unknown", found=found, add="sudo systemctl start docker")
     return Check(name="Triton, docker", state="ok", found=f"docker engine {engine}")
+
+
+def _http_answers(root: Path = Path("/")) -> Check:
+    """How many answers Triton's HTTP front end keeps for one of its threads; see docs/adr/0009."""
+    name = "Triton over HTTP"
+    try:
+        room_bytes = int((root / "proc/sys/net/core/wmem_default").read_text())
+    except (OSError, ValueError):
+        return Check(name=name, state="unknown", found=f"{ROOM_SETTING} cannot be read")
+    found = f"some {room_bytes // BYTES_AN_ANSWER:,} answers may wait in one thread, more are lost"
+    if room_bytes >= ENOUGH_ROOM_BYTES:
+        return Check(name=name, state="ok", found=found)
+    hint = (
+        f"for hundreds of connections: sysctl -w net.core.wmem_default={ENOUGH_ROOM_BYTES}, before a server starts"
+    )
+    return Check(name=name, state="missing", found=found, add=hint)
 
 
 def _kubectl() -> Check:

@@ -4,7 +4,7 @@ import stat
 import pytest
 from rich.console import Console
 
-from optimizer.doctor import Check, diagnose, diagnosis_table, show_diagnosis
+from optimizer.doctor import Check, _http_answers, diagnose, diagnosis_table, show_diagnosis
 
 
 @pytest.fixture
@@ -80,3 +80,15 @@ def test_it_goes_to_stdout(capsys):
     written = capsys.readouterr()
     assert "ONNX Runtime" in written.out
     assert written.err == ""
+
+
+@pytest.mark.parametrize(("text", "state"), [("212992\n", "missing"), ("8388608\n", "ok"), (None, "unknown")])
+def test_how_many_answers_may_wait(text, state, tmp_path):
+    if text is not None:
+        path = tmp_path / "proc/sys/net/core/wmem_default"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    check = _http_answers(tmp_path)
+    assert check.state == state
+    assert ("some 277 answers" in check.found) is (state == "missing")
+    assert ("sysctl" in check.add) is (state == "missing")
