@@ -42,8 +42,11 @@ def test_a_fixed_delay_is_measured_to_half_a_millisecond(generator: LoadGenerato
     # tail is left to p99 >= delay: on a busy machine it is the processor's queue that it shows.
     for quantile in (0.1, 0.5):
         assert 0 < np.quantile(service_ms, quantile) - np.quantile(kept_ms, quantile) < 0.5
-    assert measured.measurement.p50_ms == pytest.approx(delay_ms, abs=0.5)
-    assert measured.measurement.p99_ms >= delay_ms
+    # A slow machine keeps them longer than it was told, and sends them later: both are known.
+    assert kept_ms.min() >= delay_ms
+    seen = measured.measurement
+    assert seen.p50_ms == pytest.approx(np.median(kept_ms) + seen.send_lag_p50_ms, abs=0.5)
+    assert seen.p99_ms >= delay_ms
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
