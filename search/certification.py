@@ -40,6 +40,9 @@ LAST_RESORT_OF_WHAT_IS_LEFT = 0.5
 """Seconds kept back, at the least and at the most, for a last try at `LAST_RESORT_SHARE`: a low promise beats
 none."""
 
+LAST_RESORTS, LOWER_EACH_TIME = 3, 0.7
+"""How many last tries there are while there is time, and by how much each is lower than the one before."""
+
 NEARLY = 0.97
 """A candidate gives way when its rate has fallen to this share of what the next one is expected to keep."""
 
@@ -127,7 +130,7 @@ def _winner(
         winner = _first_confirmed(certifier, candidates)
         if winner is None:
             certifier.make_up()
-            winner = _last_resort(certifier, candidates)
+            winner = _last_resorts(certifier, candidates, stop)
     if winner is None:
         return None
     if stop():
@@ -170,7 +173,20 @@ def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | N
     return None
 
 
-def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
+def _last_resorts(certifier: Certifier, candidates: list[Trial], stop: Callable[[], bool]) -> Trial | None:
+    """One last resort after the other, each lower, while there is time: one alone may meet a machine that stands
+    still, which ends it early.
+    """
+    for times in range(LAST_RESORTS):
+        if times and (stop() or certifier.left_s() < LAST_RESORT_S):
+            return None
+        winner = _last_resort(certifier, candidates, lower=LOWER_EACH_TIME**times)
+        if winner is not None:
+            return winner
+    return None
+
+
+def _last_resort(certifier: Certifier, candidates: list[Trial], *, lower: float) -> Trial | None:
     """The best candidate at a rate far below its estimate; the best by what was seen last, where all broke.
 
     A machine that has become slower since the estimates has become so for every candidate: none keeps what was
@@ -182,7 +198,7 @@ def _last_resort(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
 
     best = max(candidates, key=seen_per_s)
     from_share = min(LAST_RESORT_SHARE, OF_WHAT_IT_SERVED * seen_per_s(best) / certifier.estimate_of(best))
-    return _loaded_and_confirmed(certifier, best, from_share=from_share, budget_s=certifier.left_s())
+    return _loaded_and_confirmed(certifier, best, from_share=lower * from_share, budget_s=certifier.left_s())
 
 
 def _loaded_and_confirmed(
