@@ -135,7 +135,8 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                 )
                 generator.run(target, ClosedLoopPlan(concurrency=64, duration_s=1.0), payload=payload)
                 row["closed"] = {}
-                for concurrency in (2 * design.instances * design.max_batch_size, 1):
+                users = 2 * design.instances * design.max_batch_size
+                for concurrency in (users, 1):
                     before, start = server_cpu_s(), time.monotonic()
                     seconds = 3.0 if concurrency > 1 else 1.0
                     run = generator.run(
@@ -145,7 +146,7 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
                         run.measurement, server_cpu_s() - before, time.monotonic() - start
                     )
                     note(f"closed loop {concurrency}: {brief(run.measurement)}")
-                most = row["closed"][2 * design.instances * design.max_batch_size]["rate_per_s"]
+                most = row["closed"][users]["rate_per_s"]
                 probes = []
 
                 def on_probe(seen) -> None:

@@ -14,14 +14,12 @@ Triton, under a closed loop. Two findings, each beside what shows it:
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 from loadgen.plan import ClosedLoopPlan, Payload, Target
 from loadgen.runner import LoadGenerator
+from loadgen.summary import lost_answers
 from model_repo.options import ServerOptions
 from model_repo.server import serve
 from model_repo.spec import Engine, ServingConfig, TensorSpec
@@ -62,7 +60,7 @@ def main() -> None:
             target = Target(url=server.endpoint.http_url, model_name="nothing")
             generator.run(target, ClosedLoopPlan(concurrency=16, duration_s=1.0), payload=Payload(seed=1))
             for connections in (int(word) for word in arguments.connections.split(",")):
-                print(one_loop(generator, target, server.endpoint.http_url, connections))
+                print(one_loop(generator, target, connections))
 
 
 def nothing(folder: Path, shape: tuple[int, ...]) -> Engine:
@@ -81,29 +79,21 @@ def nothing(folder: Path, shape: tuple[int, ...]) -> Engine:
     )
 
 
-def one_loop(generator: LoadGenerator, target: Target, url: str, connections: int) -> str:
+def one_loop(generator: LoadGenerator, target: Target, connections: int) -> str:
     """A line about one closed loop."""
-    ticks, counted = thread_ticks(), answered(url)
+    ticks = thread_ticks()
     plan = ClosedLoopPlan(concurrency=connections, duration_s=SECONDS)
-    run = generator.run(target, plan, payload=Payload(seed=1))
-    time.sleep(0.3)
-    counted = answered(url) - counted
+    seen = generator.run(target, plan, payload=Payload(seed=1)).measurement
     spent = sorted((now - ticks.get(thread, 0) for thread, now in thread_ticks().items()), reverse=True)
-    lost = min(int(run.log.failed.sum()), max(0, counted - len(run.log) + int(run.log.failed.sum())))
-    seen = run.measurement
+    counted = 0 if seen.server is None else seen.server.requests
+    lost = lost_answers(seen.n, seen.errors, seen.server)
     return (
         f"{connections} connections: {seen.achieved_rate_per_s:,.0f}/s, "
         f"p50 {seen.p50_ms:.0f} p99 {seen.p99_ms:.0f} ms; "
-        f"{len(run.log)} sent, {counted} counted as answered, {lost} of these lost; "
+        f"{seen.n} sent, {counted} counted as answered, {lost} of these lost; "
         "processor time of the server's threads, the busiest first: "
         + ", ".join(f"{100 * one / max(1, sum(spent)):.0f} %" for one in spent[:5])
     )
-
-
-def answered(url: str) -> int:
-    """The server's own count."""
-    with urllib.request.urlopen(f"{url}/v2/models/nothing/stats") as answer:
-        return int(json.load(answer)["model_stats"][0]["inference_stats"]["success"]["count"])
 
 
 def thread_ticks() -> dict[str, int]:

@@ -188,15 +188,13 @@ def _http_answers(root: Path = Path("/")) -> Check:
     """How many answers Triton's HTTP front end keeps for one of its threads; see docs/adr/0009."""
     name = "Triton over HTTP"
     try:
-        room_bytes = int((root / "proc/sys/net/core/wmem_default").read_text())
+        room_bytes = int((root / "proc/sys" / ROOM_SETTING.replace(".", "/")).read_text())
     except (OSError, ValueError):
         return Check(name=name, state="unknown", found=f"{ROOM_SETTING} cannot be read")
     found = f"some {room_bytes // BYTES_AN_ANSWER:,} answers may wait in one thread, more are lost"
     if room_bytes >= ENOUGH_ROOM_BYTES:
         return Check(name=name, state="ok", found=found)
-    hint = (
-        f"for hundreds of connections: sysctl -w net.core.wmem_default={ENOUGH_ROOM_BYTES}, before a server starts"
-    )
+    hint = f"for hundreds of connections: sysctl -w {ROOM_SETTING}={ENOUGH_ROOM_BYTES}, before a server starts"
     return Check(name=name, state="missing", found=found, add=hint)
 
 

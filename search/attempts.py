@@ -13,7 +13,7 @@ from search.crew import Nobody
 from search.demand import Demand
 from search.evaluate import evaluate
 from search.neighbours import made_up_for, record_of
-from search.space import engine_label, knobs_of
+from search.space import engine_label, knobs_of, takes_graphs
 from search.tasks import TaskRecord
 from search.words import knobs_text, memory_text
 
@@ -210,7 +210,7 @@ class Attempts:
 
     def _ways(self) -> set[Way]:
         engines = self.ledger.space.engines
-        with_graphs = {(engine_label(each), True) for each in engines if each.device == "gpu" and each.batched}
+        with_graphs = {(engine_label(engine), True) for engine in engines if takes_graphs(engine)}
         return {(engine_label(engine), False) for engine in engines} | with_graphs
 
 

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from search import events
 from search.agenda import worth_verifying
-from search.bench import BenchFailed
 from search.forecast import Forecast, kinds_to_profile
 from search.pace import CHANGED, CHECKS, STEADY, is_suspicious, slowdown_between
 from search.profile_file import put_aside, read_curves, write_curves
-from search.service_time import NotMeasured, measure_curve
+from search.profiling import profile_kind
 from search.space import knobs_of
-from search.trial import failed_trial
 from search.verification import BASELINE_EDGE_S, predicted_trial
 from search.why import PredictionRecord, WhyRecord, service_times_record
-from search.words import knobs_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from model_repo.spec import ServingConfig
     from search.attempts import Attempts
-    from search.bench import Spent
     from search.forecast import Predicted
     from search.service_time import ServiceCurve
     from search.space import Knobs
@@ -46,7 +42,6 @@ JUDGED, WRONG_AT_LEAST = 4, 3
 """Predictions are given up when so many of the first so many were off by that much, although corrected by those
 before."""
 
-SMALLER = 3  # steps on the axis of batch sizes, after a configuration could not be served
 FASTEST_INFEASIBLE = 3
 
 
@@ -97,10 +92,7 @@ class Guided:
             used_up = budget.elapsed_s() > until_s and index > len(space.engines)
             if self.attempts.stop() or used_up or (index > 0 and not self.attempts.may_go_on()):
                 break
-            if not self.forecast.profiled(knobs) and not self.forecast.outraced(knobs):
-                self._profile(knobs)
-                write_curves(self.attempts.ledger.path.parent, self.forecast.curves)
-                self._simulate_all()
+            self._profile_unless_known(knobs)
             if index == 0 and self.attempts.may_go_on():
                 self._verify_baseline(first)
         self.attempts.crew.share(self.forecast.curves)
@@ -113,70 +105,21 @@ class Guided:
         for knobs in kinds_to_profile(attempts.ledger.space, limit_ms=attempts.slo.limit_ms):
             if self._verified >= AT_MOST_VERIFIED or not attempts.may_go_on() or budget.elapsed_s() > until_s:
                 break
-            if not self.forecast.profiled(knobs) and not self.forecast.outraced(knobs):
-                self._profile(knobs)
-                write_curves(attempts.ledger.path.parent, self.forecast.curves)
-                self._simulate_all()
-        self.attempts.crew.share(self.forecast.curves)
+            self._profile_unless_known(knobs)
+        attempts.crew.share(self.forecast.curves)
         return sum(map(len, self.forecast.curves.values())) > known
+
+    def _profile_unless_known(self, knobs: Knobs) -> None:
+        """One kind, unless it is profiled already or cannot be the best."""
+        if self.forecast.profiled(knobs) or self.forecast.outraced(knobs):
+            return
+        profile_kind(self.attempts, self.forecast, knobs)
+        write_curves(self.attempts.ledger.path.parent, self.forecast.curves)
+        self._simulate_all()
 
     def _same_kind(self, knobs: Knobs, other: Knobs) -> bool:
         same_count = knobs["instance_count"] == other["instance_count"]
         return same_count and self.forecast.kind_of(knobs) == self.forecast.kind_of(other)
-
-    def _profile(self, knobs: Knobs) -> None:
-        """Measure one kind with as large batches as can be served; what cannot be is a failed trial."""
-        attempts = self.attempts
-        for size in attempts.ledger.space.max_batch_sizes[::-SMALLER]:
-            asked_for: Knobs = {**knobs, "max_batch_size": size}
-            if not attempts.promising(asked_for):
-                continue
-            config = attempts.ledger.space.config(asked_for)
-            attempts.on_event(events.PhaseStarted(name="profile", detail=knobs_text(config)))
-            before = replace(attempts.bench.spent)
-            try:
-                attempts.bench.load(config)
-                curve = self._measured(config)
-            except BenchFailed as failure:
-                self._record_failure(asked_for, failure, attempts.bench.spent.since(before))
-                continue
-            except NotMeasured as reason:
-                log.warning("%s was not profiled: %s", knobs_text(config), reason)
-                return
-            log.info("profile of %s: %s", knobs_text(config), curve)
-            self.forecast.curves[self.forecast.kind_of(knobs)][config.instance_count] = curve
-            return
-
-    def _measured(self, config: ServingConfig) -> ServiceCurve:
-        """The curve of what is being served, with those of larger requests where these differ in shape."""
-        attempts, shapes = self.attempts, self.attempts.demand.shapes
-        largest = max(config.max_batch_size // attempts.demand.rows_per_request, 1)
-        loops = [attempts.bench.saturate]
-        if shapes is not None:
-            loops = [partial(attempts.bench.saturate, shape=shape) for shape in shapes.profiled]
-            largest = min(largest, shapes.longest_run)
-        smallest, *larger = (
-            measure_curve(
-                saturate,
-                instances=config.instance_count,
-                max_batch_size=largest,
-                limit_s=attempts.slo.limit_ms / 1e3,
-                seed=attempts.seed,
-                executed_sizes=self.forecast.executed_sizes(config),
-            )
-            for saturate in loops
-        )
-        return replace(smallest, larger=tuple(larger))
-
-    def _record_failure(self, knobs: Knobs, failure: BenchFailed, spent: Spent) -> None:
-        log.warning("profiling failed: %s", failure.reason)
-
-        def failed(config: ServingConfig, number: int) -> Trial:
-            return failed_trial(number, config, failure.reason, spent)
-
-        asked = self.attempts.ledger.ask_for([knobs], wanted=lambda _: True)
-        if asked is not None:
-            self.attempts.make(asked, failed, WhyRecord(cause="profile"))
 
     # Simulating
 
@@ -282,7 +225,7 @@ class Guided:
 
     def _profiled_again(self, knobs: Knobs) -> ServiceCurve:
         """The curve as it is now; where it cannot be measured, as it was."""
-        self._profile({**knobs, "max_queue_delay_us": 0})
+        profile_kind(self.attempts, self.forecast, {**knobs, "max_queue_delay_us": 0})
         return self.forecast.curves[self.forecast.kind_of(knobs)][int(knobs["instance_count"])]
 
     def _start_anew(self) -> None:

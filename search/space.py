@@ -58,8 +58,8 @@ class SearchSpace:
 
     @property
     def has_cuda_graphs(self) -> bool:
-        """Whether CUDA graphs are a knob, on (1) or off (0): where an engine runs on a GPU in batches."""
-        return any(engine.device == "gpu" and engine.batched for engine in self.engines)
+        """Whether CUDA graphs are a knob, on (1) or off (0)."""
+        return any(takes_graphs(engine) for engine in self.engines)
 
     def is_legal(self, knobs: Mapping[str, int | str]) -> bool:
         """Whether the combination makes sense: no more threads than cores, no delay where nothing is batched."""
@@ -146,6 +146,11 @@ def engine_label(engine: Engine) -> str:
     return f"{engine.backend}-{engine.precision}"
 
 
+def takes_graphs(engine: Engine) -> bool:
+    """Whether CUDA graphs are a knob of this engine: where it runs on a GPU in batches."""
+    return engine.device == "gpu" and engine.batched
+
+
 def knobs_of(config: ServingConfig) -> Knobs:
     """The point of the space that a configuration stands at."""
     knobs: Knobs = {
@@ -155,7 +160,7 @@ def knobs_of(config: ServingConfig) -> Knobs:
         "intra_op_threads": config.intra_op_threads,
         "max_queue_delay_us": config.max_queue_delay_us,
     }
-    if config.engine.device == "gpu" and config.engine.batched:
+    if takes_graphs(config.engine):
         knobs["cuda_graphs"] = int(bool(config.cuda_graph_batch_sizes))
     return knobs
 
