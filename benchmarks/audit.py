@@ -74,10 +74,11 @@ def audited(
         serve_repository(directory / found.repository, options) as standing,
         LoadGenerator() as generator,
     ):
+        url = standing.endpoint.url(found.demand.protocol)
         before = cpu_ticks()
         with NeighbourSampler(counters_of_family()) as neighbours:
             run = generator.run(
-                Target(url=standing.endpoint.http_url, model_name=found.model.name),
+                Target(url=url, model_name=found.model.name),
                 LoadPlan(rate_per_s=rate_per_s, duration_s=WARMUP_S + seconds, seed=seed, timeout_s=10.0),
                 payload=payload_of(directory),
             )

@@ -1,8 +1,12 @@
 """Does the search find the best configuration? Against exhaustive search on the real embedded Triton.
 
     python benchmarks/exhaustive.py PHASE --on cnn|transformer|tight --out DIR [--minutes M]
-    python benchmarks/exhaustive.py PHASE --model MODEL.onnx --limit-ms L --out DIR [--minutes M]
+    python benchmarks/exhaustive.py PHASE --model MODEL.onnx --limit-ms L --out DIR [--minutes M] \
+        [--precisions fp16 --batches 8,32,64 --instances 1,2,4 --delays-ms 0]
     python benchmarks/exhaustive.py report --out DIR
+
+`--share 2/3` does every third step, from the second: three calls with `--out` in common and, by taskset,
+processors of their own do a phase together. The next phase begins once all of them have ended.
 
 Phases, in this order; `all` goes through the first five:
 
@@ -47,6 +51,8 @@ from exhaustive_phases import PHASES
 from exhaustive_report import report
 from exhaustive_subjects import SLEEPS, model_subject, sleeping_subject
 
+from optimizer.config import OptimizeConfig
+
 IN_ORDER = ("eliminate", "sample", "search", "capacity", "audit")
 
 
@@ -57,7 +63,15 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--on", choices=[*SLEEPS])
     what.add_argument("--model", type=Path)
-    parser.add_argument("--limit-ms", type=float, default=50.0, help="p99 limit of --model")
+    grid = parser.add_argument_group("the space of --model")
+    grid.add_argument("--limit-ms", type=float, default=50.0, help="p99")
+    grid.add_argument("--precisions", type=words, default=("fp32",))
+    grid.add_argument("--batches", type=numbers, help="as in `optimize` where it is left out, as the next two")
+    grid.add_argument("--instances", type=numbers)
+    grid.add_argument("--delays-ms", type=numbers)
+    grid.add_argument("--io-precision", default="keep")
+    grid.add_argument("--cache-dir", type=Path)
+    parser.add_argument("--share", type=share, default=(1, 1), metavar="I/N")
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--seeds", type=int, default=10, help="searches")
     parser.add_argument(
@@ -81,7 +95,7 @@ def main() -> None:
         subject = (
             sleeping_subject(arguments.on, folder)
             if arguments.model is None
-            else model_subject(arguments.model, arguments.limit_ms, folder)
+            else model_subject(config_of(arguments, folder), grid_of(arguments))
         )
         call = Call(subject=subject, out=arguments.out, minutes=arguments.minutes, settings=Settings(**given))
         try:
@@ -89,6 +103,47 @@ def main() -> None:
                 PHASES[phase](call)
         except KeyboardInterrupt:
             sys.exit("Stopped; the same command goes on with the step that was stopped.")
+
+
+def config_of(arguments: argparse.Namespace, folder: Path) -> OptimizeConfig:
+    """What `optimize` would be told about the model."""
+    return OptimizeConfig.model_validate(
+        {
+            "model": arguments.model,
+            "limit_ms": arguments.limit_ms,
+            "output": folder,
+            "precisions": arguments.precisions,
+            "io_precision": arguments.io_precision,
+            "cache_dir": arguments.cache_dir,
+            "price_per_hour_usd": 1.0,  # nothing here depends on it
+        }
+    )
+
+
+def grid_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """Axes of the space in place of those of `optimize`."""
+    delays_ms = arguments.delays_ms
+    given = {
+        "max_batch_sizes": arguments.batches,
+        "instance_counts": arguments.instances,
+        "max_queue_delays_us": delays_ms and tuple(1000 * delay for delay in delays_ms),
+    }
+    return {name: values for name, values in given.items() if values is not None}
+
+
+def words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(word) for word in text.split(","))
+
+
+def share(text: str) -> tuple[int, int]:
+    which, _, of = text.partition("/")
+    if not 1 <= int(which) <= int(of):
+        raise ValueError(text)
+    return int(which), int(of)
 
 
 if __name__ == "__main__":

@@ -6,17 +6,20 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from audit import cpu_ticks, stolen_share
 from exhaustive_subjects import Subject
 from raw_lines import Line, add_line, lines_of
 
 from search.triton_bench import TritonBench
+
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,7 @@ class Settings:
     capacity_s: float
     audit_s: float
     audits: int
+    share: tuple[int, int]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +54,11 @@ class Call:
     def floor_per_s(self) -> float:
         """So low that requests hardly meet on a server that keeps the limit."""
         return 250.0 / self.subject.slo.limit_ms
+
+    def mine(self, things: Iterable[Thing]) -> list[Thing]:
+        """Those of a phase that this call of several is to do: every Nth."""
+        which, of = self.settings.share
+        return list(things)[which - 1 :: of]
 
     def lines(self, phase: str) -> list[Line]:
         return [line for line in lines_of(self.path) if line["phase"] == phase]

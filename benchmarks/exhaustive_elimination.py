@@ -36,24 +36,26 @@ def eliminate(call: Call) -> None:
             found = forecast.predicted(knobs)
             return 0.0 if found is None else found.rate_per_s
 
-        order = sorted(space.points(), key=predicted_per_s, reverse=True)
+        mine = call.mine(sorted(space.points(), key=lambda knobs: str(key_of(knobs))))
+        order = sorted(mine, key=predicted_per_s, reverse=True)
         state = Elimination(order, call.lines("eliminate"))
         for knobs in state.left():
             if not call.time_for(STEP_S):
                 return
+            state.lines = call.lines("eliminate")  # other calls may have found a better one
             pace_s = call.subject.pace_s()
             best_per_s = state.best_per_s(pace_s)
             bound = throughput_bound_per_s(forecast.curves[forecast.kind_of(knobs)], knobs)
             figures = {"knobs": knobs, "pace_s": pace_s, "predicted_per_s": predicted_per_s(knobs)}
             if call.subject.steady and too_little(bound, best_per_s):
                 figures |= {"verdict": "throughput", "bound_per_s": bound, "best_per_s": best_per_s}
-                state.lines.append(call.add("eliminate", {"load_s": 0.0, "loading_s": 0.0}, **figures))
+                call.add("eliminate", {"load_s": 0.0, "loading_s": 0.0}, **figures)
                 continue
             with spending(bench) as spent:
                 figures |= put_to_the_test(call, bench, knobs, best_per_s, predicted_per_s(knobs))
             if figures["verdict"] == "untrusted":
                 state.skipped.add(key_of(knobs))
-            state.lines.append(call.add("eliminate", spent, **figures))
+            call.add("eliminate", spent, **figures)
 
 
 def profiled(call: Call, bench: TritonBench) -> Forecast | None:

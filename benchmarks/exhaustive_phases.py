@@ -96,7 +96,8 @@ def bisect_each(
 ) -> None:
     """A line for each distinct configuration that has none in this phase."""
     done = {key_of(line["knobs"]) for line in call.lines(phase)}
-    left = {key_of(knobs): knobs for knobs in points if key_of(knobs) not in done}
+    each = {key_of(knobs): knobs for knobs in points}
+    left = {key: knobs for key, knobs in call.mine(each.items()) if key not in done}
     if not left:
         return
     with call.serving() as bench:
@@ -131,7 +132,7 @@ def bisect_each(
 
 def search(call: Call) -> None:
     """The search and certification of `optimize`, as its pipeline calls them, for each seed."""
-    for seed in range(call.settings.seeds):
+    for seed in call.mine(range(call.settings.seeds)):
         before = call.lines("search")
         if any(line["seed"] == seed for line in before):
             continue
@@ -178,7 +179,7 @@ def searched(call: Call, bench: TritonBench, run_dir: Path, seed: int) -> dict[s
 def audit(call: Call) -> None:
     """Each promise on fresh servers, with arrivals that nobody has seen."""
     done = {(line["seed"], line["audit"]) for line in call.lines("audit")}
-    for seed, number, line in promises(call):
+    for seed, number, line in call.mine(sorted(promises(call), key=lambda promise: promise[:2])):
         if (seed, number) in done:
             continue
         if not call.time_for(call.settings.audit_s + AROUND_AUDIT_S):
@@ -210,7 +211,7 @@ def tpe(call: Call) -> None:
     import optuna
 
     axes = call.subject.space.axes()
-    for seed in range(call.settings.seeds):
+    for seed in call.mine(range(call.settings.seeds)):
         if any(line["seed"] == seed for line in call.lines("tpe")):
             continue
         if not call.time_for(TPE_S):

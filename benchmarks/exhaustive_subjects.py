@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,18 +78,21 @@ def sleeping_subject(name: str, folder: Path) -> Subject:
                 server, generator, payload=Payload(), limit_ms=limit_ms, timeout_s=request_timeout_s(slo)
             )
 
-    return Subject(name=name, slo=slo, space=space, serving=serving, pace_s=lambda: 1.0, steady=True)
+    return Subject(name=name, slo=slo, space=space, serving=serving, pace_s=steady_pace_s, steady=True)
 
 
-def model_subject(path: Path, limit_ms: float, folder: Path) -> Subject:
-    """A real model as `optimize` serves it, in its own space with more instance counts and delays."""
-    config = OptimizeConfig(model=path, limit_ms=limit_ms, output=folder, precisions=("fp32",))
-    prepared = prepare(config, work_dir=folder)
-    space = replace(
-        prepared.space,
-        instance_counts=tuple(sorted({*prepared.space.instance_counts, 1, 2, 3, 4})),
-        max_queue_delays_us=delays_us(limit_ms),
-    )
+def model_subject(config: OptimizeConfig, grid: Mapping[str, tuple[int, ...]]) -> Subject:
+    """A real model as `optimize` serves it, in its own space with more instance counts and delays, or in `grid`.
+
+    On a GPU it counts as steady: what its engines take depends on nobody else.
+    """
+    prepared = prepare(config, work_dir=config.output)
+    usual = {
+        "instance_counts": tuple(sorted({*prepared.space.instance_counts, 1, 2, 3, 4})),
+        "max_queue_delays_us": delays_us(config.limit_ms),
+    }
+    space = replace(prepared.space, **{**usual, **grid})
+    on_gpu = any(engine.device == "gpu" for engine in prepared.engines)
     demand = demand_of(config, batched=prepared.engines[0].batched)
 
     def serving(run_dir: Path) -> AbstractContextManager[TritonBench]:
@@ -100,9 +103,14 @@ def model_subject(path: Path, limit_ms: float, folder: Path) -> Subject:
         slo=config.slo,
         space=space,
         serving=serving,
-        pace_s=pace_of(prepared.model),
-        steady=False,
+        pace_s=steady_pace_s if on_gpu else pace_of(prepared.model),
+        steady=on_gpu,
     )
+
+
+def steady_pace_s() -> float:
+    """Of what takes the same time whenever it runs."""
+    return 1.0
 
 
 def delays_us(limit_ms: float) -> tuple[int, ...]:

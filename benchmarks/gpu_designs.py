@@ -16,6 +16,8 @@ from gpu_engines import build
 from gpu_models import MAX_BATCH
 from gpu_results import LIMIT_MS, read, save
 
+from model_repo.spec import Protocol
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
@@ -33,12 +35,14 @@ class Design:
     http_threads: int = 0
     max_batch_size: int = MAX_BATCH
     backend: str = "tensorrt_rtx"
+    protocol: Protocol = "http"
 
     @property
     def name(self) -> str:
         words = [f"{self.backend} {self.instances}x", self.input_path, self.wait, f"delay {self.delay_us}us"]
         words += ["graphs" if self.graphs else "no graphs", *(["MPS"] if self.mps else [])]
         words += [f"{self.http_threads} HTTP threads"] if self.http_threads else []
+        words += ["gRPC"] if self.protocol == "grpc" else []
         words += [f"batch {self.max_batch_size}"] if self.max_batch_size != MAX_BATCH else []
         return ", ".join(words)
 
@@ -50,6 +54,8 @@ class Design:
 DESIGNS = {
     "resnet50": (
         Design(instances=4, delay_us=2000, http_threads=24),
+        Design(instances=4, delay_us=2000, protocol="grpc"),
+        Design(instances=8, protocol="grpc"),
         Design(instances=8, http_threads=24),
         Design(instances=4, delay_us=2000, http_threads=24, mps=True),
         Design(instances=8, http_threads=24, mps=True),
@@ -104,6 +110,7 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
     from model_repo.options import ServerOptions
     from model_repo.server import serve
     from model_repo.spec import ServingConfig
+    from search.demand import Demand, DemandRecord
     from search.triton_bench import TritonBench
 
     config = ServingConfig(
@@ -123,13 +130,16 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
         try:
             with serve(options) as server, LoadGenerator(processes=load_processes()) as generator:
                 payload = Payload(seed=1)
-                bench = TritonBench(server, generator, payload=payload, limit_ms=LIMIT_MS, timeout_s=5.0)
+                demand = Demand(record=DemandRecord(protocol=design.protocol))
+                bench = TritonBench(
+                    server, generator, payload=payload, limit_ms=LIMIT_MS, timeout_s=5.0, demand=demand
+                )
                 bench.load(config)
                 row.update(**asdict(design), load_s=bench.spent.loading_s)
                 note(f"loaded in {bench.spent.loading_s:.1f} s")
                 endpoint = server.endpoint
                 target = Target(
-                    url=endpoint.http_url,
+                    url=endpoint.url(design.protocol),
                     model_name=built.engine.model_name,
                     metrics_url=f"http://{endpoint.host}:{endpoint.metrics_port}/metrics",
                 )

@@ -46,18 +46,21 @@ class TritonPythonModel:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", default="64,512,512,512", help="of one closed loop after the other")
+    parser.add_argument("--protocol", choices=["http", "grpc"], default="http")
+    parser.add_argument("--processes", type=int, default=1, help="of the load generator")
     parser.add_argument("--row", default="3x224x224", help="shape of an fp16 input")
     parser.add_argument("--server-argument", action="append", default=[], help="of tritonserver")
     arguments = parser.parse_args()
     shape = tuple(int(size) for size in arguments.row.split("x"))
     limit = Path("/proc/sys/net/core/wmem_default").read_text().strip()
-    print(f"rows of {arguments.row} fp16, net.core.wmem_default {limit}, {' '.join(arguments.server_argument)}")
+    conditions = [f"net.core.wmem_default {limit}", *arguments.server_argument]
+    print(f"{arguments.protocol}, rows of {arguments.row} fp16, {' '.join(conditions)}")
     with tempfile.TemporaryDirectory() as folder:
         config = ServingConfig(engine=nothing(Path(folder), shape), max_batch_size=64, instance_count=2)
         options = ServerOptions(run_dir=Path(folder), extra_arguments=tuple(arguments.server_argument))
-        with serve(options) as server, LoadGenerator() as generator:
+        with serve(options) as server, LoadGenerator(processes=arguments.processes) as generator:
             server.load(config)
-            target = Target(url=server.endpoint.http_url, model_name="nothing")
+            target = Target(url=server.endpoint.url(arguments.protocol), model_name="nothing")
             generator.run(target, ClosedLoopPlan(concurrency=16, duration_s=1.0), payload=Payload(seed=1))
             for connections in (int(word) for word in arguments.connections.split(",")):
                 print(one_loop(generator, target, connections))

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from loadgen.order import LatencyLimit
-    from model_repo.spec import ServingConfig
+    from model_repo.spec import Protocol, ServingConfig
     from search.demand import DemandRecord
     from search.records import RecommendationRecord
+
+PORTS: dict[Protocol, int] = {"http": 8000, "grpc": 8001}
+"""Of Triton, as it comes."""
 
 LEAST_S = 30
 LONGER = 3.0
@@ -35,6 +38,11 @@ class Smoke:
     shapes: tuple[str, ...]  # `NAME:D1,D2`, for dimensions that the model leaves open
     traffic: tuple[str, ...] = ()  # options that say how requests come in and how much each carries
     trace: bool = False  # whether it plays `TRACE_FILE`
+    protocol: Protocol = "http"
+
+    def url(self, host: str) -> str:
+        """Where a Triton on its usual ports answers this load."""
+        return f"{self.protocol}://{host}:{PORTS[self.protocol]}"
 
     def arguments(self, url: str) -> list[str]:
         """The command line after `loadtest`."""
@@ -74,6 +82,7 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
         traffic=traffic_options(demand, trace=f"{TRACE_FOLDER}/{TRACE_FILE}"),
         trace=demand.trace is not None,
+        protocol=demand.protocol,
     )
 
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 Backend = Literal["onnxruntime", "tensorrt", "tensorrt_rtx"]
 """What executes the engine; the folder `model_repo/runtime` has the code that does it inside Triton."""
 
+Protocol = Literal["http", "grpc"]
+"""How requests travel. Triton answers both, at rates of their own."""
+
 DATATYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
     "FP16", "BF16", "FP32", "FP64", "BYTES",
@@ -141,3 +144,7 @@ class Endpoint:
     def http_url(self) -> str:
         """`http://host:port`, without a trailing slash."""
         return f"http://{self.host}:{self.http_port}"
+
+    def url(self, protocol: Protocol) -> str:
+        """The same, or `grpc://host:port` as our load generator writes it."""
+        return self.http_url if protocol == "http" else f"grpc://{self.host}:{self.grpc_port}"

@@ -58,6 +58,7 @@ def config_from_arguments(
     arrivals: str | None = None,
     trace: Path | None = None,
     client_batch: int = 1,
+    protocol: str = "http",
     further_limits: Mapping[str, str | None] | None = None,
     max_memory: str | None = None,
     objective: str = "cost",
@@ -128,7 +129,7 @@ def config_from_arguments(
             "accuracy": accuracy_rule(accuracy),
             "calibration_method": calibration_method,
             "io_precision": io_precision,
-            **demand_fields(arrivals, trace, client_batch),
+            **demand_fields(arrivals, trace, client_batch, protocol),
         }
     )
     return config, notes

@@ -29,6 +29,7 @@ def optimize(
     arrivals: options.Arrivals = None,
     trace: options.Trace = None,
     client_batch: options.ClientBatch = 1,
+    protocol: options.Protocol = "http",
     precisions: options.Precisions = None,
     calibration_data: options.CalibrationData = None,
     calibration_method: options.CalibrationMethod = "percentile",
@@ -127,6 +128,7 @@ def optimize(
             arrivals=arrivals,
             trace=trace,
             client_batch=client_batch,
+            protocol=protocol,
         )
     from optimizer import session
 
@@ -151,11 +153,12 @@ def serve(
     run: Annotated[Path, typer.Argument(help="Output directory of a run, or a model repository.", metavar="DIR")],
     server: Annotated[str, typer.Option(help="`embedded`, `local` or `docker`.", metavar="KIND")] = "embedded",
     port: Annotated[int | None, typer.Option(help="HTTP port. Default: a free one.")] = None,
+    grpc_port: Annotated[int | None, typer.Option(help="gRPC port. Default: a free one.")] = None,
 ) -> None:
     """Serve a run's recommendation on this machine until Ctrl-C, to try it or to load-test it."""
     from optimizer.serving import serve_run
 
-    serve_run(run, server=server, port=port)
+    serve_run(run, server=server, port=port, grpc_port=grpc_port)
 
 
 app.add_typer(commands)

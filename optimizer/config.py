@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen.files import write_atomically
 from loadgen.user_errors import first_problem
+from model_repo.spec import Protocol
 from optimizer.errors import BadInput
 from optimizer.model_source import FACTORY
 from optimizer.precisions import CalibrationMethod, IoPrecision, Precision
@@ -48,6 +49,7 @@ class OptimizeConfig(BaseModel):
     arrivals: str = "poisson"
     trace: Path | None = None  # instead of arrivals
     client_batch: int = Field(default=1, ge=1)
+    protocol: Protocol = "http"
     price_per_hour_usd: float | None = Field(default=None, gt=0)
     price_file: Path | None = None
     price_term: Term = "on-demand"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from loadgen.arrival_text import arrivals_from_file, arrivals_from_text
 from loadgen.arrivals import recorded_rate_per_s
 from loadgen.errors import LoadError
 from loadgen.samples import shapes_in_file
+from model_repo.spec import Protocol
 from optimizer.errors import BadInput
 from search.demand import Demand, DemandRecord
 from search.request_shapes import request_shapes
@@ -27,8 +28,10 @@ STEADY = ("poisson", "constant", "gamma", "trace")
 """Arrivals that look the same whenever one looks: there is one rate at the limit, and short runs can tell it."""
 
 
-def demand_fields(arrivals: str | None, trace: Path | None, client_batch: int) -> dict[str, object]:
+def demand_fields(arrivals: str | None, trace: Path | None, client_batch: int, protocol: str = "http") -> dict[str, object]:
     """The options as fields of the configuration, checked. Raises BadInput."""
+    if protocol not in get_args(Protocol):
+        raise BadInput(f"--protocol {protocol} is unknown.", f"Give {' or '.join(get_args(Protocol))}.")
     if not 1 <= client_batch <= LARGEST_BATCH:
         raise BadInput(
             f"--client-batch {client_batch} is out of range.",
@@ -47,7 +50,12 @@ def demand_fields(arrivals: str | None, trace: Path | None, client_batch: int) -
             f"--arrivals {arrivals} changes within a run, and no single rate is the most under that.",
             "Give poisson, constant or gamma:cv=2, or a recorded --trace. loadtest sends the others.",
         )
-    return {"arrivals": arrivals or "poisson", "trace": trace and trace.absolute(), "client_batch": client_batch}
+    return {
+        "arrivals": arrivals or "poisson",
+        "trace": trace and trace.absolute(),
+        "client_batch": client_batch,
+        "protocol": protocol,
+    }
 
 
 def keep_trace(config: OptimizeConfig) -> None:
@@ -81,6 +89,7 @@ def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
         recorded_rate_per_s=None if trace is None else recorded_rate_per_s(arrivals),
         rows_per_request=rows,
         mixed_shapes=mixed,
+        protocol=config.protocol,
     )
     shapes = request_shapes(each) if mixed else None
     return Demand(

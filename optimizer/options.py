@@ -54,6 +54,14 @@ Trace = Annotated[
 ClientBatch = Annotated[
     int, typer.Option(help="Rows that every request carries.", rich_help_panel=TRAFFIC, metavar="N")
 ]
+Protocol = Annotated[
+    str,
+    typer.Option(
+        help="How requests travel: `http`, or `grpc`.",
+        rich_help_panel=TRAFFIC,
+        metavar="NAME",
+    ),
+]
 Precisions = Annotated[
     str | None,
     typer.Option(

@@ -24,19 +24,25 @@ if TYPE_CHECKING:
 REPOSITORY = "model_repository"
 
 
-def serve_run(directory: Path, *, server: str, port: int | None) -> None:
+def serve_run(directory: Path, *, server: str, port: int | None, grpc_port: int | None = None) -> None:
     """Serve the repository in `directory`, and say on stdout where. Returns after Ctrl-C."""
     repository = _repository(directory, server)
-    if port is not None and not 1 <= port <= 65535:
-        raise BadInput(f"--port {port} is no port.", "Give --port a number from 1 to 65535.")
-    options = ServerOptions(run_dir=Path(), kind=_kind(server), http_port=port, gpu=bool(hardware().gpus))
+    for option, number in (("--port", port), ("--grpc-port", grpc_port)):
+        if number is not None and not 1 <= number <= 65535:
+            raise BadInput(f"{option} {number} is no port.", f"Give {option} a number from 1 to 65535.")
+    if port is not None and port == grpc_port:
+        raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
+    options = ServerOptions(
+        run_dir=Path(), kind=_kind(server), http_port=port, grpc_port=grpc_port, gpu=bool(hardware().gpus)
+    )
     _stop_on_sigterm()
     try:
         with serve_repository(repository, options) as standing:
             console = Console(highlight=False, soft_wrap=True)
             for name in standing.model_names:
-                console.print(f"{name} is served at {standing.endpoint.http_url} (Ctrl-C ends it)")
-                console.print(f"  loadtest {standing.endpoint.http_url} --model {name} --rate 100 --p99 50ms")
+                http_url, grpc_url = standing.endpoint.url("http"), standing.endpoint.url("grpc")
+                console.print(f"{name} is served at {http_url} and {grpc_url} (Ctrl-C ends it)")
+                console.print(f"  loadtest {http_url} --model {name} --rate 100 --p99 50ms")
             standing.wait()
     except ServerError as error:
         what, _, fix = str(error).partition("\n")

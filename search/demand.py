@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from loadgen.plan import Arrivals
+from model_repo.spec import Protocol
 from search.record import Record
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ class DemandRecord(Record):
     )
     rows_per_request: int = Field(default=1, ge=1, description="The batch that every request carries.")
     mixed_shapes: bool = Field(default=False, description="The samples of `--input-data` differ in shape.")
+    protocol: Protocol = Field(default="http", description="How requests travel: `http` or `grpc`.")
 
     @property
     def text(self) -> str:
-        """`gamma:cv=2 arrivals, 4 rows a request`; empty for Poisson arrivals of single rows."""
+        """`gamma:cv=2 arrivals, 4 rows a request`; empty for Poisson arrivals of single rows over HTTP."""
         parts = []
         if self.trace is not None and self.recorded_rate_per_s is not None:
             parts.append(f"{self.arrivals}, recorded at {self.recorded_rate_per_s:,.4g}/s and scaled to the rate")
@@ -47,6 +49,8 @@ class DemandRecord(Record):
             parts.append(f"{self.rows_per_request} rows a request")
         if self.mixed_shapes:
             parts.append("samples of several shapes")
+        if self.protocol == "grpc":
+            parts.append("over gRPC")
         return ", ".join(parts)
 
 

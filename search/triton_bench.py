@@ -126,7 +126,7 @@ class TritonBench:
         endpoint, engine = self._server.endpoint, self._config.engine
         metrics_url = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
         target = Target(
-            url=endpoint.http_url,
+            url=endpoint.url(self.demand.record.protocol),
             model_name=engine.model_name,
             metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from deploy.smoke import traffic_options
+from deploy.smoke import PORTS, traffic_options
 from search.secrets import without_userinfo
 
 if TYPE_CHECKING:
@@ -26,16 +26,19 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
     certificate = evidence.found.winner.certificate
     assert certificate is not None
     name = shlex.quote(evidence.model_name)
+    demand = evidence.found.demand
+    protocol = demand.protocol
+    address = f"{protocol}://127.0.0.1:{PORTS[protocol]}"
+    ports = f"--port {PORTS['http']}" + (f" --grpc-port {PORTS['grpc']}" if protocol == "grpc" else "")
     test = (
-        f"loadtest http://127.0.0.1:8000 --model {name} --rate {certificate.rate_per_s:.0f} --duration 60s "
+        f"loadtest {address} --model {name} --rate {certificate.rate_per_s:.0f} --duration 60s "
         f"{_limits(evidence.slo)}"
     )
-    demand = evidence.found.demand
     trace = str(evidence.directory / (demand.trace or ""))
     test = " ".join([test, *map(shlex.quote, traffic_options(demand, trace=trace))])
     return [
         *pairs,
-        ("Serve the answer", f"optimize serve {directory} --port 8000"),
+        ("Serve the answer", f"optimize serve {directory} {ports}"),
         ("Check its promise", test),
         ("Render its deployment bundle", f"optimize bundle {directory}"),
         ("Compare with a later run", f"optimize compare {directory} LATER_RUN_DIR"),
@@ -68,6 +71,7 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
         "--arrivals": (config.arrivals if config.trace is None else None, "poisson"),
         "--trace": (config.trace, None),
         "--client-batch": (config.client_batch, 1),
+        "--protocol": (config.protocol, usual["protocol"].default),
         "--precisions": (config.precisions and ",".join(config.precisions), None),
         "--calibration-data": (config.calibration_data, None),
         "--accuracy": (_accuracy(config.accuracy), "strict"),

@@ -12,7 +12,8 @@ from loadgen.samples import shapes_in_file
 from model_repo.options import ServerOptions
 from model_repo.server import serve
 from model_repo.spec import ServingConfig
-from search.demand import Demand
+from search.bench import BenchFailed
+from search.demand import Demand, DemandRecord
 from search.request_shapes import request_shapes
 from search.service_time import ClosedLoop, measure_curve
 from search.triton_bench import TritonBench
@@ -57,6 +58,22 @@ def test_requests_of_one_length_are_batched_and_their_neighbours_of_another_are_
     assert mean_batch(mixed) < 2
     assert mean_execution_ms(long) > mean_execution_ms(short)
     assert bench.last_measurement().failures == 0
+
+
+def test_load_goes_over_the_protocol_of_the_demand(tmp_path: Path) -> None:
+    config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4, intra_op_threads=1)
+    demand = Demand(record=DemandRecord(protocol="grpc"))
+
+    def failures(*arguments: str) -> int:
+        options = ServerOptions(run_dir=tmp_path, extra_arguments=arguments)
+        with serve(options) as server, LoadGenerator() as generator:
+            bench = TritonBench(server, generator, payload=Payload(), limit_ms=50.0, timeout_s=5.0, demand=demand)
+            bench.load(config)
+            return int(bench.saturate(4, 0.5, seed=1).log.failed.sum())
+
+    assert failures() == 0
+    with pytest.raises(BenchFailed):
+        failures("--allow-grpc=false")
 
 
 def mean_batch(loop: ClosedLoop) -> float:

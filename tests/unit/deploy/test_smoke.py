@@ -49,6 +49,17 @@ def test_the_smoke_test_sends_the_traffic_of_the_promise():
     assert {"--arrivals=gamma:cv=2", "--batch-size=4"} <= set(arguments)
 
 
+def test_the_smoke_test_goes_over_the_protocol_of_the_promise():
+    found, config = recorded()
+    over_grpc = found.model_copy(update={"demand": DemandRecord(protocol="grpc")})
+    texts = bundle_from_recommendation(over_grpc, config).texts
+    compose = yaml.safe_load(texts["compose.yaml"])
+    assert compose["services"]["smoke"]["command"][0] == "grpc://triton:8001"
+    for path in ("kubernetes/smoke/job.yaml", "kubernetes/components/argo-rollouts/rollout.yaml"):
+        assert "grpc://" in texts[path]
+        assert ":8000" not in texts[path]
+
+
 def test_a_trace_goes_into_the_bundle_beside_every_smoke_test():
     found, config = recorded()
     trace = DemandRecord(arrivals="trace day.txt", trace="trace.txt", trace_requests=3, recorded_rate_per_s=2.0)

@@ -23,7 +23,9 @@ def trace_in(folder: Path, text: str = "0.0\n0.5\n2.0\n") -> Path:
 
 
 def test_poisson_arrivals_of_single_rows_unless_told_otherwise(tmp_path: Path) -> None:
-    assert demand_fields(None, None, 1) == {"arrivals": "poisson", "trace": None, "client_batch": 1}
+    assert demand_fields(None, None, 1) == {
+        "arrivals": "poisson", "trace": None, "client_batch": 1, "protocol": "http",
+    }  # fmt: skip
     demand = demand_of(config(tmp_path), batched=True)
     assert (demand.arrivals.kind, demand.rows_per_request, demand.predictable) == ("poisson", 1, True)
 
@@ -33,6 +35,14 @@ def test_bursts_and_batches_are_taken(tmp_path: Path) -> None:
     demand = demand_of(config(tmp_path, **fields), batched=True)
     assert (demand.arrivals.cv, demand.rows_per_request) == (2.0, 4)
     assert demand.record.text == "gamma:cv=2 arrivals, 4 rows a request"
+
+
+def test_the_protocol_is_part_of_what_is_promised(tmp_path: Path) -> None:
+    demand = demand_of(config(tmp_path, **demand_fields(None, None, 1, "grpc")), batched=True)
+    assert demand.record.text == "over gRPC"
+    with pytest.raises(BadInput, match="--protocol carrier-pigeon") as caught:
+        demand_fields(None, None, 1, "carrier-pigeon")
+    assert caught.value.fix == "Give http or grpc."
 
 
 def test_a_trace_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
