@@ -276,6 +276,16 @@ class _Search:
         useful = [reading for reading in self.readings if reading.headroom > 0]
         return len(useful) > 1 and knee_from_readings(self.readings).upper_per_s < to_beat
 
+    def _ceiling_per_s(self) -> float:
+        """The lowest rate that surely breaks the limit, where none above it was kept."""
+        highest_kept = max((reading.rate_per_s for reading in self._kept()), default=0.0)
+        broken = (
+            seen.rate_per_s
+            for seen in self.trusted
+            if seen.overloaded or seen.reading.headroom + 2 * seen.reading.error < 1
+        )
+        return min((rate for rate in broken if rate > highest_kept), default=math.inf)
+
     def _estimate(self, outcome: Outcome, reason: str) -> CapacityEstimate:
         kept, lone = self._kept(), self._lone()
         rate = lower = upper = None
@@ -290,6 +300,10 @@ class _Search:
                 rate = lower = None
             elif not self._broken():  # what was never tried is not estimated
                 rate, lower = min(rate, kept[-1].rate_per_s), min(lower, kept[-1].rate_per_s)
+            elif kept and rate >= self._ceiling_per_s():
+                # The headroom fell off a cliff, as before a front end that has had enough: it is no line.
+                rate = math.sqrt(kept[-1].rate_per_s * self._ceiling_per_s())
+                lower, upper = min(lower, rate), self._ceiling_per_s()
         elif outcome == "untrusted" and kept:
             lower = kept[-1].rate_per_s
         return CapacityEstimate(

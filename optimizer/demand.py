@@ -28,7 +28,9 @@ STEADY = ("poisson", "constant", "gamma", "trace")
 """Arrivals that look the same whenever one looks: there is one rate at the limit, and short runs can tell it."""
 
 
-def demand_fields(arrivals: str | None, trace: Path | None, client_batch: int, protocol: str = "http") -> dict[str, object]:
+def demand_fields(
+    arrivals: str | None, trace: Path | None, client_batch: int, protocol: str = "http"
+) -> dict[str, object]:
     """The options as fields of the configuration, checked. Raises BadInput."""
     if protocol not in get_args(Protocol):
         raise BadInput(f"--protocol {protocol} is unknown.", f"Give {' or '.join(get_args(Protocol))}.")

@@ -194,7 +194,10 @@ def _http_answers(root: Path = Path("/")) -> Check:
     found = f"some {room_bytes // BYTES_AN_ANSWER:,} answers may wait in one thread, more are lost"
     if room_bytes >= ENOUGH_ROOM_BYTES:
         return Check(name=name, state="ok", found=found)
-    hint = f"for hundreds of connections: sysctl -w {ROOM_SETTING}={ENOUGH_ROOM_BYTES}, before a server starts"
+    hint = (
+        f"for hundreds of connections: sysctl -w {ROOM_SETTING}={ENOUGH_ROOM_BYTES}, before a server starts, "
+        "or --protocol grpc"
+    )
     return Check(name=name, state="missing", found=found, add=hint)
 
 

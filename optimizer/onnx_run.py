@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -131,6 +132,9 @@ def _session(request: Any) -> Callable[[Tensors], Tensors]:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
+    # Left to itself it takes every processor of the machine and ties its threads to them, those too from which
+    # taskset or a container's limits keep this process.
+    options.intra_op_num_threads = len(os.sched_getaffinity(0))
     if not request["optimized"]:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])

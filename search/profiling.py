@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from search import events
 from search.bench import BenchFailed
 from search.service_time import NotMeasured, measure_curve
+from search.space import knobs_of
 from search.trial import failed_trial
 from search.why import WhyRecord
 from search.words import knobs_text
@@ -59,6 +61,8 @@ def _measured(attempts: Attempts, forecast: Forecast, config: ServingConfig) -> 
     if shapes is not None:
         loops = [partial(attempts.bench.saturate, shape=shape) for shape in shapes.profiled]
         largest = min(largest, shapes.longest_run)
+    alone = forecast.curves.get(forecast.kind_of(knobs_of(config)), {}).get(1)
+    of_one = () if alone is None else (alone, *alone.larger)
     smallest, *larger = (
         measure_curve(
             saturate,
@@ -67,8 +71,9 @@ def _measured(attempts: Attempts, forecast: Forecast, config: ServingConfig) -> 
             limit_s=attempts.slo.limit_ms / 1e3,
             seed=attempts.seed,
             executed_sizes=forecast.executed_sizes(config),
+            alone=its_alone,
         )
-        for saturate in loops
+        for saturate, its_alone in zip_longest(loops, of_one[: len(loops)])
     )
     return replace(smallest, larger=tuple(larger))
 

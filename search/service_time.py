@@ -144,38 +144,50 @@ def measure_curve(
     limit_s: float,
     seed: int,
     executed_sizes: Sequence[int] = (),
+    alone: ServiceCurve | None = None,
 ) -> ServiceCurve:
     """The curve of what is being served, with so many instances, up to the batch size that takes the limit itself.
 
     Serve it with the largest batch size of interest and without queue delay. `executed_sizes`, ascending, are
-    those that batches are padded to; none: they are executed as they are. Raises NotMeasured.
+    those that batches are padded to; none: they are executed as they are. `alone`: the curve of one instance, if
+    it is known. Raises NotMeasured.
     """
     lone = saturate(1, LONE_S, seed)
     loops = [lone]
-    concurrency = instances + 1
+    concurrency = 2 * instances
     while True:
         loops.append(saturate(concurrency, _level_s(loops), seed + len(loops)))
         slowest_s = max((_execution_s(row) for row in loops[-1].batches), default=math.inf)
         if slowest_s > limit_s or concurrency >= (max_batch_size + 1) * instances + max_batch_size:
             break
         concurrency = min(GROWTH * concurrency, (max_batch_size + 1) * instances + max_batch_size)
-    return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes)
+    return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes, alone=alone)
 
 
 def curve_from_loops(
-    loops: Sequence[ClosedLoop], *, instances: int, executed_sizes: Sequence[int] = ()
+    loops: Sequence[ClosedLoop],
+    *,
+    instances: int,
+    executed_sizes: Sequence[int] = (),
+    alone: ServiceCurve | None = None,
 ) -> ServiceCurve:
-    """The curve that these runs amount to: the first is of one user, the second of one more than there are
-    instances.
+    """The curve that these runs amount to: the first is of one user, the second of two for each instance.
 
-    Executions of the first do not count: an idle machine is slow to wake.
+    Executions of the first do not count: an idle machine is slow to wake. Nor do batches of so many of a run's
+    users that too few were left for the other instances to be busy, such as the one with which a run begins.
     """
     lone, crowded = loops[0], loops[1]
-    rows = _pooled((row for loop in loops[1:] for row in loop.batches), executed_sizes)
+    busy = [
+        row for loop in loops[1:] for row in loop.batches if row.batch_size <= loop.concurrency - (instances - 1)
+    ]
+    rows = _pooled(busy, executed_sizes)
     if not rows:
         raise NotMeasured("the server answered nothing, or keeps no table of the batch sizes that it executes")
     sizes, counts, seconds = (np.array(column) for column in zip(*rows, strict=True))
-    knots, means = _monotone(*_binned(sizes, counts, seconds))
+    if alone is None or instances == 1:
+        knots, means = _monotone(*_binned(sizes, counts, seconds))
+    else:
+        knots, means = _hindered(alone, sizes, counts, seconds)
     handover_s, noise = _one_by_one(crowded) if instances == 1 else (None, NO_NOISE)
     curve = ServiceCurve(
         busy=instances,
@@ -230,6 +242,20 @@ def _monotone(sizes: Floats, counts: Floats, seconds: Floats) -> tuple[list[floa
             (a, n, s), (b, m, t) = pools[-2:]
             pools[-2:] = [((a * n + b * m) / (n + m), n + m, (s * n + t * m) / (n + m))]
     return [pool[0] for pool in pools], [pool[2] for pool in pools]
+
+
+def _hindered(
+    alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Floats
+) -> tuple[list[float], list[float]]:
+    """The curve of one instance times the factor by which several hinder each other, which does not fall with the
+    batch size: a larger batch leaves the others less of what they share.
+
+    Long executions are few in a short run, and some of them met instances that had just ended. The factor is the
+    same for many sizes, so the many short ones tell it of the long ones too.
+    """
+    known, factors = _monotone(*_binned(sizes, counts, seconds / alone.at(sizes)))
+    knots = np.union1d(alone.sizes, known)
+    return knots.tolist(), (alone.at(knots) * np.interp(knots, known, factors)).tolist()
 
 
 def _overhead_s(lone: ClosedLoop) -> float:

@@ -36,6 +36,10 @@ SHARE = 0.98
 AGAIN = 0.12
 """When the rate at the limit turns out to be so far from the one that was sent, it is measured nearer to it."""
 
+MOST_RUNS = 4
+CLEARLY_BROKEN = 0.1
+"""Of a run's requests over the limit: its rate is above the one at the limit, whatever a replay says."""
+
 BASELINE_EDGE_S = 20.0
 """Of load for the edge of the baseline, where it could not be predicted: it is there to compare with, and where
 nothing better is found, its certification finds what it keeps."""
@@ -119,13 +123,43 @@ class Verification:
         return replace(trial, probes=probes, load_runs=runs, load_s=spent.load_s, replay=self._replay)
 
     def _found(self, number: int, predicted_per_s: float) -> Verified | None:
+        """Runs until one is near the rate that follows from it, and that is not refuted by an earlier one."""
         rate = SHARE * predicted_per_s
         found = self._replayed(number, rate)
-        if self.once or found is None or not found.rate_per_s > 0:
+        if self.once:
             return found
-        if abs(math.log(found.rate_per_s / rate)) > AGAIN:
-            found = self._replayed(number, SHARE * found.rate_per_s) or found
-        return found
+        while found is not None and found.rate_per_s > 0 and len(self._runs) < MOST_RUNS:
+            if abs(math.log(found.rate_per_s / rate)) <= AGAIN and found.rate_per_s < self._broken_per_s:
+                return found
+            rate = self._between(SHARE * found.rate_per_s, rate)
+            again = self._replayed(number, rate)
+            if again is None:
+                break
+            found = again
+        if found is None or found.rate_per_s < self._broken_per_s:
+            return found
+        # Not explained by a factor on execution times. What is known is that it lies below what broke.
+        known_per_s = math.sqrt(self._kept_per_s * self._broken_per_s) if self._kept_per_s else 0.0
+        error = math.log(self._broken_per_s / self._kept_per_s) / 2 if self._kept_per_s else math.inf
+        return replace(found, rate_per_s=known_per_s, error=max(found.error, error))
+
+    @property
+    def _broken_per_s(self) -> float:
+        """The lowest rate that was clearly too much, above all that were kept: a machine stands still at times."""
+        broken = (run.rate_per_s for run in self._runs if run.trusted and _clearly_broken(run))
+        return min((rate for rate in broken if rate > self._kept_per_s), default=math.inf)
+
+    @property
+    def _kept_per_s(self) -> float:
+        """The highest rate that was kept; 0: none."""
+        return max((run.rate_per_s for run in self._runs if run.trusted and run.kept), default=0.0)
+
+    def _between(self, wanted_per_s: float, last_per_s: float) -> float:
+        """The wanted rate, or the middle between the last one and what broke where it is beyond that."""
+        broken_per_s = self._broken_per_s
+        if wanted_per_s < broken_per_s:
+            return wanted_per_s
+        return math.sqrt(min(last_per_s, SHARE * broken_per_s) * broken_per_s)
 
     def _replayed(self, number: int, rate_per_s: float) -> Verified | None:
         """One run at this rate, or two where the client was late; None: nothing follows from them."""
@@ -152,3 +186,7 @@ class Verification:
         self._runs.append(load_run_of(seen, seed=seed))
         tell(self.attempts.on_event, number, seen, kept=seen.reading.kept)
         return probe
+
+
+def _clearly_broken(run: LoadRunRecord) -> bool:
+    return bool(run.overloaded) or (run.violations or 0) > CLEARLY_BROKEN * (run.requests or math.inf)

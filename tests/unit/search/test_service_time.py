@@ -28,9 +28,9 @@ def row(size: int, executions: int, ms: float) -> BatchTimings:
     return BatchTimings(batch_size=size, executions=executions, input_ms=0.5, infer_ms=ms - 1, output_ms=0.5)
 
 
-def loop(*rows: BatchTimings, latency_ms: float = 3.0, gap_ms: float = 3.0) -> ClosedLoop:
+def loop(*rows: BatchTimings, users: int = 64, latency_ms: float = 3.0, gap_ms: float = 3.0) -> ClosedLoop:
     sent = np.arange(20) * gap_ms / 1e3
-    return ClosedLoop(concurrency=1, log=log_of(sent, sent + latency_ms / 1e3), batches=rows)
+    return ClosedLoop(concurrency=users, log=log_of(sent, sent + latency_ms / 1e3), batches=rows)
 
 
 def curve(busy: int = 1, **changes) -> ServiceCurve:
@@ -100,6 +100,21 @@ def test_times_never_fall_with_the_batch_size():
     assert list(found.seconds) == sorted(found.seconds)
     assert found.seconds[0] == pytest.approx(0.0037)
     assert 0.02 < found.fit_error < 0.1
+
+
+def test_a_batch_that_left_too_few_users_for_the_other_instances_was_alone():
+    first_of_all = loop(row(1, 40, 9.0), row(6, 10, 20.0), row(12, 1, 5.0), users=12)
+    found = curve_from_loops([loop(row(1, 20, 2.4)), first_of_all], instances=3)
+    assert found.sizes == (1.0, 6.0)
+
+
+def test_long_executions_are_hindered_as_much_as_the_many_short_ones():
+    """One of eight met instances that had just ended; one instance alone takes 2 ms, and 0.5 ms a request more."""
+    alone = curve(1, sizes=(1.0, 33.0), seconds=(0.0025, 0.0185))
+    crowded = loop(row(1, 50, 7.5), row(2, 20, 9.0), row(4, 10, 12.0), row(8, 1, 6.2))
+    found = curve_from_loops([loop(row(1, 20, 2.4)), crowded], instances=3, alone=alone)
+    assert found.at(np.array([1.0, 4.0])) == pytest.approx([0.0075, 0.012], rel=0.05)
+    assert found.at(np.array([8.0, 16.0, 33.0])) == pytest.approx([0.018, 0.030, 0.0555], rel=0.05)
 
 
 def test_a_server_without_a_table_of_batches_is_not_measured():

@@ -1,5 +1,6 @@
 """The search and its certification on a simulated server, in virtual time, against the true best."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -165,6 +166,35 @@ def test_predictions_that_are_off_alike_are_put_right(
     assert not any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
     assert certified is not None
     assert certified.winner.certificate.rate_per_s >= 0.85 * true_best
+
+
+class Saturating(SimulatedBench):
+    """Three times as slow above a rate, as behind a front end that has had enough: below it, a replay sees none of
+    that."""
+
+    def measure(self, rate_per_s, duration_s, seed, watch=None):
+        real = self.service_s
+        factor = 3.0 if rate_per_s > FRONT_END_PER_S else 1.0
+        self.service_s = lambda config, size: factor * real(config, size)
+        try:
+            return super().measure(rate_per_s, duration_s, seed, watch)
+        finally:
+            self.service_s = real
+
+
+FRONT_END_PER_S = 250.0
+
+
+def test_no_estimate_is_above_a_rate_that_was_clearly_too_much(space: SearchSpace, tmp_path: Path) -> None:
+    ledger, _, _ = search_on(Saturating(), space, tmp_path)
+    refuted = 0
+    for trial in ledger.trials:
+        kept_per_s = max((run.rate_per_s for run in trial.load_runs if run.kept), default=0.0)
+        overloaded = (run.rate_per_s for run in trial.load_runs if run.overloaded)
+        above = [rate for rate in overloaded if rate > kept_per_s]
+        refuted += len(above)
+        assert (trial.rate_at_limit_per_s or 0.0) < min(above, default=math.inf)
+    assert refuted
 
 
 class Warming(SimulatedBench):
