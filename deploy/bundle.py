@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deploy.plan import plan_for
 from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
-from deploy.smoke import TRACE_FILE, smoke_trace
+from deploy.smoke import LENGTHS_FILE, TRACE_FILE, smoke_file
 from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
 from model_repo.layout import VERSION, place, replace_folder, runtime_files, writing
 
@@ -42,16 +42,19 @@ def bundle_from_recommendation(
     targets: Collection[Target] = TARGETS,
     loadtest_image: str | None = None,
     trace: str | None = None,
+    lengths: str | None = None,
 ) -> Bundle:
     """The bundle for a recommendation: pure, and the same for equal arguments. Raises BundleRefused.
 
-    `trace` is the text of the recorded arrivals, where the recommendation is about such.
+    `trace` is the text of the recorded arrivals, where the recommendation is about such, and `lengths` that of the
+    lengths of requests.
     `config` is the winner's configuration with its engine's files.
     """
     plan = plan_for(found, config, options)
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
-    if plan.smoke.trace and trace is not None:
-        texts |= {f"{folder}/{TRACE_FILE}": smoke_trace(trace) for folder in _smoke_folders(targets)}
+    for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths)):
+        if name in plan.smoke.files and text is not None:
+            texts |= {f"{folder}/{name}": smoke_file(text) for folder in _smoke_folders(targets)}
     copies: dict[str, Path] = {}
     for root, runtime in _repositories(config).items():
         folder = f"{root}/{config.engine.model_name}"

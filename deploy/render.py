@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from deploy import promql
 from deploy.dashboard import render_dashboard
 from deploy.scaling import HPA_SYNC_S, SCRAPE_INTERVAL_S
-from deploy.smoke import TRACE_FOLDER, quantile_name
+from deploy.smoke import FILES_FOLDER, quantile_name
 from deploy.words import figures
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "scrape_s": f"{SCRAPE_INTERVAL_S:g}",
         "hpa_sync_s": f"{HPA_SYNC_S:g}",
         "behavior": BEHAVIOR,
-        "trace_folder": TRACE_FOLDER,
+        "files_folder": FILES_FOLDER,
         "server_arguments": server_arguments(plan),
         "startup_failures": max(60, math.ceil(5 * plan.scaling.start_s)),
         "model_format": {"onnxruntime": "onnx"}.get(plan.config.engine.backend, "tensorrt"),

@@ -19,9 +19,9 @@ LEAST_S = 30
 LONGER = 3.0
 """How much longer than the run's own confirmation: some violations by bad luck need more requests to decide."""
 
-TRACE_FILE, TRACE_FOLDER = "trace.txt", "/etc/loadtest"
-MOST_TRACE_BYTES = 900_000
-"""Of a trace in the bundle: a ConfigMap holds 1 MiB."""
+TRACE_FILE, LENGTHS_FILE, FILES_FOLDER = "trace.txt", "lengths.txt", "/etc/loadtest"
+MOST_FILE_BYTES = 450_000
+"""Of a file in the bundle: a ConfigMap holds 1 MiB, and there may be two."""
 
 HEAD_START_S = 60
 """What a job may take besides the load: pulling its image, preparing payloads, warming up."""
@@ -37,7 +37,7 @@ class Smoke:
     duration_s: int
     shapes: tuple[str, ...]  # `NAME:D1,D2`, for dimensions that the model leaves open
     traffic: tuple[str, ...] = ()  # options that say how requests come in and how much each carries
-    trace: bool = False  # whether it plays `TRACE_FILE`
+    files: tuple[str, ...] = ()  # that it reads in `FILES_FOLDER`
     protocol: Protocol = "http"
 
     def url(self, host: str) -> str:
@@ -74,19 +74,28 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         if -1 in spec.shape and spec.concrete_shape is not None
     )
     demand = found.demand
+    has_lengths = demand.input_data is not None and demand.input_data.endswith(".txt")
+    files = {
+        TRACE_FILE: demand.trace is not None,
+        LENGTHS_FILE: has_lengths,
+    }
     return Smoke(
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
         limits=found.slo.limits,
         duration_s=max(LEAST_S, 5 * math.ceil(LONGER * certificate.seconds / 5)),
         shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
-        traffic=traffic_options(demand, trace=f"{TRACE_FOLDER}/{TRACE_FILE}"),
-        trace=demand.trace is not None,
+        traffic=traffic_options(
+            demand,
+            trace=f"{FILES_FOLDER}/{TRACE_FILE}",
+            input_data=f"{FILES_FOLDER}/{LENGTHS_FILE}" if has_lengths else None,
+        ),
+        files=tuple(name for name, wanted in files.items() if wanted),
         protocol=demand.protocol,
     )
 
 
-def traffic_options(demand: DemandRecord, *, trace: str) -> tuple[str, ...]:
+def traffic_options(demand: DemandRecord, *, trace: str, input_data: str | None) -> tuple[str, ...]:
     """The traffic of a promise as options of `loadtest`, which finds the trace, if there is one, at `trace`."""
     options = []
     if demand.trace is not None:
@@ -95,12 +104,14 @@ def traffic_options(demand: DemandRecord, *, trace: str) -> tuple[str, ...]:
         options.append(f"--arrivals={demand.arrivals}")
     if demand.rows_per_request > 1:
         options.append(f"--batch-size={demand.rows_per_request}")
+    if input_data is not None:
+        options.append(f"--input-data={input_data}")
     return tuple(options)
 
 
-def smoke_trace(text: str) -> str:
-    """As much of a trace as a ConfigMap holds: its first lines."""
-    kept = text[:MOST_TRACE_BYTES]
+def smoke_file(text: str) -> str:
+    """As much of a trace, or of lengths, as a ConfigMap holds: the first lines."""
+    kept = text[:MOST_FILE_BYTES]
     return kept if kept == text else kept[: kept.rfind("\n") + 1]
 
 

@@ -52,10 +52,18 @@ def bundle_run(
     folder = run_dir / BUNDLE_FOLDER if output is None else output
     _refuse_foreign(folder)
     options = replace(options, tensorrt_version=_tensorrt_version(config))
-    trace = None if found.demand.trace is None else _read_trace(run_dir / found.demand.trace)
+    demand = found.demand
+    trace = None if demand.trace is None else _read_text(run_dir / demand.trace)
+    lengths = demand.input_data if demand.input_data is not None and demand.input_data.endswith(".txt") else None
     with _explained():
         bundle = bundle_from_recommendation(
-            found, config, options=options, targets=targets, loadtest_image=loadtest_image, trace=trace
+            found,
+            config,
+            options=options,
+            targets=targets,
+            loadtest_image=loadtest_image,
+            trace=trace,
+            lengths=None if lengths is None else _read_text(run_dir / lengths),
         )
         write_bundle(bundle, folder)
     return bundle
@@ -106,12 +114,13 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
         ) from error
 
 
-def _read_trace(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """What the run keeps of its traffic. Raises BadInput."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
-            f"The run's trace {path} cannot be read: {error}.", "Put it back, or run optimize again."
+            f"The run's file {path} cannot be read: {error}.", "Put it back, or run optimize again."
         ) from error
 
 

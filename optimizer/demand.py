@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 TRACE_FILE = "trace.txt"
 """The trace in the run's directory: a copy, so that the run can be gone on with and repeated."""
 
+INPUT_DATA = "input-data"
+"""The samples or lengths in the run's directory, with the suffix of the file that was given."""
+
+MOST_KEPT_BYTES = 256 * 2**20
+"""Of input data: more of it stays where it is."""
+
 STEADY = ("poisson", "constant", "gamma", "trace")
 """Arrivals that look the same whenever one looks: there is one rate at the limit, and short runs can tell it."""
 
@@ -67,6 +73,22 @@ def keep_trace(config: OptimizeConfig) -> None:
         shutil.copyfile(config.trace, kept)
 
 
+def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:
+    """The configuration with a copy of its input data in the run's directory, from which it can be repeated.
+
+    One that is there already is used, whatever became of the file it was made of.
+    """
+    if config.input_data is None:
+        return config
+    kept = config.output / f"{INPUT_DATA}{config.input_data.suffix}"
+    if not kept.exists():
+        if not config.input_data.is_file() or config.input_data.stat().st_size > MOST_KEPT_BYTES:
+            return config
+        shutil.copyfile(config.input_data, kept.with_suffix(".part"))
+        kept.with_suffix(".part").replace(kept)
+    return config.model_copy(update={"input_data": kept})
+
+
 def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
     """What is sent and simulated; `keep_trace` comes before. Raises BadInput for what cannot be sent."""
     rows = config.client_batch
@@ -91,6 +113,7 @@ def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
         recorded_rate_per_s=None if trace is None else recorded_rate_per_s(arrivals),
         rows_per_request=rows,
         mixed_shapes=mixed,
+        input_data=_name_within(config.output, config.input_data),
         protocol=config.protocol,
     )
     shapes = request_shapes(each) if mixed else None
@@ -101,6 +124,10 @@ def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
         predictable=not mixed or shapes is not None,
         record=record,
     )
+
+
+def _name_within(folder: Path, path: Path | None) -> str | None:
+    return path.name if path is not None and path.parent == folder else None
 
 
 def _checked(text: str, trace: Path | None) -> Arrivals:

@@ -17,7 +17,7 @@ from model_repo.layout import write_final_repository
 from model_repo.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server import serve
 from optimizer.bundling import bundle_run
-from optimizer.demand import demand_of, keep_trace
+from optimizer.demand import demand_of, keep_input_data, keep_trace
 from optimizer.errors import UserError
 from optimizer.gpu_choice import hardware_label
 from optimizer.joint_search import crew_for
@@ -90,6 +90,7 @@ def optimize(
     """
     budget = Budget(total_s=config.time_budget_s)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
+    config = keep_input_data(config)
     prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
     keep_trace(config)
     budget.begin_search()

@@ -35,6 +35,9 @@ class DemandRecord(Record):
     )
     rows_per_request: int = Field(default=1, ge=1, description="The batch that every request carries.")
     mixed_shapes: bool = Field(default=False, description="The samples of `--input-data` differ in shape.")
+    input_data: str | None = Field(
+        default=None, description="The file in the run's directory with the samples, or the lengths of requests."
+    )
     protocol: Protocol = Field(default="http", description="How requests travel: `http` or `grpc`.")
 
     @property

@@ -35,7 +35,8 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
         f"{_limits(evidence.slo)}"
     )
     trace = str(evidence.directory / (demand.trace or ""))
-    test = " ".join([test, *map(shlex.quote, traffic_options(demand, trace=trace))])
+    data = None if demand.input_data is None else str(evidence.directory / demand.input_data)
+    test = " ".join([test, *map(shlex.quote, traffic_options(demand, trace=trace, input_data=data))])
     return [
         *pairs,
         ("Serve the answer", f"optimize serve {directory} {ports}"),

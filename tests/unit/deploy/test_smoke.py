@@ -5,7 +5,7 @@ import yaml
 from bundles import recorded
 
 from deploy.bundle import bundle_from_recommendation
-from deploy.smoke import quantile_name, smoke_for, smoke_trace
+from deploy.smoke import quantile_name, smoke_file, smoke_for
 from model_repo.spec import TensorSpec
 from search.demand import DemandRecord
 from search.records import LimitRecord
@@ -69,16 +69,34 @@ def test_a_trace_goes_into_the_bundle_beside_every_smoke_test():
     assert "./compose/trace.txt:/etc/loadtest/trace.txt:ro" in bundle.texts["compose.yaml"]
     for folder in ("kubernetes/smoke", "kubernetes/components/argo-rollouts"):
         (generated,) = yaml.safe_load(bundle.texts[f"{folder}/kustomization.yaml"])["configMapGenerator"]
-        assert generated == {"name": "small-cnn-smoke-trace", "files": ["trace.txt"]}
+        assert generated == {"name": "small-cnn-smoke-files", "files": ["trace.txt"]}
     pod = yaml.safe_load(bundle.texts["kubernetes/smoke/job.yaml"])["spec"]["template"]["spec"]
-    assert pod["volumes"][-1] == {"name": "trace", "configMap": {"name": "small-cnn-smoke-trace"}}
+    assert pod["volumes"][-1] == {"name": "files", "configMap": {"name": "small-cnn-smoke-files"}}
     assert "--trace=/etc/loadtest/trace.txt" in pod["containers"][0]["args"]
     assert "trace day.txt, recorded at 2/s" in bundle.texts["README.md"]
 
 
+def test_requests_of_several_lengths_are_loaded_as_such():
+    found, config = recorded()
+    mixed = DemandRecord(mixed_shapes=True, input_data="input-data.txt")
+    bundle = bundle_from_recommendation(found.model_copy(update={"demand": mixed}), config, lengths="8\n64\n")
+    for folder in ("compose", "kubernetes/smoke", "kubernetes/components/argo-rollouts"):
+        assert bundle.texts[f"{folder}/lengths.txt"] == "8\n64\n"
+    pod = yaml.safe_load(bundle.texts["kubernetes/smoke/job.yaml"])["spec"]["template"]["spec"]
+    assert "--input-data=/etc/loadtest/lengths.txt" in pod["containers"][0]["args"]
+    assert "./compose/lengths.txt:/etc/loadtest/lengths.txt:ro" in bundle.texts["compose.yaml"]
+
+
+def test_values_are_not_part_of_the_bundle():
+    found, config = recorded()
+    values = DemandRecord(input_data="input-data.npz")
+    bundle = bundle_from_recommendation(found.model_copy(update={"demand": values}), config)
+    assert "input-data" not in bundle.texts["kubernetes/smoke/job.yaml"]
+
+
 def test_of_a_long_trace_the_bundle_has_the_whole_lines_that_fit():
     text = "".join(f"{number}.25\n" for number in range(200_000))
-    kept = smoke_trace(text)
+    kept = smoke_file(text)
     assert len(kept) < 1_000_000
     assert kept.endswith(".25\n")
     assert text.startswith(kept)

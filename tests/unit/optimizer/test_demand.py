@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from optimizer.config import OptimizeConfig
-from optimizer.demand import TRACE_FILE, demand_fields, demand_of, keep_trace
+from optimizer.demand import TRACE_FILE, demand_fields, demand_of, keep_input_data, keep_trace
 from optimizer.errors import BadInput
 
 
@@ -57,6 +57,19 @@ def test_a_trace_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> Non
     assert demand.record.trace == TRACE_FILE
     assert demand.record.trace_requests == 3
     assert demand.record.recorded_rate_per_s == pytest.approx(1.0)
+
+
+def test_input_data_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
+    lengths, run = tmp_path / "logged.txt", tmp_path / "run"
+    lengths.write_text("8\n64\n")
+    run.mkdir()
+    its = config(tmp_path, output=run, input_data=lengths)
+    demand = demand_of(keep_input_data(its), batched=True)
+    assert demand.record.input_data == "input-data.txt"
+    lengths.unlink()
+    again = keep_input_data(its)
+    assert again.input_data == run / "input-data.txt"
+    assert demand_of(again, batched=True).shapes == demand.shapes
 
 
 @pytest.mark.parametrize(
