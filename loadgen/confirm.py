@@ -36,6 +36,9 @@ the estimate, and steps from there would take too long."""
 _HALF_FOR_BAD_LUCK = 0.5
 """The share of what is left that a rate may need without any violation: with some it takes about twice that."""
 
+MOST_UNTRUSTED = 3
+"""Runs in a row that measured the client. What keeps the processors from it often lasts for longer than one."""
+
 _LEAST_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
 _LEAST_BURSTS_BEFORE_HOPELESS = 0.5
@@ -127,9 +130,9 @@ def confirm(
     """Certify the highest rate possible from 0.985 x `rate_per_s` on downwards, within `budget_s` of load.
 
     Every rate is tried with fresh arrivals until it is decided, or until what is left of the budget would not
-    decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated once. `also` are
-    further limits to keep: `confidence` is that of all of them together. A rate is not kept before its run
-    has lasted `least_s()`, which is asked at every look.
+    decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated, twice at most.
+    `also` are further limits to keep: `confidence` is that of all of them together. A rate is not kept before its
+    run has lasted `least_s()`, which is asked at every look.
     """
     confirming = _Confirming(
         measure=measure,
@@ -176,7 +179,8 @@ class _Confirming:
         return self.budget_s - sum(max(attempt.load_s, _LEAST_RUN_S) for attempt in self.attempts)
 
     def untrusted(self) -> bool:
-        return len(self.attempts) > 1 and all(attempt.problems for attempt in self.attempts[-2:])
+        last = self.attempts[-MOST_UNTRUSTED:]
+        return len(last) == MOST_UNTRUSTED and all(attempt.problems for attempt in last)
 
     def confirmation(self, reason: str, *, kept: Attempt | None = None) -> Confirmation:
         return Confirmation(kept=kept, attempts=tuple(self.attempts), reason=reason)

@@ -234,7 +234,7 @@ def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
         certifier.lost(winner, failure)
         return _with_caveat(winner, "the server failed while it was confirmed again")
     return again or _with_caveat(
-        winner, "it was kept once, but not again on a restarted server, where the seconds for it ran out"
+        winner, f"it was kept once, but not again on a restarted server: {certifier.last_reason}"
     )
 
 

@@ -69,6 +69,9 @@ class Certifier:
     served_per_s: dict[int, float] = field(default_factory=dict)
     """By the trial's number: what its server did where it could not keep up, which may be less than estimated."""
 
+    last_reason: str = ""
+    """Why the latest confirmation ended as it did."""
+
     _confirmations: int = 0
     _doubted: bool = False  # what was kept once was not kept again
 
@@ -140,6 +143,7 @@ class Certifier:
             on_attempt=on_attempt,
         )
         self.served_per_s[trial.number] = confirmation.served_per_s
+        self.last_reason = confirmation.reason
         if confirmation.kept is None:
             if confirmation.attempts:
                 last = confirmation.attempts[-1]

@@ -53,20 +53,20 @@ def test_the_floor_is_kept():
     assert min(load.rates) >= 1.7 * KNEE
 
 
-def test_a_run_with_problems_is_repeated_once_at_the_same_rate():
-    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0}))
+def test_runs_with_problems_are_repeated_at_the_same_rate():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0, 1}))
     confirmation = confirmed(load, 0.88 * KNEE)
-    assert load.rates[0] == load.rates[1]
+    assert load.rates[0] == load.rates[1] == load.rates[2]
     assert confirmation.kept is not None
     assert not confirmation.attempts[0].kept
 
 
-def test_problems_twice_end_it():
-    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0, 1}))
+def test_problems_three_times_in_a_row_end_it():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0, 1, 2}))
     confirmation = confirmed(load, 0.8 * KNEE)
     assert confirmation.kept is None
     assert confirmation.reason == "the client sent late"
-    assert len(load.rates) == 2
+    assert len(load.rates) == 3
 
 
 def test_stop_is_asked_before_and_within_runs():
