@@ -33,7 +33,7 @@ class Settings:
     capacity_s: float
     audit_s: float
     audits: int
-    share: tuple[int, int]
+    share: tuple[int, int] = (1, 1)
 
 
 @dataclass(slots=True, kw_only=True)

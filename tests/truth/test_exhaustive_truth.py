@@ -66,9 +66,9 @@ SETTINGS = {
 }
 
 
-def call_on(subject, folder, *, minutes=1000.0):
+def call_on(subject, folder, *, minutes=1000.0, **settings):
     return exhaustive_call.Call(
-        subject=subject, out=folder, minutes=minutes, settings=exhaustive_call.Settings(**SETTINGS)
+        subject=subject, out=folder, minutes=minutes, settings=exhaustive_call.Settings(**{**SETTINGS, **settings})
     )
 
 
@@ -91,3 +91,20 @@ def test_every_phase_adds_what_is_missing_and_nothing_twice(tmp_path):
     assert max(true, key=true.__getitem__) == max(found.capacities, key=found.capacities.__getitem__)
     for key, capacity in found.capacities.items():
         assert capacity == pytest.approx(true[key], rel=0.06)
+
+
+def test_calls_that_share_the_work_do_each_step_once(tmp_path):
+    subject = simulated_subject(tmp_path)
+    calls = [call_on(subject, tmp_path, share=(number, 2), seeds=2) for number in (1, 2)]
+    for phase in ("eliminate", "search", "audit"):
+        for call in calls:
+            exhaustive_phases.PHASES[phase](call)
+    lines = calls[0].lines("eliminate")
+    assert len({key_of(line["knobs"]) for line in lines}) == len(lines) == subject.space.size()
+    assert sorted(line["seed"] for line in calls[0].lines("search")) == [0, 1]
+    assert sorted((line["seed"], line["audit"]) for line in calls[0].lines("audit")) == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+    ]
