@@ -159,7 +159,7 @@ def run(model: str, path: Path, *, until: float) -> None:
     ):
         for instances in sorted({setting.instances for setting in GRIDS[model].settings}):
             if curve_of(done, instances) is None and time.monotonic() + PROFILE_S < until:
-                done.append(append(path, profiled(bench, model, instances)))
+                done.append(append(path, profiled(bench, model, instances, alone=curve_of(done, 1))))
         for setting in left:
             if time.monotonic() + CAPACITY_S + 2 > until:
                 break
@@ -167,7 +167,7 @@ def run(model: str, path: Path, *, until: float) -> None:
                 append(path, compared(bench, model, setting, done))
 
 
-def profiled(bench: Bench, model: str, instances: int) -> dict:
+def profiled(bench: Bench, model: str, instances: int, *, alone: ServiceCurve | None) -> dict:
     largest = max(setting.max_batch for setting in GRIDS[model].settings)
     bench.load(Setting(max_batch=largest, instances=instances, delay_us=0))
     started = time.monotonic()
@@ -177,6 +177,7 @@ def profiled(bench: Bench, model: str, instances: int) -> dict:
         max_batch_size=largest,
         limit_s=GRIDS[model].limit_ms / 1e3,
         seed=1,
+        alone=alone,
     )
     return {"kind": "profile", "model": model, "seconds": time.monotonic() - started, "curve": asdict(curve)}
 
