@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deploy.plan import plan_for
 from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
-from deploy.smoke import LENGTHS_FILE, TRACE_FILE, smoke_file
+from deploy.smoke import LENGTHS_FILE, MOST_BYTES, TRACE_FILE, smoke_file
 from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
 from model_repo.layout import VERSION, place, replace_folder, runtime_files, writing
 
@@ -54,7 +54,8 @@ def bundle_from_recommendation(
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
     for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths)):
         if name in plan.smoke.files and text is not None:
-            texts |= {f"{folder}/{name}": smoke_file(text) for folder in _smoke_folders(targets)}
+            kept = smoke_file(text, MOST_BYTES // len(plan.smoke.files))
+            texts |= {f"{folder}/{name}": kept for folder in _smoke_folders(targets)}
     copies: dict[str, Path] = {}
     for root, runtime in _repositories(config).items():
         folder = f"{root}/{config.engine.model_name}"

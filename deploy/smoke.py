@@ -20,8 +20,8 @@ LONGER = 3.0
 """How much longer than the run's own confirmation: some violations by bad luck need more requests to decide."""
 
 TRACE_FILE, LENGTHS_FILE, FILES_FOLDER = "trace.txt", "lengths.txt", "/etc/loadtest"
-MOST_FILE_BYTES = 450_000
-"""Of a file in the bundle: a ConfigMap holds 1 MiB, and there may be two."""
+MOST_BYTES = 900_000
+"""Of all files of a smoke test: a ConfigMap holds 1 MiB."""
 
 HEAD_START_S = 60
 """What a job may take besides the load: pulling its image, preparing payloads, warming up."""
@@ -74,11 +74,7 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         if -1 in spec.shape and spec.concrete_shape is not None
     )
     demand = found.demand
-    has_lengths = demand.input_data is not None and demand.input_data.endswith(".txt")
-    files = {
-        TRACE_FILE: demand.trace is not None,
-        LENGTHS_FILE: has_lengths,
-    }
+    files = {TRACE_FILE: demand.trace, LENGTHS_FILE: demand.lengths}
     return Smoke(
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
@@ -88,9 +84,9 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         traffic=traffic_options(
             demand,
             trace=f"{FILES_FOLDER}/{TRACE_FILE}",
-            input_data=f"{FILES_FOLDER}/{LENGTHS_FILE}" if has_lengths else None,
+            input_data=demand.lengths and f"{FILES_FOLDER}/{LENGTHS_FILE}",
         ),
-        files=tuple(name for name, wanted in files.items() if wanted),
+        files=tuple(name for name, kept in files.items() if kept is not None),
         protocol=demand.protocol,
     )
 
@@ -109,9 +105,9 @@ def traffic_options(demand: DemandRecord, *, trace: str, input_data: str | None)
     return tuple(options)
 
 
-def smoke_file(text: str) -> str:
+def smoke_file(text: str, most_bytes: int = MOST_BYTES) -> str:
     """As much of a trace, or of lengths, as a ConfigMap holds: the first lines."""
-    kept = text[:MOST_FILE_BYTES]
+    kept = text[:most_bytes]
     return kept if kept == text else kept[: kept.rfind("\n") + 1]
 
 

@@ -52,9 +52,7 @@ def bundle_run(
     folder = run_dir / BUNDLE_FOLDER if output is None else output
     _refuse_foreign(folder)
     options = replace(options, tensorrt_version=_tensorrt_version(config))
-    demand = found.demand
-    trace = None if demand.trace is None else _read_text(run_dir / demand.trace)
-    lengths = demand.input_data if demand.input_data is not None and demand.input_data.endswith(".txt") else None
+    trace, lengths = (_read_text(run_dir, name) for name in (found.demand.trace, found.demand.lengths))
     with _explained():
         bundle = bundle_from_recommendation(
             found,
@@ -63,7 +61,7 @@ def bundle_run(
             targets=targets,
             loadtest_image=loadtest_image,
             trace=trace,
-            lengths=None if lengths is None else _read_text(run_dir / lengths),
+            lengths=lengths,
         )
         write_bundle(bundle, folder)
     return bundle
@@ -114,8 +112,11 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
         ) from error
 
 
-def _read_text(path: Path) -> str:
-    """What the run keeps of its traffic. Raises BadInput."""
+def _read_text(run_dir: Path, name: str | None) -> str | None:
+    """What the run keeps of its traffic under this name; None: nothing. Raises BadInput."""
+    if name is None:
+        return None
+    path = run_dir / name
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -70,7 +70,7 @@ def keep_trace(config: OptimizeConfig) -> None:
     """Copy the trace into the run's directory, unless a run that is gone on with has done so."""
     kept = config.output / TRACE_FILE
     if config.trace is not None and not kept.exists():
-        shutil.copyfile(config.trace, kept)
+        _copy(config.trace, kept)
 
 
 def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:
@@ -84,8 +84,7 @@ def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:
     if not kept.exists():
         if not config.input_data.is_file() or config.input_data.stat().st_size > MOST_KEPT_BYTES:
             return config
-        shutil.copyfile(config.input_data, kept.with_suffix(".part"))
-        kept.with_suffix(".part").replace(kept)
+        _copy(config.input_data, kept)
     return config.model_copy(update={"input_data": kept})
 
 
@@ -124,6 +123,13 @@ def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
         predictable=not mixed or shapes is not None,
         record=record,
     )
+
+
+def _copy(source: Path, target: Path) -> None:
+    """The whole file or none: one that is there is believed when the run is gone on with."""
+    part = target.with_suffix(".part")
+    shutil.copyfile(source, part)
+    part.replace(target)
 
 
 def _name_within(folder: Path, path: Path | None) -> str | None:

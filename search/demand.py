@@ -41,6 +41,11 @@ class DemandRecord(Record):
     protocol: Protocol = Field(default="http", description="How requests travel: `http` or `grpc`.")
 
     @property
+    def lengths(self) -> str | None:
+        """The file in the run's directory where it holds lengths; None: there are none, or it holds samples."""
+        return self.input_data if self.input_data is not None and self.input_data.endswith(".txt") else None
+
+    @property
     def text(self) -> str:
         """`gamma:cv=2 arrivals, 4 rows a request`; empty for Poisson arrivals of single rows over HTTP."""
         parts = []

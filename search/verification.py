@@ -37,6 +37,8 @@ AGAIN = 0.12
 """When the rate at the limit turns out to be so far from the one that was sent, it is measured nearer to it."""
 
 MOST_RUNS = 4
+"""Of a trial, where each refutes what follows from the one before."""
+
 CLEARLY_BROKEN = 0.1
 """Of a run's requests over the limit: its rate is above the one at the limit, whatever a replay says."""
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from simulated_bench import BudgetOfLoad, SimulatedBench
+from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
+from true_rates import true_rate
 
+from model_repo.spec import ServingConfig
 from search import events
 from search.certification import Certified, certify_best
 from search.ledger import Ledger, open_ledger
@@ -13,6 +15,10 @@ from search.space import SearchSpace
 from search.study import Search
 
 SLO = Slo(limit_ms=50.0)
+
+
+def true_capacity(config: ServingConfig) -> float:
+    return true_rate(config, default_service_s, limit_ms=SLO.limit_ms)
 
 
 def search_on(

@@ -1,14 +1,12 @@
 """The search and its certification on a simulated server, in virtual time, against the true best."""
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
-from simulated_search import SLO, search_on
+from simulated_search import SLO, search_on, true_capacity
 from spaces import two_core_space
-from true_rates import true_rate
 
 from model_repo.spec import ServingConfig
 from search import events
@@ -20,22 +18,6 @@ from search.ledger import Ledger, open_ledger
 from search.records import Slo
 from search.space import SearchSpace, default_config
 from search.study import Search, SearchImpossible
-from search.words import knobs_text
-
-
-@pytest.fixture
-def space(tmp_path: Path) -> SearchSpace:
-    return two_core_space(tmp_path)
-
-
-def true_capacity(config: ServingConfig) -> float:
-    return true_rate(config, default_service_s, limit_ms=SLO.limit_ms)
-
-
-@pytest.fixture(scope="module")
-def true_best(tmp_path_factory: pytest.TempPathFactory) -> float:
-    space = two_core_space(tmp_path_factory.mktemp("space"))
-    return max(true_capacity(space.config(knobs)) for knobs in space.points() if knobs["max_queue_delay_us"] == 0)
 
 
 @dataclass(frozen=True)
@@ -145,83 +127,6 @@ def test_service_times_are_kept_with_the_run(space: SearchSpace, tmp_path: Path)
         ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=3)
         Search(ledger=ledger, bench=bench, slo=SLO, budget=Budget(total_s=600.0), seed=3).run()
     assert second.spent.load_s < first.spent.load_s / 2
-
-
-class Misleading(SimulatedBench):
-    """Twice as fast under a closed loop as under real load."""
-
-    def saturate(self, concurrency, duration_s, seed):
-        real = self.service_s
-        self.service_s = lambda config, size: 0.5 * real(config, size)
-        try:
-            return super().saturate(concurrency, duration_s, seed)
-        finally:
-            self.service_s = real
-
-
-def test_predictions_that_are_off_alike_are_put_right(
-    space: SearchSpace, tmp_path: Path, true_best: float
-) -> None:
-    _, certified, seen = search_on(Misleading(), space, tmp_path)
-    assert not any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
-    assert certified is not None
-    assert certified.winner.certificate.rate_per_s >= 0.85 * true_best
-
-
-class Saturating(SimulatedBench):
-    """Three times as slow above a rate, as behind a front end that has had enough: below it, a replay sees none of
-    that."""
-
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
-        real = self.service_s
-        factor = 3.0 if rate_per_s > FRONT_END_PER_S else 1.0
-        self.service_s = lambda config, size: factor * real(config, size)
-        try:
-            return super().measure(rate_per_s, duration_s, seed, watch)
-        finally:
-            self.service_s = real
-
-
-FRONT_END_PER_S = 250.0
-
-
-def test_no_estimate_is_above_a_rate_that_was_clearly_too_much(space: SearchSpace, tmp_path: Path) -> None:
-    ledger, _, _ = search_on(Saturating(), space, tmp_path)
-    refuted = 0
-    for trial in ledger.trials:
-        kept_per_s = max((run.rate_per_s for run in trial.load_runs if run.kept), default=0.0)
-        overloaded = (run.rate_per_s for run in trial.load_runs if run.overloaded)
-        above = [rate for rate in overloaded if rate > kept_per_s]
-        refuted += len(above)
-        assert (trial.rate_at_limit_per_s or 0.0) < min(above, default=math.inf)
-    assert refuted
-
-
-class Warming(SimulatedBench):
-    """Under real load each of the first configurations is far off by less than the one before: none says anything
-    of the next."""
-
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
-        real, name = self.service_s, knobs_text(self.loaded[-1])
-        order = self.__dict__.setdefault("order", [])
-        if name not in order:
-            order.append(name)
-        factor = 2.0 ** max(0, 4 - order.index(name))
-        self.service_s = lambda config, size: factor * real(config, size)
-        try:
-            return super().measure(rate_per_s, duration_s, seed, watch)
-        finally:
-            self.service_s = real
-
-
-def test_where_predictions_do_not_hold_the_sampler_goes_on(
-    space: SearchSpace, tmp_path: Path, true_best: float
-) -> None:
-    ledger, certified, seen = search_on(Warming(), space, tmp_path)
-    assert any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
-    assert len(ledger.trials) > 8
-    assert certified is not None
-    assert certified.winner.certificate.rate_per_s >= 0.85 * true_best
 
 
 def test_a_server_that_keeps_no_table_of_batches_is_searched_by_the_sampler(
