@@ -16,7 +16,7 @@ import numpy as np
 from search.simulator import NO_NOISE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -154,13 +154,11 @@ def measure_curve(
     """
     lone = saturate(1, LONE_S, seed)
     loops = [lone]
-    concurrency = 2 * instances
-    while True:
+    for concurrency in _crowds(instances, max_batch_size):
         loops.append(saturate(concurrency, _level_s(loops), seed + len(loops)))
         slowest_s = max((_execution_s(row) for row in loops[-1].batches), default=math.inf)
-        if slowest_s > limit_s or concurrency >= (max_batch_size + 1) * instances + max_batch_size:
+        if slowest_s > limit_s:
             break
-        concurrency = min(GROWTH * concurrency, (max_batch_size + 1) * instances + max_batch_size)
     return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes, alone=alone)
 
 
@@ -171,7 +169,8 @@ def curve_from_loops(
     executed_sizes: Sequence[int] = (),
     alone: ServiceCurve | None = None,
 ) -> ServiceCurve:
-    """The curve that these runs amount to: the first is of one user, the second of two for each instance.
+    """The curve that these runs amount to: the first is of one user, the second of as few as keep the
+    instances busy.
 
     Executions of the first do not count: an idle machine is slow to wake. Nor do batches of so many of a run's
     users that too few were left for the other instances to be busy, such as the one with which a run begins.
@@ -200,6 +199,18 @@ def curve_from_loops(
     )
     off = seconds / curve.at(sizes) - 1
     return replace(curve, fit_error=float(np.sqrt(np.average(off**2, weights=counts))))
+
+
+def _crowds(instances: int, max_batch_size: int) -> Iterator[int]:
+    """Numbers of users, ascending: the first keep all instances busy, nearly always with one request each."""
+    most = (max_batch_size + 1) * instances + max_batch_size
+    if instances > 1:
+        yield instances + 1
+    concurrency = 2 * instances
+    while concurrency < most:
+        yield concurrency
+        concurrency *= GROWTH
+    yield most
 
 
 def _level_s(loops: Sequence[ClosedLoop]) -> float:

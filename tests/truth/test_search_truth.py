@@ -29,9 +29,8 @@ FAR_ABOVE_CAPACITY = 1.03
 """No promise: a certificate whose bounds are no bounds lets the search confirm at once near its estimate, which is
 off by 2 to 3 % either way."""
 
-LEAST_PROMISED = 0.79
-"""Of what the configuration can keep. It was 0.8 until several instances were profiled with two users each: few
-batches are of one request then, and the third slow server, whose best batch is that, fell from 0.84 to 0.797."""
+LEAST_PROMISED = 0.8
+"""Of what the configuration can keep."""
 
 LEAST_MEAN_OF_BEST, LEAST_OF_BEST = 0.97, 0.9
 """A mean of twelve with a standard deviation of 2 % each scatters by 0.6 %. Predictions that are off by a fifth,
