@@ -17,12 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.arrival_text import arrivals_from_file, arrivals_from_text
 from loadgen.measurement import RequestLog
 from loadgen.neighbours import NeighbourSampler, counters_of_family
-from loadgen.plan import LoadPlan, Payload, Target
+from loadgen.plan import Arrivals, LoadPlan, Payload, Target
 from loadgen.runner import LoadGenerator
 from model_repo.options import ServerOptions
 from model_repo.standing import serve_repository
+from search.demand import DemandRecord
 from search.neighbours import mark_of, record_of
 from search.records import RecommendationRecord, Slo
 
@@ -79,8 +81,14 @@ def audited(
         with NeighbourSampler(counters_of_family()) as neighbours:
             run = generator.run(
                 Target(url=url, model_name=found.model.name),
-                LoadPlan(rate_per_s=rate_per_s, duration_s=WARMUP_S + seconds, seed=seed, timeout_s=10.0),
-                payload=payload_of(directory),
+                LoadPlan(
+                    rate_per_s=rate_per_s,
+                    duration_s=WARMUP_S + seconds,
+                    seed=seed,
+                    arrivals=arrivals_of(directory, found.demand),
+                    timeout_s=10.0,
+                ),
+                payload=payload_of(directory, found.demand),
             )
     after = cpu_ticks()
     return {
@@ -120,10 +128,22 @@ def stolen_share(before: dict[str, int], after: dict[str, int]) -> float:
     return (after["steal"] - before["steal"]) / max(1, after["all"] - before["all"])
 
 
-def payload_of(directory: Path) -> Payload:
-    """The same request shapes as in the run."""
+def payload_of(directory: Path, demand: DemandRecord) -> Payload:
+    """Requests like those of the run."""
     shapes = json.loads((directory / "run.json").read_text())["shapes"]
-    return Payload(shapes={name: tuple(shape) for name, shape in shapes.items()})
+    return Payload(
+        batch_size=demand.rows_per_request,
+        shapes={name: tuple(shape) for name, shape in shapes.items()},
+        data_file=None if demand.input_data is None else directory / demand.input_data,
+        shared_memory=demand.shared_memory,
+    )
+
+
+def arrivals_of(directory: Path, demand: DemandRecord) -> Arrivals:
+    """The shape of the run's traffic."""
+    if demand.trace is not None:
+        return arrivals_from_file(directory / demand.trace)
+    return arrivals_from_text(demand.arrivals)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,8 @@ def main() -> None:
     grid.add_argument("--instances", type=numbers)
     grid.add_argument("--delays-ms", type=numbers)
     grid.add_argument("--io-precision", default="keep")
+    grid.add_argument("--protocol", default="http")
+    grid.add_argument("--shared-memory", default="none")
     grid.add_argument("--cache-dir", type=Path)
     parser.add_argument("--share", type=share, default=(1, 1), metavar="I/N")
     parser.add_argument("--minutes", type=float, default=math.inf)
@@ -114,6 +116,8 @@ def config_of(arguments: argparse.Namespace, folder: Path) -> OptimizeConfig:
             "output": folder,
             "precisions": arguments.precisions,
             "io_precision": arguments.io_precision,
+            "protocol": arguments.protocol,
+            "shared_memory": arguments.shared_memory,
             "cache_dir": arguments.cache_dir,
             "price_per_hour_usd": 1.0,  # nothing here depends on it
         }

@@ -16,6 +16,7 @@ from gpu_engines import build
 from gpu_models import MAX_BATCH
 from gpu_results import LIMIT_MS, read, save
 
+from loadgen.plan import SharedMemory
 from model_repo.spec import Protocol
 
 
@@ -36,6 +37,7 @@ class Design:
     max_batch_size: int = MAX_BATCH
     backend: str = "tensorrt_rtx"
     protocol: Protocol = "http"
+    shared_memory: SharedMemory = "none"
 
     @property
     def name(self) -> str:
@@ -43,6 +45,7 @@ class Design:
         words += ["graphs" if self.graphs else "no graphs", *(["MPS"] if self.mps else [])]
         words += [f"{self.http_threads} HTTP threads"] if self.http_threads else []
         words += ["gRPC"] if self.protocol == "grpc" else []
+        words += ["shared memory"] if self.shared_memory == "system" else []
         words += [f"batch {self.max_batch_size}"] if self.max_batch_size != MAX_BATCH else []
         return ", ".join(words)
 
@@ -53,8 +56,14 @@ class Design:
 
 DESIGNS = {
     "resnet50": (
-        Design(instances=4, delay_us=2000, http_threads=24),
+        Design(instances=4, delay_us=2000, shared_memory="system"),
+        Design(instances=8, shared_memory="system"),
+        Design(instances=4, delay_us=2000, shared_memory="system", protocol="grpc"),
+        Design(instances=4, delay_us=2000, shared_memory="system", mps=True),
+        Design(instances=6, delay_us=4000, shared_memory="system"),
+        Design(instances=4, delay_us=2000, shared_memory="system", input_path="pinned"),
         Design(instances=4, delay_us=2000, protocol="grpc"),
+        Design(instances=4, delay_us=2000, http_threads=24),
         Design(instances=8, protocol="grpc"),
         Design(instances=8, http_threads=24),
         Design(instances=4, delay_us=2000, http_threads=24, mps=True),
@@ -129,8 +138,8 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
         options = ServerOptions(run_dir=Path(run_dir), gpu=True, extra_arguments=design.server_arguments)
         try:
             with serve(options) as server, LoadGenerator(processes=load_processes()) as generator:
-                payload = Payload(seed=1)
-                demand = Demand(record=DemandRecord(protocol=design.protocol))
+                payload = Payload(seed=1, shared_memory=design.shared_memory)
+                demand = Demand(record=DemandRecord(protocol=design.protocol, shared_memory=design.shared_memory))
                 bench = TritonBench(
                     server, generator, payload=payload, limit_ms=LIMIT_MS, timeout_s=5.0, demand=demand
                 )

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deploy.errors import BundleRefused
 from deploy.plan import plan_for
 from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
 from deploy.smoke import LENGTHS_FILE, MOST_BYTES, TRACE_FILE, smoke_file
@@ -50,6 +51,11 @@ def bundle_from_recommendation(
     lengths of requests.
     `config` is the winner's configuration with its engine's files.
     """
+    if found.demand.shared_memory != "none":
+        raise BundleRefused(
+            "This promise is for clients that share memory with the server; those of a bundle come by network.",
+            "Run optimize without --shared-memory, or copy the run's model repository beside the clients.",
+        )
     plan = plan_for(found, config, options)
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
     for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths)):

@@ -102,6 +102,8 @@ def traffic_options(demand: DemandRecord, *, trace: str, input_data: str | None)
         options.append(f"--batch-size={demand.rows_per_request}")
     if input_data is not None:
         options.append(f"--input-data={input_data}")
+    if demand.shared_memory != "none":
+        options.append(f"--shared-memory={demand.shared_memory}")
     return tuple(options)
 
 

@@ -10,7 +10,7 @@ from loadgen.headers import headers_from_options
 from loadgen.order import QUANTILES, LatencyLimit, Limits, Note, Order, Outputs
 from loadgen.own_machine import is_on_this_machine
 from loadgen.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload, Target
-from loadgen.units import noted_duration_ms, shape_from_text, share_from_text
+from loadgen.units import noted_duration_ms, shape_from_text, share_from_text, shared_memory_from_text
 from loadgen.user_errors import BadInput
 from loadgen.worker_rights import WorkerRights
 
@@ -48,6 +48,7 @@ class Arguments:
     fail_fast: bool = False
     compare: Path | None = None
     batch_size: int = 1
+    shared_memory: str = "none"
     shapes: tuple[str, ...] = ()
     input_data: Path | None = None
     headers: tuple[str, ...] = ()
@@ -70,6 +71,7 @@ def order_from_arguments(arguments: Arguments, environment: Mapping[str, str]) -
             shapes=dict(shape_from_text(text) for text in arguments.shapes),
             data_file=_existing("--input-data", arguments.input_data),
             seed=arguments.seed,
+            shared_memory=shared_memory_from_text(arguments.shared_memory),
         ),
         plan=plan,
         limits=_limits(arguments, notes),

@@ -143,6 +143,7 @@ def _differences(baseline: LoadTestRecord, order: Order) -> Iterator[tuple[str, 
     """What must be the same, before and now. Not the model's name: a candidate may be compared with its elder."""
     yield "arrivals", baseline.load.arrivals, order.arrivals_text
     yield "a batch size of", baseline.load.batch_size, order.payload.batch_size
+    yield "shared memory", baseline.load.shared_memory, order.payload.shared_memory
     yield "shapes", baseline.load.shapes, {name: tuple(shape) for name, shape in order.payload.shapes.items()}
     if order.find_max:
         yield "the limits", _limit_texts(baseline), [limit.text for limit in order.limits.latency]

@@ -83,4 +83,5 @@ def payload_to_message(payload: Payload) -> Message:
         "data": None if file is None else file.read_bytes(),
         "data_name": None if file is None else file.name,
         "seed": payload.seed,
+        "shared_memory": payload.shared_memory,
     }

@@ -214,6 +214,7 @@ class DistributedWorker:
             shapes={name: tuple(shape) for name, shape in message["shapes"].items()},
             data_file=data_file,
             seed=message["seed"],
+            shared_memory=message["shared_memory"],
         )
 
 

@@ -99,6 +99,7 @@ def payload_to_json(payload: Payload) -> Message:
         "data_file": None if payload.data_file is None else str(payload.data_file.absolute()),
         "picked": payload.picked,
         "seed": payload.seed,
+        "shared_memory": payload.shared_memory,
     }
 
 
@@ -110,4 +111,5 @@ def payload_from_json(message: Mapping[str, Any]) -> Payload:
         data_file=None if message["data_file"] is None else Path(message["data_file"]),
         picked=None if message["picked"] is None else tuple(message["picked"]),
         seed=message["seed"],
+        shared_memory=message["shared_memory"],
     )

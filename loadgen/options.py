@@ -148,6 +148,14 @@ Shape = Annotated[
         metavar="NAME:D1,D2",
     ),
 ]
+SharedMemory = Annotated[
+    str,
+    typer.Option(
+        help="`system`: inputs wait in /dev/shm, and requests say where. For a server on this machine.",
+        rich_help_panel=INPUTS,
+        metavar="KIND",
+    ),
+]
 BatchSize = Annotated[int, typer.Option(help="Samples in each request.", rich_help_panel=INPUTS, metavar="N")]
 Header = Annotated[
     list[str] | None,

@@ -14,7 +14,10 @@ from loadgen.random_inputs import random_tensor
 from loadgen.samples import samples_from_file
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from loadgen.plan import Payload, Target
+    from loadgen.shared_inputs import Place
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -74,31 +77,57 @@ def raw_bytes(values: NDArray[Any], datatype: str) -> bytes:
     return np.ascontiguousarray(values, wanted).tobytes()
 
 
-def grpc_request(target: Target, info: ModelInfo, tensors: Tensors) -> bytes:
-    """A ModelInferRequest, serialized: tensors as raw bytes, all outputs asked for, as raw bytes too."""
+def raw_inputs(info: ModelInfo, tensors: Tensors) -> dict[str, bytes]:
+    """The bytes of each input, by name, in the model's order."""
+    return {tensor.name: raw_bytes(tensors[tensor.name], tensor.datatype) for tensor in info.inputs}
+
+
+def grpc_request(
+    target: Target, info: ModelInfo, tensors: Tensors, places: Mapping[str, Place] | None = None
+) -> bytes:
+    """A ModelInferRequest, serialized: tensors as raw bytes, all outputs asked for, as raw bytes too.
+
+    With `places` it says where in shared memory the inputs are, and carries none.
+    """
     from tritonclient.grpc.service_pb2 import ModelInferRequest  # brings all of gRPC, which HTTP does not need
 
     request = ModelInferRequest(model_name=target.model_name, model_version=target.model_version)
     for tensor in info.inputs:
         values = tensors[tensor.name]
-        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=values.shape)
-        request.raw_input_contents.append(raw_bytes(values, tensor.datatype))
+        added = request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=values.shape)
+        if places is None:
+            request.raw_input_contents.append(raw_bytes(values, tensor.datatype))
+            continue
+        for name, value in places[tensor.name].parameters.items():
+            if isinstance(value, str):
+                added.parameters[name].string_param = value
+            else:
+                added.parameters[name].int64_param = value
     data: bytes = request.SerializeToString()
     return data
 
 
-def http_request(target: Target, info: ModelInfo, tensors: Tensors) -> bytes:
-    """A whole HTTP request: head, JSON, and the tensors as raw bytes, which is how outputs are asked for too."""
-    raw = [raw_bytes(tensors[tensor.name], tensor.datatype) for tensor in info.inputs]
+def http_request(
+    target: Target, info: ModelInfo, tensors: Tensors, places: Mapping[str, Place] | None = None
+) -> bytes:
+    """A whole HTTP request: head, JSON, and the tensors as raw bytes, which is how outputs are asked for too.
+
+    With `places` it says where in shared memory the inputs are, and carries none.
+    """
+    raw = raw_inputs(info, tensors) if places is None else {}
     document = {
         "inputs": [
             {
                 "name": tensor.name,
                 "shape": list(tensors[tensor.name].shape),
                 "datatype": tensor.datatype,
-                "parameters": {"binary_data_size": len(data)},
+                "parameters": (
+                    {"binary_data_size": len(raw[tensor.name])}
+                    if places is None
+                    else places[tensor.name].parameters
+                ),
             }
-            for tensor, data in zip(info.inputs, raw, strict=True)
+            for tensor in info.inputs
         ],
         "parameters": {"binary_data_output": True},
     }
@@ -110,9 +139,9 @@ def http_request(target: Target, info: ModelInfo, tensors: Tensors) -> bytes:
         *(f"{name}: {value}" for name, value in target.headers),
         "Content-Type: application/octet-stream",
         f"Inference-Header-Content-Length: {len(text)}",
-        f"Content-Length: {len(text) + sum(map(len, raw))}",
+        f"Content-Length: {len(text) + sum(map(len, raw.values()))}",
     ]
-    return b"".join(["\r\n".join([*head, "", ""]).encode("latin-1"), text, *raw])
+    return b"".join(["\r\n".join([*head, "", ""]).encode("latin-1"), text, *raw.values()])
 
 
 def _check_batch(info: ModelInfo, batch_size: int) -> None:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 MAX_RATE_PER_S = 1_000_000.0
 MAX_REQUESTS = 100_000_000_000
 
+SharedMemory = Literal["none", "system"]
+"""How inputs get to the server: with the request, or through memory that it shares with whoever sends."""
+
 ArrivalKind = Literal["poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike"]
 ARRIVAL_KINDS: tuple[ArrivalKind, ...] = (
     "poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike",
@@ -243,7 +246,8 @@ class Payload:
     `shapes` fixes the free dimensions of an input, batch left out: {"ids": (128,)}. `data_file` (.npz,
     .json, or .txt with a length a line) holds samples that are cycled, or of which those numbered in `picked` are
     (None: all); without it inputs are drawn with `seed`: floats from a normal distribution, integers 0 or 1 (legal
-    as ids and as masks).
+    as ids and as masks). With `shared_memory` "system" they wait in /dev/shm, which the server must see as well,
+    and requests say where; answers come back in full either way.
     """
 
     batch_size: int = 1
@@ -251,6 +255,7 @@ class Payload:
     data_file: Path | None = None
     picked: tuple[int, ...] | None = None
     seed: int = 0
+    shared_memory: SharedMemory = "none"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from loadgen.closed_loop import ClosedLoop
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.lap_loop import LapLoop
 from loadgen.outcomes import NOT_CONNECTED, OK
-from loadgen.payloads import request_tensors
+from loadgen.payloads import raw_inputs, request_tensors
 from loadgen.send_loop import LoopParts, SendLoop, Tick
+from loadgen.shared_inputs import SharedInputs
 from loadgen.triton import LoadWire, read_model_info, wire_of
 
 if TYPE_CHECKING:
@@ -84,13 +85,17 @@ class PreparedTarget:
         self._poller = poller
         self.info: ModelInfo = read_model_info(target)
         pool = request_tensors(self.info, payload)
-        self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note)
         self._outcomes: dict[int, int] = {}
-        try:
+        with ExitStack() as stack:
+            places = None
+            if payload.shared_memory == "system":
+                shared = SharedInputs.of(target, [raw_inputs(self.info, tensors) for tensors in pool])
+                stack.callback(shared.close)
+                places = shared.places
+            self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note, places)
+            stack.callback(self.wire.close)
             self._try_one(timeout_s)
-        except BaseException:
-            self.wire.close()
-            raise
+            self._opened = stack.pop_all()
 
     def connect(self, count: int) -> None:
         """Open connections ahead of the load. Those that fail now are opened when they are needed."""
@@ -101,8 +106,8 @@ class PreparedTarget:
         self._pump(_CONNECT_S, lambda: self.wire.connecting == 0)
 
     def close(self) -> None:
-        """Close the connections."""
-        self.wire.close()
+        """Close the connections, and share no memory any more."""
+        self._opened.close()
 
     def _try_one(self, timeout_s: float) -> None:
         """Send one request; an answer that is no inference is an error now, not a thousand errors later.

@@ -11,10 +11,13 @@ from loadgen.send_loop import Wire
 from loadgen.streams import address_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from loadgen.model_info import ModelInfo
     from loadgen.plan import Target
     from loadgen.poller import Poller
     from loadgen.send_loop import Finished
+    from loadgen.shared_inputs import Place
 
 
 class LoadWire(Wire, Protocol):
@@ -61,14 +64,45 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     return triton_grpc.read_statistics(target)
 
 
-def wire_of(target: Target, info: ModelInfo, pool: list[Tensors], poller: Poller, finished: Finished) -> LoadWire:
-    """Connections to the target that send these requests in turn. Raises TargetUnreachable for an unknown name."""
-    address = address_of(target)
+def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
+    """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
     if target.is_http:
-        requests = [http_request(target, info, tensors) for tensors in pool]
+        triton_http.register_memory(target, region, key=key, size=size)
+        return
+    from loadgen import triton_grpc
+
+    triton_grpc.register_memory(target, region, key=key, size=size)
+
+
+def unregister_memory(target: Target, region: str) -> None:
+    """Let the server forget it. Raises TargetUnreachable, TargetRefused."""
+    if target.is_http:
+        triton_http.unregister_memory(target, region)
+        return
+    from loadgen import triton_grpc
+
+    triton_grpc.unregister_memory(target, region)
+
+
+def wire_of(
+    target: Target,
+    info: ModelInfo,
+    pool: list[Tensors],
+    poller: Poller,
+    finished: Finished,
+    places: Sequence[Mapping[str, Place]] | None = None,
+) -> LoadWire:
+    """Connections to the target that send these requests in turn, their inputs with them or at these places.
+
+    Raises TargetUnreachable for an unknown name.
+    """
+    address = address_of(target)
+    where: Sequence[Mapping[str, Place] | None] = places or [None] * len(pool)
+    if target.is_http:
+        requests = [http_request(target, info, *one) for one in zip(pool, where, strict=True)]
         return HttpWire(address=address, requests=requests, poller=poller, finished=finished)
     from loadgen.grpc_wire import INFER, GrpcWire, grpc_head, grpc_message
 
-    messages = [grpc_message(grpc_request(target, info, tensors)) for tensors in pool]
+    messages = [grpc_message(grpc_request(target, info, *one)) for one in zip(pool, where, strict=True)]
     head = grpc_head(target, INFER)
     return GrpcWire(address=address, head=head, requests=messages, poller=poller, finished=finished)

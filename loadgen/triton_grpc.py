@@ -45,7 +45,19 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
         return None
 
 
-def _ask(target: Target, method: str, request: Message) -> dict[str, Any]:
+def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
+    """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
+    request = service_pb2.SystemSharedMemoryRegisterRequest(name=region, key=key, offset=0, byte_size=size)
+    _ask(target, "SystemSharedMemoryRegister", request, refused="does not take shared memory")
+
+
+def unregister_memory(target: Target, region: str) -> None:
+    """Let the server forget it. Raises TargetUnreachable, TargetRefused."""
+    request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region)
+    _ask(target, "SystemSharedMemoryUnregister", request, refused="does not take shared memory")
+
+
+def _ask(target: Target, method: str, request: Message, *, refused: str | None = None) -> dict[str, Any]:
     """One call on a connection of its own; the answer as the JSON of the same name would be."""
     poller = Poller()
     try:
@@ -59,7 +71,7 @@ def _ask(target: Target, method: str, request: Message) -> dict[str, Any]:
     outcome, text = status_of(call.fields)
     if outcome != OK:
         raise TargetRefused(
-            f"{target.url} does not serve {target.model_name}: {outcome_name(outcome)}, {text}.\n"
+            f"{target.url} {refused or f'does not serve {target.model_name}'}: {outcome_name(outcome)}, {text}.\n"
             "Check the model's name and version, and that it is loaded."
         )
     answer = getattr(service_pb2, f"{method}Response")()

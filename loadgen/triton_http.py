@@ -45,6 +45,25 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     return statistics if isinstance(statistics, dict) else None
 
 
+def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
+    """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
+    _about_memory(target, f"{region}/register", {"key": key, "offset": 0, "byte_size": size})
+
+
+def unregister_memory(target: Target, region: str) -> None:
+    """Let the server forget it. Raises TargetUnreachable, TargetRefused."""
+    _about_memory(target, f"{region}/unregister", {})
+
+
+def _about_memory(target: Target, what: str, document: dict[str, Any]) -> None:
+    path = f"{target.base_path}/v2/systemsharedmemory/region/{what}"
+    status, body = _asked(target, "POST", path, json.dumps(document).encode())
+    if status != 200:
+        raise TargetRefused(
+            f"{target.url} does not take shared memory: {error_text(status, body)}.\nSend the inputs instead."
+        )
+
+
 def _advice(status: int) -> str:
     if 300 <= status < 400:
         return "It redirects; give the address it redirects to."
@@ -54,6 +73,10 @@ def _advice(status: int) -> str:
 
 
 def _get(target: Target, path: str) -> tuple[int, bytes]:
+    return _asked(target, "GET", path)
+
+
+def _asked(target: Target, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     if target.is_tls:
         context = tls_context(target)
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(
@@ -62,7 +85,7 @@ def _get(target: Target, path: str) -> tuple[int, bytes]:
     else:
         connection = http.client.HTTPConnection(target.host, target.port, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", path, headers=dict(target.headers))
+        connection.request(method, path, body=body, headers=dict(target.headers))
         answer = connection.getresponse()
         return answer.status, answer.read()
     except ssl.SSLCertVerificationError as error:

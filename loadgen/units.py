@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
+from loadgen.plan import SharedMemory
 from loadgen.user_errors import BadInput
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ def noted_duration_ms(text: str, *, option: str, default_unit: str, note: Callab
         value = value_ms / _MS_PER_UNIT[default_unit]
         note(f"{option} {text} has no unit: taken as {value:g} {default_unit}.")
     return value_ms
+
+
+def shared_memory_from_text(text: str) -> SharedMemory:
+    """`none` or `system`. Raises BadInput."""
+    known = get_args(SharedMemory)
+    if text not in known:
+        raise BadInput(f"--shared-memory {text} is unknown.", f"Give {' or '.join(known)}.")
+    return cast("SharedMemory", text)
 
 
 def shape_from_text(text: str) -> tuple[str, tuple[int, ...]]:

@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from loadgen.units import noted_duration_ms, shape_from_text
+from loadgen.units import noted_duration_ms, shape_from_text, shared_memory_from_text
 from optimizer.config import OptimizeConfig, ServerKind, saved_config
 from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from typer import Context
+
+    from loadgen.plan import SharedMemory
 
 
 def config_from_arguments(
@@ -59,6 +61,7 @@ def config_from_arguments(
     trace: Path | None = None,
     client_batch: int = 1,
     protocol: str = "http",
+    shared_memory: str = "none",
     further_limits: Mapping[str, str | None] | None = None,
     max_memory: str | None = None,
     objective: str = "cost",
@@ -130,6 +133,7 @@ def config_from_arguments(
             "calibration_method": calibration_method,
             "io_precision": io_precision,
             **demand_fields(arrivals, trace, client_batch, protocol),
+            "shared_memory": _shared_memory(shared_memory, server),
         }
     )
     return config, notes
@@ -188,6 +192,16 @@ def _check_choices(
             f"--max-memory {max_memory} cannot be kept: the memory of a {server} server is not seen from here.",
             "Leave --max-memory out, or measure with --server embedded or local.",
         )
+
+
+def _shared_memory(text: str, server: str) -> SharedMemory:
+    kind = shared_memory_from_text(text)
+    if kind != "none" and server in ("docker", "remote"):
+        raise BadInput(
+            f"--shared-memory {kind} needs a server that sees this machine's /dev/shm; a {server} one does not.",
+            "Leave it out, or measure with --server embedded or local.",
+        )
+    return kind
 
 
 def _check_money(price_per_hour: float | None, rate: float | None, peak_rate: float | None) -> None:

@@ -30,6 +30,7 @@ def optimize(
     trace: options.Trace = None,
     client_batch: options.ClientBatch = 1,
     protocol: options.Protocol = "http",
+    shared_memory: options.SharedMemory = "none",
     precisions: options.Precisions = None,
     calibration_data: options.CalibrationData = None,
     calibration_method: options.CalibrationMethod = "percentile",
@@ -129,6 +130,7 @@ def optimize(
             trace=trace,
             client_batch=client_batch,
             protocol=protocol,
+            shared_memory=shared_memory,
         )
     from optimizer import session
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from loadgen.files import write_atomically
+from loadgen.plan import SharedMemory
 from loadgen.user_errors import first_problem
 from model_repo.spec import Protocol
 from optimizer.errors import BadInput
@@ -50,6 +51,7 @@ class OptimizeConfig(BaseModel):
     trace: Path | None = None  # instead of arrivals
     client_batch: int = Field(default=1, ge=1)
     protocol: Protocol = "http"
+    shared_memory: SharedMemory = "none"
     price_per_hour_usd: float | None = Field(default=None, gt=0)
     price_file: Path | None = None
     price_term: Term = "on-demand"

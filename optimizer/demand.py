@@ -114,6 +114,7 @@ def demand_of(config: OptimizeConfig, *, batched: bool) -> Demand:
         mixed_shapes=mixed,
         input_data=_name_within(config.output, config.input_data),
         protocol=config.protocol,
+        shared_memory=config.shared_memory,
     )
     shapes = request_shapes(each) if mixed else None
     return Demand(

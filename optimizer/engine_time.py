@@ -1,6 +1,6 @@
 """How fast an engine is on its own: graph replay, data on the GPU, no server. Fills TensorRT-RTX's kernel cache.
 
-    python -m optimizer.engine_time FOLDER FILE BACKEND MAX_BATCH GRAPHS SHAPES [own-scratch]
+    python -m optimizer.engine_time FOLDER FILE BACKEND MAX_BATCH GRAPHS SHAPES [own-scratch] [tf32]
 
 One JSON object on stdout. A process of its own, because a CUDA context holds memory for as long as its process
 lives, and because a GPU fault would take the search with it.
@@ -90,13 +90,21 @@ def allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, 
 
 
 def load_engine(
-    folder: Path, file: str, backend: str, cuda: Cuda, stream: int, *, graphs: bool, own_scratch: bool = False
+    folder: Path,
+    file: str,
+    backend: str,
+    cuda: Cuda,
+    stream: int,
+    *,
+    graphs: bool,
+    own_scratch: bool = False,
+    tf32: bool = False,
 ) -> GpuEngine:
     """The engine in this folder, on GPU 0."""
     if backend == "onnxruntime":
         from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
 
-        return OnnxRuntimeEngine(folder / file, device=0, stream=stream, cuda_graphs=graphs)
+        return OnnxRuntimeEngine(folder / file, device=0, stream=stream, cuda_graphs=graphs, tf32=tf32)
     from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 
     cache = folder / RUNTIME_CACHE_FILE
@@ -113,7 +121,14 @@ def main(arguments: list[str]) -> None:
     stream = cuda.stream()
     began = time.monotonic()
     engine = load_engine(
-        Path(folder), file, backend, cuda, stream, graphs=graphs == "1", own_scratch="own-scratch" in options
+        Path(folder),
+        file,
+        backend,
+        cuda,
+        stream,
+        graphs=graphs == "1",
+        own_scratch="own-scratch" in options,
+        tf32="tf32" in options,
     )
     loading_s = time.monotonic() - began
     shapes = {name: tuple(shape) for name, shape in json.loads(shapes_text).items()}

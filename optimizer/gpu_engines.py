@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
 from itertools import product
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.spec import Engine
-from optimizer.engine_cache import PLAN_FILE, EngineCache, entry_files
+from optimizer.alone import Alone
+from optimizer.engine_cache import PLAN_FILE, entry_files
 from optimizer.engine_run import EngineRunner
 from optimizer.engines import EngineFailed, Target, engine_from_variant
 from optimizer.onnx_run import RunFailed
@@ -21,8 +21,8 @@ from search import events
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
+    from optimizer.engine_cache import EngineCache
     from optimizer.engines import BuiltEngine
     from optimizer.hardware import Gpu, Hardware
     from optimizer.onnx_model import Model
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "gpu"]
 Judge: TypeAlias = "Callable[[EngineRunner, Precision], AccuracyRecord]"
 """Compares what an engine of a precision gives with fp32."""
-
-TIMES_FILE = "times.json"
-"""Beside a plan: what it did on its own, and on which GPU."""
-
-TIMING_LIMIT_S = 120.0
 
 CORES_A_CHECK = 4
 MOST_CHECKS_AT_ONCE = 4
@@ -64,19 +59,42 @@ def engines_for(
     """
     device = device_of(machine)
     engines = [onnxruntime_engine(model, precision, device=device) for precision, model in variants]
-    if machine.gpus:
-        tensorrt = _TensorRtEngines(
-            gpu=machine.gpus[0],
-            checks_at_once=min(MOST_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK)),
-            cache=cache,
-            max_batch_size=max_batch_size,
-            limit_ms=limit_ms,
-            judge=judge if may_build else None,
-            may_build=may_build,
-            on_event=on_event,
-        )
-        engines += tensorrt.of(variants)
-    return tuple(engines)
+    if not machine.gpus:
+        return tuple(engines)
+    gpu = machine.gpus[0]
+    alone = Alone(gpu=gpu, cache=cache, max_batch_size=max_batch_size, may_run=may_build)
+    checks_at_once = min(MOST_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK))
+    if device == "gpu":
+        on_event(events.PhaseStarted(name="prepare", detail="what ONNX Runtime does without a server"))
+        with ThreadPoolExecutor(max_workers=checks_at_once) as pool:
+            timed = pool.map(partial(_timed, alone, on_event), engines, (model for _, model in variants))
+            engines = list(timed)
+    tensorrt = _TensorRtEngines(
+        gpu=gpu,
+        alone=alone,
+        checks_at_once=checks_at_once,
+        cache=cache,
+        max_batch_size=max_batch_size,
+        limit_ms=limit_ms,
+        judge=judge if may_build else None,
+        may_build=may_build,
+        on_event=on_event,
+    )
+    return (*engines, *tensorrt.of(variants))
+
+
+def _timed(alone: Alone, on_event: OnEvent, engine: Engine, model: Model) -> Engine:
+    """The engine of ONNX Runtime with what it does alone. One that does not run shows that in the search."""
+    label = f"onnxruntime {engine.precision}"
+    try:
+        alone_ms = alone.of_model(engine, model, library_version=version("onnxruntime-gpu"))
+    except EngineFailed as failure:
+        text = f"{label} was not measured without a server: {str(failure).splitlines()[0]}"
+        on_event(events.Note(text=text, warning=True))
+        return engine
+    if alone_ms:
+        on_event(events.Note(text=f"{label}: {alone_ms[0][1]:.2f} ms alone at batch 1"))
+    return replace(engine, alone_ms=alone_ms)
 
 
 def device_of(machine: Hardware) -> Device:
@@ -114,6 +132,7 @@ class _TensorRtEngines:
     """Builds, times and checks the engines for one GPU, and tells why it leaves some out."""
 
     gpu: Gpu
+    alone: Alone
     checks_at_once: int
     cache: EngineCache
     max_batch_size: int
@@ -168,7 +187,7 @@ class _TensorRtEngines:
 
     def _checked(self, candidate: _Candidate) -> Engine:
         """The engine with what it takes alone. Raises EngineFailed. Runs beside other checks: it tells nothing."""
-        alone_ms = self._alone_ms(candidate.built, candidate.model)
+        alone_ms = self.alone.of_plan(candidate.built.engine, batched=candidate.model.batched)
         if alone_ms and not alone_ms[0][1] <= self.limit_ms:
             raise EngineFailed(
                 f"alone it takes {alone_ms[0][1]:.1f} ms, over the limit", "Other engines are tried."
@@ -176,24 +195,6 @@ class _TensorRtEngines:
         if self.judge is not None:
             self._check_accuracy(candidate.built, candidate.model, candidate.precision)
         return replace(_with_kernels(candidate.built.engine), alone_ms=alone_ms)
-
-    def _alone_ms(self, built: BuiltEngine, model: Model) -> tuple[tuple[int, float], ...]:
-        """Batch sizes, from 1 on, and what they take on the bare engine, which is kept with the engine.
-
-        Measured in a process of its own; empty where nothing may be run. Raises EngineFailed where the engine
-        does not run.
-        """
-        folder = dict(built.engine.files)[PLAN_FILE].parent
-        times = _known_times(folder, self.gpu)
-        if times is None:
-            if not self.may_build:
-                return ()
-            shapes = json.dumps({spec.name: spec.concrete_shape for spec in built.engine.inputs})
-            largest = self.max_batch_size if model.batched else 0
-            times = _measured([str(folder), PLAN_FILE, built.engine.backend, str(largest), "1", shapes], self.gpu)
-            found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
-            EngineCache.put_beside(folder / TIMES_FILE, json.dumps(found, indent=1).encode())
-        return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
 
     def _check_accuracy(self, built: BuiltEngine, model: Model, precision: Precision) -> None:
         """Raises EngineFailed where the engine's results are not close enough to fp32, or there are none."""
@@ -212,32 +213,6 @@ class _TensorRtEngines:
 
     def _note(self, text: str, *, warning: bool = False) -> None:
         self.on_event(events.Note(text=text, warning=warning))
-
-
-def _measured(arguments: list[str], gpu: Gpu) -> list[dict[str, float]]:
-    command = [sys.executable, "-P", "-m", "optimizer.engine_time", *arguments]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=TIMING_LIMIT_S, check=True)
-    except subprocess.TimeoutExpired as error:
-        what = f"it does not run on {gpu.name} within {TIMING_LIMIT_S:g} s"
-        raise EngineFailed(what, "ONNX Runtime can still serve the model.") from error
-    except subprocess.CalledProcessError as error:
-        last = (error.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise EngineFailed(
-            f"it does not run on {gpu.name}: {last}", "ONNX Runtime can still serve the model."
-        ) from error
-    times: list[dict[str, float]] = json.loads(answer.stdout.splitlines()[-1])["times"]
-    return times
-
-
-def _known_times(folder: Path, gpu: Gpu) -> list[dict[str, float]] | None:
-    """What was measured before on a GPU of this name, with this driver; None where nothing was."""
-    try:
-        found = json.loads((folder / TIMES_FILE).read_text())
-    except (OSError, ValueError):
-        return None
-    same = (found.get("gpu"), found.get("driver")) == (gpu.name, gpu.driver)
-    return found["times"] if same else None
 
 
 def _with_kernels(engine: Engine) -> Engine:

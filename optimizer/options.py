@@ -62,6 +62,14 @@ Protocol = Annotated[
         metavar="NAME",
     ),
 ]
+SharedMemory = Annotated[
+    str,
+    typer.Option(
+        help="`system`: clients on the server's machine leave inputs in /dev/shm, and send where they are.",
+        rich_help_panel=TRAFFIC,
+        metavar="KIND",
+    ),
+]
 Precisions = Annotated[
     str | None,
     typer.Option(

@@ -192,6 +192,7 @@ def payload_of(config: OptimizeConfig, prepared: Prepared) -> Payload:
         shapes=sample_shapes(prepared),
         data_file=config.input_data,
         seed=config.seed,
+        shared_memory=config.shared_memory,
     )
 
 

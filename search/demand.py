@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from loadgen.plan import Arrivals
+from loadgen.plan import Arrivals, SharedMemory
 from model_repo.spec import Protocol
 from search.record import Record
 
@@ -39,6 +39,9 @@ class DemandRecord(Record):
         default=None, description="The file in the run's directory with the samples, or the lengths of requests."
     )
     protocol: Protocol = Field(default="http", description="How requests travel: `http` or `grpc`.")
+    shared_memory: SharedMemory = Field(
+        default="none", description="`system`: inputs wait in memory that clients and server share."
+    )
 
     @property
     def lengths(self) -> str | None:
@@ -59,6 +62,8 @@ class DemandRecord(Record):
             parts.append("samples of several shapes")
         if self.protocol == "grpc":
             parts.append("over gRPC")
+        if self.shared_memory == "system":
+            parts.append("inputs in shared memory")
         return ", ".join(parts)
 
 

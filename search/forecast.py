@@ -205,13 +205,14 @@ class Forecast:
 
 
 def alone_per_s(space: SearchSpace, *, limit_ms: float) -> dict[str, float]:
-    """Rows a second that engines do without a server, at their best batch within the limit, as far as measured."""
-    rates = {}
-    for label, engine in zip(space.axes()["engine"], space.engines, strict=True):
-        within = [1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms]
-        if within:
-            rates[str(label)] = max(within)
-    return rates
+    """Rows a second that engines do without a server, at their best batch within the limit, as far as measured; 0
+    where no batch is within it.
+    """
+    return {
+        str(label): max((1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms), default=0.0)
+        for label, engine in zip(space.axes()["engine"], space.engines, strict=True)
+        if engine.alone_ms
+    }
 
 
 def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[Knobs]:
@@ -219,7 +220,8 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
 
     The engines take turns, so that each is known a little before any is known well, those first that are fastest
     without a server; of one engine, first the points that keep all cores busy without crowding them, and those
-    with CUDA graphs.
+    with CUDA graphs. The one that is fastest without a server has two turns for one of the others, and all its
+    instance counts with graphs come before those without: what a server makes of it is what they have to beat.
     """
     largest = space.max_batch_sizes[-1]
     cores = space.limits.cores
@@ -238,6 +240,9 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
         [one for one in sorted(points, key=crowding) if one["engine"] == engine]
         for engine in sorted(space.axes()["engine"], key=lambda engine: -alone.get(str(engine), 0.0))
     ]
+    if alone and len(queues) > 1:
+        fastest = sorted(queues[0], key=lambda knobs: -int(knobs.get("cuda_graphs", 0)))
+        queues[:1] = [fastest[::2], fastest[1::2]]
     return [knobs for turn in zip_longest(*queues) for knobs in turn if knobs is not None]
 
 

@@ -61,6 +61,7 @@ def load_record(order: Order, *, machines: int = 1) -> LoadRecord:
         machines=machines,
         batch_size=order.payload.batch_size,
         shapes={name: tuple(shape) for name, shape in order.payload.shapes.items()},
+        shared_memory=order.payload.shared_memory,
         input_data=None if order.payload.data_file is None else order.payload.data_file.name,
     )
 

@@ -7,6 +7,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from loadgen.plan import SharedMemory
+
 SCHEMA_VERSION: Literal[1] = 1
 
 Outcome = Literal["kept", "measured", "undecided", "worse", "untrustworthy", "broken", "interrupted"]
@@ -59,6 +61,9 @@ class LoadRecord(Record):
     batch_size: int
     shapes: dict[str, tuple[int, ...]]
     input_data: str | None
+    shared_memory: SharedMemory = Field(
+        default="none", description="`system`: inputs waited in memory that the server shared with the client."
+    )
 
 
 class CheckRecord(Record):

@@ -73,6 +73,7 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
         "--trace": (config.trace, None),
         "--client-batch": (config.client_batch, 1),
         "--protocol": (config.protocol, usual["protocol"].default),
+        "--shared-memory": (config.shared_memory, usual["shared_memory"].default),
         "--precisions": (config.precisions and ",".join(config.precisions), None),
         "--calibration-data": (config.calibration_data, None),
         "--accuracy": (_accuracy(config.accuracy), "strict"),

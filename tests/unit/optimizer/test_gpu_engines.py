@@ -3,15 +3,17 @@
 import dataclasses
 import json
 import threading
+from importlib.metadata import version
 
 import numpy as np
 import pytest
 from batch_models import node, write
 from onnx_models import small_cnn
 
+from optimizer.alone import Alone
 from optimizer.engine_cache import CacheWriteFailed
 from optimizer.engines import EngineCache, Target, engine_from_variant
-from optimizer.gpu_engines import engines_for
+from optimizer.gpu_engines import engines_for, onnxruntime_engine
 from optimizer.hardware import Gpu, Hardware
 from optimizer.onnx_model import read_model
 from optimizer.tensorrt_library import find_tensorrt
@@ -55,7 +57,7 @@ def test_a_gpu_that_says_too_little_is_left_to_onnx_runtime(tmp_path):
     silent = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, compute_capability=None),))
     kinds, _, notes = compete(silent, tmp_path)
     assert kinds == [("onnxruntime", "gpu")]
-    assert "does not tell its compute capability" in notes[0]
+    assert any("does not tell its compute capability" in note for note in notes)
 
 
 @pytest.fixture
@@ -186,3 +188,27 @@ def test_engines_are_checked_together_and_each_keeps_its_own_answer(timed):
     assert [note for note in notes if "no tensorrt_rtx" in note] == [
         "no tensorrt_rtx fp32 engine: not close enough to fp32: SQNR 3.0 dB"
     ]
+
+
+def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path):
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    alone = Alone(gpu=A10, cache=EngineCache(tmp_path / "cache"), max_batch_size=8, may_run=False)
+    engine = onnxruntime_engine(model, "fp32", device="gpu")
+    kept = alone.kept_file(engine, model, library_version=version("onnxruntime-gpu"))
+    kept.parent.mkdir(parents=True)
+    times = [{"batch_size": 8, "batch_ms": 6.0}, {"batch_size": 1, "batch_ms": 3.0}]
+    kept.write_text(json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times}))
+    _, engines, notes = compete(WITH_GPU, tmp_path)
+    assert engines[0].alone_ms == ((1, 3.0), (8, 6.0))
+    assert "onnxruntime fp32: 3.00 ms alone at batch 1" in notes
+    newer = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, driver="999"),))
+    _, engines, _ = compete(newer, tmp_path, may_build=False)
+    assert engines[0].alone_ms == ()
+
+
+def test_onnx_runtime_competes_even_where_it_does_not_run_alone(tmp_path):
+    """There is no such GPU here."""
+    kinds, engines, notes = compete(WITH_GPU, tmp_path)
+    assert kinds[0] == ("onnxruntime", "gpu")
+    assert engines[0].alone_ms == ()
+    assert any("onnxruntime fp32 was not measured without a server: it does not run on" in note for note in notes)

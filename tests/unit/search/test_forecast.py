@@ -56,7 +56,19 @@ def rivals_alone(forecast: Forecast, **alone_ms: tuple[tuple[int, float], ...]) 
 def test_the_engine_that_is_fastest_without_a_server_is_profiled_first(forecast):
     made = rivals_alone(forecast, fp32=(), tf32=((1, 1.0), (8, 4.0)), fp16=((1, 1.0), (8, 2.0)))
     points = kinds_to_profile(made.space)
-    assert [str(knobs["engine"])[-4:] for knobs in points[:3]] == ["fp16", "tf32", "fp32"]
+    assert [str(knobs["engine"])[-4:] for knobs in points[:4]] == ["fp16", "fp16", "tf32", "fp32"]
+    assert len({str(sorted(knobs.items())) for knobs in points}) == len(points) == 12
+
+
+def test_of_the_fastest_engine_the_instance_counts_come_before_the_graphs(forecast):
+    rivals = rivals_alone(forecast, fp32=((1, 9.0),), fp16=((1, 1.0),)).space.engines
+    on_gpu = tuple(replace(engine, device="gpu") for engine in rivals)
+    points = kinds_to_profile(search_space(on_gpu, MachineLimits(cores=16, memory_bytes=2**38), limit_ms=50))
+    order = [(str(knobs["engine"])[-4:], knobs["instance_count"], knobs["cuda_graphs"]) for knobs in points]
+    assert order[:5] == [("fp16", 1, 1), ("fp16", 2, 1), ("fp32", 1, 1), ("fp16", 4, 1), ("fp16", 8, 1)]
+    fastest = [graphs for engine, _, graphs in order if engine == "fp16"]
+    assert fastest == sorted(fastest, reverse=True)
+    assert 0 in fastest
 
 
 def test_an_engine_far_slower_without_a_server_is_not_profiled(forecast):

@@ -1,0 +1,143 @@
+"""Inputs in shared memory, read by the real embedded server."""
+
+import http.client
+import json
+import resource
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engines import cnn_engine, token_engine
+
+from loadgen.errors import PayloadError, TargetRefused
+from loadgen.payloads import grpc_request, http_request, raw_inputs, request_tensors
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
+from loadgen.runner import LoadGenerator
+from loadgen.shared_inputs import SHARED, SharedInputs
+from loadgen.triton import read_model_info
+from model_repo.options import ServerOptions
+from model_repo.server import serve
+from model_repo.spec import ServingConfig
+
+pytestmark = [pytest.mark.system, pytest.mark.alone]
+
+SHARED_PAYLOAD = Payload(shared_memory="system")
+
+
+@contextmanager
+def serving(folder: Path, engine):
+    config = ServingConfig(engine=engine, max_batch_size=4, intra_op_threads=1)
+    with serve(ServerOptions(run_dir=folder)) as server:
+        server.load(config)
+        yield server.endpoint
+
+
+def target_of(endpoint, engine, protocol="http") -> Target:
+    return Target(url=endpoint.url(protocol), model_name=engine.model_name)
+
+
+def regions(endpoint) -> list[str]:
+    """What the server knows of shared memory, and the names that are there."""
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=10)
+    connection.request("GET", "/v2/systemsharedmemory/status")
+    known = [region["name"] for region in json.loads(connection.getresponse().read())]
+    connection.close()
+    return known + [path.name for path in SHARED.glob("tritune-inputs-*")]
+
+
+def http_answer(target: Target, request: bytes) -> bytes:
+    head, _, body = request.partition(b"\r\n\r\n")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=10)
+    connection.request("POST", first.split()[1], body=body, headers=dict(line.split(": ", 1) for line in lines))
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    assert answer.status == 200, data
+    return data
+
+
+def grpc_answer(target: Target, request: bytes) -> bytes:
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    with grpc.insecure_channel(f"{target.host}:{target.port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answer = stub.ModelInfer(service_pb2.ModelInferRequest.FromString(request), timeout=10)
+    return b"".join(answer.raw_output_contents)
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("engine_of", [cnn_engine, token_engine])
+def test_the_server_reads_the_inputs_where_they_are(tmp_path: Path, protocol: str, engine_of) -> None:
+    engine = engine_of(tmp_path)
+    answered = http_answer if protocol == "http" else grpc_answer
+    request_of = http_request if protocol == "http" else grpc_request
+    with serving(tmp_path, engine) as endpoint:
+        target = target_of(endpoint, engine, protocol)
+        info = read_model_info(target)
+        shapes = {tensor.name: (9,) for tensor in info.inputs if tensor.shape.count(-1) > 1}
+        pool = request_tensors(info, Payload(shapes=shapes, batch_size=2))[:5]
+        shared = SharedInputs.of(target, [raw_inputs(info, tensors) for tensors in pool])
+        assert regions(endpoint) == [shared.region]  # the server's, and no file that could be left behind
+        answers = []
+        for tensors, places in zip(pool, shared.places, strict=True):
+            sent, there = request_of(target, info, tensors), request_of(target, info, tensors, places)
+            assert len(there) < 1000
+            answers.append(answered(target, there))
+            assert answers[-1] == answered(target, sent)
+        assert len(set(answers)) > 1
+        shared.close()
+        assert regions(endpoint) == []
+        shared.close()
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_load_leaves_no_memory_behind(tmp_path: Path, protocol: str) -> None:
+    engine = cnn_engine(tmp_path)
+    with serving(tmp_path, engine) as endpoint, LoadGenerator(processes=2) as generator:
+        target = target_of(endpoint, engine, protocol)
+        plan = LoadPlan(rate_per_s=100, duration_s=1, seed=1)
+        sent, shared = (generator.run(target, plan, payload=payload) for payload in (Payload(), SHARED_PAYLOAD))
+        assert len(shared.log) == len(sent.log) > 50
+        assert not shared.log.failed.any()
+        assert regions(endpoint) == []
+        closed = generator.run(target, ClosedLoopPlan(concurrency=2, duration_s=0.5), payload=SHARED_PAYLOAD)
+        assert not closed.log.failed.any()
+
+
+def test_memory_that_runs_out_is_an_error_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    engine = cnn_engine(tmp_path)
+    with serving(tmp_path, engine) as endpoint:
+        target = target_of(endpoint, engine)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+        try:
+            with pytest.raises(PayloadError, match="The 2,000,000 bytes of the inputs") as caught:
+                SharedInputs.of(target, [{"image": bytes(2_000_000)}])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert str(caught.value).endswith("larger, or leave --shared-memory out.")
+        assert regions(endpoint) == []
+
+
+def test_a_server_that_does_not_see_the_memory_says_so(tmp_path: Path) -> None:
+    engine = cnn_engine(tmp_path)
+    with serving(tmp_path, engine) as endpoint, LoadGenerator() as generator:
+        nowhere = Target(url=f"{endpoint.url('http')}/elsewhere", model_name=engine.model_name)
+        with pytest.raises(TargetRefused, match=r"does not take shared memory.*\n.*docker run --ipc host"):
+            SharedInputs.of(nowhere, [{"image": bytes(8)}])
+        with pytest.raises(TargetRefused):
+            generator.run(nowhere, LoadPlan(rate_per_s=5, duration_s=1, seed=1), payload=SHARED_PAYLOAD)
+    assert regions_left() == []
+
+
+def test_memory_is_not_shared_with_another_machine() -> None:
+    target = Target(url="http://192.0.2.1:8000", model_name="model")
+    with pytest.raises(PayloadError, match=r"192\.0\.2\.1 is not this machine"):
+        SharedInputs.of(target, [{"image": np.zeros(4, np.float32).tobytes()}])
+
+
+def regions_left() -> list[str]:
+    return [path.name for path in SHARED.glob("tritune-inputs-*")]
