@@ -46,6 +46,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ablation import ABLATIONS
 from exhaustive_call import Call, Settings
 from exhaustive_phases import PHASES
 from exhaustive_report import report
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument(
         "--budget-s", type=float, default=600.0, help="of a search, as `--time-budget` of optimize"
     )
+    parser.add_argument("--without", choices=ABLATIONS, default="none", help="search without this part of it")
     parser.add_argument("--samples", type=int, default=12, help="configurations of `sample`")
     parser.add_argument("--edge-s", type=float, default=15.0)
     parser.add_argument("--capacity-s", type=float, default=40.0, help="the longest run of `capacity`")

@@ -34,6 +34,7 @@ class Settings:
     audit_s: float
     audits: int
     share: tuple[int, int] = (1, 1)
+    without: str = "none"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ablation import ABLATIONS, ablated, search_phase
 from audit import WARMUP_S, audited_log
 from elimination import Elimination
 from exhaustive_call import Call, spending
@@ -72,7 +73,7 @@ def capacity(call: Call) -> None:
     for line in eliminated:
         if line["verdict"] == "measured":
             guesses[key_of(line["knobs"])] = line["rate_per_s"] * line["pace_s"] / call.subject.pace_s()
-    for line in call.lines("search"):
+    for line in (line for without in ABLATIONS for line in call.lines(search_phase(without))):
         if line["knobs"] is not None:
             points.append(line["knobs"])
             guesses.setdefault(key_of(line["knobs"]), line["estimated_per_s"])
@@ -132,21 +133,25 @@ def bisect_each(
 
 def search(call: Call) -> None:
     """The search and certification of `optimize`, as its pipeline calls them, for each seed."""
+    without = call.settings.without
+    phase = search_phase(without)
     for seed in call.mine(range(call.settings.seeds)):
-        before = call.lines("search")
+        before = call.lines(phase)
         if any(line["seed"] == seed for line in before):
             continue
         if not call.time_for(max([SEARCH_S, *(line["wall_s"] for line in before)])):
             return
-        run_dir = call.out / f"{call.subject.name}-seed-{seed}"
+        run_dir = call.out / f"{call.subject.name}-{phase.replace(' ', '-').replace('search', 'seed')}-{seed}"
         shutil.rmtree(run_dir, ignore_errors=True)  # of a call that was killed
         run_dir.mkdir()
-        with call.serving(run_dir) as bench, spending(bench) as spent:
-            figures = searched(call, bench, run_dir, seed)
-        call.add("search", spent, seed=seed, **figures)
+        with call.serving(run_dir) as bench, spending(bench) as spent, ablated(without) as other:
+            figures = searched(call, bench, run_dir, seed, other.get("search"))
+        call.add(phase, spent, seed=seed, **figures)
 
 
-def searched(call: Call, bench: TritonBench, run_dir: Path, seed: int) -> dict[str, object]:
+def searched(
+    call: Call, bench: TritonBench, run_dir: Path, seed: int, way: Callable[[Search], object] | None = None
+) -> dict[str, object]:
     """What was chosen and promised, and the seconds of load until then; None where nothing was."""
     space, slo = call.subject.space, call.subject.slo
     certified_s: dict[int, float] = {}
@@ -157,7 +162,11 @@ def searched(call: Call, bench: TritonBench, run_dir: Path, seed: int) -> dict[s
 
     ledger = open_ledger(space, run_dir, storage="sqlite://", seed=seed)
     budget = Budget(total_s=call.settings.budget_s)
-    Search(ledger=ledger, bench=bench, slo=slo, budget=budget, seed=seed, on_event=on_event).run()
+    attempts = Search(ledger=ledger, bench=bench, slo=slo, budget=budget, seed=seed, on_event=on_event)
+    if way is None:
+        attempts.run()
+    else:
+        way(attempts)
     search_s = bench.spent.load_s
     certified = certify_best(ledger, bench, slo=slo, budget=budget, seed=seed, on_event=on_event)
     winner = None if certified is None else certified.winner

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, stdev
 
+from ablation import ABLATIONS, search_phase
 from elimination import DECIDED, Elimination
 from raw_lines import Line, lines_of, verdict
 
@@ -25,10 +26,14 @@ TPE_S = 30 * 7 * 10.0
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The raw lines of one model. Rates at capacity are as they would be at a pace of one second, see `pace_s`."""
+    """The raw lines of one model. Rates at capacity are as they would be at a pace of one second, see `pace_s`.
+
+    `searched`: the phase whose searches are looked at.
+    """
 
     name: str
     lines: Sequence[Line]
+    searched: str = "search"
 
     def of(self, phase: str) -> list[Line]:
         return [line for line in self.lines if line["phase"] == phase]
@@ -77,7 +82,7 @@ class Results:
         known, best = self.capacities, self.best
         if math.isnan(best):
             return []
-        chosen = [line["knobs"] for line in self.of("search")]
+        chosen = [line["knobs"] for line in self.of(self.searched)]
         shares = [0.0 if knobs is None else known.get(key_of(knobs), math.nan) / best for knobs in chosen]
         return [share for share in shares if not math.isnan(share)]
 
@@ -87,13 +92,13 @@ class Results:
         known = self.capacities
         return [
             line["promised_per_s"] * line["pace_s"] / known[key_of(line["knobs"])]
-            for line in self.of("search")
+            for line in self.of(self.searched)
             if line["promised_per_s"] is not None and key_of(line["knobs"]) in known
         ]
 
     def seconds(self, name: str) -> list[float]:
         """Of each search: `search_s` until the candidate, `winner_s` until its certificate, `load_s`, `wall_s`."""
-        return [line[name] for line in self.of("search")]
+        return [line[name] for line in self.of(self.searched)]
 
 
 def report(paths: Iterable[Path]) -> None:
@@ -102,6 +107,7 @@ def report(paths: Iterable[Path]) -> None:
     print_best(found)
     print_searches(found)
     print_seconds(found)
+    print_ablations(found)
     print_thresholds(found)
 
 
@@ -161,6 +167,27 @@ def print_seconds(found: Sequence[Results]) -> None:
         tpe = f"{fmean(measured):.0f} measured" if measured else f"{TPE_S:.0f}"
         sample = f"{plain_s:.0f} ({error_s:.0f}, {len(one.of('sample'))} of {one.points})"
         print("| " + " | ".join((one.name, *means, f"{one.elimination_s:.0f}", sample, tpe)) + " |")
+
+
+def print_ablations(found: Sequence[Results]) -> None:
+    """What each part of the search pays, where it was left out."""
+    print("\n| model | without | searches | of the best | promised of capacity | s to candidate | s of load |")
+    print("|---" * 7 + "|")
+    for one in found:
+        for without in ABLATIONS:
+            other = replace(one, searched=search_phase(without))
+            if not other.seconds("load_s"):
+                continue
+            cells = (
+                one.name,
+                without,
+                len(other.seconds("load_s")),
+                f"{100 * _mean(other.of_best):.1f} %",
+                f"{100 * _mean(other.promised):.1f} %",
+                f"{_mean(other.seconds('search_s')):.0f}",
+                f"{_mean(other.seconds('load_s')):.0f}",
+            )
+            print("| " + " | ".join(str(cell) for cell in cells) + " |")
 
 
 def print_thresholds(found: Sequence[Results]) -> None:

@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from loadgen.share import ShareResult
     from loadgen.tally import Tally
 
+LATENESS_COUNTS = 3
+"""Requests that leave together because the client was late wait for each other about as long as it was late. Where
+most take longer than the limit and this multiple of the lag, counted from when they left, it was the server:
+overloaded, it makes clients late as well, by thousands of requests in flight."""
+
 MOST_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -92,7 +97,7 @@ def measurement_of(
         n=len(log),
         latency=_in_ms(log.latency_charged(timeout_ns)),
         lag=_in_ms(_own_lag(log, plan), (0.5, 0.99)),
-        service_p99_ms=_in_ms(Times(len(log), lambda rows: log.part(rows).service_ns), (0.99,))[0],
+        service=_in_ms(Times(len(log), lambda rows: log.part(rows).service_ns), (0.5, 0.99)),
         last_sent_s=float(log.sent_ns.max()) / 1e9 if len(log) else 0.0,
         errors=errors_by_kind(log),
         percentiles_from="every request",
@@ -109,7 +114,7 @@ def measurement_of_tally(
         n=len(tally),
         latency=_in_ms(tally.latency),
         lag=_in_ms(tally.send_lag, (0.5, 0.99)),
-        service_p99_ms=_in_ms(tally.service, (0.99,))[0],
+        service=_in_ms(tally.service, (0.5, 0.99)),
         last_sent_s=tally.last_sent_ns / 1e9,
         errors=tally.errors,
         percentiles_from="histogram",
@@ -123,7 +128,7 @@ def _measurement(
     n: int,
     latency: list[float],
     lag: list[float],
-    service_p99_ms: float,
+    service: list[float],
     last_sent_s: float,
     errors: dict[str, int],
     percentiles_from: PercentilesFrom,
@@ -131,7 +136,10 @@ def _measurement(
 ) -> Measurement:
     duration_s = last_sent_s if circumstances.get("stopped") else max(plan.duration_s, last_sent_s)
     client = circumstances["client"]
-    most_ms = plan.most_send_lag_ms or most_send_lag_ms(circumstances.get("limit_ms"))
+    limit_ms = circumstances.get("limit_ms")
+    most_ms = plan.most_send_lag_ms or most_send_lag_ms(limit_ms)
+    if limit_ms is not None and service[0] > limit_ms + LATENESS_COUNTS * lag[1]:
+        most_ms = math.inf
     return Measurement(
         n=n,
         p50_ms=latency[0],
@@ -141,7 +149,7 @@ def _measurement(
         p999_ms=latency[4],
         max_ms=latency[5],
         mean_ms=latency[6],
-        service_p99_ms=service_p99_ms,
+        service_p99_ms=service[1],
         send_lag_p50_ms=lag[0],
         send_lag_p99_ms=lag[1],
         planned_rate_per_s=plan.rate_per_s if isinstance(plan, LoadPlan) else None,

@@ -135,7 +135,13 @@ def main(arguments: list[str]) -> None:
     rows = []
     for size in reversed(graph_batch_sizes(int(largest)) or (1,)):
         whole = {name: (size, *shape) if int(largest) else shape for name, shape in shapes.items()}
-        seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs == "1")
+        try:
+            seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs == "1")
+        except Exception:
+            # ONNX Runtime takes memory as it goes: a smaller batch may fit.
+            if backend != "onnxruntime" or size == 1:
+                raise
+            continue
         rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:

@@ -67,8 +67,9 @@ def engines_for(
     if device == "gpu":
         on_event(events.PhaseStarted(name="prepare", detail="what ONNX Runtime does without a server"))
         with ThreadPoolExecutor(max_workers=checks_at_once) as pool:
-            timed = pool.map(partial(_timed, alone, on_event), engines, (model for _, model in variants))
-            engines = list(timed)
+            timed = list(pool.map(partial(_timed, alone, on_event), engines, (model for _, model in variants)))
+        # The baseline competes whatever was seen of it.
+        engines = [timed[0] or engines[0], *(engine for engine in timed[1:] if engine is not None)]
     tensorrt = _TensorRtEngines(
         gpu=gpu,
         alone=alone,
@@ -83,15 +84,14 @@ def engines_for(
     return (*engines, *tensorrt.of(variants))
 
 
-def _timed(alone: Alone, on_event: OnEvent, engine: Engine, model: Model) -> Engine:
-    """The engine of ONNX Runtime with what it does alone. One that does not run shows that in the search."""
+def _timed(alone: Alone, on_event: OnEvent, engine: Engine, model: Model) -> Engine | None:
+    """The engine of ONNX Runtime with what it does alone; None where it does not run at any batch size."""
     label = f"onnxruntime {engine.precision}"
     try:
         alone_ms = alone.of_model(engine, model, library_version=version("onnxruntime-gpu"))
     except EngineFailed as failure:
-        text = f"{label} was not measured without a server: {str(failure).splitlines()[0]}"
-        on_event(events.Note(text=text, warning=True))
-        return engine
+        on_event(events.Note(text=f"no {label}: {str(failure).splitlines()[0]}", warning=True))
+        return None
     if alone_ms:
         on_event(events.Note(text=f"{label}: {alone_ms[0][1]:.2f} ms alone at batch 1"))
     return replace(engine, alone_ms=alone_ms)

@@ -129,10 +129,8 @@ def _headline(found: RecommendationRecord) -> Panel:
             f"{dollars(found.cost.total_usd_per_hour)} an hour"
         )
     price = found.cost.price
-    lines.append(
-        f"[dim]{dollars(price.usd_per_hour)} an hour: {escape(price.describes)} "
-        f"({escape(price.source)}, {escape(price.as_of)})[/dim]"
-    )
+    source = ", ".join(filter(None, (price.source, price.as_of)))
+    lines.append(f"[dim]{dollars(price.usd_per_hour)} an hour: {escape(price.describes)} ({escape(source)})[/dim]")
     return Panel(Text.from_markup("\n".join(lines)), title=escape(found.model.name), title_align="left")
 
 

@@ -38,11 +38,14 @@ def explain_infeasible(
     promise = slo.text
     within_reach = [trial for trial in trials if trial.lone_latency_ms is not None and trial.state == "infeasible"]
     if any(trial.state == "complete" for trial in trials):
-        gentlest = min((one for one in confirmations if _is_well_over(one, slo)), key=_rate, default=None)
-        if gentlest is not None and not any(one.kept for one in confirmations):
+        trusted = [one for one in confirmations if not one.problems and one.latency_ms is not None]
+        gentlest = min((one for one in trusted if _is_well_over(one, slo)), key=_rate, default=None)
+        if gentlest is not None and not any(_seems_kept(one, slo) for one in trusted):
             return _never_kept(gentlest, slo)
+        seen = f"{gentlest.rate_per_s:,.3g} requests/s broke it, and " if gentlest is not None else ""
         return NothingFound(
-            f"No rate could be certified to keep {promise}: the time budget was too short for that many requests.",
+            f"No rate could be certified to keep {promise}: {seen}the time budget was too short for as many "
+            "requests as it takes.",
             "Give a longer --time-budget, or go on with --resume.",
         )
     if slo.max_memory_bytes is not None and any(trial.over_memory(slo.max_memory_bytes) for trial in trials):
@@ -69,8 +72,13 @@ def _rate(one: ConfirmationRecord) -> float:
 
 
 def _is_well_over(one: ConfirmationRecord, slo: Slo) -> bool:
+    return one.violations > max(WELL_OVER * (1 - slo.quantile) * one.requests, 3)
+
+
+def _seems_kept(one: ConfirmationRecord, slo: Slo) -> bool:
+    """Though it may have been too short for a certificate."""
     allowed = (1 - slo.quantile) * one.requests
-    return not one.problems and one.latency_ms is not None and one.violations > max(WELL_OVER * allowed, 3)
+    return one.kept or (allowed >= 1 and one.violations <= allowed)
 
 
 def _never_kept(seen: ConfirmationRecord, slo: Slo) -> NothingFound:

@@ -61,7 +61,7 @@ class DemandRecord(Record):
         if self.mixed_shapes:
             parts.append("samples of several shapes")
         if self.protocol == "grpc":
-            parts.append("over gRPC")
+            parts.append("requests over gRPC")
         if self.shared_memory == "system":
             parts.append("inputs in shared memory")
         return ", ".join(parts)

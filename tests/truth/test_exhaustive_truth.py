@@ -10,6 +10,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import exhaustive_call
 import exhaustive_phases
+from ablation import ABLATIONS, search_phase
 from engines import plain_engine
 from exhaustive_report import Results
 from exhaustive_subjects import Subject
@@ -91,6 +92,21 @@ def test_every_phase_adds_what_is_missing_and_nothing_twice(tmp_path):
     assert max(true, key=true.__getitem__) == max(found.capacities, key=found.capacities.__getitem__)
     for key, capacity in found.capacities.items():
         assert capacity == pytest.approx(true[key], rel=0.06)
+
+
+def test_searches_without_a_part_have_lines_of_their_own(tmp_path):
+    subject = simulated_subject(tmp_path)
+    ways = [call_on(subject, tmp_path, without=without) for without in ABLATIONS]
+    for call in ways:
+        exhaustive_phases.PHASES["search"](call)
+        exhaustive_phases.PHASES["search"](call)
+    lines = {without: ways[0].lines(search_phase(without)) for without in ABLATIONS}
+    assert [len(found) for found in lines.values()] == [1, 1, 1, 1]
+    whole, blind = (lines[without][0] for without in ("none", "simulator"))
+    assert blind["trials"] != whole["trials"]
+    exhaustive_phases.PHASES["capacity"](ways[0])
+    chosen = {key_of(line["knobs"]) for (line,) in lines.values() if line["knobs"] is not None}
+    assert chosen <= {key_of(line["knobs"]) for line in ways[0].lines("capacity")}
 
 
 def test_calls_that_share_the_work_do_each_step_once(tmp_path):

@@ -125,9 +125,14 @@ def test_no_failure_at_all_is_about_this_run(failing: float, outcome: str) -> No
 
 
 def test_a_client_that_falls_behind_decides_nothing() -> None:
-    record = carried_out(order(), SimulatedGenerator(delay_ms=60.0, send_lag_ms=3.0))
+    record = carried_out(order(), SimulatedGenerator(delay_ms=55.0, send_lag_ms=3.0))
     assert (record.outcome, record.exit_code) == ("untrustworthy", 98)
     assert "send lag" in " ".join(record.reasons)
+
+
+def test_a_server_far_over_the_limit_is_not_excused_by_it() -> None:
+    record = carried_out(order(), SimulatedGenerator(delay_ms=500.0, send_lag_ms=30.0))
+    assert (record.outcome, record.exit_code) == ("broken", 99)
 
 
 def test_without_a_limit_there_is_nothing_to_break_unless_everything_failed() -> None:

@@ -56,6 +56,17 @@ def test_who_asks_for_it_may_send_later(plan, most_ms, bad):
     assert bool(problems) is bad
 
 
+@pytest.mark.parametrize(("service_ms", "bad"), [(40.0, True), (70.0, True), (80.0, False), (800.0, False)])
+def test_a_late_client_does_not_excuse_a_server_that_is_overloaded_far_beyond_it(service_ms, bad):
+    problems = measured(log_of([9.0 + service_ms] * 100, lag_ms=9.0), limit_ms=50.0).problems
+    assert bool(problems) is bad
+
+
+def test_some_slow_answers_do_not_excuse_a_late_client():
+    problems = measured(log_of([900.0] * 40 + [20.0] * 60, lag_ms=9.0), limit_ms=50.0).problems
+    assert len(problems) == 1
+
+
 def test_latency_counts_from_the_schedule_and_service_time_from_the_send():
     seen = measured(log_of([10.0] * 100, lag_ms=4.0))
     assert seen.p50_ms == seen.p99_ms == 10.0

@@ -39,7 +39,7 @@ def test_bursts_and_batches_are_taken(tmp_path: Path) -> None:
 
 def test_the_protocol_is_part_of_what_is_promised(tmp_path: Path) -> None:
     demand = demand_of(config(tmp_path, **demand_fields(None, None, 1, "grpc")), batched=True)
-    assert demand.record.text == "over gRPC"
+    assert demand.record.text == "requests over gRPC"
     with pytest.raises(BadInput, match="--protocol carrier-pigeon") as caught:
         demand_fields(None, None, 1, "carrier-pigeon")
     assert caught.value.fix == "Give http or grpc."

@@ -183,8 +183,8 @@ def test_engines_are_checked_together_and_each_keeps_its_own_answer(timed):
             plan.with_name("times.json").write_text(done.read_text())
     machine = dataclasses.replace(WITH_GPU, logical_cores=8)
     kinds, engines, notes = compete(machine, timed, judge=judge, variants=[("fp32", model), ("tf32", model)])
-    assert kinds == [("onnxruntime", "gpu"), ("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
-    assert engines[2].precision == "tf32"
+    assert kinds == [("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
+    assert engines[1].precision == "tf32"
     assert [note for note in notes if "no tensorrt_rtx" in note] == [
         "no tensorrt_rtx fp32 engine: not close enough to fp32: SQNR 3.0 dB"
     ]
@@ -206,9 +206,12 @@ def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path):
     assert engines[0].alone_ms == ()
 
 
-def test_onnx_runtime_competes_even_where_it_does_not_run_alone(tmp_path):
+def test_of_onnx_runtime_only_the_baseline_competes_where_it_does_not_run_alone(tmp_path):
     """There is no such GPU here."""
-    kinds, engines, notes = compete(WITH_GPU, tmp_path)
-    assert kinds[0] == ("onnxruntime", "gpu")
-    assert engines[0].alone_ms == ()
-    assert any("onnxruntime fp32 was not measured without a server: it does not run on" in note for note in notes)
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    kinds, engines, notes = compete(WITH_GPU, tmp_path, variants=[("fp32", model), ("bf16", model)])
+    assert [kind for kind in kinds if kind[0] == "onnxruntime"] == [("onnxruntime", "gpu")]
+    assert (engines[0].precision, engines[0].alone_ms) == ("fp32", ())
+    assert any("no onnxruntime bf16: it does not run on NVIDIA A10" in note for note in notes)
+    kinds, _, _ = compete(WITH_GPU, tmp_path, variants=[("fp32", model), ("bf16", model)], may_build=False)
+    assert [kind for kind in kinds if kind[0] == "onnxruntime"] == [("onnxruntime", "gpu")] * 2

@@ -115,3 +115,10 @@ def test_a_rate_over_what_one_replica_keeps_is_compared_with_what_it_does() -> N
     assert "p99 within 50 ms at 900 requests/s on one replica" in error.what
     assert "up to about 700" in error.what
     assert "--rate, such as 630" in error.fix
+
+
+def test_lower_rates_that_only_lacked_time_show_that_it_is_not_the_inputs() -> None:
+    attempts = [confirmation(90.0, 60), confirmation(60.0, 30), confirmation(40.0, 1)]
+    error = explain_infeasible([trial(certificate=None)], SLO, confirmations=attempts)
+    assert "60 requests/s broke it, and the time budget was too short" in error.what
+    assert "--time-budget" in error.fix
