@@ -39,6 +39,9 @@ GRAPH_RACE_SHARE = 0.9
 """The same for CUDA graphs, on or off, against the other at the same instance counts: what graphs save is saved at
 all of them."""
 
+STEEPEST = 2.0
+"""By what power of the time that executions take the rate at the limit falls at the most, where it is no cliff."""
+
 REQUESTS_FOR_LATENCY = 10_000
 
 Kind = tuple[str, int, bool]
@@ -131,12 +134,17 @@ class Forecast:
         for knobs, rate in zip(new, rates, strict=True):
             self._raw[_key(knobs)] = (knobs, rate)
 
-    def learn(self, knobs: Mapping[str, int | str], rate_per_s: float) -> float | None:
-        """Take a measured rate; returns ln(measured / what was first predicted), None where nothing was."""
+    def learn(
+        self, knobs: Mapping[str, int | str], rate_per_s: float, slowdown: float | None = None
+    ) -> float | None:
+        """Take a measured rate; returns ln(measured / what was first predicted), None where nothing was.
+
+        `slowdown` of executions, where that explains the rate, bounds what is learnt of others.
+        """
         raw = self._raw.get(_key(knobs))
         if raw is None or not raw[1] > 0 or not rate_per_s > 0:
             return None
-        error = math.log(rate_per_s / raw[1])
+        error = bounded(math.log(rate_per_s / raw[1]), slowdown)
         self._siblings.add(_key({**knobs, "max_queue_delay_us": 0}))
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
@@ -202,6 +210,18 @@ class Forecast:
         """All predictions of rates above 0, the one that may be highest first."""
         found = [self.predicted(knobs) for knobs, rate in self._raw.values() if rate > 0]
         return sorted((one for one in found if one is not None), key=lambda one: -one.at_best)
+
+
+def bounded(error: float, slowdown: float | None) -> float:
+    """An error of a rate (logarithm) as far as executions that took so many times as long make others err, too.
+
+    A configuration whose full batch takes about the limit itself keeps four times the rate where executions are a
+    tenth faster; another one keeps a seventh more.
+    """
+    if slowdown is None:
+        return error
+    most = STEEPEST * abs(math.log(slowdown))
+    return math.copysign(min(abs(error), most), error)
 
 
 def alone_per_s(space: SearchSpace, *, limit_ms: float) -> dict[str, float]:

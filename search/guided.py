@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from search import events
 from search.agenda import worth_verifying
-from search.forecast import Forecast, kinds_to_profile
+from search.forecast import Forecast, bounded, kinds_to_profile
 from search.pace import CHANGED, CHECKS, STEADY, is_suspicious, slowdown_between
 from search.profile_file import put_aside, read_curves, write_curves
 from search.profiling import profile_kind
@@ -41,6 +41,9 @@ DISAGREEMENT = 0.25
 JUDGED, WRONG_AT_LEAST = 4, 3
 """Predictions are given up when so many of the first so many were off by that much, although corrected by those
 before."""
+
+EXPLAINED = 0.05
+"""How near a rate is to the one that follows from a replay, where the replay's slowdown explains it."""
 
 FASTEST_INFEASIBLE = 3
 
@@ -263,8 +266,9 @@ class Guided:
         knobs = knobs_of(trial.config)
         self.forecast.simulate([knobs])
         prediction = self.forecast.predicted(knobs)
-        if self.forecast.learn(knobs, middle) is not None and prediction is not None:
-            self._errors.append(math.log(middle / prediction.rate_per_s))
+        slowdown = explanation(trial, middle)
+        if self.forecast.learn(knobs, middle, slowdown) is not None and prediction is not None:
+            self._errors.append(bounded(math.log(middle / prediction.rate_per_s), slowdown))
 
     # Nothing keeps the limit
 
@@ -287,6 +291,14 @@ class Guided:
             asked = self.attempts.ledger.ask_for([knobs], wanted=self.attempts.promising)
             if asked is not None and self.attempts.may_go_on():
                 self.attempts.make(asked, self.attempts.edge, WhyRecord(cause="fastest"))
+
+
+def explanation(trial: Trial, rate_per_s: float) -> float | None:
+    """How many times as long executions took, where the rate follows from that; None where it does not."""
+    replay = trial.replay
+    if replay is None or not replay.rate_per_s > 0 or not replay.slowdown > 0:
+        return None
+    return replay.slowdown if abs(math.log(rate_per_s / replay.rate_per_s)) < EXPLAINED else None
 
 
 def forecast_for(attempts: Attempts) -> Forecast:

@@ -11,6 +11,7 @@ from spaces import two_core_space
 from loadgen.user_errors import BadInput
 from search.explain import NOT_KEPT, explain_trial
 from search.forecast import Forecast
+from search.guided import explanation
 from search.ledger import Ledger, open_ledger
 from search.profile_file import read_curves
 from search.run_files import read_trials
@@ -71,7 +72,8 @@ def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> 
         # Where others that are alike were simulated before, the search for the edge starts from theirs.
         assert again.simulated_per_s == pytest.approx(trial.why.prediction.simulated_per_s, rel=5e-3)
         assert again.rate_per_s == pytest.approx(trial.why.prediction.rate_per_s, rel=5e-3)
-        forecast.learn(knobs, (trial.rate_low_per_s * trial.rate_high_per_s) ** 0.5)
+        middle = (trial.rate_low_per_s * trial.rate_high_per_s) ** 0.5
+        forecast.learn(knobs, middle, explanation(trial, middle))
     assert len(trials) == len(run.ledger.trials)
 
 

@@ -124,6 +124,20 @@ def test_a_surprise_elsewhere_lowers_a_prediction_and_does_not_rule_it_out(forec
     assert after.at_best > other.rate_per_s
 
 
+def test_a_cliff_teaches_of_others_only_what_execution_times_explain(forecast):
+    """A baseline whose full batch takes about the limit itself keeps four times what was predicted."""
+    profile(forecast, threads=1, busy=1, each_s=0.001)
+    profile(forecast, threads=1, busy=2, each_s=0.0012)
+    forecast.simulate(list(forecast.space.points()))
+    best = forecast.best_first()[0]
+    other = next(one for one in forecast.best_first() if one.knobs["instance_count"] == 1)
+    forecast.learn(best.knobs, 4 * best.rate_per_s, slowdown=0.9)
+    after = forecast.predicted(other.knobs)
+    assert other.rate_per_s < after.rate_per_s <= 1.0001 * other.rate_per_s / 0.9**2
+    forecast.learn(other.knobs, 0.95 * other.rate_per_s, slowdown=1.04)  # no cliff: as it is
+    assert forecast.predicted(other.knobs).rate_per_s == pytest.approx(0.95 * other.rate_per_s)
+
+
 def test_what_was_never_predicted_teaches_nothing(forecast):
     assert forecast.learn(next(forecast.space.points()), 100.0) is None
 
