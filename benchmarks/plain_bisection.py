@@ -18,7 +18,7 @@ SURE = 0.99
 LEAST_REQUESTS = 1000
 """Of a run at a low rate, unless it is decided earlier."""
 
-ATTEMPTS = 3
+ATTEMPTS = 6
 
 
 class Untrusted(Exception):

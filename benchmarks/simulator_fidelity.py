@@ -248,30 +248,34 @@ def report(lines: list[dict]) -> None:
     """A table for each model, and the errors: median and 90th percentile of their absolute values."""
     for model in sorted({line["model"] for line in lines}):
         mine = [line for line in lines if line["model"] == model]
-        errors, scales = [], []
-        print(f"\n{model}\n\n| batch x instances, delay | predicted | measured (se) | error | slowdown |")
-        print("|---|---|---|---|---|")
+        errors, scales, rules = [], [], []
+        columns = "batch x instances, delay | predicted | measured (se) | error | slowdown | as slow as then"
+        print(f"\n{model}\n\n| {columns} |")
+        print("|---|---|---|---|---|---|")
         for line in mine:
             if line["kind"] != "rate":
                 continue
             setting = Setting(**line["setting"])
             promise = Promise(limit_s=GRIDS[model].limit_ms / 1e3)
-            predicted = rate_at_limit(predicted_server(setting, mine), promise, unit_arrivals(1))
+            server = predicted_server(setting, mine)
+            predicted = rate_at_limit(server, promise, unit_arrivals(1))
             name = f"{setting.max_batch} x {setting.instances}, {setting.delay_us / 1000:g} ms"
             measured = line["measured_per_s"]
             if measured is None:
-                print(f"| {name} | {predicted:.0f} | {line['outcome']} | - | - |")
+                print(f"| {name} | {predicted:.0f} | {line['outcome']} | - | - | - |")
                 continue
             slowdown = line["slowdown"]
             errors.append(math.log(predicted / measured))
             scales.append(math.log(slowdown))
+            rules.append(math.log(rate_at_limit(server.slowed(slowdown), promise, unit_arrivals(1)) / measured))
             print(
                 f"| {name} | {predicted:.0f} | {measured:.0f} ({100 * line['measured_error']:.1f} %) "
-                f"| {100 * errors[-1]:+.1f} % | {slowdown:.3f} |"
+                f"| {100 * errors[-1]:+.1f} % | {slowdown:.3f} | {100 * rules[-1]:+.1f} % |"
             )
         if len(errors) > 1:
             print(f"\n{len(errors)} configurations, rate at the limit: {spread(errors)}")
             print(f"Execution times in the replays: {spread(scales)}")
+            print(f"The rate, with executions as slow as in the run near the limit: {spread(rules)}")
 
 
 def spread(errors: list[float]) -> str:
