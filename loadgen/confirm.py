@@ -14,7 +14,7 @@ from loadgen.served import served_per_s
 from loadgen.several import certify_each, confidence_of_each, deciding, joint_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from loadgen.capacity import Measure
     from loadgen.certify import Verdict
@@ -52,6 +52,9 @@ gains, and a lower one is tried."""
 
 _HOPELESS_FOR, _HOPELESS_AT_LEAST_S = 0.1, 1.0
 """As a share of the run so far: one look alone may see bursts of any length."""
+
+_LOOKS_KEPT = 2
+"""In a row before a run ends as kept: at one look alone bursts may seem shorter than they are."""
 
 _LONGEST_OUTLOOK = 1e9
 
@@ -124,6 +127,7 @@ def confirm(
     also: tuple[LatencyLimit, ...] = (),
     floor_per_s: float = 0.0,
     least_s: Callable[[], float] = lambda: 0.0,
+    most_after: Callable[[RequestLog], float] = lambda _: math.inf,
     stop: Callable[[], bool] = lambda: False,
     on_attempt: Callable[[Attempt], object] = id,
 ) -> Confirmation:
@@ -132,7 +136,8 @@ def confirm(
     Every rate is tried with fresh arrivals until it is decided, or until what is left of the budget would not
     decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated, twice at most.
     `also` are further limits to keep: `confidence` is that of all of them together. A rate is not kept before its
-    run has lasted `least_s()`, which is asked at every look.
+    run has lasted `least_s()`, which is asked at every look. `most_after` says what may be tried, per second,
+    after a run that was not kept.
     """
     confirming = _Confirming(
         measure=measure,
@@ -156,7 +161,8 @@ def confirm(
         if confirming.untrusted():
             return confirming.confirmation(attempt.problems[0])
         if not attempt.problems:
-            rate *= _step_down(confirming.attempts, confirming.left_s())
+            most = max(most_after(confirming.log), _LOWEST_AT_ONCE * rate)
+            rate = min(rate * _step_down(confirming.attempts, confirming.left_s()), most)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -170,6 +176,8 @@ class _Confirming:
     stop: Callable[[], bool]
     on_attempt: Callable[[Attempt], object]
     attempts: list[Attempt] = field(default_factory=list)
+    log: RequestLog = field(init=False)
+    """Of the last attempt."""
 
     @property
     def warmup_s(self) -> float:
@@ -188,6 +196,7 @@ class _Confirming:
     def attempt(self, rate_per_s: float) -> Attempt:
         duration_s, patience_s = self.left_s(), self.patience_s(rate_per_s)
         hopeful_until_s = 0.0
+        kept_at: list[tuple[Verdict, ...]] = []  # the latest looks in a row
 
         def decided(log: RequestLog) -> bool:
             nonlocal hopeful_until_s
@@ -198,11 +207,16 @@ class _Confirming:
                 hopeful_until_s = now_s
             hopeless = now_s - hopeful_until_s > max(_HOPELESS_AT_LEAST_S, _HOPELESS_FOR * now_s)
             answer = joint_answer(verdicts)
-            kept = answer == "kept" and now_s >= self.least_s()
+            if answer == "kept":
+                kept_at.append(verdicts)
+            else:
+                kept_at.clear()
+            kept = len(kept_at) >= _LOOKS_KEPT and now_s >= self.least_s()
             return self.stop() or answer == "broken" or kept or hopeless
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
-        verdict, *others = self.verdicts(probe.log)
+        self.log = probe.log
+        verdict, *others = as_decided(self.verdicts(probe.log), kept_at)
         attempt = Attempt(
             rate_per_s=rate_per_s,
             load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
@@ -223,6 +237,16 @@ class _Confirming:
 
     def verdicts(self, log: RequestLog) -> tuple[Verdict, ...]:
         return certify_each(log, self.limits, confidence=self.confidence)
+
+
+def as_decided(at_the_end: tuple[Verdict, ...], kept_at: Sequence[tuple[Verdict, ...]]) -> tuple[Verdict, ...]:
+    """The verdicts that ended a run as kept, where those on its whole log only miss that by a little.
+
+    An answer that ended a run may be taken, whatever came in while it ended (`loadgen.certify`); bursts that look
+    a little longer then would cost it all of its seconds.
+    """
+    decided = len(kept_at) >= _LOOKS_KEPT and joint_answer(at_the_end) == "undecided"
+    return kept_at[-1] if decided else at_the_end
 
 
 def _step_down(attempts: list[Attempt], left_s: float) -> float:

@@ -12,6 +12,7 @@ from search.bench import BenchFailed
 from search.certifier import LEAST_S, Certifier, confidence_of_a_run, joined
 from search.confirmable import LAST_RESORT_SHARE, first_share
 from search.demand import Demand
+from search.replays import Replays
 from search.steadiness import steadiness_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def certify_best(
         confidence=slo.confidence if hurried else confidence_of_a_run(slo.confidence),
         on_event=on_event,
         steadiness=steadiness_of(ledger.current),
+        replays=Replays.of_run(ledger, slo=slo, seed=seed, demand=demand or Demand()),
     )
     if certifier.steadiness.text is not None and not hurried:
         text = f"While the search measured, {certifier.steadiness.text}: lower rates are confirmed, for longer."
@@ -163,8 +165,8 @@ def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | N
         if budget_s < certifier.least_s(certifier.rate_to_try(trial, share)):
             return None  # and those that follow need even longer
         by_rate = certifier.objective.name == "cost" and index + 1 < len(candidates)
-        following = certifier.estimate_of(candidates[index + 1]) if by_rate else 0.0
-        floor_per_s = max(NEARLY * share * following, LAST_RESORT_SHARE * certifier.estimate_of(trial))
+        following_per_s = certifier.rate_to_try(candidates[index + 1], share) if by_rate else 0.0
+        floor_per_s = max(NEARLY * following_per_s, LAST_RESORT_SHARE * certifier.estimate_of(trial))
         confirmed = _loaded_and_confirmed(
             certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
         )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.confirm import FIRST_SHARE, confirm
 from search import events
-from search.confirmable import least_s
+from search.confirmable import KNEE_SHARE, least_s
 from search.confirmations import keep_attempt
 from search.neighbours import made_up_for, record_of, seen_in_both
 from search.records import CertificateRecord, LimitCertificateRecord
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from search.neighbours import NeighboursRecord
     from search.objective import Objective
     from search.records import Slo
+    from search.replays import Replays
     from search.trial import Trial
 
 log = logging.getLogger("tritune.certification")
@@ -65,6 +66,7 @@ class Certifier:
     deadline_s: float | None
     confidence: float
     on_event: events.OnEvent
+    replays: Replays
     steadiness: Steadiness = field(default_factory=Steadiness)
     served_per_s: dict[int, float] = field(default_factory=dict)
     """By the trial's number: what its server did where it could not keep up, which may be less than estimated."""
@@ -140,6 +142,9 @@ class Certifier:
             seed=self.seed + 15_485_863 * self._confirmations,
             floor_per_s=floor_per_s,
             least_s=self.longer_s,
+            most_after=lambda log: (
+                KNEE_SHARE * self.steadiness.margin * self.replays.rate_at_limit(trial.config, log)
+            ),
             on_attempt=on_attempt,
         )
         self.served_per_s[trial.number] = confirmation.served_per_s

@@ -82,7 +82,8 @@ class Verification:
     def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
         """The finished trial; None when it was stopped before anything was learnt.
 
-        Where the replay says nothing (failures, a client that was late), the edge is searched for instead.
+        Where the replay says nothing (failures, executions unlike the profile), the edge is searched for instead.
+        A client that is late twice at one rate fails the trial: whatever keeps the processors from it would go on.
         """
         bench = self.attempts.bench
         before = replace(bench.spent)
@@ -94,6 +95,9 @@ class Verification:
             return failed_trial(number, config, failure.reason, bench.spent.since(before), load_runs=self._runs)
         if self.attempts.stop():
             return None
+        late = self._late()
+        if late is not None:
+            return failed_trial(number, config, late, bench.spent.since(before), load_runs=self._runs)
         if found is None or not found.rate_per_s > 0:
             most_s = BASELINE_EDGE_S if self.once else math.inf
             trial = self.attempts.evaluated(config, number, most_s=most_s)
@@ -117,6 +121,10 @@ class Verification:
             load_runs=tuple(self._runs),
             replay=self._replay,
         )
+
+    def _late(self) -> str | None:
+        """What kept the client from sending, where nothing but runs of that kind was made."""
+        return self._runs[-1].problems[0] if self._runs and all(run.problems for run in self._runs) else None
 
     def _with_my_runs(self, trial: Trial, spent: Spent) -> Trial:
         """A trial that was measured otherwise in the end, with the runs that were made before."""

@@ -64,7 +64,8 @@ class SimulatedBench:
     `noise` are factors by which executions differ.
     `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what the
     server takes with it, `power_w` to the power of a GPU under any load. `taken_cores` are what neighbours take
-    during a load run that begins after so many seconds of load."""
+    during a load run that begins after so many seconds of load, and `pace` by what factor executions take longer
+    in it. `late` names the configurations under which the client sends late."""
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
     contention: Callable[[ServingConfig, int], float] = alone
@@ -73,6 +74,8 @@ class SimulatedBench:
     memory: Callable[[ServingConfig], int | None] = lambda config: None
     power_w: Callable[[ServingConfig], float] | None = None
     taken_cores: Callable[[float], float] = lambda load_s: 0.0
+    pace: Callable[[float], float] = lambda load_s: 1.0
+    late: Callable[[ServingConfig], bool] = lambda config: False
     limit_ms: float = 50.0
     demand: Demand = field(default_factory=Demand)
     spent: Spent = field(default_factory=Spent)
@@ -95,7 +98,7 @@ class SimulatedBench:
         config = self.loaded[-1]
         rng = np.random.default_rng(seed)
         arrivals = self._arrivals(rng, rate_per_s, duration_s, seed)
-        done = self._done(config, arrivals, np.roll(self.noise, rng.integers(len(self.noise))))
+        done = self._done(config, arrivals, self._paced(np.roll(self.noise, rng.integers(len(self.noise)))))
         log = log_of(arrivals, done)
         overloaded, until = self._overloaded_at(log, rate_per_s, duration_s)
         if watch is not None:
@@ -115,7 +118,11 @@ class SimulatedBench:
                 energy_per_1000_inferences_j=None,
             )
             self._last = self._last.model_copy(update={"gpu": gpu})
-        return Probe(log=log, overloaded=overloaded, problems=())
+        problems = ("the client sent late",) if self.late(config) else ()
+        return Probe(log=log, overloaded=overloaded, problems=problems)
+
+    def _paced(self, noise: np.ndarray) -> np.ndarray:
+        return noise * self.pace(self.spent.load_s)
 
     def _done(self, config: ServingConfig, arrivals: np.ndarray, noise: np.ndarray) -> np.ndarray:
         delay_s = config.max_queue_delay_us / 1e6
@@ -131,7 +138,7 @@ class SimulatedBench:
 
     def saturate(self, concurrency, duration_s, seed) -> ClosedLoop:
         config = self.loaded[-1]
-        noise = np.roll(self.noise, seed % len(self.noise))
+        noise = self._paced(np.roll(self.noise, seed % len(self.noise)))
         pauses_s = np.random.default_rng(seed).uniform(*PAUSE_S, 4093)
         sent, done, executions = closed_loop(
             concurrency, duration_s, service_s=self._table_s(config), noise=noise, pauses_s=pauses_s

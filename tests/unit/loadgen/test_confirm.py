@@ -6,9 +6,10 @@ from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU, LONG_BURSTS
 
 from loadgen.certify import certify
-from loadgen.confirm import FIRST_SHARE, confirm, seconds_needed
+from loadgen.confirm import FIRST_SHARE, as_decided, confirm, seconds_needed
 
 KNEE = BATCHING_GPU.rate_at_limit_per_s
+ANSWERS = ("undecided", "broken")
 
 
 def confirmed(load: SimulatedLoad, rate: float, **options):
@@ -117,3 +118,28 @@ def test_a_server_that_became_slower_shows_in_one_run_what_it_can_do(slower):
     assert load.rates[1] < 1.2 * KNEE
     assert len(load.rates) < 6
     assert confirmation.served_per_s < 1.5 * KNEE
+
+
+def test_the_next_rate_is_no_higher_than_what_a_run_that_was_not_kept_told():
+    load = SimulatedLoad(BATCHING_GPU)
+    logs = []
+    confirmation = confirmed(load, 1.05 * KNEE, most_after=lambda log: logs.append(log) or 0.8 * KNEE)
+    assert confirmation.kept.rate_per_s == load.rates[1] == pytest.approx(0.8 * KNEE)
+    assert len(logs) == 1
+    assert len(logs[0]) > confirmation.attempts[0].verdict.n
+
+
+def test_one_run_does_not_take_the_rate_to_nothing():
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmed(load, 1.05 * KNEE, most_after=lambda log: 0.0)
+    assert load.rates[1] == pytest.approx(0.7 * load.rates[0])
+
+
+def test_an_answer_that_ended_a_run_stands_where_its_last_requests_only_blur_it():
+    log = next(BATCHING_GPU.logs(0.85 * KNEE, 40, seed=3, runs=1))
+    kept = (certify(log, limit_ms=50),)
+    blurred, broken = (tuple(dataclasses.replace(one, answer=answer) for one in kept) for answer in ANSWERS)
+    assert kept[0].answer == "kept"
+    assert as_decided(blurred, [kept, kept]) == kept
+    assert as_decided(blurred, [kept]) == blurred
+    assert as_decided(broken, [kept, kept]) == broken

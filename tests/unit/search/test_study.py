@@ -12,11 +12,13 @@ from model_repo.spec import ServingConfig
 from search import events
 from search.bench import BenchFailed
 from search.budget import Budget
-from search.certification import Certified, certify_best
+from search.certification import NEARLY, Certified, certify_best
 from search.confirmable import least_s
+from search.confirmations import read_confirmations
 from search.ledger import Ledger, open_ledger
 from search.records import Slo
 from search.space import SearchSpace, default_config
+from search.steadiness import steadiness_of
 from search.study import Search, SearchImpossible
 
 
@@ -198,6 +200,46 @@ def test_the_same_seed_gives_the_same_trials_and_winner(found: Found, tmp_path: 
     assert certified is not None
     # How far below its estimate a rate is tried depends on the seconds that are left, on the wall's clock.
     assert (again.trials, certified.winner.config) == (found.ledger.trials, found.certified.winner.config)
+
+
+def test_on_an_unsteady_machine_the_best_candidate_is_confirmed_first(space: SearchSpace, tmp_path: Path) -> None:
+    """All candidates are tried at a lower share of their estimates then, and none is passed over for that."""
+    bench = SimulatedBench(pace=lambda load_s: (1.0, 1.35)[int(load_s // 8) % 2])
+    ledger, budget = after_the_search(bench, space, tmp_path)
+    steadiness = steadiness_of(ledger.current)
+    assert steadiness.margin < NEARLY
+    certify_best(ledger, bench, slo=SLO, budget=budget, seed=3)
+    candidates = [trial for trial in ledger.current if trial.rate_at_limit_per_s]
+    best = max(candidates, key=steadiness.estimate)
+    assert read_confirmations(tmp_path)[0].trial == best.number
+
+
+def test_a_machine_that_has_become_slower_shows_in_one_run_what_it_keeps(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    """By a replay of the run that was not kept: not by many lower rates, each with a run of its own."""
+    bench = SimulatedBench()
+    ledger, budget = after_the_search(bench, space, tmp_path)
+    bench.pace = lambda load_s: 1.2
+    certified = certify_best(ledger, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    first, *_ = attempts = [one for one in read_confirmations(tmp_path) if one.trial == certified.winner.number]
+    assert not first.kept
+    assert sum(not one.kept for one in attempts) <= 2
+    assert certified.winner.certificate.runs == 2
+
+
+def test_a_client_that_is_late_twice_fails_the_trial_without_further_load(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    default = default_config(space.engines[0])
+    bench = SimulatedBench(late=lambda config: config != default)
+    ledger, _ = after_the_search(bench, space, tmp_path)
+    others = [trial for trial in ledger.trials if trial.config != default]
+    assert others
+    assert {(trial.state, trial.reason, trial.probes) for trial in others} == {
+        ("failed", "the client sent late", 2)
+    }
 
 
 def test_an_estimate_that_was_luck_gives_way_to_the_runner_up(space: SearchSpace, tmp_path: Path) -> None:
