@@ -149,9 +149,17 @@ class Forecast:
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
 
-    def forget(self) -> None:
-        """Everything that was profiled, predicted and learnt, as on a machine that is seen for the first time."""
-        for known in (self.curves, self._raw, self._siblings, self._errors):
+    def slow_down(self, factor: float, *, but: Mapping[str, int | str]) -> None:
+        """Predict for a machine whose executions take so many times as long as when they were profiled.
+
+        What was predicted and learnt is forgotten. The curve of the kind `but` was measured since, and stays.
+        """
+        now = self.kind_of(but), int(but["instance_count"])
+        for kind, curves in self.curves.items():
+            for busy, curve in curves.items():
+                if (kind, busy) != now:
+                    curves[busy] = curve.slowed(factor)
+        for known in (self._raw, self._siblings, self._errors):
             known.clear()
 
     def seen_before(self, knobs: Mapping[str, int | str]) -> bool:

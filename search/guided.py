@@ -202,41 +202,50 @@ class Guided:
         seen_before = self.forecast.seen_before(prediction.knobs)
         if self._checks < CHECKS and is_suspicious(trial, prediction, seen_before=seen_before):
             self._checks += 1
-            if self._changed_pace(prediction.knobs):
-                self._start_anew()
+            factor = self._changed_pace(prediction.knobs)
+            if factor is not None:
+                self._start_anew(factor, profiled=prediction.knobs)
                 return
         self._learn(trial)
 
-    def _changed_pace(self, knobs: Knobs) -> bool:
-        """Profile the kind of a suspicious trial again; the first curve stays unless the machine has changed."""
+    def _changed_pace(self, knobs: Knobs) -> float | None:
+        """Profile the kind of a suspicious trial again: how many times as long executions take now.
+
+        None, and the first curve stays, unless the machine has changed.
+        """
         curves, instances = self.forecast.curves[self.forecast.kind_of(knobs)], int(knobs["instance_count"])
         before = curves[instances]
         now = self._profiled_again(knobs)
         factor = slowdown_between(before, now)
         if abs(math.log(factor)) < CHANGED:
             curves[instances] = before
-            return False
+            return None
         unsteady = abs(math.log(slowdown_between(now, self._profiled_again(knobs)))) > STEADY
         if unsteady:
             curves[instances] = before
             text = "The machine's speed goes up and down: a neighbour, or its clock. What was measured may be off."
         else:
             text = f"Executions take {factor:.2f} times as long as when profiled: the machine's clock or its "
-            text += "neighbours have changed, and all is measured again."
+            text += "neighbours have changed. All predictions change by that, and earlier trials do not count."
         self.attempts.on_event(events.Note(text=text, warning=True))
-        return not unsteady
+        return None if unsteady else factor
 
     def _profiled_again(self, knobs: Knobs) -> ServiceCurve:
         """The curve as it is now; where it cannot be measured, as it was."""
         profile_kind(self.attempts, self.forecast, {**knobs, "max_queue_delay_us": 0})
         return self.forecast.curves[self.forecast.kind_of(knobs)][int(knobs["instance_count"])]
 
-    def _start_anew(self) -> None:
-        """What was known of the machine holds no more, but stays in the run's files."""
+    def _start_anew(self, factor: float, *, profiled: Knobs) -> None:
+        """What was measured of the machine holds no more, but stays in the run's files.
+
+        Profiles are moved by the factor, which one kind has shown twice: all kinds again would take as long as
+        in the beginning, and the machine may change meanwhile. What trials find now puts them right.
+        """
         ledger = self.attempts.ledger
         put_aside(ledger.path.parent, pace=ledger.pace)
         ledger.begin_pace()
-        self.forecast.forget()
+        self.forecast.slow_down(factor, but=profiled)
+        write_curves(ledger.path.parent, self.forecast.curves)
         self._errors.clear()
         self._checks = CHECKS
         self._verified = 0

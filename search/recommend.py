@@ -87,8 +87,14 @@ def alternatives_to(
     winner: Trial, trials: Sequence[Trial], objective: Objective = COST
 ) -> tuple[TrialRecord, ...]:
     """The next best complete trials, best first."""
-    others = [trial for trial in objective.best_first(trials) if trial.number != winner.number]
+    others = _others(winner, trials, objective)
     return tuple(trial_to_record(trial) for trial in others[:ALTERNATIVES])
+
+
+def _others(winner: Trial, trials: Sequence[Trial], objective: Objective) -> list[Trial]:
+    """Best first, without those of a machine that had another speed: what they kept is not comparable."""
+    comparable = [trial for trial in trials if trial.pace == winner.pace and trial.number != winner.number]
+    return objective.best_first(comparable)
 
 
 def reason_for(
@@ -124,7 +130,7 @@ _BEST_BY: Mapping[ObjectiveName, str] = {
 
 def _lead(winner: Trial, trials: Sequence[Trial], objective: Objective) -> str:
     """How far behind the next best is, by what the search measured."""
-    runner_up = next((one for one in objective.best_first(trials) if one.number != winner.number), None)
+    runner_up = next(iter(_others(winner, trials, objective)), None)
     searched = next((one for one in trials if one.number == winner.number), winner)
     mine = objective.worth(searched)
     other = None if runner_up is None else objective.worth(runner_up)

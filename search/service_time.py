@@ -98,6 +98,14 @@ class ServiceCurve:
             found = np.where(sizes < known[0], below, found)
         return found
 
+    def slowed(self, factor: float) -> ServiceCurve:
+        """The curve of a machine whose executions take so many times as long."""
+        return replace(
+            self,
+            seconds=tuple(factor * taken for taken in self.seconds),
+            larger=tuple(one.slowed(factor) for one in self.larger),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTimes:

@@ -40,12 +40,16 @@ def slower(factor: float) -> Callable[[ServingConfig, int], float]:
 
 
 @pytest.mark.parametrize("factor", [1.7, 0.6])
-def test_a_clock_that_changes_half_way_is_noticed_and_all_is_measured_again(factor: float, tmp_path: Path) -> None:
+def test_a_clock_that_changes_half_way_is_noticed_and_moves_all_predictions(factor: float, tmp_path: Path) -> None:
     bench, space = changing(14.0, factor), two_core_space(tmp_path)
     ledger, certified, seen = search_on(bench, space, tmp_path)
     notes = [event.text for event in seen if isinstance(event, events.Note)]
     assert sum("clock or its neighbours have changed" in text for text in notes) == 1
     assert {trial.pace for trial in ledger.trials} == {0, 1}
+    profiled = [
+        event.detail for event in seen if isinstance(event, events.PhaseStarted) and event.name == "profile"
+    ]
+    assert len(profiled) == len(set(profiled)) + 2  # one kind twice more; the others' times are moved
     assert certified is not None
     assert certified.winner.pace == certified.baseline.pace == 1
     best = max(
