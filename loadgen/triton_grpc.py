@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from loadgen.plan import Target
 
 _TIMEOUT_S = 10.0
+_NO_SHARED_MEMORY = ("does not take shared memory", "Send the inputs instead.")
 _SERVICE = "/inference.GRPCInferenceService/"
 
 
@@ -48,17 +49,22 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
 def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
     """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
     request = service_pb2.SystemSharedMemoryRegisterRequest(name=region, key=key, offset=0, byte_size=size)
-    _ask(target, "SystemSharedMemoryRegister", request, refused="does not take shared memory")
+    _ask(target, "SystemSharedMemoryRegister", request, refused=_NO_SHARED_MEMORY)
 
 
 def unregister_memory(target: Target, region: str) -> None:
     """Let the server forget it. Raises TargetUnreachable, TargetRefused."""
     request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region)
-    _ask(target, "SystemSharedMemoryUnregister", request, refused="does not take shared memory")
+    _ask(target, "SystemSharedMemoryUnregister", request, refused=_NO_SHARED_MEMORY)
 
 
-def _ask(target: Target, method: str, request: Message, *, refused: str | None = None) -> dict[str, Any]:
-    """One call on a connection of its own; the answer as the JSON of the same name would be."""
+def _ask(
+    target: Target, method: str, request: Message, *, refused: tuple[str, str] | None = None
+) -> dict[str, Any]:
+    """One call on a connection of its own; the answer as the JSON of the same name would be.
+
+    `refused` is what a refusal means and what to do then; None: the model is not served.
+    """
     poller = Poller()
     try:
         call = _finished_call(target, _SERVICE + method, request.SerializeToString(), poller)
@@ -70,10 +76,11 @@ def _ask(target: Target, method: str, request: Message, *, refused: str | None =
         poller.close()
     outcome, text = status_of(call.fields)
     if outcome != OK:
-        raise TargetRefused(
-            f"{target.url} {refused or f'does not serve {target.model_name}'}: {outcome_name(outcome)}, {text}.\n"
-            "Check the model's name and version, and that it is loaded."
+        happened, to_do = refused or (
+            f"does not serve {target.model_name}",
+            "Check the model's name and version, and that it is loaded.",
         )
+        raise TargetRefused(f"{target.url} {happened}: {outcome_name(outcome)}, {text}.\n{to_do}")
     answer = getattr(service_pb2, f"{method}Response")()
     try:
         answer.ParseFromString(bytes(call.answer or b"")[5:])

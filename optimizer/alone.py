@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,14 +73,16 @@ class Alone:
         shapes = json.dumps({spec.name: spec.concrete_shape for spec in engine.inputs})
         largest = str(self.max_batch_size if batched else 0)
         options = ["tf32"] if engine.precision == "tf32" and engine.backend == "onnxruntime" else []
-        for index, recorded in enumerate(graphs):
+
+        def measured(recorded: bool) -> list[dict[str, float]]:
             words = [str(file.parent), file.name, engine.backend, largest, str(int(recorded)), shapes, *options]
-            try:
-                return _measured(words, self.gpu)
-            except EngineFailed:
-                if index == len(graphs) - 1:
-                    raise
-        raise AssertionError("there is no way to measure")
+            return _measured(words, self.gpu)
+
+        *first, last = graphs
+        for recorded in first:
+            with suppress(EngineFailed):
+                return measured(recorded)
+        return measured(last)
 
     def _known(self, kept: Path) -> list[dict[str, float]] | None:
         """What was measured before on a GPU of this name, with this driver; None where nothing was."""
