@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from search import events
 from search.agenda import worth_verifying
-from search.forecast import Forecast, bounded, kinds_to_profile
+from search.forecast import Forecast, kinds_to_profile
 from search.pace import CHANGED, CHECKS, STEADY, is_suspicious, slowdown_between
 from search.profile_file import put_aside, read_curves, write_curves
 from search.profiling import profile_kind
@@ -44,6 +44,10 @@ before."""
 
 EXPLAINED = 0.05
 """How near a rate is to the one that follows from a replay, where the replay's slowdown explains it."""
+
+UNSTEADY = 2.0
+"""Up to what factor a machine's own ups and downs go. Where executions that took so much longer or shorter explain
+a rate, the simulator was right, and searching without it would meet the same machine."""
 
 FASTEST_INFEASIBLE = 3
 
@@ -277,7 +281,7 @@ class Guided:
         prediction = self.forecast.predicted(knobs)
         slowdown = explanation(trial, middle)
         if self.forecast.learn(knobs, middle, slowdown) is not None and prediction is not None:
-            self._errors.append(bounded(math.log(middle / prediction.rate_per_s), slowdown))
+            self._errors.append(0.0 if _unsteady_machine(slowdown) else math.log(middle / prediction.rate_per_s))
 
     # Nothing keeps the limit
 
@@ -308,6 +312,11 @@ def explanation(trial: Trial, rate_per_s: float) -> float | None:
     if replay is None or not replay.rate_per_s > 0 or not replay.slowdown > 0:
         return None
     return replay.slowdown if abs(math.log(rate_per_s / replay.rate_per_s)) < EXPLAINED else None
+
+
+def _unsteady_machine(slowdown: float | None) -> bool:
+    """Whether a prediction was off for no other reason than a machine whose speed goes up and down."""
+    return slowdown is not None and abs(math.log(slowdown)) < math.log(UNSTEADY)
 
 
 def forecast_for(attempts: Attempts) -> Forecast:

@@ -39,6 +39,10 @@ AGAIN = 0.12
 MOST_RUNS = 4
 """Of a trial, where each refutes what follows from the one before."""
 
+MOST_LOAD_S = 12.0
+"""Of load in a trial's runs, after which no further one begins: on a machine whose speed goes up and down each run
+refutes the one before, and the trial is no better known for it."""
+
 CLEARLY_BROKEN = 0.1
 """Of a run's requests over the limit: its rate is above the one at the limit, whatever a replay says."""
 
@@ -138,7 +142,7 @@ class Verification:
         found = self._replayed(number, rate)
         if self.once:
             return found
-        while found is not None and found.rate_per_s > 0 and len(self._runs) < MOST_RUNS:
+        while found is not None and found.rate_per_s > 0 and self._may_run_again():
             if abs(math.log(found.rate_per_s / rate)) <= AGAIN and found.rate_per_s < self._broken_per_s:
                 return found
             rate = self._between(SHARE * found.rate_per_s, rate)
@@ -152,6 +156,9 @@ class Verification:
         known_per_s = math.sqrt(self._kept_per_s * self._broken_per_s) if self._kept_per_s else 0.0
         error = math.log(self._broken_per_s / self._kept_per_s) / 2 if self._kept_per_s else math.inf
         return replace(found, rate_per_s=known_per_s, error=max(found.error, error))
+
+    def _may_run_again(self) -> bool:
+        return len(self._runs) < MOST_RUNS and sum(run.seconds or 0.0 for run in self._runs) < MOST_LOAD_S
 
     @property
     def _broken_per_s(self) -> float:

@@ -1,5 +1,6 @@
 """The search and its certification on a simulated server, in virtual time, against the true best."""
 
+import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -240,6 +241,20 @@ def test_a_client_that_is_late_twice_fails_the_trial_without_further_load(
     assert {(trial.state, trial.reason, trial.probes) for trial in others} == {
         ("failed", "the client sent late", 2)
     }
+
+
+def test_a_machine_that_refutes_every_run_by_the_next_costs_neither_long_trials_nor_the_simulator(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    turns = itertools.count()
+    bench = SimulatedBench(
+        service_s=lambda config, size: 4 * default_service_s(config, size),
+        pace=lambda load_s: (1.0, 1.4, 0.8)[next(turns) % 3],
+    )
+    ledger, _ = after_the_search(bench, space, tmp_path)
+    assert max(trial.probes for trial in ledger.trials) > 2
+    assert max(trial.load_s for trial in ledger.trials) < 20.0  # it was 27: four runs, three of 8 s
+    assert all(trial.replay is not None for trial in ledger.trials)  # none by the sampler
 
 
 def test_an_estimate_that_was_luck_gives_way_to_the_runner_up(space: SearchSpace, tmp_path: Path) -> None:
