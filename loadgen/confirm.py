@@ -155,13 +155,13 @@ def confirm(
             return confirming.confirmation("the seconds for it ran out before any rate was decided to be kept")
         if rate < floor_per_s:
             return confirming.confirmation(f"no rate down to {floor_per_s:,.4g}/s was kept")
-        attempt = confirming.attempt(rate)
+        attempt, log = confirming.attempt(rate)
         if attempt.kept:
             return confirming.confirmation(attempt.reason, kept=attempt)
         if confirming.untrusted():
             return confirming.confirmation(attempt.problems[0])
         if not attempt.problems:
-            most = max(most_after(confirming.log), _LOWEST_AT_ONCE * rate)
+            most = max(most_after(log), _LOWEST_AT_ONCE * rate)
             rate = min(rate * _step_down(confirming.attempts, confirming.left_s()), most)
 
 
@@ -176,8 +176,6 @@ class _Confirming:
     stop: Callable[[], bool]
     on_attempt: Callable[[Attempt], object]
     attempts: list[Attempt] = field(default_factory=list)
-    log: RequestLog = field(init=False)
-    """Of the last attempt."""
 
     @property
     def warmup_s(self) -> float:
@@ -193,7 +191,7 @@ class _Confirming:
     def confirmation(self, reason: str, *, kept: Attempt | None = None) -> Confirmation:
         return Confirmation(kept=kept, attempts=tuple(self.attempts), reason=reason)
 
-    def attempt(self, rate_per_s: float) -> Attempt:
+    def attempt(self, rate_per_s: float) -> tuple[Attempt, RequestLog]:
         duration_s, patience_s = self.left_s(), self.patience_s(rate_per_s)
         hopeful_until_s = 0.0
         kept_at: list[tuple[Verdict, ...]] = []  # the latest looks in a row
@@ -215,7 +213,6 @@ class _Confirming:
             return self.stop() or answer == "broken" or kept or hopeless
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
-        self.log = probe.log
         verdict, *others = as_decided(self.verdicts(probe.log), kept_at)
         attempt = Attempt(
             rate_per_s=rate_per_s,
@@ -228,7 +225,7 @@ class _Confirming:
         )
         self.attempts.append(attempt)
         self.on_attempt(attempt)
-        return attempt
+        return attempt, probe.log
 
     def patience_s(self, rate_per_s: float) -> float:
         """How much longer a run may take, whenever it is looked at."""

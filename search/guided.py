@@ -68,7 +68,8 @@ class Guided:
             text = "The samples differ in more shapes than can be profiled: the search goes without the simulator."
             self.attempts.on_event(events.Note(text=text))
             return False
-        before = self.attempts.ledger.current  # of the run that is resumed
+        before = self.attempts.ledger.current  # of the run that is resumed, like the curves
+        self.forecast.curves.update(read_curves(self.attempts.ledger.path.parent))
         self._profile_all(first=knobs_of(self.attempts.ledger.space.baseline()))
         for trial in before:
             self._learn(trial)
@@ -89,9 +90,6 @@ class Guided:
     def _profile_all(self, *, first: Knobs) -> None:
         """Service times of all kinds, the baseline's first, and the baseline verified as soon as that can be."""
         space, budget = self.attempts.ledger.space, self.attempts.budget
-        known = read_curves(self.attempts.ledger.path.parent)
-        for kind, curves in known.items():
-            self.forecast.curves[kind].update(curves)
         kinds = kinds_to_profile(space, limit_ms=self.attempts.slo.limit_ms)
         points = sorted(kinds, key=lambda knobs: not self._same_kind(knobs, first))
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()

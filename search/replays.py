@@ -29,8 +29,7 @@ class Replays:
     def of_run(cls, ledger: Ledger, *, slo: Slo, seed: int, demand: Demand) -> Replays:
         """With what the run's directory holds of service times."""
         forecast = Forecast(space=ledger.space, slo=slo, seed=seed, demand=demand)
-        for kind, curves in read_curves(ledger.path.parent).items():
-            forecast.curves[kind].update(curves)
+        forecast.curves.update(read_curves(ledger.path.parent))
         return cls(forecast=forecast)
 
     def rate_at_limit(self, config: ServingConfig, log: RequestLog) -> float:

@@ -94,14 +94,20 @@ def test_only_what_was_profiled_is_predicted(forecast):
     assert {knobs["max_batch_size"] for knobs in predicted} == set(forecast.space.max_batch_sizes)
 
 
-def test_the_best_comes_first_and_a_measurement_moves_its_kind_most(forecast):
+def best_with_two_instances_and_with_one(forecast):
+    """The best prediction of all, which has two, and the best of those with one."""
     profile(forecast, threads=1, busy=1, each_s=0.001)
     profile(forecast, threads=1, busy=2, each_s=0.0012)
     forecast.simulate(list(forecast.space.points()))
     best = forecast.best_first()[0]
+    other = next(one for one in forecast.best_first() if one.knobs["instance_count"] == 1)
+    return best, other
+
+
+def test_the_best_comes_first_and_a_measurement_moves_its_kind_most(forecast):
+    best, other = best_with_two_instances_and_with_one(forecast)
     assert best.sd == SD_UNSEEN
     assert best.knobs["instance_count"] == 2
-    other = next(one for one in forecast.best_first() if one.knobs["instance_count"] == 1)
     assert forecast.learn(best.knobs, 0.9 * best.rate_per_s) == pytest.approx(math.log(0.9))
     forecast.learn(other.knobs, other.rate_per_s)
     after = forecast.predicted(best.knobs)
@@ -113,11 +119,7 @@ def test_the_best_comes_first_and_a_measurement_moves_its_kind_most(forecast):
 
 
 def test_a_surprise_elsewhere_lowers_a_prediction_and_does_not_rule_it_out(forecast):
-    profile(forecast, threads=1, busy=1, each_s=0.001)
-    profile(forecast, threads=1, busy=2, each_s=0.0012)
-    forecast.simulate(list(forecast.space.points()))
-    best = forecast.best_first()[0]
-    other = next(one for one in forecast.best_first() if one.knobs["instance_count"] == 1)
+    best, other = best_with_two_instances_and_with_one(forecast)
     forecast.learn(best.knobs, 0.65 * best.rate_per_s)
     after = forecast.predicted(other.knobs)
     assert after.rate_per_s == pytest.approx(0.65 * other.rate_per_s)
@@ -126,11 +128,7 @@ def test_a_surprise_elsewhere_lowers_a_prediction_and_does_not_rule_it_out(forec
 
 def test_a_cliff_teaches_of_others_only_what_execution_times_explain(forecast):
     """A baseline whose full batch takes about the limit itself keeps four times what was predicted."""
-    profile(forecast, threads=1, busy=1, each_s=0.001)
-    profile(forecast, threads=1, busy=2, each_s=0.0012)
-    forecast.simulate(list(forecast.space.points()))
-    best = forecast.best_first()[0]
-    other = next(one for one in forecast.best_first() if one.knobs["instance_count"] == 1)
+    best, other = best_with_two_instances_and_with_one(forecast)
     forecast.learn(best.knobs, 4 * best.rate_per_s, slowdown=0.9)
     after = forecast.predicted(other.knobs)
     assert other.rate_per_s < after.rate_per_s <= 1.0001 * other.rate_per_s / 0.9**2
