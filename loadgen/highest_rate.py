@@ -9,6 +9,7 @@ from loadgen.capacity import CapacityEstimate, Probe, find_capacity
 from loadgen.confirm import Attempt, Confirmation, confirm
 from loadgen.finding import Finding
 from loadgen.judge import judge
+from loadgen.lateness import until_late
 from loadgen.measurement import known
 from loadgen.plan import LoadPlan
 from loadgen.reports import words
@@ -93,7 +94,11 @@ class _Bench:
             return self.stop() or (watch is not None and watch(log))
 
         run = self.generator.run(
-            self.order.target, plan, payload=self.order.payload, limit_ms=self.limit.limit_ms, watch=look
+            self.order.target,
+            plan,
+            payload=self.order.payload,
+            limit_ms=self.limit.limit_ms,
+            watch=until_late(look, plan, self.limit.limit_ms),
         )
         self.last = run
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=run.measurement.problems)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, Required, TypedDict, Unpack
 
 import numpy as np
 
+from loadgen.lateness import most_send_lag_ms, servers_fault
 from loadgen.measurement import ClientUse, Measurement, errors_by_kind
 from loadgen.outcomes import CLIENT_LIMIT, TIMED_OUT, outcome_name
 from loadgen.plan import ClosedLoopPlan, LoadPlan
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     from loadgen.server_stats import ServerTimings
     from loadgen.share import ShareResult
     from loadgen.tally import Tally
-
-LATENESS_COUNTS = 3
-"""Requests that leave together because the client was late wait for each other about as long as it was late. Where
-most take longer than the limit and this multiple of the lag, counted from when they left, it was the server:
-overloaded, it makes clients late as well, by thousands of requests in flight."""
 
 MOST_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
@@ -138,7 +134,7 @@ def _measurement(
     client = circumstances["client"]
     limit_ms = circumstances.get("limit_ms")
     most_ms = plan.most_send_lag_ms or most_send_lag_ms(limit_ms)
-    if limit_ms is not None and service[0] > limit_ms + LATENESS_COUNTS * lag[1]:
+    if servers_fault(service[0], lag[1], limit_ms):
         most_ms = math.inf
     return Measurement(
         n=n,
@@ -186,11 +182,6 @@ def _lost_text(n: int, errors: dict[str, int], server: ServerTimings | None) -> 
         f"{count} of them the server counts as answered: it lost the answers. Triton's HTTP front end does where "
         "over 270 wait in one thread: use gRPC, or raise net.core.wmem_default"
     )
-
-
-def most_send_lag_ms(limit_ms: float | None) -> float:
-    """The send lag p99 over which the client was measured, not the server: 1 ms or 5 % of the limit."""
-    return max(1.0, 0.05 * (limit_ms or 0.0))
 
 
 def _problems(

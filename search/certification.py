@@ -29,8 +29,9 @@ SHARE_WHEN_STOPPED = 0.8
 """What certification may still take after the user has asked to finish, and the share of the estimate it tries:
 further from the limit fewer requests decide."""
 
-BASELINE_AT_LEAST_S = 15.0
-"""What certifying the baseline may take, or as long as the winner took: it is there to be compared with."""
+BASELINE_AT_LEAST_S, BASELINE_OF_WINNER = 15.0, 0.5
+"""What certifying the baseline may take in seconds, or so much of what the winner took: it is there to be compared
+with."""
 
 SHARE_FOR_FIRST_RUN = 0.5
 SHARE_FOR_SECOND_RUN = 0.6
@@ -106,7 +107,7 @@ def certify_best(
     if baseline is not None and baseline.number == winner.number:
         return Certified(winner=winner, baseline=winner)
     if baseline is not None and baseline.state == "complete" and not stop():
-        most_s = max(BASELINE_AT_LEAST_S, bench.spent.load_s - load_before_s)
+        most_s = max(BASELINE_AT_LEAST_S, BASELINE_OF_WINNER * (bench.spent.load_s - load_before_s))
         baseline = _confirmed_baseline(certifier, baseline, most_s)
         mine, other = objective.certified_worth(winner), objective.certified_worth(baseline)
         if mine is not None and other is not None and other > mine:

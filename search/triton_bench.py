@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.capacity import Probe
 from loadgen.errors import LoadError
+from loadgen.lateness import until_late
 from loadgen.neighbours import NeighbourSampler, counters_of_family
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
 from model_repo.errors import ServerError
@@ -85,6 +86,7 @@ class TritonBench:
             most_send_lag_ms=self._most_send_lag_ms,
             arrivals=self.demand.drawn(seed),
         )
+        watch = until_late(watch, plan, self._limit_ms)
         run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
         self._last = measurement_to_record(
             run.measurement, rate_per_s, rows_per_request=self.demand.rows_per_request
