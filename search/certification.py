@@ -148,6 +148,8 @@ def _winner(
 def _confirmed_baseline(certifier: Certifier, baseline: Trial, most_s: float) -> Trial:
     budget_s = min(most_s, certifier.share_of_time(1.0))
     share = first_share(baseline, certifier.slo, budget_s)
+    if budget_s < certifier.least_s(certifier.rate_to_try(baseline, share)):
+        return baseline  # so few requests decide nothing, and its estimate is enough to be compared with
     return _loaded_and_confirmed(certifier, baseline, from_share=share, budget_s=budget_s) or baseline
 
 

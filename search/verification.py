@@ -46,7 +46,7 @@ refutes the one before, and the trial is no better known for it."""
 CLEARLY_BROKEN = 0.1
 """Of a run's requests over the limit: its rate is above the one at the limit, whatever a replay says."""
 
-BASELINE_EDGE_S = 20.0
+BASELINE_EDGE_S = 10.0
 """Of load for the edge of the baseline, where it could not be predicted: it is there to compare with, and where
 nothing better is found, its certification finds what it keeps."""
 

@@ -111,6 +111,24 @@ def test_the_default_is_the_answer_where_it_was_confirmed_at_more(space: SearchS
     assert certified.baseline == certified.winner
 
 
+def test_no_load_is_spent_on_a_default_so_slow_that_its_seconds_would_decide_nothing(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    default = default_config(space.engines[0])
+
+    def far_slower(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (6.0 if config == default else 1.0)
+
+    bench = SimulatedBench(service_s=far_slower)
+    ledger, budget = after_the_search(bench, space, tmp_path)
+    certified = certify_best(ledger, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    assert certified.baseline is not None
+    assert 0 < certified.baseline.rate_at_limit_per_s < 0.1 * certified.winner.certificate.rate_per_s
+    assert certified.baseline.certificate is None
+    assert bench.loaded[-1] == certified.winner.config
+
+
 def test_verified_trials_take_a_run_or_two_near_the_rate_at_the_limit(found: Found) -> None:
     assert {trial.state for trial in found.ledger.trials} == {"complete"}
     assert max(trial.probes for trial in found.ledger.trials) <= 2
