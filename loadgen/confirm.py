@@ -259,7 +259,8 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
     if not math.isfinite(needed_s):
         return _LOWER
     excess = needed_s / (_HALF_FOR_BAD_LUCK * max(left_s, 1.0))
-    steps = 1 + math.log2(max(1.0, excess))
+    in_a_row = sum(1 for _ in takewhile(lambda earlier: not earlier.broken, reversed(attempts)))
+    steps = max(1 + math.log2(max(1.0, excess)), in_a_row)
     return max(_LOWEST, math.pow(_LOWER, steps))
 
 

@@ -115,6 +115,9 @@ def _headline(found: RecommendationRecord) -> Panel:
     lines = [
         f"[bold green]{certificate.rate_per_s:,.0f} requests/s[/bold green] within {promise}, {cost} per million"
     ]
+    if not certificate.confirmed_again:
+        lines[0] = lines[0].replace("bold green", "bold yellow")
+        lines.append("[yellow]Not a firm promise: it was certified once, and not again; see below[/yellow]")
     if found.demand.text:
         lines.append(escape(f"for {found.demand.text}"))
     beside = against_default(found)

@@ -124,6 +124,11 @@ class CertificateRecord(Record):
     also: tuple[LimitCertificateRecord, ...] = Field(default=(), description="The limits after the first.")
     neighbours: NeighboursRecord | None = Field(default=None, description="During all attempts to confirm it.")
 
+    @property
+    def confirmed_again(self) -> bool:
+        """Whether the rate was kept a second time, on a restarted server: without that it is no firm promise."""
+        return self.runs > 1
+
 
 class LoadRunRecord(Record):
     """One load run of a trial's search for its rate, and what it said about the limit."""

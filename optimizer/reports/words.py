@@ -79,7 +79,8 @@ def saving(evidence: Evidence) -> str:
         return "Nothing to save: Triton's default configuration is the best that was found."
     cost, other = found.cost, found.cost.baseline_cost_per_million_inferences_usd
     if found.gain is None or other is None:
-        return "The saving is not known: there was no time to certify a rate for Triton's default configuration."
+        about = f", about {rate(evidence.baseline.rate_at_limit_per_s)}/s by estimate, was"
+        return f"The saving is not known: the rate of Triton's default configuration{about} not certified."
     now = cost.cost_per_million_inferences_usd
     change = 1 - now / other
     if abs(change) < 0.005:

@@ -47,6 +47,13 @@ def test_every_figure_of_the_promise_is_there() -> None:
     assert "95 % load or loading" in text
 
 
+@pytest.mark.parametrize(("runs", "said"), [(1, True), (2, False)])
+def test_a_rate_that_was_kept_only_once_is_no_firm_promise(runs: int, said: bool) -> None:
+    winner = trial_to_record(trial(1, certificate=certificate(runs=runs)))
+    first_lines = " ".join(shown(recommendation(winner=winner)).splitlines()[:4])
+    assert ("Not a firm promise" in first_lines) is said
+
+
 def test_nothing_is_wider_than_the_terminal() -> None:
     assert max(len(line) for line in shown(recommendation()).splitlines()) <= 80
 

@@ -1,6 +1,7 @@
 """The search and its certification on a simulated server, in virtual time, against the true best."""
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -76,6 +77,27 @@ def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: Search
     assert certified is not None
     assert certified.winner.certificate.runs == 1
     assert "not again on a restarted server" in certified.winner.certificate.caveat
+
+
+def test_a_machine_that_slows_down_at_the_restart_still_gets_a_promise_that_was_kept_twice(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    bench = SimulatedBench()
+    ledger, _ = after_the_search(bench, space, tmp_path)
+    began_s, budget = math.inf, Budget(total_s=100.0)
+
+    def slow_for_a_minute(config: ServingConfig, size: int) -> float:
+        nonlocal began_s
+        if bench.restarts:
+            began_s = min(began_s, bench.spent.load_s)
+        return default_service_s(config, size) * (8.0 if 0 <= bench.spent.load_s - began_s < 55.0 else 1.0)
+
+    bench.service_s = slow_for_a_minute
+    certified = certify_best(ledger, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    certificate = certified.winner.certificate
+    assert certificate.runs == 2
+    assert certificate.rate_per_s >= 0.5 * certified.winner.rate_at_limit_per_s
 
 
 def test_at_low_rates_the_seconds_go_to_one_promise_not_to_many_tries(space: SearchSpace, tmp_path: Path) -> None:
