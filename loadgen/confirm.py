@@ -41,7 +41,10 @@ MOST_UNTRUSTED = 3
 
 _LEAST_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
-_LEAST_BURSTS_BEFORE_HOPELESS = 0.5
+_LEAST_BURSTS_BEFORE_HOPELESS, _LEAST_WHERE_RUNS_ARE_LONG = 0.5, 0.25
+"""How much of a burst has to be allowed so far. Less where runs are long because the machine comes and goes: it is
+what makes the bursts there, and to wait for them at each rate takes more than a rate gains."""
+
 _LONGEST_BURSTS_WAITED_FOR = 16.0
 """As multiples of the least burst: where a machine that was disturbed makes bursts look longer, the violations are
 judged sooner than after half of such a burst is allowed."""
@@ -201,7 +204,8 @@ class _Confirming:
             verdicts = self.verdicts(log)
             now_s = float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
             most_s = min(duration_s - now_s, patience_s)
-            if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
+            least_bursts = _LEAST_WHERE_RUNS_ARE_LONG if self.least_s() else _LEAST_BURSTS_BEFORE_HOPELESS
+            if not any(is_hopeless(verdict, rate_per_s, most_s, least_bursts) for verdict in verdicts):
                 hopeful_until_s = now_s
             hopeless = now_s - hopeful_until_s > max(_HOPELESS_AT_LEAST_S, _HOPELESS_FOR * now_s)
             answer = joint_answer(verdicts)
@@ -264,10 +268,15 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
     return max(_LOWEST, math.pow(_LOWER, steps))
 
 
-def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
-    """Whether a run would stay undecided for `left_s` more seconds even if one burst so far was bad luck."""
+def is_hopeless(
+    verdict: Verdict, rate_per_s: float, left_s: float, least_bursts: float = _LEAST_BURSTS_BEFORE_HOPELESS
+) -> bool:
+    """Whether a run would stay undecided for `left_s` more seconds even if one burst so far was bad luck.
+
+    Nothing is said before `least_bursts` of a burst of the usual size would have been allowed.
+    """
     burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict.limit_ms, rate_per_s))
-    if not verdict.n * (1 - verdict.quantile) >= _LEAST_BURSTS_BEFORE_HOPELESS * burst:
+    if not verdict.n * (1 - verdict.quantile) >= least_bursts * burst:
         return False
     if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
         return False

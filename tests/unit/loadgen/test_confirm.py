@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 import math
 
 import pytest
@@ -108,6 +109,26 @@ def test_a_rate_that_takes_many_times_the_seconds_of_a_lower_one_is_given_up():
     assert confirmation.kept is not None
     assert len(load.rates) > 1
     assert max(attempt.load_s for attempt in confirmation.attempts) < 100.0
+
+
+def test_rates_that_are_not_decided_one_after_the_other_are_further_apart_each_time():
+    load = SimulatedLoad(LONG_BURSTS)
+    confirmation = confirmed(load, 1.02 * LONG_BURSTS.rate_at_limit_per_s, budget_s=200.0)
+    assert confirmation.kept is not None
+    assert not any(attempt.broken for attempt in confirmation.attempts)
+    steps = [after / before for before, after in itertools.pairwise(load.rates)]
+    assert len(steps) > 2
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] < steps[0] < 1
+
+
+@pytest.mark.parametrize("too_much", [0.97, 1.05])
+def test_where_runs_are_long_anyway_those_with_many_bursts_end_sooner(too_much):
+    rate = too_much * LONG_BURSTS.rate_at_limit_per_s
+    short, long = (confirmed(SimulatedLoad(LONG_BURSTS), rate, least_s=lambda s=s: s) for s in (0.0, 15.0))
+    assert not short.attempts[0].kept
+    assert not long.attempts[0].kept
+    assert long.attempts[0].load_s < short.attempts[0].load_s
 
 
 @pytest.mark.parametrize("slower", [2.0, 3.0, 10.0])
