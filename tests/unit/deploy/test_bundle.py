@@ -190,3 +190,14 @@ def test_every_latency_limit_is_promised_watched_and_measured():
     assert ",0.95:" in texts["kubernetes/base/deployment.yaml"]
     assert '"quantile 0.95"' in texts["grafana-dashboard.json"]
     assert "--p95=30ms" in texts["kubernetes/smoke/job.yaml"]
+
+
+@pytest.mark.parametrize("caveat", [None, "it was kept once, but not again on a restarted server"])
+def test_what_keeps_a_promise_from_being_firm_stands_beside_it(caveat):
+    found, config = recorded()
+    certificate = found.winner.certificate.model_copy(update={"caveat": caveat})
+    winner = found.winner.model_copy(update={"certificate": certificate})
+    readme = bundle_from_recommendation(found.model_copy(update={"winner": winner}), config).texts["README.md"]
+    assert (f"**Not a firm promise yet**: {caveat}." in readme) is (caveat is not None)
+    assert ("Not a firm promise" in readme) is (caveat is not None)
+    assert "over the limit).\n\n" in readme
