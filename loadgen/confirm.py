@@ -36,8 +36,9 @@ the estimate, and steps from there would take too long."""
 _HALF_FOR_BAD_LUCK = 0.5
 """The share of what is left that a rate may need without any violation: with some it takes about twice that."""
 
-MOST_UNTRUSTED = 3
-"""Runs in a row that measured the client. What keeps the processors from it often lasts for longer than one."""
+MOST_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
+"""Runs in a row that measured the client, and seconds of load in them, until it is given up: what keeps the
+processors from it often lasts for longer than one run, which a late client ends after a few seconds."""
 
 _LEAST_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
@@ -137,7 +138,7 @@ def confirm(
     """Certify the highest rate possible from 0.985 x `rate_per_s` on downwards, within `budget_s` of load.
 
     Every rate is tried with fresh arrivals until it is decided, or until what is left of the budget would not
-    decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated, twice at most.
+    decide it; then a lower rate follows, down to `floor_per_s`. A run with problems is repeated, for 25 s.
     `also` are further limits to keep: `confidence` is that of all of them together. A rate is not kept before its
     run has lasted `least_s()`, which is asked at every look. `most_after` says what may be tried, per second,
     after a run that was not kept.
@@ -185,11 +186,11 @@ class _Confirming:
         return max(1.0, 3e-3 * max(limit.limit_ms for limit in self.limits))
 
     def left_s(self) -> float:
-        return self.budget_s - sum(max(attempt.load_s, _LEAST_RUN_S) for attempt in self.attempts)
+        return self.budget_s - _counted_s(self.attempts)
 
     def untrusted(self) -> bool:
-        last = self.attempts[-MOST_UNTRUSTED:]
-        return len(last) == MOST_UNTRUSTED and all(attempt.problems for attempt in last)
+        last = list(takewhile(lambda attempt: attempt.problems, reversed(self.attempts)))
+        return len(last) >= MOST_UNTRUSTED and _counted_s(last) >= UNTRUSTED_FOR_S
 
     def confirmation(self, reason: str, *, kept: Attempt | None = None) -> Confirmation:
         return Confirmation(kept=kept, attempts=tuple(self.attempts), reason=reason)
@@ -238,6 +239,11 @@ class _Confirming:
 
     def verdicts(self, log: RequestLog) -> tuple[Verdict, ...]:
         return certify_each(log, self.limits, confidence=self.confidence)
+
+
+def _counted_s(attempts: Sequence[Attempt]) -> float:
+    """Seconds of load, as they count against a budget: never 0, so that there is an end of attempts."""
+    return sum(max(attempt.load_s, _LEAST_RUN_S) for attempt in attempts)
 
 
 def as_decided(at_the_end: tuple[Verdict, ...], kept_at: Sequence[tuple[Verdict, ...]]) -> tuple[Verdict, ...]:

@@ -7,7 +7,7 @@ from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU, LONG_BURSTS
 
 from loadgen.certify import certify
-from loadgen.confirm import FIRST_SHARE, as_decided, confirm, seconds_needed
+from loadgen.confirm import FIRST_SHARE, MOST_UNTRUSTED, UNTRUSTED_FOR_S, as_decided, confirm, seconds_needed
 
 KNEE = BATCHING_GPU.rate_at_limit_per_s
 ANSWERS = ("undecided", "broken")
@@ -63,12 +63,21 @@ def test_runs_with_problems_are_repeated_at_the_same_rate():
     assert not confirmation.attempts[0].kept
 
 
-def test_problems_three_times_in_a_row_end_it():
-    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0, 1, 2}))
-    confirmation = confirmed(load, 0.8 * KNEE)
+def test_problems_that_go_on_end_it():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset(range(100)))
+    confirmation = confirmed(load, 0.8 * KNEE, budget_s=600.0)
     assert confirmation.kept is None
     assert confirmation.reason == "the client sent late"
-    assert len(load.rates) == 3
+    assert len(load.rates) >= MOST_UNTRUSTED
+    assert UNTRUSTED_FOR_S <= load.load_s < 2 * UNTRUSTED_FOR_S
+
+
+def test_short_runs_with_problems_are_repeated_until_what_disturbs_them_is_gone():
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset(range(MOST_UNTRUSTED)))
+    confirmation = confirmed(load, 0.8 * KNEE)
+    assert sum(attempt.load_s for attempt in confirmation.attempts[:-1]) < UNTRUSTED_FOR_S
+    assert confirmation.kept is not None
+    assert len(load.rates) == MOST_UNTRUSTED + 1
 
 
 def test_stop_is_asked_before_and_within_runs():
