@@ -259,8 +259,8 @@ def as_decided(at_the_end: tuple[Verdict, ...], kept_at: Sequence[tuple[Verdict,
 def _step_down(attempts: list[Attempt], left_s: float) -> float:
     """What to multiply the rate by: less where even without violations half of what is left would not do."""
     attempt = attempts[-1]
+    in_a_row = sum(1 for _ in takewhile(lambda earlier: earlier.broken == attempt.broken, reversed(attempts)))
     if attempt.broken:
-        in_a_row = sum(1 for _ in takewhile(lambda earlier: earlier.broken, reversed(attempts)))
         step = max(_LOWEST_AT_ONCE, math.pow(_LOWER_WHEN_BROKEN, in_a_row))
         return min(step, OF_WHAT_IT_SERVED * attempt.served_per_s / attempt.rate_per_s)
     needed_s = max(
@@ -269,14 +269,11 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
     if not math.isfinite(needed_s):
         return _LOWER
     excess = needed_s / (_HALF_FOR_BAD_LUCK * max(left_s, 1.0))
-    in_a_row = sum(1 for _ in takewhile(lambda earlier: not earlier.broken, reversed(attempts)))
     steps = max(1 + math.log2(max(1.0, excess)), in_a_row)
     return max(_LOWEST, math.pow(_LOWER, steps))
 
 
-def is_hopeless(
-    verdict: Verdict, rate_per_s: float, left_s: float, least_bursts: float = _LEAST_BURSTS_BEFORE_HOPELESS
-) -> bool:
+def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float, least_bursts: float) -> bool:
     """Whether a run would stay undecided for `left_s` more seconds even if one burst so far was bad luck.
 
     Nothing is said before `least_bursts` of a burst of the usual size would have been allowed.

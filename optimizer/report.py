@@ -112,11 +112,10 @@ def _headline(found: RecommendationRecord) -> Panel:
     assert certificate is not None
     promise = " and ".join(f"{limit.name} {limit.limit_ms:g} ms" for limit in found.slo.limits)
     cost = dollars(found.cost.cost_per_million_inferences_usd)
-    lines = [
-        f"[bold green]{certificate.rate_per_s:,.0f} requests/s[/bold green] within {promise}, {cost} per million"
-    ]
+    colour = "green" if certificate.confirmed_again else "yellow"
+    rate = f"[bold {colour}]{certificate.rate_per_s:,.0f} requests/s[/bold {colour}]"
+    lines = [f"{rate} within {promise}, {cost} per million"]
     if not certificate.confirmed_again:
-        lines[0] = lines[0].replace("bold green", "bold yellow")
         lines.append("[yellow]Not a firm promise: it was certified once, and not again; see below[/yellow]")
     if found.demand.text:
         lines.append(escape(f"for {found.demand.text}"))
