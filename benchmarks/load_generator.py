@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 import statistics
 import subprocess
 import tempfile
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import requests
 
 from loadgen.measurement import percentiles_ns
 from loadgen.plan import Arrivals, LoadPlan, Target
@@ -201,8 +201,8 @@ def target_of(endpoint: Endpoint, case: Case) -> Target:
 
 
 def served(endpoint: Endpoint) -> int:
-    with urllib.request.urlopen(f"{endpoint.http_url}/v2/models/{MODEL}/stats") as answer:
-        return int(json.load(answer)["model_stats"][0]["inference_count"])
+    answer = requests.get(f"{endpoint.http_url}/v2/models/{MODEL}/stats", timeout=10)
+    return int(answer.json()["model_stats"][0]["inference_count"])
 
 
 @contextmanager
@@ -214,7 +214,7 @@ def triton(size: int) -> Iterator[Endpoint]:
         (version.parent / "config.pbtxt").write_text(CONFIG.format(size=size))
         (version / "model.py").write_text(CODE)
         url = f"{server.endpoint.http_url}/v2/repository/models/{MODEL}/load"
-        urllib.request.urlopen(urllib.request.Request(url, data=b"{}", method="POST")).close()
+        requests.post(url, data=b"{}", timeout=60).raise_for_status()
         yield server.endpoint
 
 

@@ -1,9 +1,7 @@
 """What every kind of server that can run here must do: embedded, local, remote."""
 
-import json
 import os
 import shutil
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
+import requests
 from engines import broken_engine, cnn_engine, doubler_engine, echo_engine, fixed_batch_engine, token_engine
 from infer import InferenceRefused, infer
 
@@ -195,8 +194,8 @@ def test_restart_forgets_the_model_and_can_load_again(server, tmp_path):
 
 
 def executed_batch_sizes(endpoint, model_name):
-    with urllib.request.urlopen(f"{endpoint.http_url}/v2/models/{model_name}/stats", timeout=10) as answer:
-        return [row["batch_size"] for row in json.load(answer)["model_stats"][0]["batch_stats"]]
+    answer = requests.get(f"{endpoint.http_url}/v2/models/{model_name}/stats", timeout=10)
+    return [row["batch_size"] for row in answer.json()["model_stats"][0]["batch_stats"]]
 
 
 def test_a_bad_request_fails_alone(server, tmp_path):

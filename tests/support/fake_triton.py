@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -250,8 +249,11 @@ class FakeTriton:
     process: subprocess.Popen[bytes]
 
     def document(self, path: str) -> Any:
-        with urlopen(self.url + path, timeout=10) as answer:
-            return json.load(answer)
+        import requests  # not in the server's own process, which has to start at once
+
+        answer = requests.get(self.url + path, timeout=10)
+        answer.raise_for_status()
+        return answer.json()
 
 
 @contextmanager

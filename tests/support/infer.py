@@ -1,10 +1,7 @@
-"""One inference over the KServe v2 protocol, with the standard library: independent of what sends the load."""
-
-import json
-import urllib.error
-import urllib.request
+"""One inference over the KServe v2 protocol, with `requests`: independent of what sends the load."""
 
 import numpy as np
+import requests
 
 DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64", np.dtype(object): "BYTES"}
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
@@ -23,11 +20,8 @@ def infer(endpoint, model_name, inputs, timeout_s=30.0):
         ]
     }
     url = f"{endpoint.http_url}/v2/models/{model_name}/infer"
-    request = urllib.request.Request(url, data=json.dumps(body).encode())
-    try:
-        with urllib.request.urlopen(request, timeout=timeout_s) as response:
-            answer = json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            raise InferenceRefused(json.load(error)["error"]) from None
+    response = requests.post(url, json=body, timeout=timeout_s)
+    answer = response.json()
+    if not response.ok:
+        raise InferenceRefused(answer["error"])
     return {o["name"]: np.array(o["data"], DTYPES[o["datatype"]]).reshape(o["shape"]) for o in answer["outputs"]}

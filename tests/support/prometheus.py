@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.parse
-import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 
 FETCHED = Path(sys.prefix) / "prometheus"
 
@@ -45,10 +44,9 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path, **parameters):
-        with urllib.request.urlopen(
-            f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10
-        ) as answer:
-            return json.load(answer)["data"]
+        answer = requests.get(f"{self.url}{path}", params=parameters, timeout=10)
+        answer.raise_for_status()
+        return answer.json()["data"]
 
     def query(self, expression):
         """(labels, value) of every series that the expression has now."""
@@ -96,7 +94,6 @@ def free_port():
 
 def is_ready(server):
     try:
-        with urllib.request.urlopen(f"{server.url}/-/ready", timeout=2) as answer:
-            return answer.status == 200
+        return requests.get(f"{server.url}/-/ready", timeout=2).ok
     except OSError:
         return False

@@ -1,14 +1,13 @@
 """Locust's web UI beside a load test: it shows the requests, its Stop button works, and it ends with the run."""
 
-import json
 import socket
 import subprocess
 import sys
 import time
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
+import requests
 from fake_triton import fake_triton
 
 from loadgen.cli import run_command
@@ -24,8 +23,9 @@ def free_port() -> int:
 
 
 def asked(url: str, *, method: str = "GET") -> Any:
-    with urlopen(Request(url, method=method), timeout=10) as answer:
-        return json.load(answer)
+    answer = requests.request(method, url, timeout=10)
+    answer.raise_for_status()
+    return answer.json()
 
 
 def requests_shown(url: str) -> int:

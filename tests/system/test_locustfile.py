@@ -7,11 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from fake_grpc import fake_grpc
 from fake_triton import fake_triton
 
@@ -95,8 +95,7 @@ def _page(url: str, *, until: str) -> str:
     while until not in text and time.monotonic() < deadline:
         time.sleep(0.2)
         try:
-            with urllib.request.urlopen(url, timeout=5) as page:
-                text = page.read().decode()
+            text = requests.get(url, timeout=5).text
         except OSError:
             continue
     return text

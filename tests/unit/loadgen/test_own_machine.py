@@ -3,7 +3,7 @@ import pytest
 from loadgen.own_machine import is_on_this_machine
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.5.5.5", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.5.5.5", "0.0.0.0"])  # noqa: S104
 def test_loopback_is_this_machine(host: str) -> None:
     assert is_on_this_machine(host)
 
