@@ -9,6 +9,7 @@ from typing import NoReturn
 import typer
 
 from loadgen.errors import LoadError, WorkerDied
+from loadgen.printable import printable
 from loadgen.user_errors import BadInput, UserError
 
 
@@ -46,9 +47,14 @@ def leave(code: int) -> NoReturn:
 
 def complain(what: str, fix: str, code: int) -> int:
     """Say what happened and what to do about it, on stderr; returns `code`."""
-    print(f"error: {what}", file=sys.stderr)  # noqa: T201
-    print(f"       {fix}", file=sys.stderr)  # noqa: T201
+    print(f"error: {_shown(what)}", file=sys.stderr)  # noqa: T201
+    print(f"       {_shown(fix)}", file=sys.stderr)  # noqa: T201
     return code
+
+
+def _shown(text: str) -> str:
+    """Part of an error, which may hold a server's log: more lines than one are indented under the first."""
+    return printable(text, lines=True).rstrip("\n").replace("\n", "\n       ")
 
 
 def _as_user_error(error: Exception, name: str) -> UserError:

@@ -1,0 +1,33 @@
+"""The console that both commands print with: it cannot be steered by what is printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.segment import Segment
+
+from loadgen.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rich.console import ConsoleOptions, RenderableType
+
+_MOST_IN_A_PIECE = 100_000  # characters; what is long on purpose is cut where it comes in
+
+
+class SafeConsole(Console):
+    """Rich's console; characters that are not printable come out as escapes, whatever object they stand in.
+
+    Colours and cursor movements of Rich itself are unharmed. Markup in a plain string is still obeyed: text
+    of strangers is printed as `Text`, or escaped.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The pieces of text that the object consists of."""
+        for piece in super().render(renderable, options):
+            if piece.control is None and not piece.text.isprintable():
+                yield Segment(printable(piece.text, most=_MOST_IN_A_PIECE, lines=True), piece.style)
+            else:
+                yield piece

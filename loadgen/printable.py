@@ -1,0 +1,45 @@
+"""Text of strangers, made safe to show: what a server, a model or a file says must not steer a terminal."""
+
+from __future__ import annotations
+
+MOST_CHARACTERS = 2000
+
+
+def printable(text: str, *, most: int = MOST_CHARACTERS, lines: bool = False) -> str:
+    r"""Return the text with an escape such as `\x1b` for every character that is not seen or moves others.
+
+    These are all that Unicode does not call printable: control characters, escape sequences, changes of direction,
+    zero-width characters and lone surrogates. Breaks and unusual spaces become a space; with `lines`, line breaks
+    stay. A text of more than `most` characters is cut, and its length is named; the result is never longer.
+    The result is for people to read: a name that is sent to a server stays as it is.
+    """
+    if text.isprintable() and len(text) <= most:
+        return text
+    shown = "".join(_shown(char, lines=lines) for char in text[: most + 1])
+    if len(shown) <= most:
+        return shown
+    ending = f"... ({len(text):,} characters)"
+    return shown[: max(0, most - len(ending))] + ending[:most]
+
+
+def printable_json(document: str) -> str:
+    r"""Return a JSON document that means the same, with `\u001b` and the like for what is not printable.
+
+    JSON lets characters such as U+009B and U+202E stand in strings as they are, and a terminal obeys them.
+    """
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return "".join(char if char.isprintable() or char == "\n" else _json_escape(char) for char in document)
+
+
+def _shown(char: str, *, lines: bool) -> str:
+    if char.isprintable() or (lines and char == "\n"):
+        return char
+    return " " if char.isspace() else char.encode("unicode_escape").decode()
+
+
+def _json_escape(char: str) -> str:
+    if ord(char) <= 0xFFFF:
+        return f"\\u{ord(char):04x}"
+    above = ord(char) - 0x10000
+    return f"\\u{0xD800 + (above >> 10):04x}\\u{0xDC00 + (above & 0x3FF):04x}"
