@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from deploy.errors import BundleRefused
+from deploy.manifest import MANIFEST_FILE, first_foreign, read_manifest, remove_listed, write_manifest
 from deploy.plan import plan_for
 from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
 from deploy.smoke import LENGTHS_FILE, MOST_BYTES, TRACE_FILE, smoke_file
 from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
-from model_repo.layout import VERSION, place, replace_folder, runtime_files, writing
+from model_repo.layout import VERSION, place, runtime_files, writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from deploy.manifest import Manifest
     from deploy.plan import BundleOptions, Plan
     from deploy.render import Target
     from model_repo.config_pbtxt import Runtime
@@ -73,29 +75,81 @@ def bundle_from_recommendation(
     return Bundle(plan=plan, texts=dict(sorted(texts.items())), copies=dict(sorted(copies.items())))
 
 
-def write_bundle(bundle: Bundle, folder: Path) -> Path:
-    """`folder` with all of the bundle, or as it was: what stood there before is replaced in one step.
+def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path | None:
+    """Write the bundle to `folder`, whole or not at all. A bundle that nobody changed is replaced.
 
-    Raises RepositoryWriteFailed.
+    With `force` whatever stands there is kept beside it as `FOLDER.old`, or `FOLDER.old-2` and so on. Returns what
+    was kept; None: nothing. Raises BundleRefused without `force` if `folder` holds anything but an
+    unchanged bundle, and RepositoryWriteFailed.
     """
+    folder = folder.resolve()
     with writing(folder):
+        manifest = None if force or _is_free(folder) else _unchanged(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = folder.parent / tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)
         try:
-            for path, text in bundle.texts.items():
-                _parent_made(draft / path).write_text(text, encoding="utf-8")
-            copied: dict[Path, Path] = {}
-            for path, source in bundle.copies.items():
-                target = _parent_made(draft / path)
-                # A model may be large: both repositories share one copy of it.
-                place(copied.get(source, source), target, copy=source not in copied)
-                copied.setdefault(source, target)
-            draft.chmod(0o755)
-            _to_disk(draft)
-            replace_folder(folder, draft)
+            _fill(draft, bundle)
+            old = _step_aside(folder)
+            try:
+                draft.rename(folder)
+            except OSError:
+                if old is not None:
+                    old.rename(folder)
+                raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    return folder
+    gone = old is None or (manifest is not None and remove_listed(old, manifest))
+    return None if gone else old
+
+
+def _fill(draft: Path, bundle: Bundle) -> None:
+    for path, text in bundle.texts.items():
+        _parent_made(draft / path).write_text(text, encoding="utf-8")
+    copied: dict[Path, Path] = {}
+    for path, source in bundle.copies.items():
+        target = _parent_made(draft / path)
+        # A model may be large: both repositories share one copy of it.
+        place(copied.get(source, source), target, copy=source not in copied)
+        copied.setdefault(source, target)
+    write_manifest(draft)
+    draft.chmod(0o755)
+    _to_disk(draft)
+
+
+def _is_free(folder: Path) -> bool:
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+
+
+def _unchanged(folder: Path) -> Manifest:
+    """The manifest of the bundle in `folder`. Raises BundleRefused if something else is in it, too."""
+    advice = f"Give another folder, or --force, which keeps this one as {folder.name}.old"
+    if not folder.is_dir():
+        raise BundleRefused(f"--output {folder} is a file.", "Give a folder for the bundle.")
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise BundleRefused(
+            f"--output {folder} is not empty and not a bundle (it has no valid {MANIFEST_FILE}), "
+            "so it is not replaced.",
+            advice,
+        )
+    foreign = first_foreign(folder, manifest)
+    if foreign is not None:
+        raise BundleRefused(f"--output {folder} is not replaced: {foreign}.", advice)
+    return manifest
+
+
+def _step_aside(folder: Path) -> Path | None:
+    """Rename `folder` to a free name beside it, and return that; None if there is nothing worth keeping."""
+    if not folder.exists():
+        return None
+    if _is_free(folder):
+        folder.rmdir()
+        return None
+    beside = (
+        folder.with_name(f"{folder.name}.old{suffix}") for suffix in ("", *(f"-{n}" for n in range(2, 10_000)))
+    )
+    old = next(path for path in beside if not os.path.lexists(path))
+    return folder.rename(old)
 
 
 def _smoke_folders(targets: Collection[Target]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from deploy import promql
 from deploy.dashboard import render_dashboard
+from deploy.manifest import MANIFEST_FILE
 from deploy.scaling import HPA_SYNC_S, SCRAPE_INTERVAL_S
 from deploy.smoke import FILES_FOLDER, quantile_name
 from deploy.words import figures
@@ -115,6 +116,7 @@ CONTENTS = (
         "images/",
         "Dockerfiles: of the smoke test, the models, Triton for our runtime, and the workers of a search",
     ),
+    (MANIFEST_FILE, "the hash of every file: a new bundle replaces this one only if nobody changed it"),
 )
 
 
@@ -238,7 +240,7 @@ def _kserve(plan: Plan) -> dict[str, str]:
 
 
 def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    always = {EMBEDDED_REPOSITORY + "/"} | ({NATIVE_REPOSITORY + "/"} if plan.has_native else set())
+    always = {EMBEDDED_REPOSITORY + "/", MANIFEST_FILE} | ({NATIVE_REPOSITORY + "/"} if plan.has_native else set())
     return [
         (path, words)
         for path, words in CONTENTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import ValidationError
@@ -34,6 +34,15 @@ if TYPE_CHECKING:
 BUNDLE_FOLDER = "bundle"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBundle:
+    """A bundle, where it was written, and where that folder's old content was moved to; None: nothing was kept."""
+
+    bundle: Bundle
+    folder: Path
+    kept: Path | None
+
+
 def bundle_run(
     run_dir: Path,
     *,
@@ -41,16 +50,18 @@ def bundle_run(
     options: BundleOptions,
     loadtest_image: str | None = None,
     output: Path | None = None,
-) -> Bundle:
+    force: bool = False,
+) -> WrittenBundle:
     """Render the run's bundle and write it, to `bundle` in the run's directory unless told otherwise.
 
-    Raises UserError: BadInput for a run or an option from which no bundle follows.
+    With `force` whatever stands there is kept beside it. Raises UserError: BadInput for a run or an option from
+    which no bundle follows, and for a folder that holds anything but an unchanged bundle.
     """
     targets = _targets(target)
     found = read_recommendation(run_dir)
     config = winner_of(run_dir, found)
     folder = run_dir / BUNDLE_FOLDER if output is None else output
-    _refuse_foreign(folder)
+    _refuse_around(folder, run_dir)
     options = replace(options, tensorrt_version=_tensorrt_version(config))
     trace, lengths = (_read_text(run_dir, name) for name in (found.demand.trace, found.demand.lengths))
     with _explained():
@@ -63,8 +74,8 @@ def bundle_run(
             trace=trace,
             lengths=lengths,
         )
-        write_bundle(bundle, folder)
-    return bundle
+        kept = write_bundle(bundle, folder, force=force)
+    return WrittenBundle(bundle=bundle, folder=folder, kept=kept)
 
 
 def bundle_options(
@@ -145,14 +156,10 @@ def _targets(target: str) -> tuple[Target, ...]:
     return chosen
 
 
-def _refuse_foreign(folder: Path) -> None:
-    """A bundle replaces a bundle, and nothing else."""
-    if folder.exists() and not folder.is_dir():
-        raise BadInput(f"--output {folder} is a file.", "Give a folder for the bundle.")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "README.md").is_file():
-        raise BadInput(
-            f"--output {folder} is not empty and not a bundle, so it is not replaced.", "Give another folder."
-        )
+def _refuse_around(folder: Path, run_dir: Path) -> None:
+    """A bundle beside or inside its run, never in place of it: --force would move the run away."""
+    if run_dir.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(f"--output {folder} holds the run itself.", "Give another folder for the bundle.")
 
 
 def _seconds(option: str, text: str | None) -> float | None:
@@ -172,16 +179,25 @@ def _explained() -> Iterator[None]:
 
 
 def show_bundle(
-    run_dir: Path, *, target: str, options: BundleOptions, loadtest_image: str | None, output: Path | None
+    run_dir: Path,
+    *,
+    target: str,
+    options: BundleOptions,
+    loadtest_image: str | None,
+    output: Path | None,
+    force: bool,
 ) -> None:
     """Render and write the bundle, and say on stdout where it is and what has to be known about it."""
     from rich.console import Console
 
-    bundle = bundle_run(run_dir, target=target, options=options, loadtest_image=loadtest_image, output=output)
-    plan, scaling = bundle.plan, bundle.plan.scaling
-    folder = run_dir / BUNDLE_FOLDER if output is None else output
+    written = bundle_run(
+        run_dir, target=target, options=options, loadtest_image=loadtest_image, output=output, force=force
+    )
+    plan, scaling = written.bundle.plan, written.bundle.plan.scaling
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    console.print(f"The bundle is in {folder}; its README.md says how to roll it out.")
+    console.print(f"The bundle is in {written.folder}; its README.md says how to roll it out.")
+    if written.kept is not None:
+        console.print(f"  What was there is kept in {written.kept}.")
     console.print(
         f"  {scaling.min_replicas} to {scaling.max_replicas} replicas of {plan.image}, "
         f"one for each {scaling.target_rate_per_s:,.5g} requests/s"

@@ -177,6 +177,12 @@ def bundle(
     output: Annotated[
         Path | None, typer.Option(help="Folder to write. Default: bundle in the run's directory.", metavar="DIR")
     ] = None,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="Write although the folder holds other files: they are kept as DIR.old beside it."
+        ),
+    ] = False,
 ) -> None:
     """Render a run's recommendation as deployment files: Triton, autoscaling, alerts, dashboard, smoke test."""
     from optimizer.bundling import bundle_options, show_bundle
@@ -189,4 +195,4 @@ def bundle(
         max_replicas=max_replicas,
         image=image,
     )
-    show_bundle(run, target=target, options=options, loadtest_image=loadtest_image, output=output)
+    show_bundle(run, target=target, options=options, loadtest_image=loadtest_image, output=output, force=force)

@@ -130,7 +130,8 @@ def test_every_file_that_compose_mounts_is_there(case):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundle")
-    return write_bundle(bundle_from_recommendation(*on_disk(folder)), folder / "bundle")
+    write_bundle(bundle_from_recommendation(*on_disk(folder)), folder / "bundle")
+    return folder / "bundle"
 
 
 def kustomized(folder):

@@ -112,6 +112,29 @@ def test_a_folder_of_somebody_else_is_not_replaced(run_dir, tmp_path, capsys):
     assert (mine / "thesis.tex").read_text() == "years of work"
 
 
+def test_a_folder_with_a_readme_is_not_a_bundle(run_dir, tmp_path, capsys):
+    """A checkout has a README.md as well."""
+    mine = tmp_path / "checkout"
+    (mine / ".git").mkdir(parents=True)
+    (mine / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    (mine / "README.md").write_text("My project")
+    what, fix = refused(capsys, run_dir, "--output", mine)
+    assert "not a bundle" in what
+    assert "--force" in fix
+    assert (mine / ".git" / "HEAD").is_file()
+    assert run_command(["bundle", str(run_dir), "--output", str(mine), "--force"]) == 0
+    assert str(tmp_path / "checkout.old") in capsys.readouterr().out
+    assert (tmp_path / "checkout.old" / ".git" / "HEAD").read_text() == "ref: refs/heads/main"
+    assert (mine / "compose.yaml").is_file()
+
+
+@pytest.mark.parametrize("folder", [".", "..", "../run"])
+def test_a_bundle_never_takes_the_place_of_its_run(run_dir, capsys, folder):
+    before = sorted(run_dir.rglob("*"))
+    assert "holds the run itself" in refused(capsys, run_dir, "--output", run_dir / folder, "--force")[0]
+    assert sorted(run_dir.rglob("*")) == before
+
+
 def test_what_a_run_may_know_in_secret_is_not_rendered(run_dir, monkeypatch):
     """Headers, storage passwords and the environment: none of it is in a bundle."""
     (run_dir / "run.json").write_text(json.dumps({"storage": SECRET, "headers": {"Authorization": SECRET}}))

@@ -1,0 +1,161 @@
+"""A bundle replaces an unchanged bundle, and nothing else is ever lost."""
+
+import hashlib
+import json
+
+import pytest
+from bundles import on_disk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from deploy.bundle import bundle_from_recommendation, write_bundle
+from deploy.errors import BundleRefused
+from deploy.manifest import MANIFEST_FILE
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory):
+    return bundle_from_recommendation(*on_disk(tmp_path_factory.mktemp("model")), targets=("compose",))
+
+
+def files(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.readlink() if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_symlink() or path.is_file()
+    }
+
+
+def test_the_manifest_lists_every_file_with_its_hash(rendered, tmp_path):
+    assert write_bundle(rendered, tmp_path / "bundle") is None
+    written = files(tmp_path / "bundle")
+    listed = json.loads(written.pop(MANIFEST_FILE))["files"]
+    assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in written.items()}
+    assert set(listed) == {*rendered.texts, *rendered.copies}
+
+
+def _foreign_file(folder):
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    return ".git/HEAD"
+
+
+def _changed(folder):
+    (folder / "compose.yaml").write_text("mine")
+    return "compose.yaml"
+
+
+def _link(folder):
+    (folder / "notes").symlink_to("/etc")
+    return "notes"
+
+
+def _link_in_place_of_a_file(folder):
+    (folder / "README.md").unlink()
+    (folder / "README.md").symlink_to("/etc/hostname")
+    return "README.md"
+
+
+def _empty_folder(folder):
+    (folder / "plans" / "later").mkdir(parents=True)
+    return "plans/later"
+
+
+def _no_manifest(folder):
+    (folder / MANIFEST_FILE).unlink()
+    return MANIFEST_FILE
+
+
+def _broken_manifest(folder):
+    (folder / MANIFEST_FILE).write_text("{" * 200_000)
+    return MANIFEST_FILE
+
+
+DAMAGES = (
+    _foreign_file, _changed, _link, _link_in_place_of_a_file, _empty_folder, _no_manifest, _broken_manifest,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_what_is_not_an_unchanged_bundle_is_named_and_stays(rendered, tmp_path, damage):
+    folder = tmp_path / "bundle"
+    write_bundle(rendered, folder)
+    named = damage(folder)
+    before = files(folder)
+    with pytest.raises(BundleRefused) as caught:
+        write_bundle(rendered, folder)
+    assert named in caught.value.what
+    assert "--force" in caught.value.fix
+    assert files(folder) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_force_keeps_it_every_time_under_a_name_of_its_own(rendered, tmp_path, damage):
+    folder = tmp_path / "bundle"
+    write_bundle(rendered, folder)
+    damage(folder)
+    before = files(folder)
+    (tmp_path / "bundle.old").write_text("somebody's")
+    (tmp_path / "bundle.old-2").symlink_to("nowhere")
+    assert write_bundle(rendered, folder, force=True) == tmp_path / "bundle.old-3"
+    assert files(tmp_path / "bundle.old-3") == before
+    assert write_bundle(rendered, folder, force=True) == tmp_path / "bundle.old-4"
+    assert (tmp_path / "bundle.old").read_text() == "somebody's"
+    assert write_bundle(rendered, folder) is None
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_a_bundle_with_files_missing_is_replaced(rendered, tmp_path):
+    write_bundle(rendered, tmp_path / "bundle")
+    whole = files(tmp_path / "bundle")
+    (tmp_path / "bundle" / "compose.yaml").unlink()
+    assert write_bundle(rendered, tmp_path / "bundle") is None
+    assert files(tmp_path / "bundle") == whole
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_manifest_that_names_files_elsewhere_deletes_none_of_them(rendered, tmp_path):
+    folder = tmp_path / "bundle"
+    write_bundle(rendered, folder)
+    mine = tmp_path / "mine"
+    mine.write_text("years of work")
+    manifest = json.loads((folder / MANIFEST_FILE).read_text())
+    digest = hashlib.sha256(mine.read_bytes()).hexdigest()
+    manifest["files"] |= {"../mine": digest, str(mine): digest, "images/../../mine": digest}
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
+    write_bundle(rendered, folder)
+    assert mine.read_text() == "years of work"
+
+
+def test_through_a_link_the_folder_behind_it_is_replaced(rendered, tmp_path):
+    write_bundle(rendered, tmp_path / "real")
+    (tmp_path / "link").symlink_to("real")
+    write_bundle(rendered, tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real" / MANIFEST_FILE).is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
+
+
+names = st.lists(
+    st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+        lambda name: name not in (".", "..")
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(names=names, data=st.binary(max_size=20))
+def test_whatever_else_lies_there_is_still_there_afterwards(rendered, tmp_path_factory, names, data):
+    folder = tmp_path_factory.mktemp("any") / "bundle"
+    write_bundle(rendered, folder)
+    path = folder.joinpath(*names)
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    with pytest.raises(BundleRefused, match="is not of the bundle"):
+        write_bundle(rendered, folder)
+    assert path.read_bytes() == data
