@@ -22,6 +22,7 @@ from loadgen.measurement import RequestLog
 from loadgen.neighbours import NeighbourSampler, counters_of_family
 from loadgen.plan import Arrivals, LoadPlan, Payload, Target
 from loadgen.runner import LoadGenerator
+from loadgen.scratch import scratch_folder
 from model_repo.options import ServerOptions
 from model_repo.standing import serve_repository
 from search.demand import DemandRecord
@@ -71,9 +72,9 @@ def audited(
     found: RecommendationRecord, directory: Path, rate_per_s: float, seconds: float, *, seed: int
 ) -> dict[str, Any]:
     """One fresh server, one run with fresh arrivals."""
-    options = ServerOptions(run_dir=directory)
     with (
-        serve_repository(directory / found.repository, options) as standing,
+        scratch_folder("audit") as scratch,
+        serve_repository(directory / found.repository, ServerOptions(run_dir=scratch)) as standing,
         LoadGenerator() as generator,
     ):
         url = standing.endpoint.url(found.demand.protocol)

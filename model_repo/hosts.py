@@ -7,6 +7,7 @@ import json
 import re
 import secrets
 import shutil
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -29,14 +30,18 @@ _NOT_PLAIN = re.compile(r"[^\w/.+-]", re.ASCII)
 
 
 class Host(Protocol):
-    """A server somewhere. `repository` is its model repository, as we see it.
+    """A server somewhere.
 
     `start_s` is how long its latest start took until it answered; None where it is not ours to start.
     """
 
     endpoint: Endpoint
-    repository: Path
     start_s: float | None
+
+    @property
+    def repository(self) -> Path:
+        """Its model repository, as we see it."""
+        ...
 
     def alive(self) -> bool:
         """Whether the server still runs."""
@@ -74,11 +79,18 @@ class ProcessHost:
         self._options = options
         self._launcher = launcher
         self._process: ServerProcess | None = None
-        self._folder = options.scratch_dir
-        self.repository = options.scratch_dir / "repository"
+        self._scratch = self._folder = self._new_folder()
         self.start_s: float | None = None
-        self._prepare_files()
-        self.endpoint = self._start(previous=None)
+        try:
+            self.endpoint = self._start(previous=None)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def repository(self) -> Path:
+        """The model repository of the trials, on our disk."""
+        return self._scratch / "repository"
 
     def alive(self) -> bool:
         """Whether our process runs."""
@@ -86,8 +98,8 @@ class ProcessHost:
 
     def restart(self) -> None:
         """A new process, with an empty repository, on the same ports where they are still free."""
-        self.stop()
-        self._prepare_files()
+        self.close()
+        self._scratch = self._new_folder()
         self.endpoint = self._start(previous=self.endpoint)
 
     def stop(self) -> None:
@@ -98,7 +110,7 @@ class ProcessHost:
     def close(self) -> None:
         """End the server and remove its files, all but the log."""
         self.stop()
-        shutil.rmtree(self._options.scratch_dir, ignore_errors=True)
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
     def free(self, model_name: str) -> None:
         """Kills the model's processes: Triton takes over a second for each to see its end, one after the other."""
@@ -132,12 +144,15 @@ class ProcessHost:
             return ""
         return "\n".join(_COLOURS.sub("", text).splitlines()[-lines:])
 
-    def _prepare_files(self) -> None:
-        """An empty repository, whatever an earlier server left, and a log that can be written to."""
-        with writing(self._options.run_dir):
-            shutil.rmtree(self._options.scratch_dir, ignore_errors=True)
-            self.repository.mkdir(parents=True)
+    def _new_folder(self) -> Path:
+        """A folder that nobody else has, with an empty repository in it, and a log that can be written to."""
+        parent = (self._options.scratch_dir or self._options.run_dir).absolute()
+        with writing(parent):
+            parent.mkdir(parents=True, exist_ok=True)
             self._options.log_file.open("ab").close()
+            folder = Path(tempfile.mkdtemp(prefix="server-", dir=parent))
+            (folder / "repository").mkdir()
+        return folder
 
     def _model_part(self, model_name: str) -> str:
         return f"{self._folder / 'repository' / model_name}/"
@@ -148,7 +163,7 @@ class ProcessHost:
             endpoint = choose_endpoint(self._options, previous if attempt == 0 else None)
             started = time.monotonic()
             token = f"tritune-{secrets.token_hex(6)}"
-            self._folder = _plain_path(self._options.scratch_dir, token)
+            self._folder = _plain_path(self._scratch, token)
             launch = self._launcher(self._options, endpoint, self._folder, token)
             self._process = ServerProcess(launch, self._options.log_file, grace_s=self._options.exit_grace_s)
             try:
@@ -185,10 +200,15 @@ class RemoteHost:
 
     def __init__(self, endpoint: Endpoint, repository: Path, *, unload_timeout_s: float) -> None:
         self.endpoint = endpoint
-        self.repository = repository
+        self._repository = repository
         self.start_s: float | None = None
         self._unload_timeout_s = unload_timeout_s
         self.restart()
+
+    @property
+    def repository(self) -> Path:
+        """The folder that both it and we see."""
+        return self._repository
 
     def alive(self) -> bool:
         """Whether it answers."""

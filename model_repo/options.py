@@ -21,13 +21,15 @@ DEFAULT_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
 class ServerOptions:
     """Everything `serve` needs to know.
 
-    `run_dir` gets `server.log`, and a folder `server` that is removed at the end. Ports that are None are chosen
-    among the free ones. `runtime` None means our Python runtime for the embedded server and Triton's native
-    backends for the others. `remote` is where a remote server answers, and `repository` the folder that both it
-    and we see as its model repository; both are for the kind `remote` alone.
+    `run_dir` gets `server.log`. What the server needs while it runs goes to a new folder in `scratch_dir` (None:
+    `run_dir`), which is removed at the end. Ports that are None are chosen among the free ones. `runtime` None
+    means our Python runtime for the embedded server and Triton's native backends for the others. `remote` is where
+    a remote server answers, and `repository` the folder that both it and we see as its model repository; both are
+    for the kind `remote` alone.
     """
 
     run_dir: Path
+    scratch_dir: Path | None = None
     kind: ServerKind = "embedded"
     http_port: int | None = None
     grpc_port: int | None = None
@@ -61,8 +63,3 @@ class ServerOptions:
     def log_file(self) -> Path:
         """Where the server's output goes; appended to when the server is started again."""
         return self.run_dir.absolute() / "server.log"
-
-    @property
-    def scratch_dir(self) -> Path:
-        """What the server needs while it runs: the model repository of the trials, links to its backends."""
-        return self.run_dir.absolute() / "server"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,6 +12,7 @@ from model_repo import control
 from model_repo.errors import (
     ModelCrashed,
     ModelLoadFailed,
+    RepositoryWriteFailed,
     RequestRefused,
     ServerDied,
     ServerTimeout,
@@ -50,6 +52,7 @@ class Server:
         self._kills_before = memory_kills()
         self._options = options
         self._loaded: ServingConfig | None = None
+        self._written: set[str] = set()  # models in the repository that are ours to replace and remove
 
     @property
     def endpoint(self) -> Endpoint:
@@ -78,6 +81,7 @@ class Server:
             rewrite_config(self.repository, config, runtime=self._options.runtime_or_default)
         else:
             self.unload()
+            self._claim(config.engine.model_name)
             write_repository(self.repository, config, runtime=self._options.runtime_or_default)
         self._loaded = None
         self._kills_before = self._memory_kills()
@@ -143,6 +147,21 @@ class Server:
             self.unload()  # a process takes its models with it, a remote server has to be asked
         self._loaded = None
         self._host.restart()
+
+    def forget(self) -> None:
+        """Unload, and leave nothing of ours in the repository, of failed loads either."""
+        self.unload()
+        while self._written:
+            remove_model(self.repository, self._written.pop())
+
+    def _claim(self, model_name: str) -> None:
+        """Make sure that no model of somebody else's is replaced; a remote server's repository may hold any."""
+        if model_name not in self._written and os.path.lexists(self.repository / model_name):
+            raise RepositoryWriteFailed(
+                f"{self.repository / model_name} is there already, and not of this run.\n"
+                "Move it away, or give the model's file another name."
+            )
+        self._written.add(model_name)
 
     def _can_update_in_place(self, config: ServingConfig) -> bool:
         return (
@@ -214,7 +233,7 @@ def serve(options: ServerOptions) -> Iterator[Server]:
         try:
             yield server
         finally:
-            server.unload()
+            server.forget()
         return
     host = ProcessHost(options, LAUNCHERS[options.kind])
     try:

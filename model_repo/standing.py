@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model_repo import control
@@ -16,6 +13,7 @@ from model_repo.launchers import LAUNCHERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from model_repo.options import ServerOptions
     from model_repo.spec import Endpoint
@@ -48,8 +46,8 @@ class Standing:
 def serve_repository(repository: Path, options: ServerOptions) -> Iterator[Standing]:
     """All models in `repository`, on a server of the kind `options.kind` that we start, until the block ends.
 
-    The log and all other files go to a temporary folder, so that several servers may serve one repository.
-    Raises ServerError: nothing to serve there, LauncherMissing, PortInUse, ModelLoadFailed.
+    The log and all other files go to `options.run_dir`, and nothing to the repository. Raises ServerError: nothing
+    to serve there, LauncherMissing, PortInUse, ModelLoadFailed.
     """
     models = sorted(path.parent for path in repository.glob("*/config.pbtxt"))
     if not models:
@@ -57,12 +55,11 @@ def serve_repository(repository: Path, options: ServerOptions) -> Iterator[Stand
             f"{repository} is not a model repository: no folder in it has a config.pbtxt.\n"
             "Give the output directory of a run that found a configuration."
         )
-    with tempfile.TemporaryDirectory(prefix="tritune-serve-") as folder:
-        host = ProcessHost(replace(options, run_dir=Path(folder)), LAUNCHERS[options.kind])
-        try:
-            for model in models:
-                (host.repository / model.name).symlink_to(model.absolute(), target_is_directory=True)
-                control.load_model(host.endpoint, model.name, timeout_s=options.load_timeout_s)
-            yield Standing(host, tuple(model.name for model in models))
-        finally:
-            host.close()
+    host = ProcessHost(options, LAUNCHERS[options.kind])
+    try:
+        for model in models:
+            (host.repository / model.name).symlink_to(model.absolute(), target_is_directory=True)
+            control.load_model(host.endpoint, model.name, timeout_s=options.load_timeout_s)
+        yield Standing(host, tuple(model.name for model in models))
+    finally:
+        host.close()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.scratch import scratch_folder
 from optimizer.batch_proof import Disproved, check_runs_whole, prove_batching
 from optimizer.batch_rewrite import BATCH, free_batch
 from optimizer.errors import ShapeError, UnsupportedModel
@@ -160,7 +160,7 @@ def _proven_or_not(reference: Model, fallback: Model, candidate: Model, did: str
 
 
 def _prove(reference: Model, candidate: Model) -> Proof:
-    with tempfile.TemporaryDirectory(prefix="tritune-probe-") as folder:
+    with scratch_folder("probe") as folder:
 
         def probes() -> tuple[Path, Path, list[str]]:
             inner = common_inner_tensors(load_proto(candidate.path), load_proto(reference.path))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from loadgen.scratch import scratch_folder
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from optimizer.errors import UserError
@@ -95,27 +96,22 @@ class EngineCache:
     def put(self, plan: bytes, metadata: EngineMetadata) -> Path:
         """The new entry's folder. Raises CacheWriteFailed; then nothing of it is left."""
         entry = self._entry(metadata.key)
-        draft = None
         try:
             entry.parent.mkdir(parents=True, exist_ok=True)
-            draft = Path(tempfile.mkdtemp(prefix=".draft-", dir=entry.parent))
-            _write(draft / PLAN_FILE, plan)
-            _write(draft / METADATA_FILE, metadata.model_dump_json(indent=2).encode() + b"\n")
-            draft.chmod(0o755)
-            try:
-                draft.rename(entry)
-            except OSError:
-                if self.find(metadata.key) is None:  # else another run was faster, and its engine is as good
-                    raise
+            with scratch_folder("engine", entry.parent) as draft:
+                _write(draft / PLAN_FILE, plan)
+                _write(draft / METADATA_FILE, metadata.model_dump_json(indent=2).encode() + b"\n")
+                try:
+                    draft.rename(entry)
+                except OSError:
+                    if self.find(metadata.key) is None:  # else another run was faster, and its engine is as good
+                        raise
         except OSError as error:
             raise CacheWriteFailed(
                 f"The engine of {metadata.model_name} ({len(plan) / 1e6:.1f} MB) cannot be written below "
                 f"{self.folder}: {error.strerror or error}.",
                 "Free some space, or give another folder with --cache-dir.",
             ) from error
-        finally:
-            if draft is not None:
-                shutil.rmtree(draft, ignore_errors=True)
         return entry
 
     def timing_cache(self, key: EngineKey) -> bytes:

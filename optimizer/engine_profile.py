@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.model_info import NUMPY_TYPES
+from loadgen.scratch import scratch_folder
 from optimizer.ceilings import measured_ceilings
 from optimizer.layer_times import LayerTime, bound_of, shares
 from optimizer.onnx_run import RunFailed, run_child, save_tensors
@@ -62,7 +62,7 @@ def profile_engine(execution: Execution) -> EngineProfileRecord:
     nodes = {} if engine.backend == "onnxruntime" else _nodes(execution)
     profiled = _run(_request(execution, file) | {"layers": True, "nodes": nodes}, feed)
     layers = tuple(LayerTime(**layer) for layer in profiled["layers"])
-    with tempfile.TemporaryDirectory(prefix="tritune-ceilings-") as folder:
+    with scratch_folder("ceilings") as folder:
         ceilings = measured_ceilings(
             lambda path, feed: _seconds(execution, path, feed),
             Path(folder),
@@ -138,10 +138,10 @@ def _request(execution: Execution, file: Path) -> dict[str, Any]:
 
 def _run(request: dict[str, Any], feed: Tensors) -> dict[str, Any]:
     """The answer of `optimizer.layer_run`. Raises RunFailed."""
-    with tempfile.TemporaryDirectory(prefix="tritune-layers-") as folder:
+    with scratch_folder("layers") as folder:
         save_tensors(Path(folder, "feed.npz"), feed)
         Path(folder, "request.json").write_text(json.dumps(request))
-        run_child([*CHILD, folder], TIMEOUT_S)
+        run_child([*CHILD, str(folder)], TIMEOUT_S)
         answer: dict[str, Any] = json.loads(Path(folder, "answer.json").read_text())
     if "reason" in answer:
         raise RunFailed("run", answer["reason"])

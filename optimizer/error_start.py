@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.scratch import scratch_folder
 from optimizer.accuracy import shortcoming
 from optimizer.closeness import closeness
 from optimizer.inner_tensors import common_inner_tensors, write_exposing
@@ -33,7 +33,7 @@ def first_wrong_node(model: Model, variant: Model, samples: Samples, thresholds:
     proto = load_proto(variant.path)
     names = common_inner_tensors(proto, load_proto(model.path))
     feed = samples.first(SAMPLES).feeds(SAMPLES)[:1]
-    with tempfile.TemporaryDirectory(prefix="tritune-inner-") as folder:
+    with scratch_folder("inner") as folder:
         results = []
         for number, one in enumerate((model, variant)):
             copy = Path(folder, str(number), "model.onnx")

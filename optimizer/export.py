@@ -12,10 +12,10 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.scratch import scratch_folder
 from optimizer.batch_proof import difference
 from optimizer.errors import ModelError
 from optimizer.model_source import stem_of
@@ -45,7 +45,7 @@ def export_model(source: Path | str, folder: Path) -> Path:
         raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
     path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="tritune-export-") as draft:
+    with scratch_folder("export") as draft:
         kind = "factory" if isinstance(source, str) else "program"
         checks = _exported({"kind": kind, "source": str(source), "target": str(path)}, Path(draft))
         for number in range(checks):

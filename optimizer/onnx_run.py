@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from loadgen.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,11 +68,11 @@ def run_in_child(
     timeout_s: float = TIMEOUT_S,
 ) -> list[Tensors]:
     """What a child that calls `answer` gives for each of `feeds`. Raises RunFailed."""
-    with tempfile.TemporaryDirectory(prefix="tritune-run-") as folder:
+    with scratch_folder("run") as folder:
         for index, feed in enumerate(feeds):
             save_tensors(Path(folder, f"feed{index}.npz"), feed)
         Path(folder, "request.json").write_text(json.dumps({**request, "runs": len(feeds)}))
-        run_child([*child, folder], timeout_s)
+        run_child([*child, str(folder)], timeout_s)
         answer = json.loads(Path(folder, "answer.json").read_text())
         if answer["reason"] is not None:
             raise RunFailed(answer["stage"], answer["reason"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.scratch import scratch_folder
 from optimizer.delicate import FLOAT
 from optimizer.onnx_files import write_model
 from optimizer.onnx_run import RunFailed, run_model
@@ -36,7 +36,7 @@ def observed_peaks(model: Model, samples: Samples) -> dict[str, float]:
     for name, peak in watched.items():
         proto.graph.node.extend(_peak_nodes(name, peak))
         proto.graph.output.append(onnx.helper.make_tensor_value_info(peak, FLOAT, []))
-    with tempfile.TemporaryDirectory(prefix="tritune-peaks-") as folder:
+    with scratch_folder("peaks") as folder:
         copy = Path(folder, "model.onnx")
         try:
             write_model(proto, copy, dict(model.external))

@@ -12,6 +12,7 @@ from loadgen.errors import LoadError
 from loadgen.files import write_atomically
 from loadgen.plan import Payload
 from loadgen.runner import LoadGenerator
+from loadgen.scratch import scratch_folder
 from model_repo.errors import ServerError
 from model_repo.layout import write_final_repository
 from model_repo.options import DEFAULT_IMAGE, ServerOptions
@@ -49,6 +50,7 @@ from search.triton_bench import TritonBench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from optimizer.config import OptimizeConfig
     from search.certification import Certified
@@ -153,7 +155,11 @@ def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:
 @contextmanager
 def serving_bench(config: OptimizeConfig, prepared: Prepared, demand: Demand) -> Iterator[TritonBench]:
     """A server for the model's engines, and what loads it so, until the block ends."""
-    with serve(server_options(config, prepared)) as server, load_generator(prepared) as generator:
+    with (
+        scratch_folder("server", config.output) as scratch,
+        serve(server_options(config, prepared, scratch)) as server,
+        load_generator(prepared) as generator,
+    ):
         yield TritonBench(
             server,
             generator,
@@ -165,12 +171,13 @@ def serving_bench(config: OptimizeConfig, prepared: Prepared, demand: Demand) ->
         )
 
 
-def server_options(config: OptimizeConfig, prepared: Prepared) -> ServerOptions:
-    """How the server of this run is obtained."""
+def server_options(config: OptimizeConfig, prepared: Prepared, scratch: Path) -> ServerOptions:
+    """How the server of this run is obtained; what it needs while it runs goes to `scratch`."""
     from optimizer.remote import remote_endpoint
 
     return ServerOptions(
         run_dir=config.output,
+        scratch_dir=scratch,
         kind=config.server,
         http_port=config.server_port,
         gpu=bool(prepared.machine.gpus),

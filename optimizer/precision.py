@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.scratch import scratch_folder
 from optimizer.casting import cast_to_half
 from optimizer.delicate import OPSET_OF_HALF_SCALES
 from optimizer.errors import UnsupportedModel
@@ -128,7 +128,7 @@ def _quantized(precision: Literal["int8", "fp8"]) -> Callable[[Model, VariantOpt
                 f"{precision} needs calibration data, and none was given.",
                 "Add --calibration-data FILE.npz with a few hundred typical inputs, or leave the precision out.",
             )
-        with tempfile.TemporaryDirectory(prefix=f".{precision}-", dir=options.work_dir) as folder:
+        with scratch_folder(precision, options.work_dir) as folder:
             modern = at_opset(read_with_weights(model), OPSET_OF_HALF_SCALES)
             path = quantize(
                 save_whole(modern, Path(folder, "modern")),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from deploy.render import EMBEDDED_REPOSITORY
+from loadgen.scratch import scratch_folder
 from model_repo.errors import ServerError
 from model_repo.launchers import LAUNCHERS
 from model_repo.options import ServerOptions
@@ -17,6 +17,7 @@ from optimizer.errors import BadInput, UserError
 from optimizer.hardware import hardware
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import FrameType
 
     from model_repo.options import ServerKind
@@ -32,12 +33,18 @@ def serve_run(directory: Path, *, server: str, port: int | None, grpc_port: int 
             raise BadInput(f"{option} {number} is no port.", f"Give {option} a number from 1 to 65535.")
     if port is not None and port == grpc_port:
         raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
-    options = ServerOptions(
-        run_dir=Path(), kind=_kind(server), http_port=port, grpc_port=grpc_port, gpu=bool(hardware().gpus)
-    )
+    kind = _kind(server)
     _stop_on_sigterm()
     try:
-        with serve_repository(repository, options) as standing:
+        with (
+            scratch_folder("serve") as folder,
+            serve_repository(
+                repository,
+                ServerOptions(
+                    run_dir=folder, kind=kind, http_port=port, grpc_port=grpc_port, gpu=bool(hardware().gpus)
+                ),
+            ) as standing,
+        ):
             console = Console(highlight=False, soft_wrap=True)
             for name in standing.model_names:
                 http_url, grpc_url = standing.endpoint.url("http"), standing.endpoint.url("grpc")

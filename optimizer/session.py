@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from loadgen.interrupts import finish_on_first_interrupt
+from loadgen.scratch import scratch_folder
 from optimizer.config import OptimizeConfig, save_config
 from optimizer.errors import BadInput
 from optimizer.gpu_choice import use_gpus
@@ -23,6 +22,7 @@ from search.secrets import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from search.events import OnEvent
     from search.records import RecommendationRecord
@@ -110,8 +110,8 @@ def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
     for note in notes:
         console.print(f"note: {note}", highlight=False)
     use_gpus(config.gpu, config.workers)
-    with tempfile.TemporaryDirectory(prefix="tritune-") as folder:
-        prepared = prepare(config, work_dir=Path(folder), may_build=False)
+    with scratch_folder("plan") as folder:
+        prepared = prepare(config, work_dir=folder, may_build=False)
         console.print(plan_view(prepared, config))
 
 

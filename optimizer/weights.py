@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.scratch import scratch_folder
 from optimizer.onnx_files import all_tensors, load_proto
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from onnx import ModelProto
 
     from optimizer.onnx_model import Model
@@ -68,16 +69,12 @@ def save_whole(proto: ModelProto, folder: Path, *, inline_limit_bytes: int = INL
     import onnx
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    with scratch_folder("weights", folder.parent) as draft:
         external = weight_bytes(proto) > inline_limit_bytes
         onnx.save_model(proto, draft / "model.onnx", save_as_external_data=external, location=WEIGHTS_FILE)
         for file in draft.iterdir():
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-        draft.chmod(0o755)
         shutil.rmtree(folder, ignore_errors=True)
         draft.rename(folder)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return folder / "model.onnx"

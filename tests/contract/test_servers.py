@@ -15,7 +15,7 @@ from infer import InferenceRefused, infer
 
 from model_repo import launchers
 from model_repo.control import is_model_ready
-from model_repo.errors import ModelLoadFailed
+from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed
 from model_repo.options import ServerOptions
 from model_repo.server import serve
 from model_repo.spec import ServingConfig
@@ -129,6 +129,20 @@ def test_serves_text(server, tmp_path):
     server.load(ServingConfig(engine=echo_engine(tmp_path), max_batch_size=4))
     words = np.array([["one", "zwölf"], ["", "b'3'"]], object)
     assert infer(server.endpoint, "echo", {"words": words})["echoed"].tolist() == words.tolist()
+
+
+def test_a_model_of_somebody_else_in_the_repository_stays(server, tmp_path):
+    server.unload()
+    engine = cnn_engine(tmp_path)
+    theirs = server.repository / "theirs" / "1" / "model.onnx"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("precious")
+    with pytest.raises(RepositoryWriteFailed, match="not of this run"):
+        server.load(ServingConfig(engine=replace(engine, model_name="theirs"), max_batch_size=4))
+    server.load(ServingConfig(engine=engine, max_batch_size=4))
+    server.forget()
+    assert [path.name for path in server.repository.iterdir()] == ["theirs"]
+    assert theirs.read_text() == "precious"
 
 
 def test_one_model_replaces_the_other(server, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from dataclasses import replace
 
 import pytest
 
@@ -73,12 +74,27 @@ def test_an_output_folder_that_cannot_be_is_a_clear_error(tmp_path):
         hosts.ProcessHost(ServerOptions(run_dir=tmp_path / "file" / "run"), launcher("exit 1"))
 
 
-def test_what_an_earlier_server_left_is_gone(options):
-    stale = options.scratch_dir / "repository" / "stale"
-    stale.mkdir(parents=True)
+def test_what_is_in_the_folder_already_stays(options):
+    theirs = options.run_dir / "server" / "repository" / "theirs"
+    theirs.mkdir(parents=True)
     with pytest.raises(ServerStartFailed):
         hosts.ProcessHost(options, launcher("exit 1"))
-    assert not stale.exists()
+    assert theirs.exists()
+    assert sorted(path.name for path in options.run_dir.iterdir()) == ["server", "server.log"]
+
+
+def test_what_the_server_needs_while_it_runs_goes_where_it_is_told(options, tmp_path):
+    seen = []
+
+    def launch(_options, _endpoint, folder, _token):
+        seen.append(folder)
+        return Launch(command=("/bin/sh", "-c", "exit 1"), environment=os.environ)
+
+    (tmp_path / "scratch").mkdir()
+    with pytest.raises(ServerStartFailed):
+        hosts.ProcessHost(replace(options, scratch_dir=tmp_path / "scratch", run_dir=tmp_path), launch)
+    assert {folder.parent for folder in seen} == {tmp_path / "scratch"}
+    assert list((tmp_path / "scratch").iterdir()) == []
 
 
 def test_a_remote_server_must_answer(tmp_path):
