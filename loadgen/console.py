@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.segment import Segment
@@ -20,9 +20,12 @@ _MOST_IN_A_PIECE = 100_000  # characters; what is long on purpose is cut where i
 class SafeConsole(Console):
     """Rich's console; characters that are not printable come out as escapes, whatever object they stand in.
 
-    Colours and cursor movements of Rich itself are unharmed. Markup in a plain string is still obeyed: text
-    of strangers is printed as `Text`, or escaped.
+    Colours and cursor movements of Rich itself are unharmed. A plain string is plain: what has markup on purpose
+    is printed as `Text.from_markup`.
     """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, **options})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The pieces of text that the object consists of."""

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from loadgen.command import complain
 from loadgen.compare import check_comparable, read_baseline
+from loadgen.console import SafeConsole
 from loadgen.finding import Finding
 from loadgen.headers import errors_without_secrets
 from loadgen.interrupts import finish_on_first_interrupt
@@ -90,7 +89,7 @@ def _carried_out(order: Order, notes: Sequence[Note], web_port: int | None, flee
             dashboard = stack.enter_context(WebDashboard(order.target, web_port))
         view = stack.enter_context(
             LiveView(
-                Console(stderr=True),
+                SafeConsole(stderr=True),
                 timeout_s=order.plan.timeout_s,
                 limit_ms=order.limits.strictest_ms,
                 dashboard=dashboard,
@@ -131,7 +130,7 @@ def show(record: LoadTestRecord, *, as_json: bool) -> list[ReportNotWritten]:
         if as_json:
             sys.stdout.write(record_json(record))
         else:
-            Console().print(answer_view(record))
+            SafeConsole().print(answer_view(record))
         sys.stdout.flush()
     except BrokenPipeError:  # whoever reads, `head` for one, has seen enough
         _drop_stdout()

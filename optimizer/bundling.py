@@ -188,13 +188,13 @@ def show_bundle(
     force: bool,
 ) -> None:
     """Render and write the bundle, and say on stdout where it is and what has to be known about it."""
-    from rich.console import Console
+    from loadgen.console import SafeConsole
 
     written = bundle_run(
         run_dir, target=target, options=options, loadtest_image=loadtest_image, output=output, force=force
     )
     plan, scaling = written.bundle.plan, written.bundle.plan.scaling
-    console = Console(highlight=False, soft_wrap=True, markup=False)
+    console = SafeConsole(highlight=False, soft_wrap=True)
     console.print(f"The bundle is in {written.folder}; its README.md says how to roll it out.")
     if written.kept is not None:
         console.print(f"  What was there is kept in {written.kept}.")

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.printable import printable
 from optimizer.errors import BadInput
+from optimizer.reports.markdown import literal
 from search.comparison import compare_runs
 from search.demand import traffic_text
 from search.run_files import read_recommendation
@@ -74,18 +75,19 @@ def comparison_view(comparison: RunComparisonRecord) -> RenderableType:
     for heading in ("", "before", "now", "change", ""):
         table.add_column(heading, justify="left" if heading == "" else "right")
     for figure in comparison.figures:
-        answer = f"[{_STYLES[figure.answer]}]{figure.answer}[/]"
+        answer = Text(figure.answer, style=_STYLES[figure.answer])
         table.add_row(
             figure.figure, _figure(figure, figure.baseline), _figure(figure, figure.now), change(figure), answer
         )
-    notes = [Text.from_markup(f"[dim]{escape(note)}[/dim]") for note in comparison.notes]
-    verdict = Text.from_markup(f"[{_STYLES[comparison.answer]}]{_verdict(comparison)}[/]")
+    notes = [Text(note, style="dim") for note in comparison.notes]
+    verdict = Text(_verdict(comparison), style=_STYLES[comparison.answer])
     return Group(verdict, table, *notes)
 
 
 def comparison_markdown(comparison: RunComparisonRecord) -> str:
     """The comparison for a pull request."""
-    return "\n".join(_markdown_lines(comparison)) + "\n"
+    text = "\n".join(_markdown_lines(comparison)) + "\n"
+    return printable(text, most=len(text), lines=True)
 
 
 def _markdown_lines(comparison: RunComparisonRecord) -> Iterator[str]:
@@ -93,9 +95,9 @@ def _markdown_lines(comparison: RunComparisonRecord) -> Iterator[str]:
     yield "| | before | now | change | |\n| --- | ---: | ---: | ---: | --- |"
     for figure in comparison.figures:
         shown = (figure.figure, _figure(figure, figure.baseline), _figure(figure, figure.now), change(figure))
-        yield f"| {' | '.join(shown)} | {figure.answer} |"
+        yield f"| {' | '.join(map(literal, shown))} | {figure.answer} |"
     yield ""
-    yield from comparison.notes
+    yield from map(literal, comparison.notes)
 
 
 def _verdict(comparison: RunComparisonRecord) -> str:

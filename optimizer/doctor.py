@@ -90,9 +90,9 @@ def diagnosis_table(checks: Sequence[Check]) -> Table:
 
 def show_diagnosis(console: Console | None = None) -> None:
     """Print the diagnosis; to stdout by default, because it is what was asked for."""
-    from rich.console import Console
+    from loadgen.console import SafeConsole
 
-    (console or Console()).print(diagnosis_table(diagnose()))
+    (console or SafeConsole()).print(diagnosis_table(diagnose()))
 
 
 def _machine(machine: Hardware) -> Check:

@@ -67,7 +67,7 @@ def _load_runs(explanation: Explanation) -> Table:
             UNKNOWN if run.requests is None else f"{run.requests:,}",
             UNKNOWN if run.violations is None else f"{run.violations:,}",
             _ms(run.latency_ms),
-            late if run.trusted else escape("; ".join(run.problems) or "not trusted"),
+            late if run.trusted else "; ".join(run.problems) or "not trusted",
             UNKNOWN if run.seed is None else str(run.seed),
         )
     return table
@@ -83,7 +83,7 @@ def _confirmations(explanation: Explanation) -> Table:
             f"{one.requests:,}",
             f"{one.violations:,}",
             _ms(one.latency_ms),
-            escape("; ".join(one.problems)) or answer,
+            "; ".join(one.problems) or answer,
             "on a restarted server" if one.again else "",
         )
     return table

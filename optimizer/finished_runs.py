@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from loadgen.printable import printable
+
 commands = typer.Typer()
 
 RUN = typer.Argument(help="Output directory of a run.", metavar="RUN_DIR")
@@ -68,11 +70,10 @@ def fleet(
     if json:
         typer.echo(plan.model_dump_json(indent=2))
         return
-    from rich.console import Console
-
+    from loadgen.console import SafeConsole
     from optimizer.fleet_view import fleet_view
 
-    Console(highlight=False).print(fleet_view(plan))
+    SafeConsole(highlight=False).print(fleet_view(plan))
 
 
 @commands.command()
@@ -91,7 +92,7 @@ def report(
     if markdown:
         typer.echo(markdown_report(run), nl=False)
     else:
-        typer.echo(write_report(run, output=output))
+        typer.echo(printable(str(write_report(run, output=output))))
 
 
 @commands.command()
@@ -107,11 +108,10 @@ def explain(
     if json:
         typer.echo(explanation.model_dump_json(indent=2))
         return
-    from rich.console import Console
-
+    from loadgen.console import SafeConsole
     from optimizer.explain_view import explanation_view
 
-    Console(highlight=False).print(explanation_view(explanation))
+    SafeConsole(highlight=False).print(explanation_view(explanation))
 
 
 @commands.command()
@@ -136,9 +136,9 @@ def compare(
     elif markdown:
         typer.echo(comparison_markdown(comparison), nl=False)
     else:
-        from rich.console import Console
+        from loadgen.console import SafeConsole
 
-        Console(highlight=False).print(comparison_view(comparison))
+        SafeConsole(highlight=False).print(comparison_view(comparison))
     raise typer.Exit(exit_code_of(comparison))
 
 

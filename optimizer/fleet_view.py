@@ -47,7 +47,7 @@ def _hours(fleet: FleetRecord) -> Table:
     table.add_column("hours")
     table.add_column("requests/s", justify="right")
     for offer in fleet.offers:
-        table.add_column(escape(_offer_name(fleet, offer)), justify="right")
+        table.add_column(_offer_name(fleet, offer), justify="right")
     table.add_column("an hour", justify="right")
     for (replicas, usd), group in groupby(fleet.hours, key=lambda hour: (hour.replicas, hour.usd)):
         hours = list(group)
@@ -69,10 +69,10 @@ def _alternatives(fleet: FleetRecord) -> Table:
     table.add_column("dearer by", justify="right")
     for other in fleet.alternatives:
         if other.usd_per_day is None or other.most_replicas is None or other.dearer_by is None:
-            table.add_row(escape(other.plan), "cannot serve the highest rate", "-", "-")
+            table.add_row(other.plan, "cannot serve the highest rate", "-", "-")
             continue
         most = " + ".join(str(count) for count in other.most_replicas if count) or "0"
-        table.add_row(escape(other.plan), most, dollars(other.usd_per_day), f"{100 * other.dearer_by:.1f} %")
+        table.add_row(other.plan, most, dollars(other.usd_per_day), f"{100 * other.dearer_by:.1f} %")
     return table
 
 
@@ -91,5 +91,5 @@ def _offers(fleet: FleetRecord) -> Iterator[str]:
         yield (
             f"[bold]{escape(_offer_name(fleet, offer))}[/bold]  {offer.certified_rate_per_s:,.0f}/s certified, "
             f"{dollars(offer.usd_per_hour)} an hour{kept}{known} "
-            f"[dim]{escape(offer.describes)} ({escape(offer.price_source)}{when})[/dim]"
+            f"[dim]{escape(offer.describes)} ({escape(offer.price_source + when)})[/dim]"
         )

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
+from rich.markup import escape
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -46,9 +47,10 @@ class Progress(LiveDisplay):
                 self._phase = PHASES.get(event.name, event.name)
                 self._now = event.detail
                 if self._live is None or event.detail:
-                    self._say(f"[bold]{self._phase}[/bold] {event.detail}".rstrip())
+                    self._say(f"[bold]{self._phase}[/bold] {escape(event.detail)}".rstrip())
             case events.Note():
-                self._say(f"[yellow]note:[/yellow] {event.text}" if event.warning else f"note: {event.text}")
+                mark = "[yellow]note:[/yellow]" if event.warning else "note:"
+                self._say(f"{mark} {escape(event.text)}")
             case events.TrialStarted():
                 self._now = f"trial {event.number}: {event.knobs}"
             case events.Probed():
@@ -68,7 +70,8 @@ class Progress(LiveDisplay):
                 self._say(extended_line(event))
 
     def _say(self, markup: str) -> None:
-        self._console.print(f"[dim]{self._clock()}[/dim] {markup}", highlight=False, soft_wrap=True)
+        line = Text.from_markup(f"[dim]{self._clock()}[/dim] {markup}")
+        self._console.print(line, highlight=False, soft_wrap=True)
 
     def _clock(self) -> str:
         seconds = int(time.monotonic() - self._started)
@@ -95,8 +98,6 @@ _AT_NO_RATE = "[yellow]keeps the limit at no rate[/yellow]"
 
 def trial_line(trial: Trial, *, is_best: bool) -> str:
     """A finished trial in one line of rich markup."""
-    from rich.markup import escape
-
     from search.words import knobs_text
 
     match trial.state:

@@ -59,15 +59,15 @@ def cli_reference() -> str:
 
 def demo_picture() -> str:
     """The terminal's answer for a recorded run, as an SVG."""
-    from rich.console import Console
     from rich.terminal_theme import MONOKAI
 
+    from loadgen.console import SafeConsole
     from optimizer.report import recommendation_view
     from search.records import RecommendationRecord
 
     found = RecommendationRecord.model_validate_json(RECORDED_RUN.read_text())
     with Path(os.devnull).open("w") as nowhere:
-        console = Console(record=True, width=84, force_terminal=True, color_system="truecolor", file=nowhere)
+        console = SafeConsole(record=True, width=84, force_terminal=True, color_system="truecolor", file=nowhere)
         console.print(recommendation_view(found, Path("runs/small_cnn")))
     return console.export_svg(title="optimize --model small_cnn.onnx --p99 50ms", theme=MONOKAI)
 

@@ -62,11 +62,8 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
         if not found.winner.config.engine.endswith(f"-{record.precision}") or record.precision == "fp32":
             continue
         close = "equal results" if record.least_sqnr_db is None else f"SQNR {record.least_sqnr_db:.0f} dB"
-        inputs = f"{record.inputs} {record.input_source} inputs"
-        yield (
-            f"[bold]Close[/bold]  {record.precision} to fp32 on {inputs}: {close}. Accuracy on your task takes "
-            "labelled data."
-        )
+        what = escape(f"{record.precision} to fp32 on {record.inputs} {record.input_source} inputs")
+        yield (f"[bold]Close[/bold]  {what}: {close}. Accuracy on your task takes labelled data.")
 
 
 def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
@@ -232,7 +229,7 @@ def _frontier(found: RecommendationRecord) -> Table:
             f"{point.rate_per_s:,.0f}/s",
             f"{point.latency_ms:.1f} ms",
             str(point.trial),
-            escape(knobs),
+            knobs,
             "certified" if point.certified else "short run",
         )
     return table

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from deploy.render import EMBEDDED_REPOSITORY
+from loadgen.console import SafeConsole
 from loadgen.scratch import scratch_folder
 from model_repo.errors import ServerError
 from model_repo.launchers import LAUNCHERS
@@ -45,7 +44,7 @@ def serve_run(directory: Path, *, server: str, port: int | None, grpc_port: int 
                 ),
             ) as standing,
         ):
-            console = Console(highlight=False, soft_wrap=True)
+            console = SafeConsole(highlight=False, soft_wrap=True)
             for name in standing.model_names:
                 http_url, grpc_url = standing.endpoint.url("http"), standing.endpoint.url("grpc")
                 console.print(f"{name} is served at {http_url} and {grpc_url} (Ctrl-C ends it)")

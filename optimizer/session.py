@@ -8,9 +8,9 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
+from loadgen.console import SafeConsole
 from loadgen.interrupts import finish_on_first_interrupt
+from loadgen.printable import printable
 from loadgen.scratch import scratch_folder
 from optimizer.config import OptimizeConfig, save_config
 from optimizer.errors import BadInput
@@ -44,7 +44,7 @@ def run(
 
     gpus = use_gpus(config.gpu, config.workers)
     make_directory(config.output, resume=resume)
-    stderr = Console(stderr=True)
+    stderr = SafeConsole(stderr=True)
     with locked(config.output), logging_to(config.output / LOG_FILE):
         if not resume:
             save_config(config, config.output)
@@ -66,7 +66,7 @@ def run(
     if as_json:
         print(found.model_dump_json(indent=2))  # noqa: T201
     else:
-        Console().print(recommendation_view(found, config.output))
+        SafeConsole().print(recommendation_view(found, config.output))
     if baseline is None or before is None:
         return 0
     return _show_comparison(before, found, names=(str(baseline), str(config.output)), on_stderr=as_json)
@@ -86,7 +86,7 @@ def _show_comparison(
 
     check_same_demand(before, now, name=names[0])
     comparison = compare_runs(before, now, names=names, tolerance=TOLERANCE)
-    Console(stderr=on_stderr, highlight=False).print(comparison_view(comparison))
+    SafeConsole(stderr=on_stderr, highlight=False).print(comparison_view(comparison))
     return exit_code_of(comparison)
 
 
@@ -106,7 +106,7 @@ def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
     from optimizer.prepare import prepare
     from optimizer.report import plan_view
 
-    console = Console()
+    console = SafeConsole()
     for note in notes:
         console.print(f"note: {note}", highlight=False)
     use_gpus(config.gpu, config.workers)
@@ -138,7 +138,7 @@ def make_directory(directory: Path, *, resume: bool) -> None:
 def logging_to(path: Path) -> Iterator[None]:
     """Until the block ends, our log goes to this file, the command line and an error's traceback among it."""
     handler = logging.FileHandler(path)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
+    handler.setFormatter(_PrintableLines("%(asctime)s %(levelname)-7s %(message)s"))
     log.setLevel(logging.DEBUG)
     log.propagate = False
     log.addHandler(handler)
@@ -160,6 +160,15 @@ def _without_secrets(arguments: list[str]) -> Iterator[str]:
     for argument in arguments:
         yield "***" if hide else "--storage=***" if argument.startswith("--storage=") else hidden(argument)
         hide = argument == "--storage"
+
+
+class _PrintableLines(logging.Formatter):
+    """Lines that may be looked at with `cat`, whatever a server or a model said."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as text."""
+        text = super().format(record)
+        return printable(text, most=len(text), lines=True)
 
 
 def to_log_and(progress: Progress) -> OnEvent:

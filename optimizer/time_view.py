@@ -61,8 +61,7 @@ def layer_parts(used: TimeUseRecord) -> Iterator[RenderableType]:
         table.add_column("bound by")
         for layer in profile.layers[:SHOWN_LAYERS]:
             share = f"{100 * layer.share:.0f} %"
-            name, operator = escape(layer.name), escape(layer.operator)
-            table.add_row(name, operator, f"{layer.mean_ms:.3g}", share, BOUND_WORDS[layer.bound])
+            table.add_row(layer.name, layer.operator, f"{layer.mean_ms:.3g}", share, BOUND_WORDS[layer.bound])
         yield table
         yield ""
     yield Text.from_markup(f"[bold]Time[/bold]   {escape(used.summary)}")

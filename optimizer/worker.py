@@ -11,8 +11,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
-from rich.console import Console
 
+from loadgen.console import SafeConsole
 from loadgen.interrupts import finish_on_first_interrupt
 from optimizer.config import OptimizeConfig
 from optimizer.demand import demand_of, keep_trace
@@ -69,7 +69,7 @@ def work(options: WorkerOptions) -> int:
         workers_on(
             others, storage=options.storage, arguments=_passed_on(options), folder=options.output
         ) as children,
-        Progress(Console(stderr=True), budget_s=0.0) as progress,
+        Progress(SafeConsole(stderr=True), budget_s=0.0) as progress,
     ):
         on_event = to_log_and(progress)
 

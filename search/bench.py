@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from loadgen.neighbours import Neighbours
+from loadgen.printable import printable
 
 if TYPE_CHECKING:
     from loadgen.capacity import Probe, Watch
@@ -21,8 +22,8 @@ class BenchFailed(Exception):
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = printable(reason, lines=True)
+        super().__init__(self.reason)
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loadgen.headers import without_secrets
 from loadgen.measurement import known
 from loadgen.plan import ClosedLoopPlan, LoadPlan
+from loadgen.printable import printable
 from loadgen.reports.record import (
     BatchRecord,
     GpuRecord,
@@ -80,7 +81,9 @@ def measurement_record(
         requests=seen.n,
         failures=sum(seen.errors.values()),
         errors=dict(seen.errors),
-        error_example=None if seen.error_example is None else without_secrets(seen.error_example, target.headers),
+        error_example=None
+        if seen.error_example is None
+        else printable(without_secrets(seen.error_example, target.headers)),
         planned_rate_per_s=None
         if seen.planned_rate_per_s is None or isinstance(plan, ClosedLoopPlan)
         else mean_level(plan.arrivals) * seen.planned_rate_per_s,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadgen.measurement import percentiles_ns
+from loadgen.printable import printable
 from loadgen.tally import SO_FAR as QUANTILES
 
 if TYPE_CHECKING:
@@ -178,8 +179,14 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([_cell(value) if isinstance(value, str) else value for value in row] for row in rows)
     return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    """The text with an apostrophe before what a spreadsheet would take for a formula."""
+    shown = printable(text)
+    return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 
 
 def _ms(ns: float) -> float:

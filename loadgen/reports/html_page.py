@@ -6,6 +6,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from loadgen.printable import printable
 from loadgen.reports import plots, words
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def html_page(record: LoadTestRecord) -> str:
     if record.capacity is not None:
         sections.append(_capacity(record.capacity))
     sections.append(_settings(record))
-    return (
+    page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<link rel="icon" href="data:,">\n'
@@ -38,6 +39,7 @@ def html_page(record: LoadTestRecord) -> str:
         + "\n".join(part for part in sections if part)
         + "\n</body></html>\n"
     )
+    return printable(page, most=len(page), lines=True)
 
 
 def _head(record: LoadTestRecord) -> str:

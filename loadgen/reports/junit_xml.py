@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
+from loadgen.printable import printable
 from loadgen.reports import words
 
 if TYPE_CHECKING:
@@ -72,7 +73,5 @@ def _properties(record: LoadTestRecord) -> dict[str, str]:
 
 
 def _xml_text(text: str) -> str:
-    """The text without the control characters that XML cannot hold; a server's error message may have any."""
-    return "".join(
-        char if char in "\t\n" or (char >= " " and char not in "\ufffe\uffff") else "\ufffd" for char in text
-    )
+    """The text as XML can hold it, which control characters are not; a server's error message may have any."""
+    return printable(text, lines=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from loadgen.files import write_atomically
+from loadgen.printable import printable_json
 from loadgen.user_errors import BadInput
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class ReportNotWritten(BadInput):
 
 def record_json(record: LoadTestRecord) -> str:
     """What `--json` prints and `--output` writes."""
-    return record.model_dump_json(indent=2) + "\n"
+    return printable_json(record.model_dump_json(indent=2)) + "\n"
 
 
 def check_writable(outputs: Outputs) -> None:

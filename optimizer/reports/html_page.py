@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
+from loadgen.printable import printable
 from optimizer.report import promise_text
 from optimizer.reports import tables, words
 from optimizer.reports.commands import commands
@@ -52,7 +53,13 @@ def html_page(evidence: Evidence) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, StrictUndefined
 
-    return Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    def seen(value: object) -> object:
+        """Our own files are Markup, and stay as they are."""
+        return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+    return Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=seen
+    )
 
 
 @cache

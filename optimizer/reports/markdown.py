@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from loadgen.printable import printable
 from optimizer.reports import tables, words
 from optimizer.reports.commands import commands
 
@@ -17,17 +18,18 @@ if TYPE_CHECKING:
 
 def markdown(evidence: Evidence) -> str:
     """GitHub's kind of Markdown."""
-    return "\n".join(_lines(evidence)) + "\n"
+    text = "\n".join(_lines(evidence)) + "\n"
+    return printable(text, most=len(text), lines=True)
 
 
 def _lines(evidence: Evidence) -> Iterator[str]:
-    yield f"## {_plain(evidence.model_name)}: {words.headline(evidence)}"
-    yield f"\n**{_plain(words.saving(evidence))}**"
+    yield f"## {literal(evidence.model_name)}: {literal(words.headline(evidence))}"
+    yield f"\n**{literal(words.saving(evidence))}**"
     for more in (words.replicas_needed(evidence), words.caveat(evidence), words.disturbed(evidence)):
         if more:
-            yield f"\n{more}"
+            yield f"\n{literal(more)}"
     if evidence.found is not None:
-        yield f"\n{_plain(evidence.found.reason)}"
+        yield f"\n{literal(evidence.found.reason)}"
     yield from _table(tables.comparison(evidence))
     yield from _folded("Frontier of rate and latency", tables.frontier(evidence))
     yield from _folded("Accuracy per precision", tables.accuracy(evidence))
@@ -47,9 +49,9 @@ def _lines(evidence: Evidence) -> Iterator[str]:
 
 def _folded(title: str, table: Table | None, text: str = "") -> Iterator[str]:
     if table is not None:
-        yield f"\n<details><summary>{_plain(title)}</summary>"
+        yield f"\n<details><summary>{literal(title)}</summary>"
         if text:
-            yield f"\n{_plain(text)}"
+            yield f"\n{literal(text)}"
         yield from _table(table)
         yield "\n</details>"
 
@@ -61,12 +63,12 @@ def _table(table: Table | None) -> Iterator[str]:
     headings = table.headings or ("",) * width
     aligned = ["---:" if cell.style == "number" else "---" for cell in table.rows[0]]
     yield ""
-    yield f"| {' | '.join(_plain(heading) for heading in headings)} |"
+    yield f"| {' | '.join(literal(heading) for heading in headings)} |"
     yield f"| {' | '.join(aligned)} |"
     for row in table.rows:
-        yield f"| {' | '.join(_plain(cell.text) for cell in row)} |"
+        yield f"| {' | '.join(literal(cell.text) for cell in row)} |"
 
 
-def _plain(text: str) -> str:
+def literal(text: str) -> str:
     """Text that stays text: nothing in it is taken for markup, and it keeps to its line and cell."""
     return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", " ".join(text.split()))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from recommendations import certificate, config, engine, neighbours, recommendation, trial
-from rich.console import Console
 
+from loadgen.console import SafeConsole
 from optimizer.progress import certified_line, extended_line, trial_line
 from optimizer.report import dollars, recommendation_view
 from search import events
@@ -25,7 +25,7 @@ from search.records import (
 
 
 def shown(found: RecommendationRecord, width: int = 80) -> str:
-    console = Console(width=width, force_terminal=False, record=True, file=None, quiet=False)
+    console = SafeConsole(width=width, force_terminal=False, record=True, file=None, quiet=False)
     with console.capture() as capture:
         console.print(recommendation_view(found, Path("runs/m")))
     return capture.get()

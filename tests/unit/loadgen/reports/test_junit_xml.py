@@ -48,4 +48,4 @@ def test_characters_that_xml_cannot_hold_are_replaced() -> None:
     case = suite(shown).findall("testcase")[-1]
     failure = case.find("failure")
     assert failure is not None
-    assert failure.text == "bad\ufffdbyte \ufffd[31m & <tag> \ufffd"
+    assert failure.text == r"bad\x00byte \x1b[31m & <tag> \ufffe"
