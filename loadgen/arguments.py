@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from loadgen.arrival_text import arrivals_from_file, arrivals_from_text
+from loadgen.cluster_secret import cluster_secret
 from loadgen.headers import headers_from_options
 from loadgen.order import QUANTILES, LatencyLimit, Limits, Note, Order, Outputs
 from loadgen.own_machine import is_on_this_machine
@@ -102,10 +103,25 @@ def order_from_arguments(arguments: Arguments, environment: Mapping[str, str]) -
 
 
 def worker_from_arguments(
-    headers: tuple[str, ...], header_env: tuple[str, ...], environment: Mapping[str, str], *, yes: bool
+    master: str,
+    url: str | None,
+    headers: tuple[str, ...],
+    header_env: tuple[str, ...],
+    environment: Mapping[str, str],
+    *,
+    yes: bool,
 ) -> WorkerRights:
-    """What a worker is allowed to send. Raises BadInput."""
-    return WorkerRights(headers=headers_from_options(headers, header_env, environment), may_load_others=yes)
+    """What a worker is allowed to send, and where. Raises BadInput or PlanError."""
+    found = headers_from_options(headers, header_env, environment)
+    if found and url is None:
+        raise BadInput(
+            "A worker with headers was not told which server they are for.",
+            f"Give the address of the test as well: loadtest http://HOST:8000 --worker {master} --header-env ...",
+        )
+    if url is not None:
+        Target(url=url, model_name="any")
+    secret = cluster_secret(master, environment)
+    return WorkerRights(secret=secret, server=url, headers=found, may_load_others=yes)
 
 
 def _target(arguments: Arguments, environment: Mapping[str, str]) -> Target:

@@ -65,7 +65,7 @@ def loadtest(
     expect_workers: options.ExpectWorkers = 1,
     worker: options.Worker = None,
     port: options.Port = 5557,
-    bind: options.Bind = "*",
+    bind: options.Bind = "127.0.0.1",
     version: options.Version = False,
 ) -> None:
     """Load a model on a Triton server, honestly, and say whether it keeps a latency limit.
@@ -83,9 +83,14 @@ def loadtest(
         from loadgen.arguments import worker_from_arguments
         from loadgen.worker_session import work_on_all
 
-        rights = worker_from_arguments(tuple(header or ()), tuple(header_env or ()), os.environ, yes=yes)
+        headers, from_env = tuple(header or ()), tuple(header_env or ())
+        rights = worker_from_arguments(worker, url, headers, from_env, os.environ, yes=yes)
         raise typer.Exit(work_on_all(worker, port, rights, processes=processes))
+    secret = b""
     if master:
+        from loadgen.cluster_secret import cluster_secret
+
+        secret = cluster_secret(bind, os.environ)
         import locust  # noqa: F401 - it replaces parts of the standard library: before anything else uses them
     from loadgen import session
     from loadgen.arguments import Arguments, order_from_arguments
@@ -125,7 +130,7 @@ def loadtest(
         outputs=Outputs(record=output, html=html, junit=junit, csv_prefix=csv),
     )
     order, notes = order_from_arguments(arguments, os.environ)
-    fleet = session.Fleet(host=bind, port=port, workers=expect_workers) if master else None
+    fleet = session.Fleet(host=bind, port=port, workers=expect_workers, secret=secret) if master else None
     raise typer.Exit(session.run(order, notes, as_json=json, web_port=web_port if web else None, fleet=fleet))
 
 

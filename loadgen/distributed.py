@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 from locust.env import Environment
+from locust.exception import RPCError
 
 from loadgen import distributed_messages as kinds
+from loadgen.cluster import ClusterMaster, wrong_message
+from loadgen.cluster_secret import keys_from_secret
 from loadgen.distributed_run import DistributedRun
 from loadgen.errors import PlanError, WorkerDied
 from loadgen.load_process import error_from
@@ -22,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
     from typing import Self
-
-    from locust.runners import MasterRunner
 
     from loadgen.distributed_messages import Message
     from loadgen.plan import ClosedLoopPlan, Target
@@ -38,18 +39,28 @@ class DistributedGenerator:
     exactly the plan. Their clocks are compared before each run, and the start is a time on each one's own.
     """
 
-    def __init__(self, *, host: str, port: int, workers: int) -> None:
+    def __init__(self, *, host: str, port: int, workers: int, secret: bytes) -> None:
         self._host = host
         self._port = port
         self._count = workers
-        self._master: MasterRunner | None = None
+        self._secret = secret
+        self._master: ClusterMaster | None = None
         self._inbox: dict[tuple[str, str], deque[Message]] = defaultdict(deque)
         self._runs = 0
 
     def __enter__(self) -> Self:
         logging.getLogger("locust").setLevel(logging.CRITICAL)
         _check_free(self._host, self._port)
-        self._master = Environment(user_classes=[]).create_master_runner(self._host, self._port)
+        try:
+            self._master = ClusterMaster(
+                Environment(user_classes=[]),
+                self._host,
+                self._port,
+                keys_from_secret(self._secret),
+                on_wrong=self._note_wrong,
+            )
+        except RPCError as error:
+            raise _cannot_listen(self._host, self._port, error) from error
         for kind in (kinds.CLOCK, kinds.PREPARED, kinds.FAILED, kinds.ROWS, kinds.DONE, kinds.STATISTICS):
             self._master.register_message(kind, self._receiving(kind))
         return self
@@ -134,6 +145,11 @@ class DistributedGenerator:
             gevent.sleep(0.001)
         raise WorkerDied(f"the worker {worker} gave no answer in {timeout_s:g} s.\nStart it again.")
 
+    def _note_wrong(self, worker: str, problem: str) -> None:
+        """A message that was refused counts as a failure that its sender reports."""
+        error = wrong_message(f"the worker {worker}", problem)
+        self._inbox[kinds.FAILED, worker].append({"run": None, "error": type(error).__name__, "text": str(error)})
+
     def _receiving(self, kind: str) -> Callable[..., None]:
         def listen(*, msg: Any, **_: Any) -> None:
             self._inbox[kind, msg.node_id].append(msg.data)
@@ -147,6 +163,10 @@ def _check_free(host: str, port: int) -> None:
         try:
             probe.bind(("" if host == "*" else host, port))
         except (OSError, OverflowError) as error:
-            raise BadInput(
-                f"The master cannot listen on port {port} of {host}: {error}.", "Choose another --port, or --bind."
-            ) from error
+            raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> BadInput:
+    return BadInput(
+        f"The master cannot listen on port {port} of {host}: {error}.", "Choose another --port, or --bind."
+    )

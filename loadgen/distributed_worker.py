@@ -10,12 +10,15 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import gevent
 from locust.env import Environment
 
 from loadgen import distributed_messages as kinds
 from loadgen.arrivals import peak_rate_per_s, schedule, schedule_pieces, split, split_pieces
+from loadgen.cluster import ClusterWorker, wrong_message
+from loadgen.cluster_secret import keys_from_secret
 from loadgen.errors import LoadError, PlanError
 from loadgen.laps import Laps, rows_for
 from loadgen.open_loop import OpenLoopUser
@@ -30,8 +33,6 @@ from loadgen.worker import run_with_locust
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from locust.runners import WorkerRunner
-
     from loadgen.distributed_messages import Message
     from loadgen.measurement import RequestLog
     from loadgen.shared_log import LogTable
@@ -44,13 +45,16 @@ _FAREWELL_S = 0.2
 
 
 def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[], None]) -> None:
-    """Serve the master until it says quit or is gone for a minute. Raises ConnectionError where there is none."""
+    """Serve the master until it says quit or is gone for a minute.
+
+    Raises ConnectionError where there is none, WrongSecret where it has another secret.
+    """
     logging.getLogger("locust").setLevel(logging.ERROR)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
     precise_timers()
     environment = Environment(user_classes=[])
-    runner: WorkerRunner = environment.create_worker_runner(host, port)
+    runner = ClusterWorker(environment, host, port, keys_from_secret(rights.secret))
     with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
         DistributedWorker(runner, rights, Path(folder))
         on_connected()
@@ -64,7 +68,7 @@ def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[
 class DistributedWorker:
     """Answers the master's messages; one plan at a time."""
 
-    def __init__(self, runner: WorkerRunner, rights: WorkerRights, folder: Path) -> None:
+    def __init__(self, runner: ClusterWorker, rights: WorkerRights, folder: Path) -> None:
         self._runner = runner
         self._rights = rights
         self._folder = folder
@@ -79,10 +83,15 @@ class DistributedWorker:
         ):
             takes_long = kind in (kinds.PREPARE, kinds.START, kinds.STATISTICS)
             runner.register_message(kind, _answering(self, answer), concurrent=takes_long)
+        runner.on_wrong = self._refuse
 
     def send(self, kind: str, message: Message) -> None:
         """To the master."""
         self._runner.send_message(kind, message)
+
+    def _refuse(self, sender: str, problem: str) -> None:
+        error = wrong_message(sender, problem)
+        self.send(kinds.FAILED, {"run": None, "error": type(error).__name__, "text": str(error)})
 
     def _tell_time(self, message: Mapping[str, Any]) -> None:
         self.send(kinds.CLOCK, {**message, "here_ns": time.monotonic_ns()})
@@ -196,12 +205,22 @@ class DistributedWorker:
             ca_cert=ca_cert,
             insecure=message["insecure"],
         )
+        self._check_address(target)
         if not self._rights.may_load_others and not is_on_this_machine(target.host):
             raise PlanError(
                 f"{target.host} is not the worker's machine, and a load test can take a server down.\n"
                 "Start the worker with --yes when it may load it."
             )
         return target
+
+    def _check_address(self, target: Target) -> None:
+        """Raises PlanError for a server that this worker was not started for: its headers go nowhere else."""
+        own = self._rights.server
+        if own is not None and _server_of(own) != _server_of(target.url):
+            raise PlanError(
+                f"this worker was started for {own}, and the test is of {target.url}.\n"
+                "Start it with the address of the test; headers are sent to no other."
+            )
 
     def _payload(self, message: Mapping[str, Any]) -> Payload:
         """What to send; a data file came along and lies in this worker's own folder."""
@@ -229,6 +248,11 @@ class _Job:
     prepared: PreparedTarget
     laps: Laps | None  # of a load that is too long to keep its rows
     stop: bool = False
+
+
+def _server_of(url: str) -> tuple[str, str, int]:
+    target = Target(url=url, model_name="any")
+    return urlsplit(url).scheme, target.host, target.port
 
 
 def _answering(worker: DistributedWorker, answer: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:

@@ -236,8 +236,8 @@ ExpectWorkers = Annotated[
 Worker = Annotated[
     str | None,
     typer.Option(
-        help="Be a worker for the master on that host. Takes --port, --processes, --header, --header-env and "
-        "--yes; the rest comes from the master.",
+        help="Be a worker for the master on that host. Takes --port, --processes, --yes, and the server's address "
+        "with --header and --header-env, which it sends nowhere else; the rest comes from the master.",
         rich_help_panel=MACHINES,
         metavar="HOST",
     ),
@@ -246,7 +246,8 @@ Port = Annotated[int, typer.Option(help="The port of the master.", rich_help_pan
 Bind = Annotated[
     str,
     typer.Option(
-        help="The address on which the master listens. Whoever reaches it can join.",
+        help="The address on which the master listens, `*` for all. Any that other machines can reach needs "
+        "TRITUNE_CLUSTER_SECRET, the same for the master and its workers.",
         rich_help_panel=MACHINES,
         metavar="ADDRESS",
     ),

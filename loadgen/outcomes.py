@@ -55,6 +55,15 @@ def outcome_of_connect_error(error: OSError) -> int:
     return CLIENT_LIMIT if error.errno in _OUT_OF else NOT_CONNECTED
 
 
+def is_outcome(number: int) -> bool:
+    """True for a number that `outcome_name` has a name for."""
+    try:
+        outcome_name(number)
+    except (ValueError, IndexError):
+        return False
+    return True
+
+
 def outcome_name(number: int) -> str:
     """What people read: `time-out`, `http 503`, `grpc UNAVAILABLE`."""
     if number in _NAMES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Where the master of a test that several machines send listens, and how many workers it waits for."""
+    """Where the master of a test that several machines send listens, for how many workers, and their secret."""
 
     host: str
     port: int
     workers: int
+    secret: bytes = field(repr=False)
 
 
 def run(
@@ -121,7 +122,7 @@ def _carried_out(order: Order, notes: Sequence[Note], web_port: int | None, flee
 def _generator_of(fleet: Fleet) -> DistributedGenerator:
     from loadgen.distributed import DistributedGenerator  # brings Locust into this process
 
-    return DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers)
+    return DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers, secret=fleet.secret)
 
 
 def show(record: LoadTestRecord, *, as_json: bool) -> list[ReportNotWritten]:

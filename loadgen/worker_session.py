@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING
 
+from loadgen.cluster_secret import VARIABLE
 from loadgen.command import ClientFailed
 from loadgen.user_errors import BadInput
 
 if TYPE_CHECKING:
     from loadgen.worker_rights import WorkerRights
+
+_ASK_EVERY_S, _ASK_TIMES = 0.05, 40
 
 
 def work_on_all(host: str, port: int, rights: WorkerRights, *, processes: int) -> int:
@@ -23,10 +27,19 @@ def work_on_all(host: str, port: int, rights: WorkerRights, *, processes: int) -
         _work(host, port, rights)
     finally:
         for child in children:
-            os.kill(child, signal.SIGTERM)
-        for child in children:
-            os.waitpid(child, 0)
+            _end(child)
     return 0
+
+
+def _end(child: int) -> None:
+    """End a process that we started: with SIGTERM, and with SIGKILL where it is stopped and does not obey."""
+    os.kill(child, signal.SIGTERM)
+    for _ in range(_ASK_TIMES):
+        if os.waitpid(child, os.WNOHANG)[0]:
+            return
+        time.sleep(_ASK_EVERY_S)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 def _forked(host: str, port: int, rights: WorkerRights) -> int:
@@ -47,6 +60,7 @@ def _forked(host: str, port: int, rights: WorkerRights) -> int:
 
 
 def _work(host: str, port: int, rights: WorkerRights) -> None:
+    from loadgen.cluster import WrongSecret
     from loadgen.distributed_worker import work
 
     def say_hello() -> None:
@@ -56,6 +70,11 @@ def _work(host: str, port: int, rights: WorkerRights) -> None:
         work(host, port, rights, on_connected=say_hello)
     except SystemExit as error:  # Locust's answer to Ctrl-C while it waits for the master
         raise KeyboardInterrupt from error
+    except WrongSecret as error:
+        raise BadInput(
+            f"What answers on {host}:{port} has another secret than this worker, or is no master.",
+            f"Set {VARIABLE} to the same secret for the master and for every worker.",
+        ) from error
     except ConnectionError as error:
         raise ClientFailed(
             f"No master answers on {host}:{port}.", "Start it first: loadtest --master --expect-workers N ..."

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,8 +24,10 @@ pytestmark = pytest.mark.system
 COMMAND = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 
 TWO_RUNS = """
-import json, sys
+import json, os, sys
 import locust
+from loadgen.cluster_secret import cluster_secret
+secret = cluster_secret("127.0.0.1", os.environ)
 from loadgen.distributed import DistributedGenerator
 from loadgen.plan import LoadPlan, Target
 from loadgen.runner import LoadGenerator
@@ -33,7 +36,7 @@ url, port, seconds, rate = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), fl
 target = Target(url=url, model_name="delay")
 plan = LoadPlan(rate_per_s=rate, duration_s=seconds, seed=5)
 looks = []
-with DistributedGenerator(host="127.0.0.1", port=port, workers=2) as several:
+with DistributedGenerator(host="127.0.0.1", port=port, workers=2, secret=secret) as several:
     several.wait_for_workers(lambda: False)
     together = several.run(target, plan, watch=lambda log: bool(looks.append(len(log))))
 with LoadGenerator() as one:
@@ -47,6 +50,13 @@ print(json.dumps({
     "looks": looks,
 }))
 """
+
+
+@pytest.fixture(autouse=True)
+def a_user_without_a_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Master and workers make one when they first need it, here and not in the home of whoever runs this."""
+    monkeypatch.delenv("TRITUNE_CLUSTER_SECRET", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
 
 def free_port() -> int:
@@ -158,8 +168,10 @@ def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
 
 
 COUNTED = """
-import json, sys
+import json, os, sys
 import locust
+from loadgen.cluster_secret import cluster_secret
+secret = cluster_secret("127.0.0.1", os.environ)
 from loadgen.distributed import DistributedGenerator
 from loadgen.plan import LoadPlan, Target
 from loadgen.tally import Tally
@@ -167,7 +179,7 @@ from loadgen.tally import Tally
 plan = LoadPlan(rate_per_s=300, duration_s=4.0, seed=6, timeout_s=1.0)
 tally = Tally(timeout_s=1.0, limits_ms=[50.0], bin_s=1.0)
 looks = []
-with DistributedGenerator(host="127.0.0.1", port=int(sys.argv[2]), workers=2) as several:
+with DistributedGenerator(host="127.0.0.1", port=int(sys.argv[2]), workers=2, secret=secret) as several:
     several.wait_for_workers(lambda: False)
     run = several.run(
         Target(url=sys.argv[1], model_name="delay"), plan, tally=tally,
