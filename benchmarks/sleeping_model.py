@@ -87,10 +87,11 @@ def sleeping_engine(folder: Path, law: Law) -> Engine:
     tensor = TensorSpec(name="x", datatype="FP32", shape=(1,))
     return Engine(
         model_name=MODEL,
-        backend="onnxruntime",  # by name: what runs is model.py
+        backend="onnxruntime",  # by name: what runs is the code
         precision="fp32",
-        model_file="model.py",
-        files=(("model.py", code),),
+        model_file="",
+        files=(),
+        code=code,
         inputs=(tensor,),
         outputs=(TensorSpec(name="y", datatype="FP32", shape=(1,)),),
         batched=True,

@@ -90,6 +90,8 @@ def runtime_files(engine: Engine) -> dict[str, Path]:
 
     Raises ValueError where this engine cannot run without a GPU.
     """
+    if engine.code is not None:
+        return {"model.py": engine.code}
     if engine.device == "gpu":
         helpers = sorted((RUNTIME / "tritune_gpu").glob("*.py"))
         return {"model.py": RUNTIME / "gpu_model.py", **{f"tritune_gpu/{file.name}": file for file in helpers}}
@@ -118,21 +120,17 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
     version_dir.mkdir()
     (folder / "config.pbtxt").write_text(render_config_pbtxt(config, runtime=runtime))
     for name, source in config.engine.files:
-        target = version_dir / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        place(source, target, copy=copy)
+        place(source, version_dir / name, copy=copy)
     if runtime == "python":
         _add_runtime(version_dir, config.engine, compiled=not copy)
 
 
 def _add_runtime(version_dir: Path, engine: Engine, *, compiled: bool) -> None:
-    """Our code beside the engine's files; a `model.py` that the engine brings itself stays in place of ours."""
-    own = dict(engine.files)
+    """Our code beside the engine's files, none of which can have a name of it."""
     for name, source in runtime_files(engine).items():
         target = version_dir / name
         target.parent.mkdir(exist_ok=True)
-        if name not in own:
-            shutil.copyfile(source, target)
+        shutil.copyfile(source, target)
         if compiled:
             # Else the first instance does it, and Triton takes the changed folder for a changed model.
             py_compile.compile(str(target), doraise=True)

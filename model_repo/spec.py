@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,19 @@ DATATYPES = (
     "FP16", "BF16", "FP32", "FP64", "BYTES",
 )  # fmt: skip
 """Datatype names of the KServe v2 protocol, which Triton speaks."""
+
+_DATA_FILE = re.compile(r"model\.onnx|model\.plan|engine\.json|kernels\.cache|weights-(?:0|[1-9][0-9]{0,5})\.bin")
+"""Names in a version folder that Python, Triton and a shell take for data, never for code."""
+
+
+def weights_name(number: int) -> str:
+    """The name of a model's weights file in a version folder, whatever the model itself calls it; from 0."""
+    return f"weights-{number}.bin"
+
+
+def is_data_file(name: str) -> bool:
+    """True if a file of an engine may have this name in a version folder, which also holds our code."""
+    return _DATA_FILE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +74,10 @@ class Engine:
 
     `files` maps each file's name in the model's version folder to where it lies now; `model_file` is
     the one to open. `batched` says whether inputs and outputs have a leading batch dimension that may
-    vary; an engine that has none is served with `max_batch_size` 0. A `model.py` among the files is what Triton's
-    Python backend runs, in place of ours. `alone_ms` says for some batch sizes how many milliseconds one execution
-    takes without a server, where that was measured.
+    vary; an engine that has none is served with `max_batch_size` 0. `alone_ms` says for some batch sizes how many
+    milliseconds one execution takes without a server, where that was measured. `code` is a `model.py` that runs in
+    place of our runtime: for models made of code, as tests and benchmarks have them. Nothing that comes with a
+    model file sets it, and `files` takes no name of code, so that a model brings data alone.
     """
 
     model_name: str
@@ -75,14 +90,17 @@ class Engine:
     batched: bool
     device: Literal["cpu", "gpu"] = "cpu"
     alone_ms: tuple[tuple[int, float], ...] = ()
+    code: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.model_name or "/" in self.model_name or self.model_name.startswith("."):
             raise ValueError(f"model_name {self.model_name!r} cannot be the name of a visible folder")
         for name, _ in self.files:
-            if not name or name.startswith("/") or ".." in name.split("/"):
-                raise ValueError(f"{self.model_name}: file name {name!r} leaves the model's version folder")
-        if self.model_file not in dict(self.files):
+            if not is_data_file(name):
+                raise ValueError(f"{self.model_name}: {name!r} is not a name that a file of an engine may have")
+        if len(dict(self.files)) != len(self.files):
+            raise ValueError(f"{self.model_name}: two of the files {[n for n, _ in self.files]} have one name")
+        if self.code is None and self.model_file not in dict(self.files):
             raise ValueError(f"model_file {self.model_file} is not among the files {[n for n, _ in self.files]}")
         if not self.inputs or not self.outputs:
             raise ValueError(f"{self.model_name}: an engine needs at least one input and one output")

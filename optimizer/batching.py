@@ -13,7 +13,7 @@ from optimizer.batch_rewrite import BATCH, free_batch
 from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.inner_tensors import common_inner_tensors, write_exposing
 from optimizer.onnx_check import check_runs
-from optimizer.onnx_files import load_proto, sha256_of, write_model
+from optimizer.onnx_files import load_proto, load_weights, sha256_of, write_model
 from optimizer.onnx_model import OLDEST_RUNNABLE_OPSET
 from optimizer.shape_view import is_small
 from optimizer.shapes import require_shapes
@@ -120,15 +120,8 @@ def _written(model: Model, proto: ModelProto, target: Path) -> Model:
 
 def _with_small_constants(model: Model) -> ModelProto:
     """The graph with the values of its small constants, wherever the file keeps them."""
-    import onnx
-    from onnx.external_data_helper import load_external_data_for_tensor
-
     proto = load_proto(model.path)
-    for tensor in proto.graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL and is_small(tensor):
-            load_external_data_for_tensor(tensor, str(model.path.parent))
-            tensor.data_location = onnx.TensorProto.DEFAULT
-            del tensor.external_data[:]
+    load_weights(proto, model.path.parent, wanted=is_small)
     return proto
 
 

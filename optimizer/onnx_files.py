@@ -7,15 +7,18 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
+from model_repo.layout import place
+from model_repo.spec import weights_name
 from optimizer.errors import ModelError, UnsafeModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+    from onnx import ModelProto, TensorProto
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 _EXPORT_AGAIN = "Export the model again, or copy the whole file."
@@ -68,30 +71,33 @@ def _why_not_onnx(path: Path) -> tuple[str, str]:
     return f"The model {path} is damaged, cut short or not ONNX ({size_bytes} bytes).", _EXPORT_AGAIN
 
 
-def all_tensors(proto: ModelProto) -> Iterator[TensorProto]:
-    """Every stored tensor: initializers and attributes, in subgraphs and functions too."""
-    yield from _graph_tensors(proto.graph)
-    for function in proto.functions:
-        for node in function.node:
-            yield from _attribute_tensors(node)
+def all_tensors(message: Any) -> Iterator[TensorProto]:
+    """Every stored tensor below a protobuf message, wherever ONNX's format has room for one.
+
+    In a model: initializers, sparse ones too, attributes, and those in subgraphs, functions, their attributes'
+    defaults, and training graphs.
+    """
+    if message.DESCRIPTOR.full_name == "onnx.TensorProto":
+        yield message
+        return
+    for field, value in message.ListFields():
+        if field.name in _fields_with_tensors(message.DESCRIPTOR):
+            for below in (value,) if hasattr(value, "DESCRIPTOR") else value:
+                yield from all_tensors(below)
 
 
-def _graph_tensors(graph: GraphProto) -> Iterator[TensorProto]:
-    yield from graph.initializer
-    for sparse in graph.sparse_initializer:
-        yield from (sparse.values, sparse.indices)
-    for node in graph.node:
-        yield from _attribute_tensors(node)
+@cache
+def _fields_with_tensors(descriptor: Any) -> frozenset[str]:
+    """The names of a message type's fields below which a TensorProto can lie."""
 
+    def reaches(kind: Any, seen: frozenset[str]) -> bool:
+        if kind is None or kind.full_name in seen:
+            return False
+        return kind.full_name == "onnx.TensorProto" or any(
+            reaches(field.message_type, seen | {kind.full_name}) for field in kind.fields
+        )
 
-def _attribute_tensors(node: NodeProto) -> Iterator[TensorProto]:
-    for attribute in node.attribute:
-        yield attribute.t
-        yield from attribute.tensors
-        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
-            yield from (sparse.values, sparse.indices)
-        for graph in (attribute.g, *attribute.graphs):
-            yield from _graph_tensors(graph)
+    return frozenset(field.name for field in descriptor.fields if reaches(field.message_type, frozenset()))
 
 
 def external_files(proto: ModelProto, folder: Path) -> dict[str, Path]:
@@ -100,18 +106,50 @@ def external_files(proto: ModelProto, folder: Path) -> dict[str, Path]:
     Every one is checked by name before anything opens it. Raises UnsafeModel for a location that leaves
     `folder` (absolute, `..`, or through a link), ModelError for a file that is missing or too short.
     """
-    from onnx import TensorProto
-
     files: dict[str, Path] = {}
-    for tensor in all_tensors(proto):
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
+    for tensor in external_tensors(proto):
+        entries = _external_entries(tensor)
         location = entries.get("location", "")
         path = files[location] if location in files else _inside(folder, location, tensor.name)
         files[location] = path
         _check_extent(path, entries, tensor.name)
     return dict(sorted(files.items()))
+
+
+def _external_entries(tensor: TensorProto) -> dict[str, str]:
+    """Where a tensor's values lie, by key. Raises UnsafeModel if it says so twice: readers then disagree."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if len(entries) != len(tensor.external_data):
+        raise UnsafeModel(
+            f"The model says twice where tensor {tensor.name!r} lies.",
+            "Do not use this file unless you trust it; export it again.",
+        )
+    return entries
+
+
+def load_weights(
+    proto: ModelProto, folder: Path, *, wanted: Callable[[TensorProto], bool] = lambda _: True
+) -> None:
+    """Read the values of every wanted tensor that lies in another file into `proto`.
+
+    Hard links are as good as any file: a run's model repository and package managers make some, and ONNX's own
+    function takes them for an attack. Raises as `external_files` does.
+    """
+    files = external_files(proto, folder)
+    for tensor in filter(wanted, external_tensors(proto)):
+        entries = _external_entries(tensor)
+        with files[entries["location"]].open("rb") as source:
+            source.seek(int(entries.get("offset") or 0))
+            tensor.raw_data = source.read(int(entries["length"]) if entries.get("length") else -1)
+        tensor.ClearField("data_location")
+        tensor.ClearField("external_data")
+
+
+def external_tensors(proto: ModelProto) -> Iterator[TensorProto]:
+    """The tensors whose values lie in other files."""
+    from onnx import TensorProto
+
+    return (tensor for tensor in all_tensors(proto) if tensor.data_location == TensorProto.EXTERNAL)
 
 
 def _inside(folder: Path, location: str, tensor: str) -> Path:
@@ -163,20 +201,51 @@ def sha256_of(path: Path, external: Mapping[str, Path]) -> str:
     return digest.hexdigest()
 
 
-def write_model(proto: ModelProto, target: Path, external: Mapping[str, Path]) -> dict[str, Path]:
-    """Write the model to `target`, whole or not at all, with copies of its external files beside it.
+def write_model(
+    proto: ModelProto,
+    target: Path,
+    external: Mapping[str, Path],
+    *,
+    put: Callable[[Path, Path], None] | None = None,
+) -> dict[str, Path]:
+    """Write the model to `target`, whole or not at all, with its external files beside it under names of ours.
 
-    Copies, because ONNX refuses weights that are linked. Returns the copies by location.
+    A model may call its weights `model.py`; here they are `weights-0.bin` and so on, in the order of `external`,
+    and so are the locations in `proto`. `put(source, target)` brings a file there; None copies it, because ONNX
+    refuses weights with several links. Returns the files by their new location.
     """
-    copies = {location: target.parent / location for location in external}
-    for location, source in external.items():
-        if copies[location] == source:
-            continue
-        with source.open("rb") as file, _whole_file(copies[location]) as copy:
-            shutil.copyfileobj(file, copy, 1 << 20)
-    with _whole_file(target) as file:
-        file.write(proto.SerializeToString())
-    return copies
+    put = put or _copy
+    numbers = {source: number for number, source in enumerate(dict.fromkeys(external.values()))}
+    names = {location: weights_name(numbers[source]) for location, source in external.items()}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    for source, number in numbers.items():
+        file = target.parent / weights_name(number)
+        if file != source:
+            put(source, file)
+    for tensor in external_tensors(proto):
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = names[entry.value]
+    with _whole_file(target) as written:
+        written.write(proto.SerializeToString())
+    return {name: target.parent / name for name in names.values()}
+
+
+def link(source: Path, target: Path) -> None:
+    """`target` as a hard link to `source`, or a copy where there are no such links; replaces what stood there."""
+    target.unlink(missing_ok=True)
+    place(source, target, copy=False)
+
+
+def hollow(source: Path, target: Path) -> None:
+    """`target` with the size of `source` and nothing in it; takes no room on the disk."""
+    with target.open("wb") as file:
+        file.truncate(source.stat().st_size)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with source.open("rb") as file, _whole_file(target) as copy:
+        shutil.copyfileobj(file, copy, 1 << 20)
 
 
 @contextmanager

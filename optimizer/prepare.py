@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from optimizer.accuracy import judge
@@ -13,6 +13,7 @@ from optimizer.gpu_engines import device_of, engines_for
 from optimizer.hardware import hardware, machine_of
 from optimizer.model_source import onnx_file
 from optimizer.onnx_model import read_model
+from optimizer.served_model import served_model
 from optimizer.shapes import with_shapes
 from optimizer.variants import JUDGING_SHARE, VariantRequest, default_precisions, usable_variants
 from search import events
@@ -72,6 +73,7 @@ def prepare(
     """
     model = with_shapes(read_model(onnx_file(config.model, work_dir)), config.shapes)
     batching = dynamic_batch(model, work_dir)
+    batching = replace(batching, model=served_model(batching.model, work_dir))
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     machine = hardware()

@@ -7,7 +7,8 @@ import shutil
 from typing import TYPE_CHECKING
 
 from loadgen.scratch import scratch_folder
-from optimizer.onnx_files import all_tensors, load_proto
+from model_repo.spec import weights_name
+from optimizer.onnx_files import all_tensors, load_proto, load_weights
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 INLINE_LIMIT_BYTES = 1 << 30
 """Larger models keep their weights in a second file: protobuf ends at 2 GiB, and some of its users before."""
 
-WEIGHTS_FILE = "model.onnx.data"
+WEIGHTS_FILE = weights_name(0)
 
 
 def read_graph(model: Model) -> ModelProto:
@@ -32,10 +33,8 @@ def read_graph(model: Model) -> ModelProto:
 
 def read_with_weights(model: Model) -> ModelProto:
     """The graph and every weight, in memory. May hold more than 2 GiB, so it must not be serialized as it is."""
-    import onnx
-
     proto = read_graph(model)
-    onnx.external_data_helper.load_external_data_for_model(proto, str(model.path.parent))
+    load_weights(proto, model.path.parent)
     return proto
 
 

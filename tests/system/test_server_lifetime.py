@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -199,32 +200,28 @@ def test_a_server_that_hangs_in_service_is_told_ended_and_replaced(tmp_path):
         server.check()
 
 
-def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path, monkeypatch):
+def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path):
     hanging = tmp_path / "hanging.py"
     hanging.write_text(
         "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(600)\n"
     )
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
-        with monkeypatch.context() as patch:
-            patch.setattr(layout, "runtime_files", lambda engine: {"model.py": hanging})
-            with pytest.raises(ModelLoadFailed, match=r"not ready after 0\.5 s"):
-                server.load(config, timeout_s=0.5)
+        with pytest.raises(ModelLoadFailed, match=r"not ready after 0\.5 s"):
+            server.load(replace(config, engine=replace(config.engine, code=hanging)), timeout_s=0.5)
         assert not server.alive()
         server.restart()
         server.load(config)
         server.check()
 
 
-def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path, monkeypatch):
+def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path):
     dying = tmp_path / "dying.py"
     dying.write_text("import os\nclass TritonPythonModel:\n    def initialize(self, args):\n        os._exit(3)\n")
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
-        with monkeypatch.context() as patch:
-            patch.setattr(layout, "runtime_files", lambda engine: {"model.py": dying})
-            with pytest.raises(ModelLoadFailed, match="died while it loaded"):
-                server.load(config)
+        with pytest.raises(ModelLoadFailed, match="died while it loaded"):
+            server.load(replace(config, engine=replace(config.engine, code=dying)))
         server.load(config)
         server.check()
 

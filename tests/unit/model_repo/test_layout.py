@@ -57,20 +57,21 @@ def test_engine_files_are_copied_where_links_are_impossible(tmp_path, config, mo
     assert copied.read_bytes() == source_of(config).read_bytes()
 
 
-def test_an_engine_may_bring_a_model_of_its_own(tmp_path, config):
+def test_code_for_the_backend_is_given_apart_from_the_files(tmp_path, config):
     own = tmp_path / "own.py"
     own.write_text("class TritonPythonModel: ...\n")
-    engine = dataclasses.replace(config.engine, files=(*config.engine.files, ("model.py", own)))
+    engine = dataclasses.replace(config.engine, code=own)
     model_dir = write_repository(tmp_path / "repository", dataclasses.replace(config, engine=engine))
     assert (model_dir / "1" / "model.py").read_text() == own.read_text() == "class TritonPythonModel: ...\n"
+    assert not (model_dir / "1" / "model.py").samefile(own)
 
 
-def test_files_in_subfolders_keep_their_place(tmp_path, config):
-    weights = tmp_path / "weights.bin"
+def test_weights_lie_beside_the_model(tmp_path, config):
+    weights = tmp_path / "weights"
     weights.write_bytes(b"12345")
-    engine = dataclasses.replace(config.engine, files=(*config.engine.files, ("data/weights.bin", weights)))
+    engine = dataclasses.replace(config.engine, files=(*config.engine.files, ("weights-0.bin", weights)))
     model_dir = write_repository(tmp_path / "repository", dataclasses.replace(config, engine=engine))
-    assert (model_dir / "1" / "data" / "weights.bin").read_bytes() == b"12345"
+    assert (model_dir / "1" / "weights-0.bin").samefile(weights)
 
 
 def test_a_model_that_stood_there_is_replaced_whole(tmp_path, config):

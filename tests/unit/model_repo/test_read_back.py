@@ -90,6 +90,12 @@ def test_a_gpu_engine_comes_back_without_our_code(tmp_path):
 
 def test_external_data_belongs_to_the_engine(tmp_path):
     _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
-    Path(model_dir / "1" / "weights").mkdir()
-    Path(model_dir / "1" / "weights" / "model.data").write_bytes(b"0")
-    assert dict(read(model_dir).engine.files).keys() == {"model.onnx", "weights/model.data"}
+    Path(model_dir / "1" / "weights-0.bin").write_bytes(b"0")
+    assert dict(read(model_dir).engine.files).keys() == {"model.onnx", "weights-0.bin"}
+
+
+def test_a_file_that_we_do_not_write_is_named(tmp_path):
+    _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
+    Path(model_dir / "1" / "helpers.py").write_bytes(b"0")
+    with pytest.raises(NotOurRepository, match=r"'helpers\.py' is not a name"):
+        read(model_dir)

@@ -25,10 +25,35 @@ def test_a_model_name_must_be_a_folder_name(name):
         plain_engine(model_name=name)
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../model.onnx", "weights/../../model.onnx"])
-def test_engine_files_stay_in_their_folder(tmp_path, name):
-    with pytest.raises(ValueError, match="leaves the model's version folder"):
-        plain_engine(model_file=name, files=((name, tmp_path / "model.onnx"),))
+@pytest.mark.parametrize("name", ["model.onnx", "model.plan", "engine.json", "kernels.cache", "weights-12.bin"])
+def test_engine_files_have_names_of_data(tmp_path, name):
+    assert plain_engine(model_file=name, files=((name, tmp_path / "file"),)).model_file == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ".", "/etc/passwd", "../model.onnx", "weights/../../model.onnx", "./model.onnx"),
+        *("data/weights-0.bin", "weights.bin", "weights-00.bin", "weights-\u0663.bin", "weights-0.bin\n"),
+        *("model.py", "Model.py", "model.onnx\n", "model.cpython-311-x86_64-linux-gnu.so", "numpy.py"),
+        *("__pycache__/model.cpython-311.pyc", "tritune_gpu", "tritune_gpu/driver.py", "sitecustomize.py"),
+        *("config.pbtxt", "libtriton_python.so", "triton_python_backend_stub"),
+    ],
+)  # fmt: skip
+def test_engine_files_have_no_other_names(tmp_path, name):
+    with pytest.raises(ValueError, match="not a name that a file of an engine may have"):
+        plain_engine(files=(("model.onnx", tmp_path / "model.onnx"), (name, tmp_path / "file")))
+
+
+def test_two_engine_files_cannot_have_one_name(tmp_path):
+    with pytest.raises(ValueError, match="have one name"):
+        plain_engine(files=(("model.onnx", tmp_path / "a"), ("model.onnx", tmp_path / "b")))
+
+
+def test_an_engine_made_of_code_needs_no_files(tmp_path):
+    assert plain_engine(model_file="", files=(), code=tmp_path / "own.py").files == ()
+    with pytest.raises(ValueError, match="is not among the files"):
+        plain_engine(model_file="", files=())
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_weights_outside_the_file_travel_with_the_rewritten_one(tmp_path):
     path.write_bytes(proto.SerializeToString())
     done = batching(path)
     assert done.action == "rewritten"
-    assert dict(done.model.files)["weights.bin"] == tmp_path / "work" / "weights.bin"
+    assert dict(done.model.files)["weights-0.bin"] == tmp_path / "work" / "weights-0.bin"
     assert read_model(done.model.path).batch == "dynamic"
     assert read_model(path).batch == "fixed"  # the user's weights were copied, not linked: ONNX still accepts them
 

@@ -7,7 +7,7 @@ import pytest
 from batch_models import draw, node, write
 
 from optimizer.errors import ModelError, UnsafeModel
-from optimizer.onnx_files import external_files, load_proto, sha256_of, write_model
+from optimizer.onnx_files import external_files, load_proto, load_weights, sha256_of, write_model
 
 
 def refused(path) -> str:
@@ -120,10 +120,83 @@ def test_a_written_model_is_complete_and_leaves_nothing_else(tmp_path):
     path = bad_models.with_external_data(tmp_path / "from" / "m.onnx")
     target = tmp_path / "to" / "copy.onnx"
     copies = write_model(load_proto(path), target, {"weights.bin": weights})
-    assert sorted(file.name for file in target.parent.iterdir()) == ["copy.onnx", "weights.bin"]
-    assert copies["weights.bin"].read_bytes() == weights.read_bytes()
-    assert copies["weights.bin"].stat().st_nlink == 1
+    assert sorted(file.name for file in target.parent.iterdir()) == ["copy.onnx", "weights-0.bin"]
+    assert copies["weights-0.bin"].read_bytes() == weights.read_bytes()
+    assert copies["weights-0.bin"].stat().st_nlink == 1
     onnx.checker.check_model(str(target))
+
+
+def located(name, location):
+    """A tensor of four bytes that lies elsewhere."""
+    tensor = onnx.TensorProto(name=name, data_type=onnx.TensorProto.FLOAT, dims=[1])
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", "4"), ("length", "4")):
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def tensors_everywhere(location):
+    """A model with a tensor at `location` in every place that ONNX's format has for one."""
+
+    def graph(inner=()):
+        made = onnx.GraphProto(initializer=[located("i", location)], node=[onnx.NodeProto(attribute=inner)])
+        made.sparse_initializer.add().CopyFrom(sparse())
+        return made
+
+    def sparse():
+        return onnx.SparseTensorProto(values=located("v", location), indices=located("x", location))
+
+    attributes = [
+        onnx.AttributeProto(name="t", t=located("t", location), tensors=[located("s", location)]),
+        onnx.AttributeProto(name="p", sparse_tensor=sparse(), sparse_tensors=[sparse()]),
+        onnx.AttributeProto(name="g", g=graph(), graphs=[graph()]),
+    ]
+    function = onnx.FunctionProto(node=[onnx.NodeProto(attribute=attributes)], attribute_proto=attributes)
+    training = onnx.TrainingInfoProto(initialization=graph(attributes), algorithm=graph(attributes))
+    return onnx.ModelProto(graph=graph(attributes), functions=[function], training_info=[training])
+
+
+def test_weights_get_names_of_ours_wherever_a_model_has_tensors(tmp_path):
+    (tmp_path / "model.py").write_bytes(b"12345678")
+    proto = tensors_everywhere("model.py")
+    assert proto.SerializeToString().count(b"model.py") == 12 * 5 + 3 * 3  # in sets of attributes, and in graphs
+    files = external_files(proto, tmp_path)
+    target = tmp_path / "to" / "m.onnx"
+    assert write_model(proto, target, files) == {"weights-0.bin": target.parent / "weights-0.bin"}
+    written = (tmp_path / "to" / "m.onnx").read_bytes()
+    assert b"model.py" not in written
+    assert written.count(b"weights-0.bin") == 12 * 5 + 3 * 3
+
+
+def test_one_file_under_two_spellings_is_one_file(tmp_path):
+    for name in ("w", "W"):
+        (tmp_path / name).write_bytes(b"12345678")
+    proto = onnx.ModelProto(
+        graph=onnx.GraphProto(initializer=[located("a", "./w"), located("b", "w"), located("c", "W")])
+    )
+    files = write_model(proto, tmp_path / "to" / "m.onnx", external_files(proto, tmp_path))
+    assert sorted(files) == ["weights-0.bin", "weights-1.bin"]
+    names = [next(e.value for e in t.external_data if e.key == "location") for t in proto.graph.initializer]
+    assert names[0] == names[1] != names[2]
+    assert [e.value for e in proto.graph.initializer[0].external_data if e.key == "offset"] == ["4"]
+
+
+def test_a_location_that_is_said_twice_is_refused(tmp_path):
+    proto = onnx.ModelProto(graph=onnx.GraphProto(initializer=[located("a", "w")]))
+    proto.graph.initializer[0].external_data.add(key="location", value="../w")
+    with pytest.raises(UnsafeModel, match="says twice"):
+        external_files(proto, tmp_path)
+
+
+def test_weights_with_several_links_are_read(tmp_path):
+    """ONNX's own loader takes them for an attack; a run that serves them and package managers link files."""
+    weights = bad_models.weights_for(tmp_path)
+    os.link(weights, tmp_path / "elsewhere")
+    proto = load_proto(bad_models.with_external_data(tmp_path / "m.onnx"))
+    load_weights(proto, tmp_path)
+    (tensor,) = proto.graph.initializer
+    assert tensor.raw_data == weights.read_bytes()
+    assert onnx.numpy_helper.to_array(tensor).shape == (64, 64)
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

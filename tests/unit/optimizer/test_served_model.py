@@ -1,0 +1,122 @@
+"""What of a model gets into a model repository, whatever the model calls its files."""
+
+import os
+
+import bad_models
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from batch_models import draw, node, write
+
+from model_repo import layout
+from model_repo.layout import write_final_repository, write_repository
+from model_repo.spec import ServingConfig
+from optimizer.config import OptimizeConfig
+from optimizer.onnx_model import read_model
+from optimizer.prepare import prepare
+
+CODE = b"import pathlib; pathlib.Path('/tmp/tritune-was-here').touch()\n"
+
+NAMES_OF_CODE = [
+    "model.py",
+    "__pycache__/model.cpython-311.pyc",
+    "tritune_gpu/driver.py",
+    "tritune_gpu/__init__.py",
+    "numpy.py",
+    "onnxruntime/__init__.py",
+    "triton_python_backend_utils.py",
+    "model.cpython-311-x86_64-linux-gnu.so",
+]
+
+NAMES_OF_OURS = ["model.onnx", "config.pbtxt", "engine.json", "kernels.cache", "weights-1.bin", "a/weights-0.bin"]
+
+
+def model_with(folder, *locations):
+    """A model whose weights lie at each of `locations`, one matrix a file: as many products in a row."""
+    names = [f"w{number}" for number in range(len(locations))]
+    values = ["x", *(f"v{number}" for number in range(len(locations) - 1)), "y"]
+    nodes = [node("MatMul", f"{a} {w}", b) for a, w, b in zip(values, names, values[1:], strict=False)]
+    weights = {name: draw(8, 8) for name in names}
+    path = write(folder / "net.onnx", nodes, {"x": ["N", 8]}, {"y": ["N", 8]}, weights)
+    proto = onnx.load_model(path)
+    for tensor, location in zip(proto.graph.initializer, locations, strict=True):
+        file = folder / location
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(CODE + b"\n" * (-len(CODE) % 64) + onnx.numpy_helper.to_array(tensor).tobytes())
+        tensor.ClearField("float_data")
+        tensor.ClearField("raw_data")
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        offset = len(CODE) + -len(CODE) % 64
+        for key, value in (("location", location), ("offset", str(offset)), ("length", "256")):
+            tensor.external_data.add(key=key, value=value)
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def prepared(path, precisions=("fp32",)):
+    run = path.parent / "run"
+    config = OptimizeConfig(model=path, limit_ms=50, output=run, precisions=precisions)
+    return prepare(config, work_dir=run / "model")
+
+
+def result(path):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, {"x": draw(3, 8)})[0]
+
+
+@pytest.mark.parametrize("location", [*NAMES_OF_CODE, *NAMES_OF_OURS])
+def test_weights_named_like_code_or_like_a_file_of_ours_are_weights(tmp_path, location):
+    path = model_with(tmp_path, location)
+    before = result(path)
+    done = prepared(path)
+    config = ServingConfig(engine=done.engines[0], max_batch_size=4)
+    trial = write_repository(tmp_path / "trial", config) / "1"
+    final = write_final_repository(tmp_path / "final", config) / "1"
+    for version in (trial, final):
+        assert (version / "model.py").read_bytes() == (layout.RUNTIME / "onnx_runtime.py").read_bytes()
+        assert {file.name for file in version.iterdir()} - {"__pycache__"} == {
+            "model.onnx",
+            "model.py",
+            "weights-0.bin",
+        }
+        assert np.array_equal(result(version / "model.onnx"), before)
+    assert (trial / "weights-0.bin").samefile(path.parent / location)
+    assert not (final / "weights-0.bin").samefile(path.parent / location)
+    assert len(list((trial / "__pycache__").iterdir())) == 1  # ours
+    assert not (final / "__pycache__").exists()
+    assert done.source.sha256 == done.model.sha256 == read_model(path).sha256
+
+
+def test_many_files_keep_apart(tmp_path):
+    path = model_with(tmp_path, "weights-1.bin", "weights-0.bin", "a/w", "b/w", *(f"w{n}" for n in range(9)))
+    before = result(path)
+    engine = prepared(path).engines[0]
+    assert len(engine.files) == 14
+    version = write_repository(tmp_path / "trial", ServingConfig(engine=engine, max_batch_size=4)) / "1"
+    assert np.array_equal(result(version / "model.onnx"), before)
+
+
+def test_a_model_is_prepared_while_its_weights_are_linked(tmp_path):
+    """By another run that serves them, or by one that was killed: ONNX's checker and loader refuse such files."""
+    path = model_with(tmp_path, "model.py")
+    before = result(path)
+    first = prepared(path)
+    assert (tmp_path / "model.py").stat().st_nlink == 2
+    again = prepared(path, precisions=("fp32", "fp16"))
+    assert [engine.precision for engine in again.engines] == ["fp32", "fp16"]
+    assert again.source.sha256 == first.source.sha256
+    assert np.array_equal(result(dict(again.engines[0].files)["model.onnx"]), before)
+
+
+def test_linked_weights_of_a_fixed_batch_are_read(tmp_path):
+    weights = bad_models.weights_for(tmp_path)
+    path = bad_models.with_external_data(tmp_path / "net.onnx")
+    proto = onnx.load_model(path, load_external_data=False)
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    path.write_bytes(proto.SerializeToString())
+    os.link(weights, tmp_path / "elsewhere")
+    done = prepared(path)
+    assert done.batching.action == "rewritten"
+    assert {name for name, _ in done.engines[0].files} == {"model.onnx", "weights-0.bin"}
