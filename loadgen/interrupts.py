@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
@@ -45,9 +48,30 @@ def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
         stop.asked = True
         announce()
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
     try:
         yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stop_on_first_interrupt() -> Iterator[None]:
+    """Until the block ends, SIGINT and SIGTERM raise at once, within `finish_on_first_interrupt` too.
+
+    For work before there is any result that a run could finish with. In a thread other than the main one, which
+    no signal reaches, it changes nothing.
+    """
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    heeded = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, on_signal) for number in heeded}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

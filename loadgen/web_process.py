@@ -17,7 +17,7 @@ from locust.stats import stats_history
 
 from loadgen.messages import Channel
 from loadgen.outcomes import outcome_name
-from loadgen.worker import die_with_parent
+from loadgen.parent import die_with_parent
 
 if TYPE_CHECKING:
     from loadgen.messages import Message

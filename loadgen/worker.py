@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _socket
-import ctypes
 import dataclasses
 import logging
 import os
@@ -18,6 +17,7 @@ from locust.env import Environment
 from loadgen import errors
 from loadgen.messages import Channel, Message, payload_from_json, target_from_json
 from loadgen.open_loop import OpenLoopUser
+from loadgen.parent import die_with_parent
 from loadgen.poller import Poller, precise_timers
 from loadgen.priority import go_first
 from loadgen.share import PreparedTarget, Share, ShareResult, carry_out
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from locust import User
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Worker:
@@ -114,13 +112,6 @@ def run_with_locust(replay: Callable[[], ShareResult]) -> ShareResult:
     if isinstance(result, BaseException):
         raise result
     return result
-
-
-def die_with_parent(parent_pid: int) -> None:
-    """Be killed when the parent's thread that started us ends, even by SIGKILL; at once when it already has."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(1)
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ def _forked(host: str, port: int, rights: WorkerRights) -> int:
         return child
     code = 1
     try:
-        from loadgen.worker import die_with_parent
+        from loadgen.parent import die_with_parent
 
         die_with_parent(parent)
         _work(host, port, rights)

@@ -14,11 +14,14 @@ from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.inner_tensors import common_inner_tensors, write_exposing
 from optimizer.onnx_check import check_runs
 from optimizer.onnx_files import load_proto, load_weights, sha256_of, write_model
-from optimizer.onnx_model import OLDEST_RUNNABLE_OPSET
+from optimizer.onnx_model import OLDEST_RUNNABLE_OPSET, read_model
+from optimizer.served_model import served_model
 from optimizer.shape_view import is_small
-from optimizer.shapes import require_shapes
+from optimizer.shapes import require_shapes, with_shapes
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from onnx import ModelProto
 
     from optimizer.batch_proof import Proof
@@ -39,6 +42,16 @@ class Batching:
     model: Model
     action: Literal["kept", "rewritten", "unbatched"]
     reason: str  # a sentence or two for the user
+
+
+def read_settled(path: Path, shapes: Mapping[str, tuple[int, ...]], work_dir: Path) -> tuple[Model, Batching]:
+    """Return the user's own model, with sizes, and what is served of it.
+
+    Raises what `read_model`, `with_shapes` and `dynamic_batch` raise.
+    """
+    model = with_shapes(read_model(path), shapes)
+    batching = dynamic_batch(model, work_dir)
+    return model, replace(batching, model=served_model(batching.model, work_dir))
 
 
 def dynamic_batch(model: Model, work_dir: Path) -> Batching:

@@ -9,7 +9,6 @@ PyTorch has SymPy evaluate them.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.scratch import scratch_folder
 from optimizer.batch_proof import difference
+from optimizer.child_limits import environment_of_child
 from optimizer.errors import ModelError
 from optimizer.model_source import stem_of
 from optimizer.onnx_check import plain, shortened
@@ -56,7 +56,7 @@ def export_model(source: Path | str, folder: Path) -> Path:
 def _exported(request: Mapping[str, str], draft: Path) -> int:
     """Let `optimizer.export_run` do it; gives the number of inputs to check. Raises ExportFailed."""
     (draft / "request.json").write_text(json.dumps(request))
-    environment = dict(os.environ)
+    environment = environment_of_child()
     if request["kind"] == "program":
         environment["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
         environment.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
@@ -66,6 +66,7 @@ def _exported(request: Mapping[str, str], draft: Path) -> int:
             env=environment,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=TIMEOUT_S,
             check=False,
             start_new_session=True,

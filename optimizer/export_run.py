@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optimizer.child_limits import begin_as_child, machine_limits
 from optimizer.onnx_run import save_tensors
 from optimizer.pt2_expressions import UnsafeExpression, check_expressions
 
@@ -300,4 +301,5 @@ def _answer(request: Mapping[str, str], folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    begin_as_child(machine_limits())
     main(Path(sys.argv[1]))

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from optimizer.control_groups import control_groups, memory_bytes, text_of
 from search.cost import Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection
 
 GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "uuid")
 AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
@@ -68,7 +69,7 @@ def hardware(
         cpu=name,
         logical_cores=logical,
         physical_cores=min(physical or logical, logical),
-        memory_bytes=_memory_bytes(root),
+        memory_bytes=memory_bytes(root),
         gpus=_visible(_gpus(nvidia_smi), os.environ.get("CUDA_VISIBLE_DEVICES")),
         providers=_providers(),
         cloud=_cloud(root),
@@ -91,7 +92,7 @@ def machine_of(found: Hardware) -> Machine:
 def _processors(root: Path, cpus: set[int]) -> tuple[str, int | None]:
     """The processor's name and how many cores `cpus` are on; None where the kernel does not say."""
     name, cores = "unknown processor", set()
-    for block in _text(root / "proc/cpuinfo").split("\n\n"):
+    for block in text_of(root / "proc/cpuinfo").split("\n\n"):
         pairs = [line.partition(":") for line in block.splitlines()]
         fields = {key.strip(): value.strip() for key, _, value in pairs}
         name = fields.get("model name", name)
@@ -103,43 +104,13 @@ def _processors(root: Path, cpus: set[int]) -> tuple[str, int | None]:
 def _cpu_quota(root: Path) -> float | None:
     """The tightest limit on CPU time, in CPUs; None without one."""
     quotas = []
-    for folder in _control_groups(root, "cpu"):
-        words = _text(folder / "cpu.max").split()
+    for folder in control_groups(root, "cpu"):
+        words = text_of(folder / "cpu.max").split()
         if not words:
-            words = [_text(folder / f"cpu.cfs_{kind}_us").strip() for kind in ("quota", "period")]
+            words = [text_of(folder / f"cpu.cfs_{kind}_us").strip() for kind in ("quota", "period")]
         if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]) > 0:
             quotas.append(int(words[0]) / int(words[1]))
     return min(quotas, default=None)
-
-
-def _memory_bytes(root: Path) -> int:
-    """Installed memory, or the tightest limit below it."""
-    lines = [line.split() for line in _text(root / "proc/meminfo").splitlines()]
-    limits = [int(words[1]) * 1024 for words in lines if words[:1] == ["MemTotal:"]]
-    for folder in _control_groups(root, "memory"):
-        words = (_text(folder / "memory.max") or _text(folder / "memory.limit_in_bytes")).split()
-        limits += [int(word) for word in words if word.isdigit()]
-    return min(limits, default=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def _control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """This process's control group for `controller` and all those above it: each of them may limit.
-
-    Version 2 has one tree, version 1 one for each controller. Inside a container the path may be the host's,
-    of which only the last parts, or none, are visible here.
-    """
-    mount = root / "sys/fs/cgroup"
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = mount / controllers if controllers else mount
-        top = top if top.is_dir() else mount / controller
-        folder = top / path.lstrip("/")
-        while folder != top:
-            yield folder
-            folder = folder.parent
-        yield top
 
 
 def _gpus(nvidia_smi: str) -> tuple[Gpu, ...]:
@@ -196,19 +167,11 @@ def _providers() -> tuple[str, ...]:
 def _cloud(root: Path) -> CloudInstance | None:
     """What the firmware says; no network is asked."""
     dmi = root / "sys/class/dmi/id"
-    vendor, product = _text(dmi / "sys_vendor").strip(), _text(dmi / "product_name").strip()
+    vendor, product = text_of(dmi / "sys_vendor").strip(), text_of(dmi / "product_name").strip()
     if vendor == "Amazon EC2":
         return CloudInstance(provider="AWS", instance_type=product or None)
     if product == "Google Compute Engine":
         return CloudInstance(provider="Google Cloud", instance_type=None)
-    if _text(dmi / "chassis_asset_tag").strip() == AZURE_ASSET_TAG:
+    if text_of(dmi / "chassis_asset_tag").strip() == AZURE_ASSET_TAG:
         return CloudInstance(provider="Azure", instance_type=None)
     return None
-
-
-def _text(path: Path) -> str:
-    """The file's text, "" where it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

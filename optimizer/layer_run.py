@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optimizer.child_limits import end_with_parent
 from optimizer.layer_times import LayerTime, layers_from_trace, with_work, with_work_of_nodes
 from optimizer.onnx_run import load_tensors
 
@@ -184,4 +185,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     main(Path(sys.argv[1]))

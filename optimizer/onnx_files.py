@@ -42,6 +42,14 @@ def load_proto(path: Path) -> ModelProto:
     return proto
 
 
+def size_of(path: Path) -> int:
+    """The size of a file in bytes; 0 if there is none that can be read: reading it says why."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
 def _check_file(path: Path) -> None:
     if path.is_dir():
         raise ModelError(f"The model {path} is a directory.", "Name the .onnx file in it.")

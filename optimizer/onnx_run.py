@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.scratch import scratch_folder
+from optimizer.child_limits import begin_as_child, end_with_parent, environment_of_child, machine_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +84,14 @@ def run_child(command: list[str], timeout_s: float) -> None:
     """Run one of our modules as a program. Raises RunFailed if it is killed or takes too long."""
     try:  # in a session of its own: Ctrl-C is for the parent to handle, and would look like a crash here
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False, start_new_session=True
+            command,
+            env=environment_of_child(),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
         raise RunFailed("run", f"no result within {timeout_s:g} s") from error
@@ -116,6 +124,7 @@ def load_tensors(path: Path) -> Tensors:
 
 def answer(folder: Path, load: Callable[[Any], Callable[[Tensors], Tensors]]) -> None:
     """The child's side of `run_in_child`: `load` makes of the request what runs one feed after the other."""
+    end_with_parent()
     request = json.loads((folder / "request.json").read_text())
     stage, reason = "load", None
     try:
@@ -162,4 +171,5 @@ def thinned(array: NDArray[Any], most: int) -> NDArray[Any]:
 
 
 if __name__ == "__main__":
+    begin_as_child(machine_limits())
     answer(Path(sys.argv[1]), _session)

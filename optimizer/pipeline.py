@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from deploy.plan import BundleOptions
 from loadgen.errors import LoadError
 from loadgen.files import write_atomically
+from loadgen.interrupts import stop_on_first_interrupt
 from loadgen.plan import Payload
 from loadgen.runner import LoadGenerator
 from loadgen.scratch import scratch_folder
@@ -93,7 +94,8 @@ def optimize(
     budget = Budget(total_s=config.time_budget_s)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
-    prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
+    with stop_on_first_interrupt():
+        prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
     keep_trace(config)
     budget.begin_search()
     slo, demand = config.slo, demand_of(config, batched=prepared.engines[0].batched)

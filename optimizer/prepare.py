@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from optimizer.accuracy import judge
-from optimizer.batching import dynamic_batch
+from optimizer.batching import read_settled
+from optimizer.child_limits import graph_limits
 from optimizer.engine_cache import EngineCache, default_cache_dir
 from optimizer.errors import BadInput
 from optimizer.gpu_engines import device_of, engines_for
 from optimizer.hardware import hardware, machine_of
+from optimizer.limited_call import call_limited
 from optimizer.model_source import onnx_file
-from optimizer.onnx_model import read_model
-from optimizer.served_model import served_model
-from optimizer.shapes import with_shapes
+from optimizer.onnx_files import size_of
 from optimizer.variants import JUDGING_SHARE, VariantRequest, default_precisions, usable_variants
 from search import events
 from search.cost import price_for
@@ -71,9 +72,10 @@ def prepare(
 
     Raises BadInput, in two lines, for anything that the user has to change.
     """
-    model = with_shapes(read_model(onnx_file(config.model, work_dir)), config.shapes)
-    batching = dynamic_batch(model, work_dir)
-    batching = replace(batching, model=served_model(batching.model, work_dir))
+    path = onnx_file(config.model, work_dir)
+    model, batching = call_limited(
+        partial(read_settled, path, config.shapes, work_dir), model=path, limits=graph_limits(size_of(path))
+    )
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     machine = hardware()

@@ -14,6 +14,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from optimizer.child_limits import begin_as_child, machine_limits
 from optimizer.errors import UnsupportedModel
 from optimizer.onnx_check import plain, shortened
 from optimizer.onnx_run import RunFailed, load_tensors, run_child, save_tensors
@@ -231,4 +232,5 @@ def _adds_wide() -> bool:
 
 
 if __name__ == "__main__":
+    begin_as_child(machine_limits())
     _child(Path(sys.argv[1]))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from optimizer.accuracy import INPUTS, OnnxCpuRunner, judge, reference_of
 from optimizer.calibration import samples_from_data
+from optimizer.child_limits import graph_limits
 from optimizer.classifiers import classifying_outputs
 from optimizer.error_start import first_wrong_node
 from optimizer.errors import BadInput, UnsupportedModel
+from optimizer.limited_call import call_limited
 from optimizer.onnx_check import plain, shortened
 from optimizer.onnx_files import load_proto
 from optimizer.onnx_run import RunFailed
@@ -34,6 +37,9 @@ CHECKED_SHARE = 4
 """Every so manieth sample of the calibration data is kept from calibration, for the accuracy gate."""
 
 CALIBRATED: frozenset[Precision] = frozenset({"int8", "fp8"})
+AS_FP32: frozenset[Precision] = frozenset({"fp32", "tf32"})
+"""Precisions with the graph of fp32."""
+
 GPU_ONLY: frozenset[Precision] = frozenset({"tf32", "bf16", "fp8"})
 JUDGING_SHARE = 0.1
 """Of a run's time budget, for running the model and its variants."""
@@ -94,7 +100,9 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
         io_precision=request.io_precision,
         calibration_method=request.calibration_method,
         calibration=calibration,
-        peaks=observed_peaks(model, checked),
+        peaks=call_limited(
+            partial(observed_peaks, model, checked), model=model.path, limits=graph_limits(model.size_bytes)
+        ),
     )
     if not request.judged:
         made = [_made(model, precision, options, on_event) for precision in precisions]
@@ -180,7 +188,10 @@ def _tried(
 def _made(model: Model, precision: Precision, options: VariantOptions, on_event: OnEvent) -> Variant | None:
     """The variant; None where this model cannot be had in that precision, which is told."""
     try:
-        return variant_from_model(model, precision, options)
+        if precision in AS_FP32:
+            return variant_from_model(model, precision, options)
+        make = partial(variant_from_model, model, precision, options)
+        return call_limited(make, model=model.path, limits=graph_limits(model.size_bytes))
     except UnsupportedModel as error:
         on_event(events.Note(text=f"{precision} is left out: {error.what}", warning=True))
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from loadgen.console import SafeConsole
-from loadgen.interrupts import finish_on_first_interrupt
+from loadgen.interrupts import finish_on_first_interrupt, stop_on_first_interrupt
 from optimizer.config import OptimizeConfig
 from optimizer.demand import demand_of, keep_trace
 from optimizer.errors import BadInput, UserError
@@ -95,7 +95,8 @@ def _measure(options: WorkerOptions, storage: Storage, on_event: OnEvent, stop: 
     config = _config(order, options)
     on_event(events.PhaseStarted(name="prepare", detail=f"for {options.study}"))
     # The coordinator has judged the precisions; doing it again takes every core, on its own machine too.
-    prepared = prepare(config, work_dir=options.output / MODELS_FOLDER, judged=False, on_event=on_event)
+    with stop_on_first_interrupt():
+        prepared = prepare(config, work_dir=options.output / MODELS_FOLDER, judged=False, on_event=on_event)
     if prepared.source.sha256 != order.model_sha256:
         raise BadInput(
             f"{config.model} is not the model of the study {options.study}: its checksum differs.",

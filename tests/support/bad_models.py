@@ -114,3 +114,24 @@ def without_rank(path: Path) -> Path:
     model.graph.input[0].type.tensor_type.ClearField("shape")
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def nested_functions(path: Path, *, depth: int) -> Path:
+    """Local functions of which each calls the one before twice: 2 ** depth nodes once they are inlined."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    bodies = [[node("Relu", "x", "y")]]
+    for inner in range(depth - 1):
+        called = [helper.make_node(f"f{inner}", [a], [b], domain="f") for a, b in (("x", "t"), ("t", "y"))]
+        bodies.append(called)
+    functions = [
+        helper.make_function("f", f"f{number}", ["x"], ["y"], body, opsets) for number, body in enumerate(bodies)
+    ]
+    graph = helper.make_graph(
+        [helper.make_node(f"f{depth - 1}", ["x"], ["y"], domain="f")],
+        "nested",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])],
+    )
+    model = helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=8)
+    path.write_bytes(model.SerializeToString())
+    return path

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from loadgen.interrupts import finish_on_first_interrupt
+from loadgen.interrupts import finish_on_first_interrupt, stop_on_first_interrupt
 
 
 def interrupt() -> None:
@@ -35,3 +35,12 @@ def test_a_second_one_that_python_has_dropped_still_stops():
         CleanedUp()
         with pytest.raises(KeyboardInterrupt):
             stop()
+
+
+def test_the_first_stops_now_where_there_is_nothing_to_finish():
+    with finish_on_first_interrupt(lambda: None) as stop:
+        with pytest.raises(KeyboardInterrupt), stop_on_first_interrupt():
+            interrupt()
+        assert not stop()
+        interrupt()
+        assert stop()
