@@ -1,9 +1,10 @@
-"""What all tests share: the helpers in tests/support can be imported by name, and no test is timed."""
+"""What all tests share: helpers by name, no timing of examples, repeats with a reason only, and listed skips."""
 
 import signal
 import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
@@ -15,3 +16,13 @@ settings.load_profile("tritune")
 # Started in the background of a script, this process ignores Ctrl-C, and so would all that the tests start.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugins that list repeats and skips."""
+    from repeats import Repeats
+    from skips import LIST, Skips, expected_skips, in_ci
+
+    if not hasattr(config, "workerinput"):  # with xdist, reports come to the process that has no such
+        config.pluginmanager.register(Skips(expected_skips(LIST.read_text()), strict=in_ci()))
+    config.pluginmanager.register(Repeats(config.rootpath))

@@ -1,0 +1,155 @@
+"""What the machine did to a test from outside: processors that stood still, were stolen, or were taken by others.
+
+`python disturbance.py PID` watches beside the test of that process until its stdin closes, and prints what it saw.
+A thread of the test would wait for the interpreter of the test, and take that for a stall.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+PAUSE_S = 0.001
+STALL_MS = 20.0
+"""From when on a wait for a processor counts. A test that uses all processors itself makes shorter ones."""
+
+LOOK_EVERY_S = 0.5
+COUNTS_CORES = 0.25
+"""As in the product: what others take below it, a machine's own services take."""
+
+COUNTS_SHARE = 0.02
+"""Of a test's time: others took processors, or a processor stood still, for longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disturbance:
+    """All in seconds of the `watched_s`, but for the longest stall."""
+
+    watched_s: float
+    stalled_s: float
+    worst_stall_ms: float
+    stolen_s: float  # in which the host gave our processors to other guests
+    others_s: float  # in which processes that do not descend from this one took them
+
+    @property
+    def reason(self) -> str | None:
+        """Why a measurement meanwhile may be wrong; None if nothing that counts was seen."""
+        parts = []
+        least_s = COUNTS_SHARE * self.watched_s
+        if self.stalled_s > least_s:
+            worst = f"{self.worst_stall_ms:.0f} ms at the worst"
+            parts.append(f"a processor stood still for {self.stalled_s:.1f} s ({worst})")
+        if self.stolen_s > least_s:
+            parts.append(f"other guests of the host took processors for {self.stolen_s:.1f} s")
+        if self.others_s > least_s:
+            parts.append(f"other processes took processors for {self.others_s:.1f} s")
+        return f"{', '.join(parts)} of {self.watched_s:.1f} s" if parts else None
+
+
+class Watch:
+    """Watches while its `with` block lasts; `seen` is complete afterwards."""
+
+    def __init__(self) -> None:
+        self.seen = Disturbance(watched_s=0, stalled_s=0, worst_stall_ms=0, stolen_s=0, others_s=0)
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", __file__, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        out, _ = self._process.communicate(b"")
+        self.seen = Disturbance(**json.loads(out))
+
+
+def watch(pid: int) -> Disturbance:
+    """Until stdin closes: look at the processors and at the family of the process `pid`, which is the test's."""
+    stalls_ms: list[float] = []
+    processors = sorted(os.sched_getaffinity(0))
+    for processor in processors:
+        threading.Thread(target=_feel_stalls, args=(processor, stalls_ms), daemon=True).start()
+    began = before = time.monotonic()
+    last = ticks(processors, pid)
+    stolen_s = others_s = 0.0
+    ended = False
+    while not ended:
+        ended = bool(select.select([sys.stdin], [], [], LOOK_EVERY_S)[0])
+        now, counted = time.monotonic(), ticks(processors, pid)
+        busy, idle, stolen, ours = (
+            (new - old) / os.sysconf("SC_CLK_TCK") for new, old in zip(counted, last, strict=True)
+        )
+        if stolen >= COUNTS_CORES * (now - before):
+            stolen_s += now - before
+        if busy - ours >= max(COUNTS_CORES * (now - before), idle):
+            others_s += now - before
+        before, last = now, counted
+    return Disturbance(
+        watched_s=before - began,
+        stalled_s=sum(stalls_ms) / 1e3,
+        worst_stall_ms=max(stalls_ms, default=0.0),
+        stolen_s=stolen_s,
+        others_s=others_s,
+    )
+
+
+def _feel_stalls(processor: int, stalls_ms: list[float]) -> None:
+    os.sched_setaffinity(0, {processor})
+    while True:
+        slept = time.monotonic()
+        time.sleep(PAUSE_S)
+        late_ms = 1e3 * (time.monotonic() - slept - PAUSE_S)
+        if late_ms >= STALL_MS:
+            stalls_ms.append(late_ms)
+
+
+class Ticks(NamedTuple):
+    """Of the processors together, in the kernel's clock ticks; `ours` are those of a process and its family."""
+
+    busy: int
+    idle: int
+    stolen: int
+    ours: int
+
+
+def ticks(processors: list[int], pid: int) -> Ticks:
+    """The kernel's account of the processors, and of the family of the process `pid`."""
+    busy = idle = stolen = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *rest = line.split()
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in processors:
+            user, nice, system, unused, waiting, _, _, steal = (int(field) for field in rest[:8])
+            busy, idle, stolen = busy + user + nice + system, idle + unused + waiting, stolen + steal
+    parents, taken = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                stat = (folder / "stat").read_text()
+            except OSError:  # it has ended
+                continue
+            fields = stat[stat.rindex(")") + 2 :].split()
+            parents[int(folder.name)] = int(fields[1])
+            taken[int(folder.name)] = sum(int(field) for field in fields[11:15])
+    ours = sum(count for one, count in taken.items() if _descends(one, pid, parents))
+    return Ticks(busy, idle, stolen, ours)
+
+
+def _descends(one: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while one > 1 and one != ancestor:
+        one = parents.get(one, 0)
+    return one == ancestor
+
+
+if __name__ == "__main__":
+    import dataclasses
+
+    print(json.dumps(dataclasses.asdict(watch(int(sys.argv[1])))))

@@ -1,0 +1,64 @@
+"""A pytest plugin: a test that measures and failed is run once more if the machine was seen to disturb it.
+
+Only tests marked `alone` are, once each, and only with a reason that was measured while they failed. Every repeat
+is listed at the end and kept in `build/test-repeats.jsonl`; more than `MOST_REPEATS` in a session fail it.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.runner import runtestprotocol
+from disturbance import Watch
+
+MOST_REPEATS = 2
+ARTEFACT = Path("build") / "test-repeats.jsonl"
+
+
+class Repeats:
+    """The repeats of one session. `watch` makes what watches the machine during a test."""
+
+    def __init__(self, root: Path, watch: Callable[[], Watch] = Watch) -> None:
+        self.watch = watch
+        self.artefact = root / ARTEFACT
+        self.made: list[dict[str, str]] = []
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        """Run one test that measures, and once more if its failure has a reason outside of it."""
+        if item.get_closest_marker("alone") is None:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        with self.watch() as watch:
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        failed = next((report for report in reports if report.failed), None)
+        if failed is not None and watch.seen.reason is not None:
+            self._note(item.nodeid, watch.seen.reason, failed)
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
+        for report in reports:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _note(self, nodeid: str, reason: str, failed: pytest.TestReport) -> None:
+        crash = getattr(failed.longrepr, "reprcrash", None)
+        self.made.append({"test": nodeid, "reason": reason, "failure": str(getattr(crash, "message", ""))[:500]})
+        self.artefact.parent.mkdir(exist_ok=True)
+        with self.artefact.open("a") as file:
+            file.write(json.dumps(self.made[-1]) + "\n")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
+        """Too many repeats are a failure of the session, whatever came of them."""
+        yield
+        if len(self.made) > MOST_REPEATS and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Every repeat with its reason."""
+        if not self.made:
+            return
+        terminalreporter.section(f"{len(self.made)} repeated, {MOST_REPEATS} at the most")
+        for repeat in self.made:
+            terminalreporter.write_line(f"REPEATED {repeat['test']}: {repeat['reason']}")
