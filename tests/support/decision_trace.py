@@ -1,0 +1,231 @@
+"""What the search decides, number by number: for a golden file that a move or a rename must not change.
+
+`python decision_trace.py configurations` prints 1,000 simulated configurations and what is predicted of them;
+`python decision_trace.py KIND`, a kind of tests/support/drawn_servers.py, prints ten whole searches and their
+certificates. One JSON object per line. Numbers have all their digits.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CONFIGURATIONS = 1000
+SEARCHES = 10
+"""Of each kind; the number of a search says which of the situations below it is in."""
+
+REQUESTS = 4000
+
+SAME_ON_EVERY_MACHINE = {
+    "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    "OPENBLAS_CORETYPE": "Haswell",
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMBA_CPU_NAME": "x86-64-v3",
+}
+"""numpy computes exp and log in several ways, which differ in the last digit; every machine has that of AVX2."""
+
+
+def trace(part: str) -> str:
+    """The lines of one part, from a process of its own, whose numbers do not depend on the processor."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(Path(__file__)), part],
+        env={**os.environ, **SAME_ON_EVERY_MACHINE},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def configurations() -> Iterator[dict[str, Any]]:
+    """Servers of all sizes and rules, under one limit or two, and the rate that is predicted for each."""
+    import numpy as np
+
+    from search.predict import Promise, rate_at_limit, sharpness, unit_arrivals
+    from search.simulator import SimulatedServer, simulate
+
+    arrivals = [unit_arrivals(seed, requests=REQUESTS) for seed in range(4)]
+    for number in range(CONFIGURATIONS):
+        rng = np.random.default_rng(number)
+        sizes, busy = int(rng.integers(1, 33)), int(rng.integers(1, 9))
+        fixed_s, each_s = rng.uniform(5e-4, 8e-3), rng.uniform(5e-5, 4e-3)
+        column = fixed_s + each_s * np.arange(sizes + 1)
+        server = SimulatedServer(
+            service_s=np.outer(column, np.maximum(1, np.arange(busy + 1)) ** rng.uniform(0, 1.2)),
+            overhead_s=float(rng.uniform(0, 1e-3)),
+            noise=tuple(rng.uniform(0.9, 1.2, int(rng.integers(1, 64))).tolist()),
+            max_queue_delay_s=float(rng.choice([0.0, 0.0, 5e-4, 2e-3, 8e-3])),
+            preferred_batch_sizes=(int(rng.integers(1, sizes + 1)),) if rng.random() < 0.25 else (),
+            commits_early=bool(rng.random() < 0.2),
+        )
+        limit_s = float(column[-1] * rng.uniform(0.8, 8.0))
+        also = (Promise(limit_s=limit_s * rng.uniform(0.2, 0.9), quantile=0.5),) if rng.random() < 0.2 else ()
+        unit = arrivals[number % len(arrivals)]
+        rate = rate_at_limit(server, Promise(limit_s=limit_s, also=also), unit)
+        line: dict[str, Any] = {"number": number, "rate_per_s": rate}
+        if rate > 0:
+            near = sharpness(server, Promise(limit_s=limit_s), rate, unit)
+            simulation = simulate(server, unit / rate)
+            line["elasticity"], line["vif"] = near.elasticity, near.vif
+            line["p99_s"] = float(np.quantile(simulation.latency_s, 0.99))
+            line["mean_batch_size"] = simulation.mean_batch_size
+        yield line
+
+
+def searches(kind: str) -> Iterator[dict[str, Any]]:
+    """Whole searches with their certificates, in quiet and in troubled situations."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    for number in range(SEARCHES):
+        with tempfile.TemporaryDirectory() as folder:
+            yield {"kind": kind, "number": number, **_search(kind, number, Path(folder))}
+
+
+def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
+    from drawn_servers import drawn_server
+    from simulated_bench import BudgetOfLoad, SimulatedBench
+
+    from search import events
+    from search.certification import certify_best
+    from search.ledger import open_ledger
+    from search.objective import Objective
+    from search.records import LimitRecord, Slo
+    from search.sampling import Sampling
+    from search.study import Search
+
+    server = drawn_server(kind, number)
+    space = server.space(folder)
+    bench = SimulatedBench(
+        service_s=server.service_s,
+        contention=server.contention,
+        noise=server.noise,
+        limit_ms=server.limit_ms,
+        **_situation(number),
+    )
+    also = (LimitRecord(limit_ms=0.6 * server.limit_ms, quantile=0.5),) if number == 4 else ()
+    slo = Slo(limit_ms=server.limit_ms, also=also)
+    objective = Objective(name="energy") if number == 2 else Objective()
+    ledger = open_ledger(space, folder, storage="sqlite://", seed=number, objective=objective)
+    confirmations: list[dict[str, Any]] = []
+
+    def on_event(event: events.Event) -> None:
+        if isinstance(event, events.Certified):
+            confirmations.append(
+                {
+                    "trial": event.trial.number,
+                    "rate_per_s": event.rate_per_s,
+                    "violated": event.broken,
+                    "certificate": _certificate(event.certificate),
+                }
+            )
+
+    common: dict[str, Any] = {
+        "slo": slo,
+        "budget": BudgetOfLoad(total_s=150.0 if number == 3 else 600.0, spent=bench.spent),
+        "seed": number,
+        "on_event": on_event,
+        "demand": bench.demand,
+    }
+    search = Search(ledger=ledger, bench=bench, **common)
+    if number == 1:
+        Sampling(search).run()
+    else:
+        search.run()
+    certified = certify_best(ledger, bench, **common)
+    return {
+        "trials": [_trial(trial) for trial in ledger.trials],
+        "confirmations": confirmations,
+        "winner": None if certified is None else certified.winner.number,
+        "baseline": None if certified is None or certified.baseline is None else certified.baseline.number,
+        "load_s": bench.spent.load_s,
+        "loading_s": bench.spent.loading_s,
+    }
+
+
+def _situation(number: int) -> dict[str, Any]:
+    """What a simulated bench is like in the search of this number; 0 to 4 are quiet.
+
+    Besides, 1 predicts nothing, 2 asks for the least energy, 3 has little time, and 4 has two limits.
+    """
+    from loadgen.plan import Arrivals
+    from search.demand import Demand
+
+    situations: dict[int, dict[str, Any]] = {
+        2: {"power_w": lambda config: 100.0 + 20.0 * config.instance_count},
+        5: {"demand": Demand(rows_per_request=2)},
+        6: {"demand": Demand(arrivals=Arrivals(kind="gamma", cv=2.0))},
+        7: {"pace": lambda load_s: 1.4 if load_s > 25 else 1.0},
+        8: {"pace": lambda load_s: 1.0 + 0.3 * (int(load_s / 7) % 3), "taken_cores": _neighbour},
+        9: {
+            "faults": lambda config: "out of memory" if config.instance_count == 2 else None,
+            "late": lambda config: config.max_batch_size == 4,
+        },
+    }
+    return situations.get(number, {})
+
+
+def _neighbour(load_s: float) -> float:
+    return 0.5 if 10 < load_s < 40 else 0.0
+
+
+def _trial(trial: Any) -> dict[str, Any]:
+    from search.space import knobs_of
+
+    return {
+        "knobs": knobs_of(trial.config),
+        "state": trial.state,
+        "capacity_per_s": [trial.rate_low_per_s, trial.rate_at_limit_per_s, trial.rate_high_per_s],
+        "lone_ms": trial.lone_latency_ms,
+        "predicted_per_s": None
+        if trial.why is None or trial.why.prediction is None
+        else trial.why.prediction.rate_per_s,
+        "slowdown": None if trial.replay is None else trial.replay.slowdown,
+        "runs": [
+            [run.rate_per_s, run.seed, run.requests, run.violations, run.seconds, run.latency_ms, run.kept]
+            for run in trial.load_runs
+        ],
+        "load_s": trial.load_s,
+    }
+
+
+def _certificate(certificate: Any) -> list[Any] | None:
+    if certificate is None:
+        return None
+    latencies = [certificate.p99_low_ms, certificate.p99_ms, certificate.p99_high_ms]
+    others = [
+        [
+            limit.quantile,
+            limit.limit_ms,
+            limit.latency_low_ms,
+            limit.latency_ms,
+            limit.latency_high_ms,
+            limit.violations,
+        ]
+        for limit in certificate.also
+    ]
+    return [
+        certificate.rate_per_s,
+        certificate.requests,
+        certificate.violations,
+        certificate.seconds,
+        certificate.runs,
+        certificate.confidence,
+        *latencies,
+        others,
+    ]
+
+
+def main() -> None:
+    part = sys.argv[1]
+    for line in configurations() if part == "configurations" else searches(part):
+        print(json.dumps(line, separators=(",", ":")), flush=True)
+
+
+if __name__ == "__main__":
+    main()
