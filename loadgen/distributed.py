@@ -19,6 +19,7 @@ from loadgen.distributed_run import DistributedRun
 from loadgen.errors import PlanError, WorkerDied
 from loadgen.load_process import error_from
 from loadgen.plan import LoadPlan, Payload
+from loadgen.silence import Silence
 from loadgen.user_errors import BadInput
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class DistributedGenerator:
     def awaited(self, kind: str, worker: str, timeout_s: float) -> Message:
         """The next message of a kind. Raises what the worker reports instead, or WorkerDied after the time-out."""
         deadline = time.monotonic() + timeout_s
+        silence = Silence(lambda: worker in self.connected)
         while time.monotonic() < deadline:
             message = self.receive(kind, worker)
             if message is not None:
@@ -142,6 +144,8 @@ class DistributedGenerator:
             failure = self.receive(kinds.FAILED, worker)
             if failure is not None:
                 raise error_from(failure)
+            if silence.too_long():
+                raise WorkerDied(f"the worker {worker} was stopped, or is gone.\nStart it again.")
             gevent.sleep(0.001)
         raise WorkerDied(f"the worker {worker} gave no answer in {timeout_s:g} s.\nStart it again.")
 

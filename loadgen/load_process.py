@@ -7,12 +7,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 from loadgen import errors
 from loadgen.messages import Channel, Message
+from loadgen.silence import LONGEST_S, Silence, runs
 
 PATIENCE_S = 120.0  # for what takes a second: a process that needs longer will not come back
 _STDERR_LINES = 12
+_LOOK_EVERY_S = 0.5
 
 
 class LoadProcess:
@@ -30,6 +33,7 @@ class LoadProcess:
                 start_new_session=True,
             )
         self._channel = Channel(ours)
+        self._silence = Silence(lambda: runs(self.pid))
 
     @property
     def pid(self) -> int:
@@ -44,14 +48,30 @@ class LoadProcess:
             raise self._death() from error
 
     def receive(self, within_s: float = PATIENCE_S) -> Message:
-        """The next message. Raises WorkerDied, also for a process that says nothing for `within_s`."""
-        if not self.waits(within_s):
-            self._process.kill()
+        """The next message. Raises WorkerDied, also for a process that was stopped or is silent for `within_s`."""
+        deadline = time.monotonic() + within_s
+        while not self.waits(min(_LOOK_EVERY_S, max(0.0, deadline - time.monotonic()))):
+            self.check()
+            if time.monotonic() >= deadline:
+                self._process.kill()
+                raise errors.WorkerDied(
+                    f"the load process {self.pid} gave no answer in time, and was ended.\n"
+                    "Look at what else this machine does, and start again."
+                )
         try:
             message, _ = self._channel.receive()
         except (EOFError, ConnectionError) as error:
             raise self._death() from error
         return message
+
+    def check(self) -> None:
+        """Look whether it runs, at least once a second. Raises WorkerDied if it has been stopped for 5 s."""
+        if self._silence.too_long():
+            self._process.kill()
+            raise errors.WorkerDied(
+                f"the load process {self.pid} has been stopped for {LONGEST_S:g} s, and was ended: SIGSTOP, or a "
+                "debugger.\nNothing is known about the server; start again, and let the load processes run."
+            )
 
     def waits(self, timeout_s: float) -> bool:
         """Whether a message, or its death, can be received within so many seconds."""

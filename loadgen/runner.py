@@ -253,6 +253,8 @@ class _Run:
             next_look = time.monotonic() + _WATCH_EVERY_S
             while not worker.waits(max(0.0, next_look - time.monotonic())) and time.monotonic() < give_up:
                 next_look = time.monotonic() + _WATCH_EVERY_S
+                for each in self._workers:
+                    each.check()
                 self._look(growing, time.monotonic_ns() - origin_ns)
             answer = worker.receive(within_s=0.0)
             if "error" in answer:

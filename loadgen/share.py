@@ -15,6 +15,7 @@ from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.lap_loop import LapLoop
 from loadgen.outcomes import NOT_CONNECTED, OK
 from loadgen.payloads import raw_inputs, request_tensors
+from loadgen.poller import GIVE_WAY_NS, give_way
 from loadgen.send_loop import LoopParts, SendLoop, Tick
 from loadgen.shared_inputs import SharedInputs
 from loadgen.triton import LoadWire, read_model_info, wire_of
@@ -143,8 +144,9 @@ class PreparedTarget:
             left = deadline - time.monotonic_ns()
             if left <= 0:
                 return False
-            for fd, events in self._poller.wait(left):
+            for fd, events in self._poller.wait(min(left, GIVE_WAY_NS)):
                 self.wire.handle(fd, events)
+            give_way()
         return True
 
     def _note(self, row: int, outcome: int, arrived_ns: int) -> None:  # noqa: ARG002 - nobody times this one
@@ -181,7 +183,8 @@ def carry_out(
     with _no_collections():
         wall, cpu = time.monotonic_ns(), time.process_time_ns()
         loop.run(origin_ns)
-        wall, cpu = time.monotonic_ns() - max(wall, origin_ns), time.process_time_ns() - cpu
+        # A share without a request ends before it begins.
+        wall, cpu = max(0, time.monotonic_ns() - max(wall, origin_ns)), time.process_time_ns() - cpu
     return ShareResult(
         rows=loop.rows_sent,
         overloaded=overloaded,

@@ -15,7 +15,7 @@ from loadgen.http2 import Call, Http2Connection
 from loadgen.http_answer import ReadBuffer
 from loadgen.model_info import ModelInfo, model_info
 from loadgen.outcomes import OK, outcome_name
-from loadgen.poller import READ, WRITE, Poller
+from loadgen.poller import GIVE_WAY_NS, READ, WRITE, Poller, give_way
 from loadgen.streams import address_of
 
 if TYPE_CHECKING:
@@ -125,4 +125,5 @@ def _wait(poller: Poller, deadline_ns: int) -> None:
     left = deadline_ns - time.monotonic_ns()
     if left <= 0:
         raise TimeoutError(f"no answer within {_TIMEOUT_S:g} s")
-    poller.wait(left)
+    poller.wait(min(left, GIVE_WAY_NS))
+    give_way()

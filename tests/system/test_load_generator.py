@@ -246,6 +246,26 @@ def test_a_load_process_that_dies_is_an_error_and_is_replaced() -> None:
         assert not generator.run(target(server.url), PLAN).log.failed.any()
 
 
+@pytest.mark.parametrize("when", ["before the run", "during the run"])
+def test_a_load_process_that_is_stopped_is_noticed_and_replaced(when: str) -> None:
+    plan = LoadPlan(rate_per_s=100, duration_s=100, seed=9)
+    with LoadGenerator(2) as generator, fake_triton() as server:
+        _, pid = generator.pids
+        if when == "before the run":
+            os.kill(pid, signal.SIGSTOP)
+
+        def stop_it(_: RequestLog) -> bool:
+            os.kill(pid, signal.SIGSTOP)
+            return False
+
+        began = time.monotonic()
+        with pytest.raises(WorkerDied, match=rf"load process {pid} has been stopped"):
+            generator.run(target(server.url), plan, watch=stop_it)
+        assert time.monotonic() - began < 60
+        assert pid not in generator.pids
+        assert not generator.run(target(server.url), PLAN).log.failed.any()
+
+
 def test_an_interrupt_in_the_terminal_does_not_reach_the_load_process(generator: LoadGenerator) -> None:
     with fake_triton() as server:
         before = generator.pids

@@ -146,6 +146,37 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
     assert record.load.machines == 2
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_worker_that_waits_is_there_and_one_that_is_stopped_is_not(stopped: bool) -> None:
+    port = free_port()
+    options = ("--rate", "1", "--duration", "2s", "--warmup", "0s", "--timeout", "60s", "--expect-workers", "1")
+    with (
+        fake_triton("--delay-ms", "12000") as server,
+        workers(port, ()) as (worker,),
+        subprocess.Popen(
+            master(server.url, port, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process,
+    ):
+        assert worker.stderr is not None
+        assert "is connected" in worker.stderr.readline()
+        if stopped:
+            time.sleep(2)
+            worker.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        out, err = process.communicate(timeout=120)
+        took_s = time.monotonic() - began
+        if stopped:
+            worker.kill()
+    if not stopped:
+        record = LoadTestRecord.model_validate_json(out)
+        assert record.measurement is not None, err
+        assert not any("lost" in problem for problem in record.measurement.problems)
+        return
+    assert process.returncode == 98
+    assert "stopped" in err
+    assert took_s < 60  # the first request alone may take so long
+
+
 def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
     port = free_port()
     with fake_triton("--delay-ms", "2") as server, workers(port, (), ()) as started:
