@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from loadgen.http2_frames import DATA, END_HEADERS, END_STREAM, FRAME, HEADERS, WINDOW_UPDATE
+from loadgen.http2_call import PREFIX_BYTES
+from loadgen.http2_frames import DATA, END_HEADERS, END_STREAM, FRAME, HEADERS, WINDOW_UPDATE, number_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,18 +20,28 @@ _ID_AT = 5
 
 
 class AnswerShape:
-    """One whole answer, of which everything is known but the number of its stream and its data.
+    """One whole answer, of which everything is known but the number of its stream and its message.
+
+    The five bytes before the message are among what is known: its length, and that it is not compressed.
 
     It holds only while the table of header fields stays as it is. `fields` are those of the answer; `window`
     and `data_bytes` say what it does to the windows of the connection.
     """
 
-    __slots__ = ("_constants", "_unpack", "data_bytes", "fields", "window")
+    __slots__ = ("_constants", "_constants_of", "_ids", "_ids_of", "_unpack", "data_bytes", "fields", "window")
 
     def __init__(
-        self, layout: str, constants: tuple[bytes, ...], fields: tuple[Field, ...], window: int, data_bytes: int
+        self,
+        layout: list[str],
+        constants: tuple[bytes, ...],
+        fields: tuple[Field, ...],
+        window: int,
+        data_bytes: int,
     ) -> None:
-        self._unpack = struct.Struct(layout).unpack_from
+        self._unpack = struct.Struct(">" + "".join(layout)).unpack_from
+        values = [part for part in layout if not part.endswith("x")]
+        self._ids_of = itemgetter(*(at for at, part in enumerate(values) if part == "I"))
+        self._constants_of = itemgetter(*(at for at, part in enumerate(values) if part != "I"))
         self._constants = constants
         self.window = window
         self.data_bytes = data_bytes
@@ -38,8 +50,9 @@ class AnswerShape:
     def stream_of(self, data: memoryview | bytearray) -> int:
         """The number of the stream that this is the whole answer of; 0 where it is something else."""
         found = self._unpack(data)
-        stream_id: int = found[1]
-        if found[0::2] == self._constants and found[1::2].count(stream_id) == len(found) // 2:
+        ids: tuple[int, ...] = self._ids_of(found)
+        stream_id = ids[0]
+        if self._constants_of(found) == self._constants and ids.count(stream_id) == len(ids):
             return stream_id
         return 0
 
@@ -49,7 +62,9 @@ def shape_of(data: memoryview, decode: Callable[[bytes], list[Field]]) -> Answer
 
     None where they are anything else, or not that alone. `decode` reads blocks that change no table.
     """
-    layout, constants, fixed = ">", [], bytearray()
+    layout: list[str] = []
+    constants: list[bytes] = []
+    fixed = bytearray()
     fields: list[Field] = []
     stream, heads, window, data_bytes = 0, 0, 0, 0
     at, ended = 0, False
@@ -59,7 +74,7 @@ def shape_of(data: memoryview, decode: Callable[[bytes], list[Field]]) -> Answer
         payload_at = at + _FRAME_HEAD_BYTES
         end = payload_at + length
         if kind == WINDOW_UPDATE and stream_id == 0 and length == 4 and end <= len(data):
-            window += struct.unpack_from(">I", data, payload_at)[0]
+            window += number_in(kind, bytes(data[payload_at:end]))
             fixed += data[at:end]
             at = end
             continue
@@ -71,19 +86,23 @@ def shape_of(data: memoryview, decode: Callable[[bytes], list[Field]]) -> Answer
             return None
         stream, ended, heads = stream_id, last, heads + (kind == HEADERS)
         fixed += data[at : at + _ID_AT]
-        layout += f"{len(fixed)}sI"
+        layout += [f"{len(fixed)}s", "I"]
         constants.append(bytes(fixed))
         fixed = bytearray()
-        if kind == DATA:
-            data_bytes += length
-            layout += f"{length}x"
-        else:
+        if kind == HEADERS:
             fixed += data[payload_at:end]
             fields += decode(bytes(data[payload_at:end]))
+        elif data_bytes or length < PREFIX_BYTES:
+            layout.append(f"{length}x")
+        else:
+            layout += [f"{PREFIX_BYTES}s", f"{length - PREFIX_BYTES}x"]
+            constants.append(bytes(data[payload_at : payload_at + PREFIX_BYTES]))
+        data_bytes += length if kind == DATA else 0
         at = end
     if not ended or at != len(data):
         return None
-    return AnswerShape(f"{layout}{len(fixed)}s", (*constants, bytes(fixed)), tuple(fields), window, data_bytes)
+    layout.append(f"{len(fixed)}s")
+    return AnswerShape(layout, (*constants, bytes(fixed)), tuple(fields), window, data_bytes)
 
 
 class KnownShapes:
@@ -96,7 +115,7 @@ class KnownShapes:
         self._looks_left = _MOST_LOOKS
 
     def learn(self, data: memoryview, decode: Callable[[bytes], list[Field]]) -> None:
-        """Remember the shape of what was read between two frames, if it has one."""
+        """Remember the shape of a right answer that was read between two frames, if it has one."""
         if self._looks_left:
             self._looks_left -= 1
             shape = shape_of(data, decode)

@@ -14,7 +14,7 @@ from loadgen.errors import WorkerDied
 from loadgen.load_process import error_from
 from loadgen.measurement import RequestLog, concatenate, no_rows
 from loadgen.runner import LoadRun
-from loadgen.server_stats import timings_between
+from loadgen.server_stats import statistics_remarks, timings_between
 from loadgen.share import ShareResult
 from loadgen.summary import circumstances_of, measurement_of, measurement_of_tally
 
@@ -112,6 +112,7 @@ class DistributedRun:
             results,
             limit_ms=self._limit_ms,
             server=timings_between(before, after),
+            remarks=statistics_remarks(before, after),
             gpu=None,
             stopped=self._stopped is not None,
         )

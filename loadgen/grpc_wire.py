@@ -6,9 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from loadgen.http2 import Call, Http2Connection
+from loadgen.http2 import Http2Connection
 from loadgen.http2_frames import RequestHead, request_head
-from loadgen.http_answer import MalformedAnswer, ReadBuffer
+from loadgen.http_answer import ReadBuffer
 from loadgen.outcomes import (
     CLOSED,
     MALFORMED,
@@ -21,16 +21,23 @@ from loadgen.outcomes import (
 )
 from loadgen.poller import READ, WRITE, Poller
 from loadgen.prepared_call import PreparedCall
+from loadgen.printable import printable
 from loadgen.streams import Address, Stream, TlsStream
+from loadgen.wire_errors import MalformedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from loadgen.expected_answer import ExpectedAnswer
     from loadgen.hpack import Field
+    from loadgen.http2_call import Call
     from loadgen.plan import Target
     from loadgen.send_loop import Finished
 
 MOST_CONNECTIONS = 8
+_MOST_STATUS_DIGITS = 5
+_LONGEST_TEXT = 4096  # bytes, as they come: one character may take twelve
+_MOST_CHARACTERS = 500
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -58,14 +65,16 @@ def status_of(fields: Sequence[Field]) -> tuple[int, str]:
     """The outcome that the headers and trailers of an answer tell, and its text."""
     found = dict(fields)
     http = found.get(b":status", b"")
-    if not http.isdigit():
+    if not http.isdigit() or len(http) != 3:
         return MALFORMED, "an answer without a status"
     if int(http) != 200:
         return outcome_of_http(int(http)), f"http {int(http)}"
     grpc = found.get(b"grpc-status", b"")
-    if not grpc.isdigit():
-        return MALFORMED, "an answer without a grpc-status"
-    return outcome_of_grpc(int(grpc)), unquote(found.get(b"grpc-message", b"").decode(errors="replace"))
+    if not grpc.isdigit() or len(grpc) > _MOST_STATUS_DIGITS:
+        kind = found.get(b"content-type", b"no content type").decode(errors="replace")
+        return MALFORMED, f"http 200 without a grpc-status, {printable(kind, most=100)}"
+    text = unquote(found.get(b"grpc-message", b"")[:_LONGEST_TEXT].decode(errors="replace"))
+    return outcome_of_grpc(int(grpc)), printable(text, most=_MOST_CHARACTERS)
 
 
 class _Connection:
@@ -74,7 +83,12 @@ class _Connection:
     __slots__ = ("events", "fd", "http2", "idle", "plain", "ready", "stream")
 
     def __init__(
-        self, stream: Stream, head: RequestHead, buffer: ReadBuffer, ended: Callable[[Call, bool], None]
+        self,
+        stream: Stream,
+        head: RequestHead,
+        buffer: ReadBuffer,
+        ended: Callable[[Call, bool], None],
+        wants: Callable[[int], bool],
     ) -> None:
         self.stream = stream
         self.fd = stream.fileno()
@@ -82,7 +96,7 @@ class _Connection:
         self.idle = False  # it is among the wire's idle ones
         self.events = WRITE
         self.plain = not stream.hides_data
-        self.http2 = Http2Connection(stream, head, buffer, ended)
+        self.http2 = Http2Connection(stream, head, buffer, ended, wants)
 
     @property
     def usable(self) -> bool:
@@ -93,7 +107,7 @@ class GrpcWire:
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its answer is whole.
 
     Each call goes to an idle connection, of up to eight, and where there is none they share them in turn; more are
-    opened when the server limits the calls on each.
+    opened when the server limits the calls on each. An answer of status OK that is not as `expected` is malformed.
     `error_example` is the text of the first answer that was no success.
     """
 
@@ -103,10 +117,12 @@ class GrpcWire:
         address: Address,
         head: RequestHead,
         requests: Sequence[bytes],
+        expected: ExpectedAnswer,
         poller: Poller,
         finished: Finished,
     ) -> None:
         self._address = address
+        self._expected = expected
         self._head = head
         self._calls = [PreparedCall(head, message) for message in requests]
         self._pool = len(requests)
@@ -120,9 +136,6 @@ class GrpcWire:
         self._unsent: deque[int] = deque()  # rows that wait for a connection
         self.in_flight: dict[int, _Connection | None] = {}
         self._bytes_sent_before = 0  # on connections that are closed
-        self._fields_of_success: tuple[Field, ...] | None = (
-            None  # of the last call: the next ones will have the same
-        )
         self.connections_opened = 0
         self.error_example: str | None = None
 
@@ -177,7 +190,7 @@ class GrpcWire:
                 self._start(connection, row)
                 return False
         self._unsent.append(row)
-        if self.connecting == 0:
+        if self.connecting == 0 and all(c.http2.most_calls for c in self._connections.values()):
             try:
                 self._connect()
             except OSError as error:
@@ -225,7 +238,8 @@ class GrpcWire:
             self._drop(connection)
 
     def _connect(self) -> None:
-        connection = _Connection(self._address.open(), self._head, self._buffer, self._answered)
+        wants = self._expected.wants
+        connection = _Connection(self._address.open(), self._head, self._buffer, self._answered, wants)
         self._connections[connection.fd] = connection
         self._unsettled = True
         self._turn.append(connection)
@@ -241,10 +255,13 @@ class GrpcWire:
         connection.http2.flush()
 
     def _receive(self, connection: _Connection) -> None:
+        stream, http2 = connection.stream, connection.http2
         try:
-            connection.http2.receive()
-            while connection.stream.hides_data:
-                connection.http2.receive()
+            http2.receive()
+            if stream.hides_data:
+                stream.take_no_more()
+                while True:
+                    http2.receive()
         except BlockingIOError:
             pass
         while self._unsent and connection.usable:
@@ -279,14 +296,21 @@ class GrpcWire:
             self._poller.change(connection.fd, wants)
 
     def _answered(self, call: Call, reset: bool) -> None:
-        if call.fields == self._fields_of_success and not reset:
-            outcome, text = OK, ""
-        else:
-            outcome, text = (CLOSED, "the server reset the call") if reset else status_of(call.fields)
-            if outcome == OK:
-                self._fields_of_success = call.fields
+        outcome, text = OK, ""
+        if not call.proven:
+            outcome, text = (CLOSED, "the server reset the call") if reset else self._judged(call)
         connection = self.in_flight[call.row]
         self._end(call.row, outcome, text, 0 if connection is None else connection.stream.arrived_ns)
+
+    def _judged(self, call: Call) -> tuple[int, str]:
+        """The outcome of an answer that was taken apart; its next ones may be known by their shape."""
+        outcome, text = status_of(call.fields)
+        if outcome == OK:
+            fault = self._expected.fault_of_grpc(call)
+            if fault is not None:
+                return MALFORMED, printable(fault)
+            call.proven = True
+        return outcome, text
 
     def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:
         del self.in_flight[row]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from loadgen.wire_errors import MalformedAnswer
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -26,6 +28,7 @@ _STATIC: tuple[Field, ...] = tuple(
     (name, value) for name, _, value in (entry.partition(b"=") for entry in _STATIC_TEXT.split(b";"))
 )
 _MOST_KNOWN = 256
+_LONGEST_KNOWN = 1024  # bytes of a block
 _TABLE_BYTES = 4096  # what either side may assume until it is told otherwise
 _ENTRY_OVERHEAD = 32
 
@@ -59,7 +62,7 @@ _CODE_LENGTHS: dict[int, bytes | tuple[int, ...]] = {
 }  # fmt: skip
 
 
-class HeaderError(OSError):
+class HeaderError(MalformedAnswer):
     """The bytes are no header block; the connection cannot go on, since both sides' tables now differ."""
 
 
@@ -141,7 +144,9 @@ class HeaderDecoder:
         if changed:
             self._known.clear()
             self.changes += 1
-        elif len(self._known) < _MOST_KNOWN:  # a server may put the time of day in each block
+        elif (
+            len(self._known) < _MOST_KNOWN and len(block) <= _LONGEST_KNOWN
+        ):  # a server may put the time of day in each block
             self._known[block] = fields
         return fields
 

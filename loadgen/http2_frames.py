@@ -7,11 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loadgen.hpack import Field, block_of, indexed, literal, static_index
+from loadgen.wire_errors import MalformedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0,
+    1,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+)
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4
 PADDED = 0x8
@@ -21,7 +32,12 @@ TABLE_SIZE, ENABLE_PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME = 1, 2, 3, 4, 5 
 
 FRAME = struct.Struct(">HBBBI")  # length (16 high bits, 8 low bits), kind, flags, stream
 DEFAULT_WINDOW = 65535
-_LARGEST_WINDOW = (1 << 31) - 1
+LARGEST = (1 << 31) - 1  # of windows and of stream numbers
+LARGEST_FRAME = 16384
+"""What a server may send us in a frame: we do not say otherwise."""
+
+_NO_LIMIT = (1 << 32) - 1
+_ALLOWED = {INITIAL_WINDOW: (0, LARGEST), MAX_FRAME: (LARGEST_FRAME, (1 << 24) - 1)}
 _FIRST_DYNAMIC = 62
 
 
@@ -37,15 +53,41 @@ def frame_head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
 
 OPENING = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    + frame(SETTINGS, 0, 0, struct.pack(">HIHI", ENABLE_PUSH, 0, INITIAL_WINDOW, _LARGEST_WINDOW))
-    + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", _LARGEST_WINDOW - DEFAULT_WINDOW))
+    + frame(SETTINGS, 0, 0, struct.pack(">HIHI", ENABLE_PUSH, 0, INITIAL_WINDOW, LARGEST))
+    + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", LARGEST - DEFAULT_WINDOW))
 )
 """What a client sends first: the server may send as much as it likes, but nothing unasked for."""
 
 
 def unpadded(payload: bytes, flags: int) -> bytes:
-    """The payload of a DATA or HEADERS frame without its padding."""
-    return payload[1 : len(payload) - payload[0]] if flags & PADDED else payload
+    """The payload of a DATA or HEADERS frame without its padding. Raises MalformedAnswer."""
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise MalformedAnswer("a frame is shorter than its padding")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def number_in(kind: int, payload: bytes, *, exactly: int | None = 4) -> int:
+    """The 32 bits that a frame begins with, of which the first is reserved. Raises MalformedAnswer.
+
+    `exactly` is the length of the payload; None: four bytes or more.
+    """
+    if len(payload) != exactly if exactly is not None else len(payload) < 4:
+        raise MalformedAnswer(f"a frame of kind {kind} with {len(payload)} bytes")
+    return int.from_bytes(payload[:4], "big") & LARGEST
+
+
+def settings_in(payload: bytes) -> list[tuple[int, int]]:
+    """Names and values of a SETTINGS frame. Raises MalformedAnswer, also for values that none may have."""
+    if len(payload) % 6:
+        raise MalformedAnswer(f"settings of {len(payload)} bytes")
+    found = list(struct.iter_unpack(">HI", payload))
+    for name, value in found:
+        least, most = _ALLOWED.get(name, (0, _NO_LIMIT))
+        if not least <= value <= most:
+            raise MalformedAnswer(f"setting {name} is {value}, not {least} to {most}")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,79 +7,130 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from loadgen.http_body import ChunkedBody, OpenBody, SizedBody
+from loadgen.printable import printable
+from loadgen.wire_errors import ClosedEarly, MalformedAnswer
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.http_body import Body
     from loadgen.streams import Stream
+
+MOST_OF_AN_ERROR = 1 << 16
+"""Bytes that are kept of the body of an answer that is no success."""
+
+MOST_OF_A_DOCUMENT = 1 << 20
+"""Bytes that are kept of the JSON of an inference; the tensors after it are only counted."""
 
 _HEAD_END = b"\r\n\r\n"
 _MOST_HEADS = 1024
-_EXAMPLE_BYTES = 500
+_LONGEST_KNOWN_HEAD = 2048
+_EXAMPLE_CHARACTERS = 500
 _LONGEST_HEAD = 1 << 16
+_MOST_LENGTH_DIGITS = 15
+_MOST_INTERIM = 8
+_LITTLE = 1 << 14
 
 
-class MalformedAnswer(OSError):
-    """The bytes are no HTTP answer."""
-
-
-class ClosedEarly(OSError):
-    """The server closed the connection before its answer was whole."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Head:
-    """What the header of an answer says about its end. `length` None: until the connection closes, or chunked."""
+    """What the header of an answer says. `length` None: until the connection closes, or chunked.
+
+    `json_bytes` is the length of the JSON before the tensors of an inference; None where all of it is JSON.
+    `proven`: status 200, of known length, and the body need not be looked at, because an answer with these very
+    bytes as its head was looked at before, or because the head itself says enough.
+    """
 
     status: int
     length: int | None
     chunked: bool
     keep_alive: bool
+    content_type: str = ""
+    json_bytes: int | None = None
+    proven: bool = False
 
 
 def parse_head(head: bytes) -> Head:
     """Read status line and headers, up to and with the empty line. Raises MalformedAnswer."""
     lines = head.split(b"\r\n")
     version, _, rest = lines[0].partition(b" ")
-    if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
+    digits, _, _ = rest.partition(b" ")
+    if not version.startswith(b"HTTP/1.") or len(digits) != 3 or not digits.isdigit() or digits < b"100":
         raise MalformedAnswer(f"no HTTP answer: {head[:40]!r}")
-    status = int(rest[:3])
-    fields = {
-        name.strip().lower(): value.strip() for name, _, value in (line.partition(b":") for line in lines[1:])
-    }
+    status = int(digits)
+    if status == 101:
+        raise MalformedAnswer("http 101, another protocol, which was not asked for")
+    fields = _fields(lines[1:])
     connection = fields.get(b"connection", b"").lower()
     keep_alive = connection != b"close" and (version != b"HTTP/1.0" or connection == b"keep-alive")
     chunked = fields.get(b"transfer-encoding", b"").lower().endswith(b"chunked")
-    length = fields.get(b"content-length")
+    length = _length(fields, b"content-length")
     if status in (204, 304) or status < 200:
         return Head(status, 0, chunked=False, keep_alive=keep_alive)
-    if chunked or length is None:
-        return Head(status, None, chunked=chunked, keep_alive=keep_alive and chunked)
-    if not length.isdigit():
-        raise MalformedAnswer(f"content-length {length[:40]!r}")
-    return Head(status, int(length), chunked=False, keep_alive=keep_alive)
+    if chunked:
+        length = None
+    json_bytes = _length(fields, b"inference-header-content-length")
+    most = MOST_OF_A_DOCUMENT if length is None else min(MOST_OF_A_DOCUMENT, length)
+    if json_bytes is not None and json_bytes > most:
+        raise MalformedAnswer(f"inference-header-content-length {json_bytes:,}, over {most:,}")
+    return Head(
+        status,
+        length,
+        chunked=chunked,
+        keep_alive=keep_alive and (chunked or length is not None),
+        content_type=fields.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1"),
+        json_bytes=json_bytes,
+    )
+
+
+def _fields(lines: list[bytes]) -> dict[bytes, bytes]:
+    fields: dict[bytes, bytes] = {}
+    for line in lines:
+        name, _, value = line.partition(b":")
+        name, value = name.strip().lower(), value.strip()
+        if name == b"content-length" and fields.get(name, value) != value:
+            raise MalformedAnswer(f"two lengths, {fields[name][:40]!r} and {value[:40]!r}")
+        fields[name] = value
+    return fields
+
+
+def _length(fields: dict[bytes, bytes], name: bytes) -> int | None:
+    text = fields.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or len(text) > _MOST_LENGTH_DIGITS:
+        raise MalformedAnswer(f"{name.decode()} {text[:40]!r}")
+    return int(text)
 
 
 def error_text(status: int, body: bytes) -> str:
     """Status and text of an answer that was no success; Triton's own words where it sends them."""
-    text = body[:_EXAMPLE_BYTES].decode(errors="replace").strip()
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        text = str(json.loads(body)["error"])
+    text = excerpt(body)
+    with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
+        text = printable(str(json.loads(body)["error"]), most=_EXAMPLE_CHARACTERS)
     return f"http {status}, {text}" if text else f"http {status}"
 
 
-_LITTLE = 1 << 14
+def excerpt(body: bytes) -> str:
+    """The beginning of a body as text."""
+    return printable(body[:_EXAMPLE_CHARACTERS].decode(errors="replace").strip(), most=_EXAMPLE_CHARACTERS)
 
 
 class ReadBuffer:
     """What all connections of one process share: the bytes just read, and the heads seen before.
 
     `takes_little`: so far no more than 16 KiB came at once, far from what would fill a socket's buffer.
+    `vouches` is asked about each new head: True where its answer's body need not be looked at.
     """
 
-    def __init__(self, size: int = 1 << 20) -> None:
+    def __init__(self, size: int = 1 << 20, vouches: Callable[[Head], bool] | None = None) -> None:
         self.data = bytearray(size)
         self.view = memoryview(self.data)
         self.bytes_received = 0
         self.takes_little = True
         self._heads: dict[bytes, Head] = {}
+        self._vouches = vouches
 
     def received(self, count: int) -> None:
         """Count what was read."""
@@ -88,26 +139,50 @@ class ReadBuffer:
             self.takes_little = False
 
     def head(self, raw: bytes) -> Head:
-        """Parse, or remember: a server repeats the same few heads."""
+        """Parse, or remember: a server repeats the same few heads. One with the time of day soon makes room."""
         known = self._heads.get(raw)
         if known is None:
             known = parse_head(raw)
-            if len(self._heads) < _MOST_HEADS:
+            if self._vouches is not None:
+                known.proven = self._vouches(known)
+            if len(self._heads) == _MOST_HEADS:
+                self._heads.clear()
+            if len(raw) <= _LONGEST_KNOWN_HEAD:
                 self._heads[raw] = known
         return known
 
 
 class AnswerReader:
-    """Reads the answers of one connection, one at a time. `body` holds the text of an answer that failed."""
+    """Reads the answers of one connection, one at a time.
 
-    __slots__ = ("_buffer", "_head", "_kept", "_missing", "body")
+    Of an answer that is not proven, `body` holds the beginning and `size` counts all of it. `most_kept`: whole
+    bodies are wanted, and a longer one is malformed; None: the JSON of an inference, or the text of an error.
+    """
 
-    def __init__(self, buffer: ReadBuffer) -> None:
+    __slots__ = (
+        "_body",
+        "_buffer",
+        "_head",
+        "_interim",
+        "_missing",
+        "_most_kept",
+        "_searched",
+        "_start",
+        "body",
+        "size",
+    )
+
+    def __init__(self, buffer: ReadBuffer, most_kept: int | None = None) -> None:
         self._buffer = buffer
+        self._most_kept = most_kept
         self._head: Head | None = None
-        self._missing = 0  # bytes of a body of known length that are still to come, and need not be kept
-        self._kept: bytearray | None = None  # all of the answer so far, where its end is harder to find
+        self._missing = 0  # bytes of a proven answer's body that are still to come
+        self._start = bytearray()  # a head in pieces
+        self._searched = 0  # so far there is no end of a head in it
+        self._interim = 0
+        self._body: Body | None = None
         self.body = b""
+        self.size = 0
 
     def read(self, stream: Stream) -> Head | None:
         """Read once; the head when the answer is whole, None when more is to come.
@@ -119,21 +194,19 @@ class AnswerReader:
         buffer.received(count)
         if self._missing:
             return self._go_on(count)
-        if self._kept is None:
+        if self._body is None and not self._start:
             end = buffer.data.find(_HEAD_END, 0, count)
             if end > 0:
                 head = buffer.head(bytes(buffer.view[: end + 4]))
-                if head.length is not None and head.status == 200:
-                    self._missing = end + 4 + head.length - count
+                if head.proven:
+                    self._missing = end + 4 + (head.length or 0) - count
                     if self._missing == 0:
                         return head
                     if self._missing > 0:
                         self._head = head
                         return None
                     raise MalformedAnswer("bytes after the end of the answer")
-            self._kept = bytearray()
-        self._kept += buffer.view[:count]
-        return self._search(self._kept, ended=count == 0)
+        return self._take(count) if count else self._closed()
 
     def _go_on(self, count: int) -> Head | None:
         if count == 0:
@@ -143,55 +216,63 @@ class AnswerReader:
             raise MalformedAnswer("bytes after the end of the answer")
         return None if self._missing else self._head
 
-    def _search(self, kept: bytearray, *, ended: bool) -> Head | None:
-        """Look for the end in all that was kept: heads in pieces, chunked bodies, bodies without a length."""
-        end = kept.find(_HEAD_END)
+    def _take(self, count: int) -> Head | None:
+        """Go on with an answer that is taken apart: heads in pieces, interim answers, bodies that are kept."""
+        if self._body is not None:
+            return self._go_on_with_body(self._body, self._buffer.data, count)
+        self._start += self._buffer.view[:count]
+        head = self._find_head()
+        while head is not None and head.status < 200:
+            self._interim += 1
+            if self._interim > _MOST_INTERIM:
+                raise MalformedAnswer(f"over {_MOST_INTERIM} interim answers, the last with status {head.status}")
+            head = self._find_head()
+        if head is None:
+            return None
+        self._head, self._body, self._interim = head, self._body_of(head), 0
+        start, self._start = self._start, bytearray()
+        return self._go_on_with_body(self._body, start, len(start))
+
+    def _find_head(self) -> Head | None:
+        """Take one head off the beginning of what came, if it is whole."""
+        end = self._start.find(_HEAD_END, self._searched)
+        if end > _LONGEST_HEAD or (end < 0 and len(self._start) > _LONGEST_HEAD):
+            raise MalformedAnswer(f"no end of the head within {_LONGEST_HEAD:,} bytes")
         if end < 0:
-            if ended:
-                raise ClosedEarly("closed before the whole head was there")
-            if len(kept) > _LONGEST_HEAD:
-                raise MalformedAnswer(f"no end of the head within {_LONGEST_HEAD} bytes")
+            self._searched = max(0, len(self._start) - 3)
             return None
-        head = self._buffer.head(bytes(kept[: end + 4]))
-        if head.status < 200:
-            del kept[: end + 4]
-            return self._search(kept, ended=ended)
-        body = _whole_body(head, kept, end + 4, ended=ended)
-        if body is None:
-            if ended:
-                raise ClosedEarly("closed in the middle of the body")
-            return None
-        self._kept = None
-        self.body = body
-        return head
+        raw = bytes(self._start[: end + 4])
+        del self._start[: end + 4]
+        self._searched = 0
+        return self._buffer.head(raw)
 
+    def _body_of(self, head: Head) -> Body:
+        if self._most_kept is not None:
+            most = self._most_kept + 1
+        elif head.status != 200:
+            most = MOST_OF_AN_ERROR
+        else:
+            most = MOST_OF_A_DOCUMENT if head.json_bytes is None else head.json_bytes
+        if head.chunked:
+            return ChunkedBody(most)
+        return OpenBody(most) if head.length is None else SizedBody(head.length, most)
 
-def _whole_body(head: Head, kept: bytearray, start: int, *, ended: bool) -> bytes | None:
-    """The body, or None while it is not whole."""
-    if head.chunked:
-        return _dechunked(kept, start)
-    if head.length is None:
-        return bytes(kept[start:]) if ended else None
-    if len(kept) > start + head.length:
-        raise MalformedAnswer("bytes after the end of the answer")
-    return bytes(kept[start:]) if len(kept) == start + head.length else None
+    def _go_on_with_body(self, body: Body, data: bytearray, end: int) -> Head | None:
+        at = body.take(data, 0, end)
+        if self._most_kept is not None and body.size > self._most_kept:
+            raise MalformedAnswer(f"an answer of over {self._most_kept:,} bytes")
+        if at < end:
+            raise MalformedAnswer("bytes after the end of the answer")
+        return self._whole(body) if body.ended else None
 
+    def _closed(self) -> Head:
+        if isinstance(self._body, OpenBody):
+            return self._whole(self._body)
+        where = "before the whole head was there" if self._body is None else "in the middle of the body"
+        raise ClosedEarly(f"closed {where}")
 
-def _dechunked(kept: bytearray, at: int) -> bytes | None:
-    body = bytearray()
-    while True:
-        line_end = kept.find(b"\r\n", at)
-        if line_end < 0:
-            return None
-        try:
-            size = int(kept[at:line_end].partition(b";")[0], 16)
-        except ValueError:
-            raise MalformedAnswer(f"chunk size {bytes(kept[at : at + 20])!r}") from None
-        start = line_end + 2
-        if size == 0:  # then trailers, if any, and an empty line
-            whole = kept[start : start + 2] == b"\r\n" or kept.find(_HEAD_END, start) >= 0
-            return bytes(body) if whole else None
-        if len(kept) < start + size + 2:
-            return None
-        body += kept[start : start + size]
-        at = start + size + 2
+    def _whole(self, body: Body) -> Head:
+        assert self._head is not None
+        self.body, self.size = bytes(body.kept), body.size
+        self._body = None
+        return self._head

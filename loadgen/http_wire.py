@@ -6,16 +6,19 @@ import contextlib
 from collections import deque
 from typing import TYPE_CHECKING
 
-from loadgen.http_answer import AnswerReader, Head, MalformedAnswer, ReadBuffer, error_text
-from loadgen.outcomes import CLOSED, MALFORMED, NOT_CONNECTED, outcome_of_connect_error, outcome_of_http
+from loadgen.http_answer import AnswerReader, Head, ReadBuffer, error_text
+from loadgen.outcomes import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
 from loadgen.poller import WRITE, Poller
+from loadgen.wire_errors import MalformedAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from loadgen.expected_answer import ExpectedAnswer
     from loadgen.send_loop import Finished
     from loadgen.streams import Address, Stream
 
+_READS = 4  # in a row from one connection, so that no server keeps the others, or the clock, from being looked at
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
 
 
@@ -36,6 +39,7 @@ class _Connection:
 class HttpWire:
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its answer is whole.
 
+    An answer of status 200 that is not as `expected` is a malformed one.
     `error_example` is the text of the first answer that was no success.
     """
 
@@ -44,14 +48,16 @@ class HttpWire:
         *,
         address: Address,
         requests: Sequence[bytes],
+        expected: ExpectedAnswer,
         poller: Poller,
         finished: Finished,
     ) -> None:
         self._address = address
         self._requests = requests
+        self._expected = expected
         self._poller = poller
         self.finished = finished
-        self._buffer = ReadBuffer()
+        self._buffer = ReadBuffer(vouches=expected.vouches_for)
         self._connections: dict[int, _Connection] = {}
         self._free: deque[_Connection] = deque()  # in turn, as independent users would, so that none grows old
         self.connecting = 0
@@ -188,27 +194,37 @@ class HttpWire:
 
     def _receive(self, connection: _Connection) -> None:
         try:
-            head = None
-            while head is None:
-                head = connection.reader.read(connection.stream)
+            head = connection.reader.read(connection.stream)
+            if head is None:
+                head = _read_on(connection)
         except BlockingIOError:
+            return
+        if head is None:
             return
         row = connection.row
         if row is None:
             raise MalformedAnswer("an answer without a request")
         del self.in_flight[row]
         connection.row = None
-        if head.status != 200:
-            self._note(head, connection)
+        outcome = OK if head.proven else self._judged(head, connection)
         if head.keep_alive and connection.unsent is None:
             self._free.append(connection)
         else:
             self._drop(connection)
-        self.finished(row, outcome_of_http(head.status), connection.stream.arrived_ns)
+        self.finished(row, outcome, connection.stream.arrived_ns)
 
-    def _note(self, head: Head, connection: _Connection) -> None:
-        if self.error_example is None:
-            self.error_example = error_text(head.status, connection.reader.body)
+    def _judged(self, head: Head, connection: _Connection) -> int:
+        """The outcome of an answer that was taken apart."""
+        reader = connection.reader
+        if head.status != 200:
+            if self.error_example is None:
+                self.error_example = error_text(head.status, reader.body)
+            return outcome_of_http(head.status)
+        fault = self._expected.fault_of_http(head, reader.body, reader.size)
+        if fault is None:
+            return OK
+        self.error_example = self.error_example or f"malformed answer, {fault}"
+        return MALFORMED
 
     def _broken(self, connection: _Connection, error: OSError) -> None:
         """End a connection, and the request on it as failed."""
@@ -233,3 +249,16 @@ class HttpWire:
             self._free.remove(connection)
         self._poller.remove(connection.fd)
         connection.stream.close()
+
+
+def _read_on(connection: _Connection) -> Head | None:
+    """Read what is there of an answer that one read did not get to the end of, but not without end."""
+    stream, read, head = connection.stream, connection.reader.read, None
+    for _ in range(_READS):
+        if head is None:
+            head = read(stream)
+    if stream.hides_data:
+        stream.take_no_more()
+        while head is None:
+            head = read(stream)
+    return head

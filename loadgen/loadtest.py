@@ -142,7 +142,7 @@ def record_of(
         outcome="measured",
         exit_code=0,
         reasons=(),
-        notes=tuple(note.text for note in notes),
+        notes=(*(note.text for note in notes), *_remarks(finding)),
         target=target_record(order.target),
         load=load_record(order, machines=machines),
         checks=finding.checks,
@@ -167,6 +167,10 @@ def record_of(
             "exit_code": EXIT_CODES[outcome],
         }
     )
+
+
+def _remarks(finding: Finding) -> tuple[str, ...]:
+    return () if finding.run is None else finding.run.measurement.remarks
 
 
 class _Figures(TypedDict):

@@ -165,7 +165,7 @@ class Measurement:
 
     Failed requests count at their own time or the time-out, whichever is later. Percentiles are nearest-rank;
     NaN where nothing was sent. `None` means unknown, never zero. When `problems` is not empty,
-    nothing may be decided on this measurement.
+    nothing may be decided on this measurement; `remarks` take nothing from it.
     """
 
     n: int
@@ -188,6 +188,7 @@ class Measurement:
     server: ServerTimings | None = None
     gpu: GpuUse | None = None
     problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
     percentiles_from: PercentilesFrom = "every request"
 
     @property

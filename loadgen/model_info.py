@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,17 @@ NUMPY_TYPES: Mapping[str, Any] = {
     "BF16": np.float32,  # numpy has none; cut to 16 bits when sent
     "BYTES": np.object_,
 }  # fmt: skip
+
+MOST_RANK = 32
+"""Numpy 1 has no arrays of more dimensions."""
+
+_MOST_TENSORS = 1000
+_LONGEST_NAME = 1000
+_DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+class Unusable(ValueError):
+    """Something in a server's document is not what the protocol has there; the message says which value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,31 +61,85 @@ class ModelInfo:
             return self.max_batch_size > 0
         return all(tensor.shape[:1] == (-1,) for tensor in self.inputs)
 
-    @property
-    def least_answer_bytes(self) -> int:
-        """No answer with data is shorter: a byte for each number of the smallest outputs; texts may be empty."""
-        numbers = [tensor.shape for tensor in self.outputs if tensor.datatype != "BYTES"]
-        return sum(math.prod(max(1, size) for size in shape) for shape in numbers)
 
-
-def model_info(metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelInfo:
+def model_info(metadata: object, config: object = None) -> ModelInfo:
     """Metadata (`GET /v2/models/M`) and configuration (`.../config`, None where there is none) taken together.
 
-    Inputs that the configuration calls optional are left out.
+    Inputs that the configuration calls optional are left out. Raises Unusable.
     """
-    config = config or {}
-    optional = {entry["name"] for entry in config.get("input", ()) if entry.get("optional")}
+    described, configured = _object(metadata, "the metadata"), _object(config or {}, "the configuration")
+    optional = {
+        entry.get("name")
+        for entry in map(_an_input, _list(configured, "input"))
+        if entry.get("optional") and isinstance(entry.get("name"), str)
+    }
+    inputs = [_tensor(entry) for entry in _list(described, "inputs")]
+    outputs = [_tensor(entry) for entry in _list(described, "outputs")]
+    names = [tensor.name for tensor in inputs]
+    if len(set(names)) < len(names):
+        raise Unusable("two inputs have the same name")
     return ModelInfo(
-        name=str(metadata["name"]),
-        inputs=tuple(_tensor(entry) for entry in metadata.get("inputs", ()) if entry["name"] not in optional),
-        outputs=tuple(_tensor(entry) for entry in metadata.get("outputs", ())),
-        max_batch_size=int(config.get("max_batch_size", 0)) if config else None,
+        name=_name(described),
+        inputs=tuple(tensor for tensor in inputs if tensor.name not in optional),
+        outputs=tuple(outputs),
+        max_batch_size=whole_number(configured.get("max_batch_size", 0), least=0) if configured else None,
     )
 
 
-def _tensor(entry: Mapping[str, Any]) -> Tensor:
+def whole_number(value: object, *, least: int | None = None) -> int:
+    """An integer, which gRPC's JSON has as digits in a text. Raises Unusable for anything else."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
+        raise Unusable(f"{_short(value)} is no whole number of 64 bits")
+    if least is not None and value < least:
+        raise Unusable(f"{value} is less than {least}")
+    return value
+
+
+def _object(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Unusable(f"{what} is no JSON object: {_short(value)}")
+    return value
+
+
+def _an_input(entry: object) -> Mapping[str, Any]:
+    return _object(entry, "an input in the configuration")
+
+
+def _list(document: Mapping[str, Any], key: str) -> list[Any]:
+    entries = document.get(key, [])
+    if not isinstance(entries, list):
+        raise Unusable(f"{key} is no list: {_short(entries)}")
+    if len(entries) > _MOST_TENSORS:
+        raise Unusable(f"{len(entries):,} {key}, over {_MOST_TENSORS:,}")
+    return entries
+
+
+def _tensor(entry: object) -> Tensor:
+    described = _object(entry, "an input or output")
+    name, datatype, shape = _name(described), described.get("datatype"), described.get("shape", [])
+    if not isinstance(datatype, str):
+        raise Unusable(f"{name} has the datatype {_short(datatype)}")
+    if not isinstance(shape, list) or len(shape) > MOST_RANK:
+        rank = f"{len(shape)} dimensions, over {MOST_RANK}" if isinstance(shape, list) else _short(shape)
+        raise Unusable(f"{name} has the shape {rank}")
     return Tensor(
-        name=str(entry["name"]),
-        datatype=str(entry["datatype"]),
-        shape=tuple(int(size) for size in entry.get("shape", ())),
+        name=name, datatype=datatype[:_LONGEST_NAME], shape=tuple(whole_number(size, least=-1) for size in shape)
     )
+
+
+def _name(described: Mapping[str, Any]) -> str:
+    name = described.get("name")
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        raise Unusable(f"a name is {_short(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise Unusable(f"a name is no text in UTF-8: {name!a}") from None
+    return name
+
+
+def _short(value: object) -> str:
+    """A value as far as it fits into a message; of nested ones no more than their kind."""
+    return ascii(value)[:60] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"

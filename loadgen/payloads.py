@@ -14,7 +14,7 @@ from loadgen.random_inputs import random_tensor
 from loadgen.samples import samples_from_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from loadgen.plan import Payload, Target
     from loadgen.shared_inputs import Place
@@ -132,16 +132,24 @@ def http_request(
         "parameters": {"binary_data_output": True},
     }
     text = json.dumps(document, separators=(",", ":")).encode()
+    head = http_head(
+        target,
+        f"POST {target.model_path}/infer",
+        [
+            "Content-Type: application/octet-stream",
+            f"Inference-Header-Content-Length: {len(text)}",
+            f"Content-Length: {len(text) + sum(map(len, raw.values()))}",
+        ],
+    )
+    return b"".join([head, text, *raw.values()])
+
+
+def http_head(target: Target, method_and_path: str, fields: Sequence[str]) -> bytes:
+    """The head of an HTTP request, with the user's own headers."""
     host = f"[{target.host}]" if ":" in target.host else target.host
-    head = [
-        f"POST {target.model_path}/infer HTTP/1.1",
-        f"Host: {host}:{target.port}",
-        *(f"{name}: {value}" for name, value in target.headers),
-        "Content-Type: application/octet-stream",
-        f"Inference-Header-Content-Length: {len(text)}",
-        f"Content-Length: {len(text) + sum(map(len, raw.values()))}",
-    ]
-    return b"".join(["\r\n".join([*head, "", ""]).encode("latin-1"), text, *raw.values()])
+    own = (f"{name}: {value}" for name, value in target.headers)
+    lines = [f"{method_and_path} HTTP/1.1", f"Host: {host}:{target.port}", *own, *fields, "", ""]
+    return "\r\n".join(lines).encode()
 
 
 def _check_batch(info: ModelInfo, batch_size: int) -> None:

@@ -18,7 +18,7 @@ from loadgen.measurement import Measurement, RequestLog, no_rows
 from loadgen.messages import payload_to_json, target_to_json
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.send_loop import PATIENCE_NS
-from loadgen.server_stats import timings_between
+from loadgen.server_stats import statistics_remarks, timings_between
 from loadgen.share import Share, ShareResult
 from loadgen.shared_log import ClosedLog, GrowingLog, LogTable, create_table_fd
 from loadgen.summary import circumstances_of, measurement_of, measurement_of_tally
@@ -151,6 +151,7 @@ class _Run:
             results,
             limit_ms=self._limit_ms,
             server=timings_between(before, after),
+            remarks=statistics_remarks(before, after),
             gpu=gpu.use,
             stopped=self._stopped is not None,
         )

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from loadgen.model_info import Unusable, whole_number
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NS_PER_MS = 1e6
+_STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_MOST_ROWS = 10_000
+_UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +51,30 @@ class ServerTimings:
         return max(0.0, self.total_ms - self.queue_ms - self.input_ms - self.infer_ms - self.output_ms)
 
 
-def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> ServerTimings | None:
-    """The difference of two answers of `GET /v2/models/M/stats`.
+def counters_of(document: object) -> dict[str, Any]:
+    """What is used of an answer of `GET /v2/models/M/stats`, its numbers checked. Raises Unusable."""
+    models = _rows(document, "model_stats")
+    return {"model_stats": [_checked_model(model) for model in models]}
 
-    All versions that answered are taken together. None where one of the two is missing, where nothing was
-    served between them, or where a counter fell: the model was loaded anew in between.
+
+def unreadable(reason: str) -> dict[str, Any]:
+    """What stands for statistics that came, but could not be read."""
+    return {_UNREADABLE: reason}
+
+
+def statistics_remarks(*statistics: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """What a user should know of statistics that could not be read: they are missing, and nothing else is."""
+    reasons = [one[_UNREADABLE] for one in statistics if one is not None and _UNREADABLE in one]
+    return tuple(f"the server's own figures are left out: {reason}" for reason in reasons[:1])
+
+
+def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> ServerTimings | None:
+    """The difference of two of `counters_of`.
+
+    All versions that answered are taken together. None where one of the two is missing or unreadable, where
+    nothing was served between them, or where a counter fell: the model was loaded anew in between.
     """
-    if before is None or after is None:
+    if before is None or after is None or _UNREADABLE in before or _UNREADABLE in after:
         return None
     old, new = _versions(before), _versions(after)
     parts = [_Counters(old.get(version, {}), new[version]) for version in new]
@@ -89,15 +111,16 @@ class _Counters:
 
     @property
     def restarted(self) -> bool:
-        return self.top("execution_count") < 0 or self.of("success", "count") < 0
+        tops = (self.top("execution_count"), self.top("inference_count"))
+        return min(*tops, *(self.of(stage, unit) for stage in _STAGES for unit in ("count", "ns"))) < 0
 
     def top(self, name: str) -> int:
-        return int(self._after.get(name, 0)) - int(self._before.get(name, 0))
+        return int(self._after.get(name, 0) - self._before.get(name, 0))
 
     def of(self, stage: str, unit: str) -> int:
         before = self._before.get("inference_stats", {}).get(stage, {})
         after = self._after.get("inference_stats", {}).get(stage, {})
-        return int(after.get(unit, 0)) - int(before.get(unit, 0))
+        return int(after.get(unit, 0) - before.get(unit, 0))
 
     def batches(self) -> dict[int, tuple[int, int, int, int]]:
         """Executions, input ns, infer ns, output ns of each batch size that was executed."""
@@ -129,16 +152,60 @@ def _batch_table(parts: list[_Counters]) -> tuple[BatchTimings, ...]:
 
 
 def _versions(statistics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    return {str(model.get("version", "")): model for model in statistics.get("model_stats", ())}
+    return {model["version"]: model for model in statistics.get("model_stats", ())}
 
 
 def _by_size(model: Mapping[str, Any]) -> dict[int, tuple[int, int, int, int]]:
     return {
-        int(row["batch_size"]): (
-            int(row.get("compute_infer", {}).get("count", 0)),
-            int(row.get("compute_input", {}).get("ns", 0)),
-            int(row.get("compute_infer", {}).get("ns", 0)),
-            int(row.get("compute_output", {}).get("ns", 0)),
+        row["batch_size"]: (
+            row["compute_infer"]["count"],
+            row["compute_input"]["ns"],
+            row["compute_infer"]["ns"],
+            row["compute_output"]["ns"],
         )
         for row in model.get("batch_stats", ())
     }
+
+
+def _checked_model(model: object) -> dict[str, Any]:
+    described = _object(model, "model_stats")
+    stages = _object(described.get("inference_stats", {}), "inference_stats")
+    return {
+        "version": str(described.get("version", ""))[:100],
+        "inference_count": _counter(described, "inference_count"),
+        "execution_count": _counter(described, "execution_count"),
+        "inference_stats": {stage: _checked_stage(stages, stage) for stage in _STAGES},
+        "batch_stats": [_checked_batch(row) for row in _rows(described, "batch_stats")],
+    }
+
+
+def _checked_batch(row: object) -> dict[str, Any]:
+    described = _object(row, "batch_stats")
+    stages = {stage: _checked_stage(described, stage) for stage in _STAGES[3:]}
+    return {"batch_size": _counter(described, "batch_size"), **stages}
+
+
+def _checked_stage(document: Mapping[str, Any], stage: str) -> dict[str, int]:
+    described = _object(document.get(stage, {}), stage)
+    return {"count": _counter(described, "count"), "ns": _counter(described, "ns")}
+
+
+def _counter(document: Mapping[str, Any], name: str) -> int:
+    """gRPC leaves out what is 0."""
+    try:
+        return whole_number(document.get(name, 0), least=0)
+    except Unusable as error:
+        raise Unusable(f"{name}: {error}") from None
+
+
+def _rows(document: object, name: str) -> list[object]:
+    rows = _object(document, "the statistics").get(name, [])
+    if not isinstance(rows, list) or len(rows) > _MOST_ROWS:
+        raise Unusable(f"{name} is no list, or one of over {_MOST_ROWS:,} entries")
+    return rows
+
+
+def _object(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Unusable(f"{what}: no JSON object where one belongs")
+    return value

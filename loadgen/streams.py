@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from loadgen.plan import Target
 
 _PROBE_S = 3.0
+_MOST_FILLS = 8  # from the kernel in a row without data: a server may send records of TLS that carry none
 _SO_TIMESTAMPNS = 35  # Linux: both the option and the kind of message that it makes the kernel add
 _ANCILLARY_BYTES = 64
 _TIMESPEC = struct.Struct("qq")
@@ -49,6 +50,9 @@ class Stream(Protocol):
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """The number of bytes read; 0 at the end of the stream."""
+
+    def take_no_more(self) -> None:
+        """Until it would wait, read from what is hidden alone: the rest is where the poller sees it."""
 
     def wants(self) -> int:
         """The events to wait for on the stream's own behalf, with nothing of its user's left to send."""
@@ -101,6 +105,9 @@ class TcpStream(_socket.socket):
             self.arrived_ns = 0
         return count
 
+    def take_no_more(self) -> None:
+        """See `Stream`; nothing is hidden here."""
+
     def wants(self) -> int:
         """See `Stream`."""
         return READ if self._connected else WRITE
@@ -119,6 +126,7 @@ class TlsStream:
         self._unsent = b""
         self._chunk = memoryview(bytearray(1 << 18))
         self._ready = False
+        self._takes_no_more = False
         self.fileno = tcp.fileno
         self.close = tcp.close
 
@@ -158,17 +166,23 @@ class TlsStream:
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """See `Stream`; may return less than what is there, so read until it would wait."""
-        ended = False
-        while True:
+        for _ in range(_MOST_FILLS):
             try:
                 return int(self._tls.read(len(buffer), buffer))  # a count, since there is a buffer
             except ssl.SSLWantReadError:
-                if ended:
+                if self._takes_no_more:
+                    break
+                if self._fill() == 0:
                     return 0
-                ended = self._fill() == 0
                 self._flush()
             except ssl.SSLZeroReturnError:
                 return 0
+        self._takes_no_more = False
+        raise BlockingIOError
+
+    def take_no_more(self) -> None:
+        """See `Stream`."""
+        self._takes_no_more = True
 
     def wants(self) -> int:
         """See `Stream`."""

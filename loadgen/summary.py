@@ -53,6 +53,7 @@ class Circumstances(TypedDict, total=False):
     limit_ms: float | None
     server: ServerTimings | None
     gpu: GpuUse | None
+    remarks: tuple[str, ...]
     error_example: str | None
     stopped: bool
 
@@ -64,6 +65,7 @@ def circumstances_of(
     server: ServerTimings | None,
     gpu: GpuUse | None,
     stopped: bool,
+    remarks: tuple[str, ...] = (),
 ) -> Circumstances:
     """What the processes that sent a load, at least one, know of it."""
     client = ClientUse(
@@ -78,6 +80,7 @@ def circumstances_of(
         "limit_ms": limit_ms,
         "server": server,
         "gpu": gpu,
+        "remarks": remarks,
         "error_example": next((result.error_example for result in results if result.error_example), None),
         "stopped": stopped,
     }
@@ -157,6 +160,7 @@ def _measurement(
         server=circumstances.get("server"),
         gpu=circumstances.get("gpu"),
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
+        remarks=circumstances.get("remarks", ()),
         percentiles_from=percentiles_from,
     )
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from loadgen import triton_http
+from loadgen.errors import LoadError
+from loadgen.expected_answer import ExpectedAnswer
 from loadgen.http_wire import HttpWire
 from loadgen.payloads import Tensors, grpc_request, http_request
+from loadgen.printable import printable
 from loadgen.send_loop import Wire
+from loadgen.server_stats import counters_of, unreadable
 from loadgen.streams import address_of
 
 if TYPE_CHECKING:
@@ -56,12 +60,24 @@ def read_model_info(target: Target) -> ModelInfo:
 
 
 def read_statistics(target: Target) -> dict[str, Any] | None:
-    """The model's counters, or None where the server keeps none or does not answer in time."""
-    if target.is_http:
-        return triton_http.read_statistics(target)
-    from loadgen import triton_grpc
+    """The model's counters for `timings_between`; None where the server keeps none. Raises nothing.
 
-    return triton_grpc.read_statistics(target)
+    They are optional: a server that answers badly, or not in time, has its reason for `statistics_remarks` there.
+    """
+    try:
+        if target.is_http:
+            document = triton_http.read_statistics(target)
+        else:
+            from loadgen import triton_grpc
+
+            document = triton_grpc.read_statistics(target)
+        return None if document is None else counters_of(document)
+    except LoadError as error:
+        return unreadable(str(error).partition("\n")[0])
+    except (ValueError, RecursionError) as error:
+        return unreadable(
+            f"{target.url} answered with statistics that cannot be read ({printable(str(error), most=300)})"
+        )
 
 
 def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
@@ -97,12 +113,15 @@ def wire_of(
     Raises TargetUnreachable for an unknown name.
     """
     address = address_of(target)
+    expected = ExpectedAnswer(info)
     where: Sequence[Mapping[str, Place] | None] = places or [None] * len(pool)
     if target.is_http:
         requests = [http_request(target, info, *one) for one in zip(pool, where, strict=True)]
-        return HttpWire(address=address, requests=requests, poller=poller, finished=finished)
+        return HttpWire(address=address, requests=requests, expected=expected, poller=poller, finished=finished)
     from loadgen.grpc_wire import INFER, GrpcWire, grpc_head, grpc_message
 
     messages = [grpc_message(grpc_request(target, info, *one)) for one in zip(pool, where, strict=True)]
     head = grpc_head(target, INFER)
-    return GrpcWire(address=address, head=head, requests=messages, poller=poller, finished=finished)
+    return GrpcWire(
+        address=address, head=head, requests=messages, expected=expected, poller=poller, finished=finished
+    )

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
-from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.errors import TargetRefused
 from loadgen.grpc_wire import grpc_head, grpc_message, status_of
-from loadgen.http2 import Call, Http2Connection
+from loadgen.http2 import Http2Connection
+from loadgen.http2_call import PREFIX_BYTES
 from loadgen.http_answer import ReadBuffer
-from loadgen.model_info import ModelInfo, model_info
+from loadgen.model_info import ModelInfo, Unusable, model_info
 from loadgen.outcomes import OK, outcome_name
-from loadgen.poller import GIVE_WAY_NS, READ, WRITE, Poller, give_way
-from loadgen.streams import address_of
+from loadgen.poller import READ, WRITE
+from loadgen.question import MOST_BYTES, line_to
+from loadgen.wire_errors import MalformedAnswer
 
 if TYPE_CHECKING:
+    from loadgen.http2_call import Call
     from loadgen.plan import Target
 
-_TIMEOUT_S = 10.0
 _NO_SHARED_MEMORY = ("does not take shared memory", "Send the inputs instead.")
 _SERVICE = "/inference.GRPCInferenceService/"
 
@@ -34,16 +35,19 @@ def read_model_info(target: Target) -> ModelInfo:
         config = _ask(target, "ModelConfig", service_pb2.ModelConfigRequest(**names)).get("config")
     except TargetRefused:
         config = None
-    return model_info(metadata, config)
+    try:
+        return model_info(metadata, config)
+    except Unusable as error:
+        raise TargetRefused(
+            f"{target.url} describes {target.model_name} as no model ({error}).\nCheck the address."
+        ) from error
 
 
 def read_statistics(target: Target) -> dict[str, Any] | None:
-    """The model's counters, or None where the server keeps none or does not answer in time."""
+    """The model's counters, or None where the server keeps none. Raises TargetUnreachable, TargetRefused."""
     request = service_pb2.ModelStatisticsRequest(name=target.model_name, version=target.model_version)
-    try:
-        return _ask(target, "ModelStatistics", request)
-    except (TargetUnreachable, TargetRefused):
-        return None
+    outcome, _, statistics = _answer(target, "ModelStatistics", request)
+    return statistics if outcome == OK else None
 
 
 def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
@@ -61,38 +65,41 @@ def unregister_memory(target: Target, region: str) -> None:
 def _ask(
     target: Target, method: str, request: Message, *, refused: tuple[str, str] | None = None
 ) -> dict[str, Any]:
-    """One call on a connection of its own; the answer as the JSON of the same name would be.
+    """One call that has to succeed; see `_answer`.
 
     `refused` is what a refusal means and what to do then; None: the model is not served.
     """
-    poller = Poller()
-    try:
-        call = _finished_call(target, _SERVICE + method, request.SerializeToString(), poller)
-    except OSError as error:
-        raise TargetUnreachable(
-            f"{target.url} does not answer: {error}.\nStart the server, or correct the address."
-        ) from error
-    finally:
-        poller.close()
-    outcome, text = status_of(call.fields)
+    outcome, text, document = _answer(target, method, request)
     if outcome != OK:
         happened, to_do = refused or (
             f"does not serve {target.model_name}",
             "Check the model's name and version, and that it is loaded.",
         )
         raise TargetRefused(f"{target.url} {happened}: {outcome_name(outcome)}, {text}.\n{to_do}")
-    answer = getattr(service_pb2, f"{method}Response")()
-    try:
-        answer.ParseFromString(bytes(call.answer or b"")[5:])
-    except DecodeError as error:
-        raise TargetRefused(
-            f"{target.url} answered, but not as a KServe v2 server does.\nCheck the address."
-        ) from error
-    document: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
     return document
 
 
-def _finished_call(target: Target, path: str, message: bytes, poller: Poller) -> Call:
+def _answer(target: Target, method: str, request: Message) -> tuple[int, str, dict[str, Any]]:
+    """Outcome and text of one call on a connection of its own, and its answer as JSON would have it."""
+    call = _ended_call(target, _SERVICE + method, request.SerializeToString())
+    outcome, text = status_of(call.fields)
+    if outcome != OK:
+        return outcome, text, {}
+    answer = getattr(service_pb2, f"{method}Response")()
+    fault = call.fault_of_frame()
+    try:
+        answer.ParseFromString(bytes(call.answer or b"")[PREFIX_BYTES:])
+    except DecodeError:
+        fault = "the message is another one"
+    if fault is not None:
+        raise TargetRefused(
+            f"{target.url} answered, but not as a KServe v2 server does ({fault}).\nCheck the address."
+        )
+    document: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
+    return OK, "", document
+
+
+def _ended_call(target: Target, path: str, message: bytes) -> Call:
     ended: list[Call] = []
 
     def note(call: Call, reset: bool) -> None:
@@ -100,30 +107,21 @@ def _finished_call(target: Target, path: str, message: bytes, poller: Poller) ->
             raise ConnectionResetError("the server reset the call")
         ended.append(call)
 
-    stream = address_of(target).open()
-    try:
-        poller.add(stream.fileno(), WRITE)
-        deadline = time.monotonic_ns() + round(_TIMEOUT_S * 1e9)
-        while not stream.connected():
-            _wait(poller, deadline)
-            poller.change(stream.fileno(), stream.wants())
-        http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note)
-        http2.start(0, grpc_message(message), keep_answer=True)
+    with line_to(target) as line:
+        stream = line.stream
+        http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, _is_wanted)
+        http2.start(0, grpc_message(message))
         while not ended:
+            line.hurry()
             try:
                 http2.receive()
             except BlockingIOError:
-                poller.change(stream.fileno(), stream.wants() | (WRITE if http2.wants_to_write else READ))
-                _wait(poller, deadline)
+                line.wait(stream.wants() | (WRITE if http2.wants_to_write else READ))
                 http2.flush()
-        return ended[0]
-    finally:
-        stream.close()
+    return ended[0]
 
 
-def _wait(poller: Poller, deadline_ns: int) -> None:
-    left = deadline_ns - time.monotonic_ns()
-    if left <= 0:
-        raise TimeoutError(f"no answer within {_TIMEOUT_S:g} s")
-    poller.wait(min(left, GIVE_WAY_NS))
-    give_way()
+def _is_wanted(length: int) -> bool:
+    if length > MOST_BYTES:
+        raise MalformedAnswer(f"a message of {length:,} bytes, over {MOST_BYTES:,}")
+    return True

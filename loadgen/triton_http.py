@@ -1,21 +1,18 @@
-"""Questions to a Triton server over HTTP, outside the load: metadata, configuration, statistics, metrics."""
+"""Questions to a Triton server over HTTP, outside the load: metadata, configuration, statistics."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import ssl
 from typing import TYPE_CHECKING, Any
 
-from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.errors import TargetRefused
 from loadgen.http_answer import error_text
 from loadgen.model_info import ModelInfo, model_info
-from loadgen.streams import tls_context
+from loadgen.payloads import http_head
+from loadgen.question import http_answer
 
 if TYPE_CHECKING:
     from loadgen.plan import Target
-
-_TIMEOUT_S = 10.0
 
 
 def read_model_info(target: Target) -> ModelInfo:
@@ -28,21 +25,20 @@ def read_model_info(target: Target) -> ModelInfo:
     config_status, config = _get(target, f"{target.model_path}/config")
     try:
         return model_info(json.loads(body), json.loads(config) if config_status == 200 else None)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError) as error:
         raise TargetRefused(
             f"{target.url} answered, but not as a KServe v2 server does ({error}).\n"
             "Check the address and its path."
         ) from error
 
 
-def read_statistics(target: Target) -> dict[str, Any] | None:
-    """The model's counters, or None where the server keeps none or does not answer in time."""
-    try:
-        status, body = _get(target, f"{target.model_path}/stats")
-        statistics = json.loads(body) if status == 200 else None
-    except (TargetUnreachable, ValueError):
-        return None
-    return statistics if isinstance(statistics, dict) else None
+def read_statistics(target: Target) -> object:
+    """The JSON of the model's counters, or None where the server keeps none.
+
+    Raises LoadError for a server that does not answer in time, ValueError and RecursionError for what is no JSON.
+    """
+    status, body = _get(target, f"{target.model_path}/stats")
+    return json.loads(body) if status == 200 else None
 
 
 def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
@@ -76,27 +72,6 @@ def _get(target: Target, path: str) -> tuple[int, bytes]:
     return _asked(target, "GET", path)
 
 
-def _asked(target: Target, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    if target.is_tls:
-        context = tls_context(target)
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            target.host, target.port, timeout=_TIMEOUT_S, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(target.host, target.port, timeout=_TIMEOUT_S)
-    try:
-        connection.request(method, path, body=body, headers=dict(target.headers))
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    except ssl.SSLCertVerificationError as error:
-        raise TargetUnreachable(
-            f"the certificate of {target.url} is not accepted: {error.verify_message}.\n"
-            "Give its authority as a CA file, or use the name it was made for."
-        ) from error
-    except (OSError, http.client.HTTPException) as error:
-        reason = str(error) or type(error).__name__
-        raise TargetUnreachable(
-            f"{target.url} does not answer: {reason}.\nStart the server, or correct the address."
-        ) from error
-    finally:
-        connection.close()
+def _asked(target: Target, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    head = http_head(target, f"{method} {path}", [f"Content-Length: {len(body)}"] if body else [])
+    return http_answer(target, head + body)

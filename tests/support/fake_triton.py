@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TLS_FOLDER = Path(__file__).parent / "tls"  # a certificate of its own authority, and a key that opens nothing else
-FAULTS = ("none", "error", "close", "silent", "redirect", "chunked", "connection-close", "no-length", "pieces")
+FAULTS = (
+    "none", "error", "close", "silent", "redirect", "chunked", "connection-close", "no-length", "pieces",
+    "login", "error-as-200", "empty",
+)  # fmt: skip
 
 
 class Server:
@@ -51,6 +54,7 @@ class Server:
         self.arrived_ns: list[int] = []
         self.busy_until_ns = 0
         self.infer_count = 0
+        self.answer_body = answer_body(options.output_numbers, options.answer_bytes)
         seed = options.exponential_seed
         self.random = None if seed is None else random.Random(seed)
 
@@ -148,6 +152,19 @@ class Server:
         }  # fmt: skip
 
 
+def answer_body(numbers: int, size: int | None) -> tuple[bytes, int]:
+    """The body of an inference, and the length of the JSON that it begins with. `size` None: as it should be."""
+    size = 4 * numbers if size is None else size
+    output = {
+        "name": "y",
+        "datatype": "FP32",
+        "shape": [1, numbers],
+        "parameters": {"binary_data_size": size},
+    }
+    text = json.dumps({"model_name": "delay", "model_version": "1", "outputs": [output]}).encode()
+    return text + b"\0" * size, len(text)
+
+
 class Client:
     """One connection: what has been read of the request, and the length it will have."""
 
@@ -202,9 +219,12 @@ class Client:
             self.send(b"200 OK", json.dumps(document).encode())
 
     def answer_inference(self, fault: str) -> None:
-        body = b'{"outputs":[]}' + b"\0" * self.server.options.answer_bytes
+        body, json_bytes = self.server.answer_body
         length = b"\r\nContent-Length: %d\r\n\r\n" % len(body)
-        ok = b"HTTP/1.1 200 OK"
+        plain = b"HTTP/1.1 200 OK"
+        ok = plain + (
+            b"\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d" % json_bytes
+        )
         chunked = b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
         if fault == "pieces":
             self.write_in_pieces(ok + length + body)
@@ -217,6 +237,9 @@ class Client:
             "chunked": ok + chunked,
             "connection-close": ok + b"\r\nConnection: close" + length + body,
             "no-length": ok + b"\r\n\r\n" + body,
+            "login": plain + b"\r\nContent-Type: text/html\r\nContent-Length: 23\r\n\r\n<html>Sign in.</html>\r\n",
+            "error-as-200": plain + b"\r\nContent-Length: 23\r\n\r\n" + b'{"error":"no such day"}',
+            "empty": plain + b"\r\nContent-Length: 0\r\n\r\n",
         }
         self.write(answers[fault])
         if fault in ("close", "connection-close", "no-length"):
@@ -281,8 +304,8 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--size", type=int, default=256, help="elements of the input")
-    parser.add_argument("--answer-bytes", type=int, default=8)
-    parser.add_argument("--output-numbers", type=int, default=2, help="what the metadata promises")
+    parser.add_argument("--answer-bytes", type=int, help="of the output's data; else as its shape says")
+    parser.add_argument("--output-numbers", type=int, default=2, help="elements of the output")
     parser.add_argument("--one-at-a-time", action="store_true", help="requests queue: M/D/1 instead of M/D/inf")
     parser.add_argument("--exponential-seed", type=int, help="delays are drawn, with delay-ms as their mean")
     parser.add_argument("--fault", choices=FAULTS, default="none")

@@ -61,7 +61,7 @@ def test_answers_of_every_legal_shape(generator: LoadGenerator, shape: str) -> N
 
 def test_large_bodies_both_ways(generator: LoadGenerator) -> None:
     plan = LoadPlan(rate_per_s=50, duration_s=0.4, seed=3, timeout_s=5.0)
-    with fake_triton("--size", "150000", "--answer-bytes", "3000000") as server:
+    with fake_triton("--size", "150000", "--output-numbers", "750000") as server:
         run = generator.run(target(server.url), plan)
     assert not run.log.failed.any()
     assert run.measurement.client.bytes_sent > 600_000 * len(run.log) > 0
@@ -174,8 +174,8 @@ def test_closed_loop_keeps_so_many_in_flight(generator: LoadGenerator) -> None:
 def test_an_answer_without_the_data_it_should_have_is_no_answer(generator: LoadGenerator) -> None:
     """Triton's Python backend sends shapes without bytes, and status 200, when numpy is too new for its stub."""
     with (
-        fake_triton("--output-numbers", "1000") as server,
-        pytest.raises(TargetRefused, match=r"answered without data: .* where its outputs take 1000"),
+        fake_triton("--output-numbers", "1000", "--answer-bytes", "0") as server,
+        pytest.raises(TargetRefused, match=r"shape \[1, 1000\] takes 4,000 bytes, not 0"),
     ):
         generator.run(target(server.url), LoadPlan(rate_per_s=50, duration_s=0.2, seed=1))
 

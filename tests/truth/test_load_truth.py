@@ -67,7 +67,7 @@ def test_large_answers_are_taken_at_once(generator: LoadGenerator) -> None:
     One caller who waits for each answer says how long it takes; the next send is 20 ms away.
     """
     plan = LoadPlan(rate_per_s=50, duration_s=2.0, seed=13, arrivals=Arrivals(kind="constant"))
-    with fake_triton("--delay-ms", "1", "--answer-bytes", "400000") as server:
+    with fake_triton("--delay-ms", "1", "--output-numbers", "100000") as server:
         alone = run(generator, server.url, ClosedLoopPlan(concurrency=1, duration_s=1.0))
         measured = run(generator, server.url, plan)
     assert measured.measurement.errors == {}

@@ -1,21 +1,45 @@
 """Calls spread over connections: idle ones first, and none is lost with its connection."""
 
 import itertools
+import re
 import struct
 from collections.abc import Iterator
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
+from tritonclient.grpc.service_pb2 import ModelInferResponse
 
+from loadgen.expected_answer import ExpectedAnswer
 from loadgen.grpc_wire import GrpcWire, grpc_message
 from loadgen.hpack import block_of
 from loadgen.http2_frames import frame, request_head
-from loadgen.outcomes import CLOSED, OK
+from loadgen.model_info import ModelInfo, Tensor
+from loadgen.outcomes import CLOSED, MALFORMED, OK
 from loadgen.poller import READ, Poller
 from loadgen.streams import Address
 
 DATA, HEADERS, SETTINGS, GOAWAY = 0, 1, 4, 7
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")])
+
+
+MODEL = ModelInfo(
+    name="m",
+    inputs=(),
+    outputs=(Tensor(name="y", datatype="FP32", shape=(-1, 2)),),
+    max_batch_size=8,
+)
+
+
+def right_answer(**changed: Any) -> bytes:
+    """A ModelInferResponse of the model with its prefix, but for what is changed."""
+    answer = ModelInferResponse(model_name="m", model_version="1")
+    described = {"name": "y", "datatype": "FP32", "shape": [1, 2], "raw": bytes(8)} | changed
+    raw = described.pop("raw")
+    answer.outputs.add(**described)
+    if raw is not None:
+        answer.raw_output_contents.append(raw)
+    return grpc_message(answer.SerializeToString())
 
 
 class Memory:
@@ -49,6 +73,8 @@ class Memory:
         buffer[: len(piece)] = piece
         return len(piece)
 
+    def take_no_more(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -72,13 +98,14 @@ class Nobody:
 class Bench:
     """A wire with `count` connections that are ready, and what ended on it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, model: ModelInfo = MODEL) -> None:
         self.ended: list[tuple[int, int, int]] = []
         addresses = Addresses()
         self.wire = GrpcWire(
             address=cast("Address", addresses),
             head=HEAD,
             requests=[grpc_message(b"hello")],
+            expected=ExpectedAnswer(model),
             poller=cast("Poller", Nobody()),
             finished=lambda *ended: self.ended.append(ended),
         )
@@ -92,10 +119,11 @@ class Bench:
         stream.coming.append(data)
         self.wire.handle(stream.fd, READ)
 
-    def answer(self, stream: Memory, call: int) -> None:
-        """The whole answer to the connection's n-th call."""
+    def answer(self, stream: Memory, call: int, message: bytes | None = None) -> None:
+        """The whole answer to the connection's n-th call, with this message and its prefix or the right one."""
         number = 2 * call - 1
-        head = frame(HEADERS, 4, number, block_of([(b":status", b"200")])) + frame(DATA, 0, number, b"data")
+        data = frame(DATA, 0, number, right_answer() if message is None else message)
+        head = frame(HEADERS, 4, number, block_of([(b":status", b"200")])) + data
         self.give(stream, head + frame(HEADERS, 5, number, block_of([(b"grpc-status", b"0")])))
 
     def calls_on(self, stream: Memory) -> int:
@@ -161,3 +189,63 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: Bench) -> None:
     assert two.wire.answers_may_wait
     two.wire.send(2)
     assert (two.calls_on(first), two.calls_on(second)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (b"", "status OK without a message"),
+        (b"\0\0\0", "cut off in its prefix"),
+        (b"\1" + right_answer()[1:], "compressed"),
+        (right_answer()[:-1], "of which"),
+        (right_answer() + b"x", "of which"),
+        (grpc_message(b""), "output y is missing"),
+        (grpc_message(b"<html>Sign in.</html>"), "no ModelInferResponse"),
+        (right_answer(name="other"), "output y is missing"),
+        (right_answer(datatype="INT32"), "type INT32, not FP32"),
+        (right_answer(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[-1, 2\]"),
+        (right_answer(shape=[2]), r"shape \[2\], not \[-1, 2\]"),
+        (right_answer(raw=b""), "takes 8 bytes, not 0"),
+        (right_answer(raw=bytes(12)), "takes 8 bytes, not 12"),
+        (right_answer(raw=None), "takes 2 values, not 0"),
+    ],
+)
+@pytest.mark.parametrize("right_ones_before", [0, 1, 40])
+def test_a_status_of_ok_is_no_inference_by_itself(
+    two: Bench, message: bytes, named: str, right_ones_before: int
+) -> None:
+    for row in range(right_ones_before):
+        two.wire.send(row)
+        two.answer(two.streams[row % 2], row // 2 + 1)
+    row = right_ones_before
+    two.wire.send(row)
+    two.answer(two.streams[row % 2], row // 2 + 1, message)
+    assert [outcome for _, outcome, _ in two.ended] == [OK] * right_ones_before + [MALFORMED]
+    assert re.search(named, two.wire.error_example or "")
+
+
+def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two: Bench) -> None:
+    """Once 32 kinds have been taken apart no further message is: its length has to do."""
+    for row in range(100):
+        two.wire.send(row)
+        name = {"name": "y"} if row < 60 or row == 99 else {"name": "z" * row}
+        two.answer(two.streams[row % 2], row // 2 + 1, right_answer(**name, raw=bytes(4 if row == 99 else 8)))
+    outcomes = [outcome for _, outcome, _ in two.ended]
+    assert outcomes[:60] == [OK] * 60
+    assert set(outcomes[60:]) == {MALFORMED}
+
+
+def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_themselves() -> None:
+    for datatype, shape in (("FP32", (-1, -1)), ("BYTES", (-1, 2))):
+        free = Bench(2, replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=shape),)))
+        for row in range(100):
+            free.wire.send(row)
+            raw = bytes(4 * row) if datatype == "FP32" else 2 * (row.to_bytes(4, "little") + b"x" * row)
+            size = row if datatype == "FP32" else 2
+            answer = right_answer(datatype=datatype, shape=[1, size], raw=raw)
+            free.answer(free.streams[row % 2], row // 2 + 1, answer)
+        assert {outcome for _, outcome, _ in free.ended} == {OK}
+        free.wire.send(100)
+        free.answer(free.streams[0], 51, right_answer(datatype=datatype)[:-1])
+        assert free.ended[-1][1] == MALFORMED
+        free.wire.close()

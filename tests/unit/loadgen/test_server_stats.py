@@ -1,6 +1,11 @@
-import pytest
+import copy
 
-from loadgen.server_stats import timings_between
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.model_info import Unusable
+from loadgen.server_stats import counters_of, statistics_remarks, timings_between, unreadable
 
 
 def model(version="1", *, success=(0, 0), fail=0, queue=0, infer=0, executions=0, inferences=0, batches=()):
@@ -35,7 +40,7 @@ def model(version="1", *, success=(0, 0), fail=0, queue=0, infer=0, executions=0
 
 
 def stats(*models):
-    return {"model_stats": list(models)}
+    return counters_of({"model_stats": list(models)})
 
 
 BEFORE = model(success=(10, 100_000_000), executions=10, inferences=10, batches=[(1, 10, 50_000_000)])
@@ -82,9 +87,21 @@ def test_all_versions_are_taken_together():
         (stats(BEFORE), None),
         (stats(AFTER), stats(AFTER)),
         (stats(AFTER), stats(BEFORE)),
-        ({}, {}),
+        (stats(), stats()),
+        (unreadable("why"), stats(AFTER)),
+        (stats(BEFORE), unreadable("why")),
+        (stats(BEFORE), stats(AFTER | {"inference_count": 0})),
     ],
-    ids=["none before", "none after", "nothing served", "loaded anew", "another kind of server"],
+    ids=[
+        "none before",
+        "none after",
+        "nothing served",
+        "loaded anew",
+        "another kind of server",
+        "unreadable before",
+        "unreadable after",
+        "one counter fell",
+    ],  # fmt: skip
 )
 def test_what_is_not_known_is_none_and_never_zero(before, after):
     assert timings_between(before, after) is None
@@ -110,7 +127,90 @@ def test_counters_over_grpc_come_as_text():
             }
         ]
     }
-    seen = timings_between({"model_stats": []}, texts)
+    seen = timings_between(counters_of({"model_stats": []}), counters_of(texts))
     assert seen is not None
     assert (seen.requests, seen.total_ms, seen.mean_batch_size) == (2, 2.0, 2.0)
     assert seen.batches[0].infer_ms == 1.5
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        [],
+        "none",
+        7,
+        {"model_stats": {}},
+        {"model_stats": "many"},
+        {"model_stats": [7]},
+        {"model_stats": [{"inference_count": -1}]},
+        {"model_stats": [{"inference_count": 1.5}]},
+        {"model_stats": [{"inference_count": float("nan")}]},
+        {"model_stats": [{"inference_count": True}]},
+        {"model_stats": [{"inference_count": "0x5"}]},
+        {"model_stats": [{"inference_count": "+5"}]},
+        {"model_stats": [{"inference_count": "1_0"}]},
+        {"model_stats": [{"inference_count": "٥"}]},
+        {"model_stats": [{"inference_count": 10**400}]},
+        {"model_stats": [{"inference_count": None}]},
+        {"model_stats": [{"inference_stats": []} | {"inference_stats": [1]}]},
+        {"model_stats": [{"inference_stats": {"success": 3}}]},
+        {"model_stats": [{"inference_stats": {"success": {"count": [1]}}}]},
+        {"model_stats": [{"batch_stats": [None]}]},
+        {"model_stats": [{"batch_stats": [{"batch_size": "one"}]}]},
+        {"model_stats": [{}] * 20_000},
+    ],
+    ids=lambda strange: repr(strange)[:60],
+)
+def test_what_no_server_should_say_is_unusable_and_never_a_number(strange):
+    with pytest.raises(Unusable):
+        counters_of(strange)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["model_stats", "count", "ns", "batch_size", "success", "version"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def put(document, path, value):
+    """The document with something else at this place of it."""
+    document = copy.deepcopy(document)
+    at = document
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    return document
+
+
+def places(document, before=()):
+    """The paths to everything in a document."""
+    steps = document.items() if isinstance(document, dict) else enumerate(document)
+    for step, inner in steps:
+        yield (*before, step)
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*before, step))
+
+
+@given(st.sampled_from(list(places(stats(AFTER)))), JSON)
+@settings(deadline=None)
+def test_whatever_one_place_holds_it_is_unusable_or_the_figures_are_finite(path, value):
+    try:
+        after = counters_of(put(stats(AFTER), path, value))
+    except Unusable:
+        return
+    seen = timings_between(stats(BEFORE), after)
+    figures = () if seen is None else (seen.queue_ms, seen.infer_ms, seen.total_ms, seen.rest_ms)
+    assert all(0 <= figure < float("inf") for figure in figures)
+
+
+def test_unreadable_statistics_are_told_once():
+    remark = ("the server's own figures are left out: why",)
+    assert statistics_remarks(unreadable("why"), unreadable("why not")) == remark
+    assert statistics_remarks(None, unreadable("why")) == remark
+    assert statistics_remarks(None, stats(AFTER)) == ()

@@ -1,0 +1,125 @@
+"""The bodies of HTTP/1.1 answers: each byte is looked at once, and only the first of them are kept."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from loadgen.wire_errors import MalformedAnswer
+
+_LONGEST_LINE = 4096  # of a chunk's size with its extensions
+_LONGEST_TRAILERS = 1 << 16
+_MOST_SIZE_DIGITS = 15
+_HEX_DIGITS = b"0123456789abcdefABCDEF"
+
+
+class Body(Protocol):
+    """Takes bytes as they come. `size` counts those of the body so far, `kept` holds the first of them."""
+
+    kept: bytearray
+    size: int
+    ended: bool
+
+    def take(self, data: bytearray, at: int, end: int) -> int:
+        """Go on with `data[at:end]`; returns the position after the body, `end` while it goes on."""
+
+
+class SizedBody:
+    """A body of so many bytes."""
+
+    def __init__(self, length: int, most_kept: int) -> None:
+        self.kept = bytearray()
+        self.size = 0
+        self.ended = length == 0
+        self._length = length
+        self._most_kept = most_kept
+
+    def take(self, data: bytearray, at: int, end: int) -> int:
+        """See `Body`."""
+        count = min(end - at, self._length - self.size)
+        _keep(self.kept, data, at, at + count, self._most_kept)
+        self.size += count
+        self.ended = self.size == self._length
+        return at + count
+
+
+class OpenBody:
+    """A body that ends with the connection; its reader sets `ended`."""
+
+    def __init__(self, most_kept: int) -> None:
+        self.kept = bytearray()
+        self.size = 0
+        self.ended = False
+        self._most_kept = most_kept
+
+    def take(self, data: bytearray, at: int, end: int) -> int:
+        """See `Body`."""
+        _keep(self.kept, data, at, end, self._most_kept)
+        self.size += end - at
+        return end
+
+
+class ChunkedBody:
+    """A body in chunks, each after a line with its size, then trailers. `take` raises MalformedAnswer."""
+
+    def __init__(self, most_kept: int) -> None:
+        self.kept = bytearray()
+        self.size = 0
+        self.ended = False
+        self._most_kept = most_kept
+        self._line = bytearray()  # the beginning of a line that is not whole yet
+        self._missing = 0  # bytes of the chunk that are still to come
+        self._after_data = False  # the line end that belongs to a chunk comes next
+        self._trailer_bytes: int | None = None  # None: the last chunk has not come
+
+    def take(self, data: bytearray, at: int, end: int) -> int:
+        """See `Body`."""
+        while at < end and not self.ended:
+            if self._missing:
+                count = min(end - at, self._missing)
+                _keep(self.kept, data, at, at + count, self._most_kept)
+                self.size += count
+                self._missing -= count
+                self._after_data = self._missing == 0
+                at += count
+                continue
+            line_end = data.find(b"\n", at, end)
+            after = end if line_end < 0 else line_end + 1
+            if len(self._line) + after - at > _LONGEST_LINE:
+                raise MalformedAnswer(f"a line between chunks is over {_LONGEST_LINE:,} bytes long")
+            self._line += data[at:after]
+            at = after
+            if line_end >= 0:
+                line, self._line = bytes(self._line), bytearray()
+                self._take_line(line)
+        return at
+
+    def _take_line(self, line: bytes) -> None:
+        if not line.endswith(b"\r\n"):
+            raise MalformedAnswer(f"a line between chunks ends without a carriage return: {line[:40]!r}")
+        text = line[:-2]
+        if self._after_data:
+            if text:
+                raise MalformedAnswer(f"a chunk is longer than its size: {text[:40]!r}")
+            self._after_data = False
+        elif self._trailer_bytes is not None:
+            self._trailer_bytes += len(line)
+            if self._trailer_bytes > _LONGEST_TRAILERS:
+                raise MalformedAnswer(f"trailers of over {_LONGEST_TRAILERS:,} bytes")
+            self.ended = not text
+        else:
+            self._missing = _chunk_size(text)
+            if not self._missing:
+                self._trailer_bytes = 0
+
+
+def _chunk_size(line: bytes) -> int:
+    """The size before any extension; `int` alone would take -6, +5, 0x5 and 1_0 as well."""
+    digits = line.partition(b";")[0].rstrip(b" \t")
+    if not 0 < len(digits) <= _MOST_SIZE_DIGITS or digits.strip(_HEX_DIGITS):
+        raise MalformedAnswer(f"chunk size {line[:40]!r}")
+    return int(digits, 16)
+
+
+def _keep(kept: bytearray, data: bytearray, at: int, end: int, most: int) -> None:
+    if len(kept) < most:
+        kept += data[at : min(end, at + most - len(kept))]
