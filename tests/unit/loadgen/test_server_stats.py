@@ -101,7 +101,7 @@ def test_all_versions_are_taken_together():
         "unreadable before",
         "unreadable after",
         "one counter fell",
-    ],  # fmt: skip
+    ],
 )
 def test_what_is_not_known_is_none_and_never_zero(before, after):
     assert timings_between(before, after) is None
