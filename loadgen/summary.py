@@ -69,7 +69,7 @@ def circumstances_of(
 ) -> Circumstances:
     """What the processes that sent a load, at least one, know of it."""
     client = ClientUse(
-        cpu_share=max(result.cpu_s / result.wall_s for result in results),
+        cpu_share=max(result.cpu_s / result.wall_s if result.wall_s else 0.0 for result in results),
         cpu_s=sum(result.cpu_s for result in results),
         bytes_sent=sum(result.bytes_sent for result in results),
         bytes_received=sum(result.bytes_received for result in results),
