@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from deploy.containers import checked_image
 from deploy.errors import BundleRefused
 from deploy.manifest import MANIFEST_FILE, first_foreign, read_manifest, remove_listed, write_manifest
 from deploy.plan import plan_for
@@ -59,6 +60,8 @@ def bundle_from_recommendation(
             "Run optimize without --shared-memory, or copy the run's model repository beside the clients.",
         )
     plan = plan_for(found, config, options)
+    if loadtest_image is not None:
+        checked_image(loadtest_image, "--loadtest-image")
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
     for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths)):
         if name in plan.smoke.files and text is not None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from deploy.errors import BundleRefused
 from model_repo.options import DEFAULT_IMAGE
+
+IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?")
 
 REPOSITORY = "nvcr.io/nvidia/tritonserver"
 
@@ -55,6 +58,15 @@ def image_for(*, backend: str, tensorrt_version: str | None, opset: int) -> str:
         f"No release of NVIDIA's container up to {RELEASES[-1].tag} is known to read opset {opset}.",
         "Name one that does: --image nvcr.io/nvidia/tritonserver:YY.MM-py3",
     )
+
+
+def checked_image(image: str, option: str) -> str:
+    """The image if it can be the name of one. Raises BundleRefused, naming the option that gave it."""
+    if not IMAGE.fullmatch(image):
+        raise BundleRefused(
+            f"{option} {image!r} is not the name of a container image.", f"Write {option} REGISTRY/NAME:TAG"
+        )
+    return image
 
 
 def _with_tensorrt(version: str | None) -> Release:

@@ -9,9 +9,12 @@ LONGEST = 40
 
 FALLBACK = "model"
 
+YAML_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+"""What YAML takes for something else than a text."""
+
 
 def kubernetes_name(model_name: str) -> str:
     """A DNS label (RFC 1123) that is nearest to the model's name: lower case, letters, digits and dashes."""
     name = re.sub(r"[^a-z0-9]+", "-", model_name.lower())
     name = name.lstrip("-0123456789")[:LONGEST].strip("-")  # a Service's name starts with a letter (RFC 1035)
-    return name or FALLBACK
+    return f"{name}-{FALLBACK}" if name in YAML_WORDS else name or FALLBACK

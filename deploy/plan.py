@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deploy.containers import image_for
+from deploy.containers import checked_image, image_for
 from deploy.errors import BundleRefused
 from deploy.names import kubernetes_name
 from deploy.scaling import DEFAULT_MAX_REPLICAS, scaling_for, traffic_from
@@ -143,11 +143,14 @@ def plan_for(found: RecommendationRecord, config: ServingConfig, options: Bundle
         raise BundleRefused(
             f"A certified rate of {rate:g}/s serves nobody.", "recommendation.json was changed by hand; run again."
         )
-    image = options.image or image_for(
-        backend=config.engine.backend,
-        tensorrt_version=options.tensorrt_version,
-        opset=found.model.opset,
-    )
+    if options.image is not None:
+        image = checked_image(options.image, "--image")
+    else:
+        image = image_for(
+            backend=config.engine.backend,
+            tensorrt_version=options.tensorrt_version,
+            opset=found.model.opset,
+        )
     return Plan(
         found=found,
         config=config,

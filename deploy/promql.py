@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 OVER_BUDGET = (50.0, 15.0, 10.0, 7.0, 4.0, 2.0, 1.0, 0.1)
 """At which multiples of the error budget the latency distribution is looked at. For a p99 limit these are the
 quantiles 0.5, 0.85, 0.9, 0.93, 0.96, 0.98, 0.99 and 0.999: one above each factor of the burn-rate alerts."""
@@ -49,14 +51,17 @@ class CanaryMetric:
     most: float
 
 
-def selector(job: str, model: str, **more: str) -> str:
-    """`{job="...",model="..."}`, with further labels."""
-    labels = {"job": job, "model": model, **more}
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+def selector(job: str, model: str, **more: str) -> Markup:
+    """`{job="...",model="..."}`, with further labels: one printable line, whatever the model is called."""
+    # The templates of Grafana ($name), Argo and Prometheus ({{name}}) find nothing in the model's name.
+    literal = _escaped(model).replace("$", r"\x24").replace("{{", r"\x7b\x7b")
+    labels = {"job": _escaped(job), "model": literal, **{name: _escaped(value) for name, value in more.items()}}
+    return Markup("{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}")  # noqa: S704
 
 
 def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    text = value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in text)
 
 
 def over_limit_steps(quantile: float) -> tuple[tuple[str, float], ...]:

@@ -7,9 +7,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
+from markupsafe import Markup
+
 from deploy import promql
 from deploy.dashboard import render_dashboard
 from deploy.manifest import MANIFEST_FILE
+from deploy.quoting import FILTERS, plain, prose
 from deploy.scaling import HPA_SYNC_S, SCRAPE_INTERVAL_S
 from deploy.smoke import FILES_FOLDER, quantile_name
 from deploy.words import figures
@@ -84,7 +87,7 @@ FILES: Mapping[Target, tuple[str, ...]] = {
 FACTORY = r"[\w.]+:\w+"
 """A model that is made by `package.module:callable`, and no file."""
 
-BEHAVIOR = """\
+BEHAVIOR = Markup("""\
 # Up at once; down by one replica a minute, when ten minutes have not needed it.
 scaleUp:
   stabilizationWindowSeconds: 0
@@ -102,7 +105,7 @@ scaleDown:
     - type: Pods
       value: 1
       periodSeconds: 60
-"""
+""")
 
 CONTENTS = (
     (NATIVE_REPOSITORY + "/", "the model with `config.pbtxt` for the native backend of NVIDIA's container"),
@@ -123,8 +126,9 @@ CONTENTS = (
 def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str | None) -> dict[str, str]:
     """Path in the bundle -> text, for the targets that were asked for and what all of them share."""
     context = _context(plan, targets, loadtest_image)
-    files = {RULES_FILE: _rendered(f"{RULES_FILE}.j2", context)}
-    context["rules"] = _without_comment(files[RULES_FILE])
+    rules = _rendered(f"{RULES_FILE}.j2", context)
+    files: dict[str, str] = {RULES_FILE: rules}
+    context["rules"] = _without_comment(rules)
     files[DASHBOARD_FILE] = render_dashboard(plan, quantile_name=context["quantile_name"])
     chosen = [path for target in TARGETS if target in targets for path in FILES[target]]
     for path in (*IMAGES, *chosen):
@@ -133,24 +137,27 @@ def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str
         files[f"kubernetes/base/{DASHBOARD_FILE}"] = files[DASHBOARD_FILE]
     context["contents"] = _contents(plan, files)
     files[README_FILE] = _rendered(f"{README_FILE}.j2", context)
-    return dict(sorted(files.items()))
+    return {path: str(text) for path, text in sorted(files.items())}
 
 
 @functools.cache
-def _environment() -> jinja2.Environment:
+def _environment(*, markdown: bool) -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(  # noqa: S701 - nothing of it is HTML
         loader=jinja2.PackageLoader("deploy"),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
+        finalize=prose if markdown else plain,
     )
-    environment.filters["quoted"] = lambda text: text.replace("'", "''")  # within YAML's single quotes
+    environment.filters |= FILTERS
     return environment
 
 
-def _rendered(template: str, context: Mapping[str, Any]) -> str:
-    return _environment().get_template(template).render(context)
+def _rendered(template: str, context: Mapping[str, Any]) -> Markup:
+    """The text of a template, in which every value was quoted or plain; so it can stand in another one."""
+    environment = _environment(markdown=template.endswith(".md.j2"))
+    return Markup(environment.get_template(template).render(context))  # noqa: S704 - nothing of it is HTML
 
 
 def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None) -> dict[str, Any]:
@@ -239,17 +246,17 @@ def _kserve(plan: Plan) -> dict[str, str]:
     }
 
 
-def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, str]]:
+def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, Markup]]:
     always = {EMBEDDED_REPOSITORY + "/", MANIFEST_FILE} | ({NATIVE_REPOSITORY + "/"} if plan.has_native else set())
     return [
-        (path, words)
+        (path, Markup(words))  # noqa: S704
         for path, words in CONTENTS
         if path in always or any(name == path or name.startswith(path) for name in files)
     ]
 
 
-def _without_comment(text: str) -> str:
+def _without_comment(text: Markup) -> Markup:
     """A YAML file from its first key on."""
     lines = text.splitlines(keepends=True)
     first = next(index for index, line in enumerate(lines) if not line.startswith("#"))
-    return "".join(lines[first:])
+    return Markup("").join(lines[first:])

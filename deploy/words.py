@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from typing import TYPE_CHECKING
 
 from deploy.scaling import HPA_SYNC_S, HPA_TOLERANCE, RATE_WINDOW_S, SCRAPE_INTERVAL_S
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
 
 DRIFT = 1.25
 """How much more than planned a million inferences may cost before somebody is told."""
-
-COMMENT_WIDTH = 115
 
 
 def figures(plan: Plan) -> dict[str, str]:
@@ -60,7 +57,7 @@ def figures(plan: Plan) -> dict[str, str]:
 
 
 def scaling_words(plan: Plan) -> str:
-    """How the autoscaler's target came about, as a comment."""
+    """How the autoscaler's target came about."""
     scaling, traffic = plan.scaling, plan.scaling.traffic
     start = {"measured": "measured, without pulling its image or adding a node"}.get(
         scaling.start_source, scaling.start_source
@@ -80,7 +77,7 @@ def scaling_words(plan: Plan) -> str:
     )
     if traffic.assumed:
         text += f" Assumed, because nobody said it: {'; '.join(traffic.assumed)}."
-    return textwrap.fill(text, width=COMMENT_WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return text
 
 
 def _price_words(plan: Plan) -> str:

@@ -34,9 +34,11 @@ def open_kept(folder: Path, name: str) -> BufferedReader:
         handle = _opened(parts[-1], os.O_NONBLOCK, at, folder / name)  # a pipe opens at once, and is refused
     finally:
         os.close(at)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    mode = os.fstat(handle).st_mode
+    if not stat.S_ISREG(mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "it is not a regular file", str(folder / name))
+        what = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "it is not a regular file"
+        raise OSError(errno.EINVAL, what, str(folder / name))
     return os.fdopen(handle, "rb")
 
 

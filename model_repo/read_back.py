@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from model_repo.config_pbtxt import parse_config_pbtxt
+from model_repo.kept_files import read_kept
 from model_repo.layout import VERSION
 from model_repo.spec import Engine, ServingConfig, TensorSpec
 
@@ -13,10 +14,15 @@ if TYPE_CHECKING:
 
     from model_repo.spec import Backend
 
+CONFIG_FILE = "config.pbtxt"
+
 _CODE = ("model.py", "tritune_gpu")
 """What of a version folder is ours, and not the engine's."""
 
-_KNOWN_PARAMETERS = {"model_file", "engine_backend", "batch_sizes", "cuda_graphs", "tf32"}
+_KNOWN_PARAMETERS = {
+    "model_file", "engine_backend", "batch_sizes", "cuda_graphs", "tf32", "intra_op_threads", "allow_spinning",
+}  # fmt: skip
+_BACKEND_OPTIONS = {"input_path", "gpu_wait", "eager_batching"}
 _PREFIX = "TYPE_"
 _KIND_GPU = "KIND_GPU"
 
@@ -37,29 +43,41 @@ def serving_config_from_repository(model_dir: Path, *, backend: Backend, precisi
     add itself comes back as the first dimension of each tensor, which renders to the same text. Raises
     NotOurRepository.
     """
-    message = _message(model_dir / "config.pbtxt")
+    message = _message(model_dir)
     version_dir = model_dir / VERSION
     files = tuple(sorted(_engine_files(version_dir)))
-    warmup = message.model_warmup[0].inputs if message.model_warmup else {}
     if not message.instance_group or not files:
         raise NotOurRepository(version_dir if message.instance_group else model_dir, "is not complete")
-    group = message.instance_group[0]
-    parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
-    model_file = parameters.get("model_file", "")
+    if message.name != model_dir.name:
+        raise NotOurRepository(model_dir, f"holds a model of another name, {message.name!r}")
     try:
-        engine = Engine(
-            model_name=message.name,
-            backend=backend,
-            precision=precision,
-            model_file=model_file,
-            files=files,
-            inputs=tuple(_spec(tensor, warmup) for tensor in message.input),
-            outputs=tuple(_spec(tensor, {}) for tensor in message.output),
-            batched=message.max_batch_size > 0,
-            device="gpu" if group.Kind.Name(group.kind) == _KIND_GPU else "cpu",
-        )
+        return _config(message, files, backend=backend, precision=precision)
     except ValueError as error:
         raise NotOurRepository(model_dir, f"is not what we write: {error}") from error
+
+
+def _config(
+    message: Any, files: tuple[tuple[str, Path], ...], *, backend: Backend, precision: str
+) -> ServingConfig:
+    """What the message says. Raises ValueError for what we never write."""
+    warmup = message.model_warmup[0].inputs if message.model_warmup else {}
+    group = message.instance_group[0]
+    parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
+    unknown = sorted(set(parameters) - _KNOWN_PARAMETERS - _BACKEND_OPTIONS)
+    if unknown:
+        raise ValueError(f"the parameter {unknown[0]!r} is not one of ours")
+    engine = Engine(
+        model_name=message.name,
+        backend=backend,
+        precision=precision,
+        model_file=parameters.get("model_file", ""),
+        files=files,
+        inputs=tuple(_spec(tensor, warmup) for tensor in message.input),
+        outputs=tuple(_spec(tensor, {}) for tensor in message.output),
+        batched=message.max_batch_size > 0,
+        device="gpu" if group.Kind.Name(group.kind) == _KIND_GPU else "cpu",
+    )
+    graphs = _numbers(parameters.get("batch_sizes", "")) if parameters.get("cuda_graphs") == "1" else ()
     return ServingConfig(
         engine=engine,
         max_batch_size=message.max_batch_size,
@@ -68,10 +86,8 @@ def serving_config_from_repository(model_dir: Path, *, backend: Backend, precisi
         max_queue_delay_us=message.dynamic_batching.max_queue_delay_microseconds,
         preferred_batch_sizes=tuple(message.dynamic_batching.preferred_batch_size),
         intra_op_threads=int(parameters.get("intra_op_threads", "0")),
-        cuda_graph_batch_sizes=_numbers(parameters["batch_sizes"]) if parameters.get("cuda_graphs") == "1" else (),
-        backend_options=tuple((key, value) for key, value in parameters.items() if key not in _KNOWN_PARAMETERS)
-        if engine.device == "gpu"
-        else (),
+        cuda_graph_batch_sizes=graphs,
+        backend_options=tuple((key, value) for key, value in parameters.items() if key in _BACKEND_OPTIONS),
     )
 
 
@@ -79,9 +95,10 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-def _message(path: Path) -> Any:
+def _message(model_dir: Path) -> Any:
+    path = model_dir / CONFIG_FILE
     try:
-        return parse_config_pbtxt(path.read_text())
+        return parse_config_pbtxt(read_kept(model_dir, CONFIG_FILE).decode())
     except OSError as error:
         raise NotOurRepository(path, f"cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -90,8 +107,11 @@ def _message(path: Path) -> Any:
 
 def _engine_files(version_dir: Path) -> list[tuple[str, Path]]:
     """Every file of the version folder but our code: the model, and its external data where it has some."""
-    paths = (path for path in version_dir.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    found = ((path.relative_to(version_dir).as_posix(), path) for path in paths)
+    paths = [path for path in version_dir.rglob("*") if "__pycache__" not in path.parts]
+    for path in (version_dir, *paths):
+        if path.is_symlink():
+            raise NotOurRepository(path, "is a link, which is not followed")
+    found = ((path.relative_to(version_dir).as_posix(), path) for path in paths if path.is_file())
     return [(name, path) for name, path in found if name.split("/")[0] not in _CODE]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
@@ -16,6 +17,7 @@ from deploy.render import TARGETS, Target
 from deploy.scaling import DEFAULT_MAX_REPLICAS
 from loadgen.units import duration_ms
 from model_repo.errors import RepositoryWriteFailed
+from model_repo.kept_files import read_kept
 from model_repo.read_back import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import Backend
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from search.records import RecommendationRecord
 
 BUNDLE_FOLDER = "bundle"
+
+NUMBER = re.compile(r"[0-9.eE+-]{1,40}")
+"""A line of a trace or of lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +66,11 @@ def bundle_run(
     found = read_recommendation(run_dir)
     config = winner_of(run_dir, found)
     folder = run_dir / BUNDLE_FOLDER if output is None else output
+    if output is None and folder.is_symlink():
+        raise BadInput(f"{folder} is a link, which is not followed.", f"Name the folder: --output {folder}")
     _refuse_around(folder, run_dir)
     options = replace(options, tensorrt_version=_tensorrt_version(config))
-    trace, lengths = (_read_text(run_dir, name) for name in (found.demand.trace, found.demand.lengths))
+    trace, lengths = (_read_numbers(run_dir, name) for name in (found.demand.trace, found.demand.lengths))
     with _explained():
         bundle = bundle_from_recommendation(
             found,
@@ -115,6 +122,9 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
         )
     model_dir = run_dir / found.repository / found.model.name
     try:
+        for folder in (model_dir.parent, model_dir):
+            if folder.is_symlink():
+                raise NotOurRepository(folder, "is a link, which is not followed")
         return serving_config_from_repository(model_dir, backend=known, precision=precision)
     except NotOurRepository as error:
         raise BadInput(
@@ -123,17 +133,28 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
         ) from error
 
 
-def _read_text(run_dir: Path, name: str | None) -> str | None:
-    """What the run keeps of its traffic under this name; None: nothing. Raises BadInput."""
+def _read_numbers(run_dir: Path, name: str | None) -> str | None:
+    """What the run keeps of its traffic under this name: lines of numbers, without remarks. None: nothing.
+
+    Raises BadInput for any other text: it would leave the machine with the bundle.
+    """
     if name is None:
         return None
-    path = run_dir / name
+    advice = "Put back what the run wrote, or run optimize again."
     try:
-        return path.read_text(encoding="utf-8")
+        lines = read_kept(run_dir, name).decode("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(
-            f"The run's file {path} cannot be read: {error}.", "Put it back, or run optimize again."
-        ) from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BadInput(f"The run's file {run_dir / name} cannot be read: {reason}.", advice) from error
+    numbers: list[str] = []
+    for count, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text or (count == 1 and not NUMBER.fullmatch(text)):  # a remark, a heading
+            continue
+        if not NUMBER.fullmatch(text):
+            raise BadInput(f"Line {count} of the run's file {run_dir / name} is not a number.", advice)
+        numbers.append(f"{text}\n")
+    return "".join(numbers)
 
 
 def _tensorrt_version(config: ServingConfig) -> str | None:
@@ -142,8 +163,8 @@ def _tensorrt_version(config: ServingConfig) -> str | None:
     if config.engine.backend != "tensorrt" or path is None:
         return None
     try:
-        return EngineMetadata.model_validate_json(path.read_bytes()).library_version
-    except ValidationError:
+        return EngineMetadata.model_validate_json(read_kept(path.parent, path.name)).library_version
+    except (OSError, ValidationError):
         return None
 
 

@@ -28,7 +28,11 @@ class DemandRecord(Record):
     """The traffic that a promise holds for."""
 
     arrivals: str = Field(default="poisson", description="As `--arrivals` has it, or `trace` and the file's name.")
-    trace: str | None = Field(default=None, description="The file in the run's directory, with times in seconds.")
+    trace: str | None = Field(
+        default=None,
+        pattern=r"^trace\.txt$",
+        description="The file in the run's directory, with times in seconds.",
+    )
     trace_requests: int | None = Field(default=None, description="How many times the trace holds.")
     recorded_rate_per_s: float | None = Field(
         default=None, description="Of the trace, whose speed makes any other."
@@ -36,7 +40,9 @@ class DemandRecord(Record):
     rows_per_request: int = Field(default=1, ge=1, description="The batch that every request carries.")
     mixed_shapes: bool = Field(default=False, description="The samples of `--input-data` differ in shape.")
     input_data: str | None = Field(
-        default=None, description="The file in the run's directory with the samples, or the lengths of requests."
+        default=None,
+        pattern=r"^input-data(\.[^/\x00]+)?$",
+        description="The file in the run's directory with the samples, or the lengths of requests.",
     )
     protocol: Protocol = Field(default="http", description="How requests travel: `http` or `grpc`.")
     shared_memory: SharedMemory = Field(

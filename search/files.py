@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from pydantic import ValidationError
 
 from loadgen.user_errors import BadInput, first_problem
+from model_repo.kept_files import read_kept
 from search.record import Record
 
 if TYPE_CHECKING:
@@ -18,8 +19,11 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append one line and wait until it is on the disk; a last line cut short by a crash is dropped first."""
-    with path.open("ab+") as file:
+    """Append one line and wait until it is on the disk; a last line cut short by a crash is dropped first.
+
+    Raises OSError, also if `path` is a link: it may lead out of the run's directory.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab+") as file:
         end = file.tell()
         whole = _end_of_last_line(file, end)
         if whole < end:
@@ -45,14 +49,15 @@ def _end_of_last_line(file: BinaryIO, end: int) -> int:
 def whole_lines(path: Path) -> Iterator[str]:
     """The complete lines of a file; a last one without a line break was cut short and is left out.
 
-    Raises OSError, and UnicodeDecodeError where it is not UTF-8.
+    Raises OSError, also for a link, and UnicodeDecodeError where it is not UTF-8.
     """
-    if not path.exists():
+    try:
+        data = read_kept(path.parent, path.name)
+    except FileNotFoundError:
         return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield line.rstrip("\n")
+    *lines, _ = data.split(b"\n")
+    for line in lines:
+        yield line.decode("utf-8")
 
 
 def read_records(path: Path, kind: type[AnyRecord], *, what: str) -> tuple[AnyRecord, ...]:
@@ -62,7 +67,8 @@ def read_records(path: Path, kind: type[AnyRecord], *, what: str) -> tuple[AnyRe
     """
     records: list[AnyRecord] = []
     try:
-        records.extend(kind.model_validate_json(line) for line in whole_lines(path))
+        for line in whole_lines(path):
+            records.append(kind.model_validate_json(line))  # noqa: PERF401 - the error names the line
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
     except UnicodeDecodeError as error:

@@ -6,9 +6,10 @@ from datetime import date
 from importlib import resources
 from typing import TYPE_CHECKING, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from loadgen.user_errors import first_problem
+from search.record import Record
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,10 +25,8 @@ class PriceError(Exception):
     """No price can be told. Two lines: what is wrong with which value, and what to do."""
 
 
-class Instance(BaseModel):
+class Instance(Record):
     """A line of a price file: what a provider asks for one kind of machine."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     provider: str
     instance: str
@@ -77,10 +76,8 @@ class Instance(BaseModel):
         return f"{self.provider} {self.instance} in {self.region} ({size})"
 
 
-class PriceFile(BaseModel):
+class PriceFile(Record):
     """A price file, such as the packaged `prices.json` beside this module."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1]
     note: str = ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from loadgen.files import write_atomically
+from model_repo.kept_files import read_kept
 from search.record import Record
 from search.service_time import ServiceCurve
 
@@ -20,18 +22,28 @@ if TYPE_CHECKING:
 
 PROFILE_FILE = "service_times.json"
 
+Seconds = Annotated[float, Field(ge=0)]
+
 
 class CurveRecord(Record):
     """Execution times while `busy` instances work."""
 
     busy: int = Field(ge=1)
-    sizes: tuple[float, ...] = Field(description="Batch sizes, ascending.")
-    seconds: tuple[float, ...] = Field(description="How long executions of each size take.")
+    sizes: tuple[float, ...] = Field(min_length=1, description="Batch sizes, ascending.")
+    seconds: tuple[Seconds, ...] = Field(description="How long executions of each size take.")
     handover_s: float | None = Field(description="What passes between two executions; null: not measured.")
     fit_error: float = Field(description="Relative rms distance of the measured times from the curve.")
     overhead_s: float = Field(description="What a request to an idle server takes besides its execution.")
-    noise: tuple[float, ...] = Field(description="Factors by which single executions differ, mean 1.")
+    noise: tuple[Seconds, ...] = Field(description="Factors by which single executions differ, mean 1.")
     larger: tuple[CurveRecord, ...] = Field(default=(), description="The same for larger requests, ascending.")
+
+    @model_validator(mode="after")
+    def _is_a_curve(self) -> CurveRecord:
+        if len(self.sizes) != len(self.seconds):
+            raise ValueError("sizes and seconds differ in number")
+        if any(later <= size for size, later in itertools.pairwise(self.sizes)):
+            raise ValueError("sizes do not ascend")
+        return self
 
 
 class KindRecord(CurveRecord):
@@ -75,12 +87,12 @@ def put_aside(directory: Path, *, pace: int) -> None:
 def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
     """The profile that an earlier run left; empty where there is none that can be read: it is measured again."""
     try:
-        return curves_from_text((directory / PROFILE_FILE).read_text())
-    except (OSError, UnicodeDecodeError, ValidationError):
+        return curves_from_text(read_kept(directory, PROFILE_FILE))
+    except (OSError, ValidationError):
         return {}
 
 
-def curves_from_text(text: str) -> dict[Kind, dict[int, ServiceCurve]]:
+def curves_from_text(text: str | bytes) -> dict[Kind, dict[int, ServiceCurve]]:
     """The curves that `profile_text` was given. Raises pydantic's ValidationError."""
     profile = ProfileRecord.model_validate_json(text)
     found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)

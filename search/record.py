@@ -1,19 +1,61 @@
-"""The base of everything in a run's files."""
+"""The base of everything in a run's files, and the types of what leads from them to other files."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from loadgen.printable import printable_json
+from loadgen.printable import printable, printable_json
+
+MOST_CHARACTERS = 10_000
+"""Of a text in a record; a longer one is cut."""
+
+LARGEST_INTEGER = 2**63 - 1
+
+ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=255)]
+"""As Triton, a URL and a file system take it: what a model is called, and the name of its folder."""
+
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=255)]
+"""A folder in the run's directory."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]*$", max_length=64)]
+"""Of a package, as PEP 440 has it."""
 
 
 class Record(BaseModel):
-    """Frozen, and unknown keys are refused."""
+    """Frozen; unknown keys are refused, and texts are printable.
+
+    What is read from a file has finite numbers and integers of 64 bits, so that nothing computed from it overflows
+    where the numbers of a run would not.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def model_dump_json(self, **options: Any) -> str:
         """As Pydantic's, and safe to look at on a terminal."""
         return printable_json(super().model_dump_json(**options))
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _tamed(cls, value: object, info: ValidationInfo) -> object:
+        return _tame(value, read=info.mode == "json")
+
+
+def _tame(value: object, *, read: bool) -> object:
+    """The value with printable texts. Raises ValueError for a number that no run writes."""
+    match value:
+        case str():
+            return printable(value, most=MOST_CHARACTERS, lines=True)
+        case float() if read and not math.isfinite(value):
+            raise ValueError("must be a finite number")
+        case int() if read and abs(value) > LARGEST_INTEGER:
+            raise ValueError("must be an integer of 64 bits")
+        case tuple():
+            return tuple(_tame(part, read=read) for part in value)
+        case dict():
+            return {_tame(key, read=read): _tame(part, read=read) for key, part in value.items()}
+    return value

@@ -12,7 +12,7 @@ from search.demand import DemandRecord
 from search.engine_profile import TimeUseRecord
 from search.neighbours import NeighboursRecord
 from search.prices import Term
-from search.record import Record
+from search.record import FolderName, ModelName, Record, Sha256, Version
 from search.why import WhyRecord
 
 ObjectiveName = Literal["cost", "latency", "energy"]
@@ -261,9 +261,9 @@ class CostRecord(Record):
 class ModelRecord(Record):
     """The model that was optimized."""
 
-    name: str
+    name: ModelName
     file: str
-    sha256: str
+    sha256: Sha256
     opset: int
     batching: str = Field(description="What was done about the batch dimension, and why.")
 
@@ -308,8 +308,8 @@ class RecommendationRecord(Record):
     """`recommendation.json`."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    tritune_version: str
-    created_at: str = Field(description="ISO 8601, UTC.")
+    tritune_version: Version
+    created_at: str = Field(pattern=r"^[0-9T:.Z+-]{10,40}$", description="ISO 8601, UTC.")
     model: ModelRecord
     slo: Slo
     objective: ObjectiveRecord = ObjectiveRecord()
@@ -326,7 +326,7 @@ class RecommendationRecord(Record):
     frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto; rates rise.")
     neighbours: NeighboursRecord | None = Field(default=None, description="During all load of the run.")
     seed: int
-    repository: str = Field(description="The Triton model repository, relative to this file.")
+    repository: FolderName = Field(description="The Triton model repository, relative to this file.")
     accuracy: tuple[AccuracyRecord, ...] = Field(
         default=(), description="Every precision that was judged; empty where fp32 alone was asked for."
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from loadgen.user_errors import BadInput, first_problem
+from model_repo.kept_files import read_kept
 from search.files import read_records
 from search.ledger import TRIALS_FILE
 from search.records import RecommendationRecord, TrialRecord
@@ -20,12 +21,12 @@ RECOMMENDATION_FILE = "recommendation.json"
 def read_recommendation(directory: Path) -> RecommendationRecord:
     """What the run recommended. Raises BadInput where it found nothing, was not finished, or cannot be read."""
     path = directory / RECOMMENDATION_FILE
-    if not path.is_file():
-        raise _no_recommendation(directory)
     try:
-        return RecommendationRecord.model_validate_json(path.read_bytes())
+        return RecommendationRecord.model_validate_json(read_kept(directory, RECOMMENDATION_FILE))
+    except (FileNotFoundError, NotADirectoryError):
+        raise _no_recommendation(directory) from None
     except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
     except ValidationError as error:
         raise BadInput(
             f"{path} is not a recommendation: {first_problem(error)}.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from loadgen.files import write_atomically
+from model_repo.kept_files import read_kept
 from search.demand import DemandRecord
 from search.record import Record
 from search.records import ObjectiveRecord, Slo
@@ -71,4 +72,4 @@ def write_search(directory: Path, search: Attempts) -> None:
 
 def read_search(directory: Path) -> SearchRecord:
     """What the search in `directory` went by. Raises OSError and pydantic's ValidationError."""
-    return SearchRecord.model_validate_json((directory / SEARCH_FILE).read_text())
+    return SearchRecord.model_validate_json(read_kept(directory, SEARCH_FILE))

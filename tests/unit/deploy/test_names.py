@@ -17,6 +17,8 @@ DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035, what a Servic
         ("BERT.Base v2", "bert-base-v2"),
         ("50-shades", "shades"),
         ("--", "model"),
+        ("On", "on-model"),
+        ("null", "null-model"),
         ("模型", "model"),
         ("x" * 100, "x" * 40),
         ("a" * 39 + "_b", "a" * 39),

@@ -144,3 +144,87 @@ def test_what_a_run_may_know_in_secret_is_not_rendered(run_dir, monkeypatch):
     for path in (run_dir / "bundle").rglob("*"):
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes()
+
+
+def tampered(run_dir, **changes):
+    """The run with other values in its recommendation: `demand__trace="x"` is found.demand.trace."""
+    path = run_dir / "recommendation.json"
+    document = json.loads(path.read_text())
+    for keys, value in changes.items():
+        *parents, last = keys.split("__")
+        inner = document
+        for key in parents:
+            inner = inner[key]
+        inner[last] = value
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"demand__trace": "/etc/passwd"},
+        {"demand__trace": "optimize.log"},
+        {"demand__input_data": "../passwd.txt"},
+        {"repository": "../elsewhere"},
+        {"repository": "/srv/models"},
+        {"model__name": "../elsewhere"},
+        {"model__sha256": "0\nUSER root"},
+        {"tritune_version": "1\nRUN curl evil"},
+        {"created_at": "now\nx: y"},
+        {"machine__cores": 10**400},
+        {"machine__memory_bytes": 1e999},
+    ],
+    ids=str,
+)
+def test_a_tampered_answer_is_refused(run_dir, capsys, changes):
+    tampered(run_dir, **changes)
+    assert "is not a recommendation" in refused(capsys, run_dir)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["model_repository", "model_repository/My_Model", "model_repository/My_Model/1",
+             "model_repository/My_Model/1/model.onnx", "model_repository/My_Model/config.pbtxt",
+             "recommendation.json"],
+)  # fmt: skip
+def test_no_link_in_a_run_is_followed(run_dir, tmp_path, capsys, name):
+    path = run_dir / name
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    assert "link" in refused(capsys, run_dir)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+def test_the_bundles_own_folder_is_no_link_either(run_dir, tmp_path, capsys):
+    (tmp_path / "victim").mkdir()
+    (run_dir / "bundle").symlink_to(tmp_path / "victim")
+    assert "is a link" in refused(capsys, run_dir)[0]
+    assert not any((tmp_path / "victim").iterdir())
+
+
+@pytest.mark.parametrize("text", ["root:x:0:0::/root:/bin/sh\n" * 3, "1.0\n2.0\nsecret\n", "\xff"])
+def test_a_trace_holds_nothing_but_numbers(run_dir, capsys, text):
+    tampered(run_dir, demand__trace="trace.txt", demand__trace_requests=2, demand__recorded_rate_per_s=1.0)
+    (run_dir / "trace.txt").write_bytes(text.encode("latin-1"))
+    assert "trace.txt" in refused(capsys, run_dir)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+def test_a_trace_comes_into_the_bundle_without_its_remarks(run_dir):
+    tampered(run_dir, demand__trace="trace.txt", demand__trace_requests=2, demand__recorded_rate_per_s=1.0)
+    (run_dir / "trace.txt").write_text("time in s\n0.5  # of customer 7\n# password\n1.5e0\n")
+    assert run_command(["bundle", str(run_dir)]) == 0
+    assert (run_dir / "bundle" / "compose" / "trace.txt").read_text() == "0.5\n1.5e0\n"
+
+
+@pytest.mark.parametrize("option", ["--image", "--loadtest-image"])
+@pytest.mark.parametrize("image", ["a b", "x\nRUN y", "$(id)", "-v", ""])
+def test_what_is_no_image_is_refused(run_dir, capsys, option, image):
+    assert f"{option} {image!r} is not the name" in refused(capsys, run_dir, f"{option}={image}")[0]
+
+
+def test_a_parameter_of_somebody_else_is_not_handed_on(run_dir, capsys):
+    path = run_dir / "model_repository" / "My_Model" / "config.pbtxt"
+    evil = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/tmp/evil" } }'
+    path.write_text(f"{path.read_text()}\n{evil}\n")
+    assert "EXECUTION_ENV_PATH" in refused(capsys, run_dir)[0]
