@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from model_repo.errors import LauncherMissing
 from model_repo.process import Launch
+from model_repo.python_home import write_python_home
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,7 @@ def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, to
         f"--backend-directory={backends}",
         *_arguments(options, endpoint, folder / "repository", token),
     )
-    return Launch(command=command, environment=_environment(options), shm_prefix=token)
+    return Launch(command=command, environment=_environment(options, folder), folder=folder, shm_prefix=token)
 
 
 def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
@@ -53,8 +54,8 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
             "There is no tritonserver on PATH.\n"
             "Run inside NVIDIA's Triton container, or use the embedded server: pip install 'tritune[embedded]'."
         )
-    command = (program, *_arguments(options, endpoint, folder / "repository", token))
-    return Launch(command=command, environment=_environment(options), shm_prefix=token)
+    command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
+    return Launch(command=command, environment=_environment(options, folder), folder=folder, shm_prefix=token)
 
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
@@ -74,7 +75,8 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
         options.image, "tritonserver",
         *_arguments(options, endpoint, inside, token),
     )  # fmt: skip
-    return Launch(command=command, environment=dict(os.environ), cleanup_command=(program, "rm", "--force", token))
+    remove = (program, "rm", "--force", token)
+    return Launch(command=command, environment=dict(os.environ), folder=folder, cleanup_command=remove)
 
 
 def _gpus_for_docker(visible: str | None) -> str:
@@ -132,14 +134,17 @@ KEEP_MEMORY = {
 has to be cleared by it for the next. Where it was kept, a 301 kB input cost a model 85 us instead of 104 us."""
 
 
-def _environment(options: ServerOptions) -> dict[str, str]:
+def _environment(options: ServerOptions, folder: Path) -> dict[str, str]:
     """Ours, changed so that the processes of the Python backend find the Python and the packages we run with."""
+    home = write_python_home(folder / "python")
     library_path = [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH")]
     return {
         **(KEEP_MEMORY if options.gpu else {}),
         **os.environ,
-        "VIRTUAL_ENV": sys.prefix,
-        "PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), os.environ.get("PATH", os.defpath)]),
+        "VIRTUAL_ENV": str(home),
+        "PATH": os.pathsep.join(
+            [str(home / "bin"), str(Path(sys.prefix, "bin")), os.environ.get("PATH", os.defpath)]
+        ),
         "LD_LIBRARY_PATH": os.pathsep.join(path for path in library_path if path),
         # numpy only copies there; its own threads would be idle weight in every instance.
         "OPENBLAS_NUM_THREADS": "1",

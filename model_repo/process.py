@@ -25,12 +25,14 @@ _WARDEN = Path(__file__).with_name("warden.py")
 class Launch:
     """What to start, and how to take it away again.
 
+    `folder` is the server's current directory, from which Triton's Python backend imports before anything else.
     `shm_prefix` begins the names of the shared memory that the server makes under /dev/shm ("": none);
     `cleanup_command` runs after the end, whatever the end was (empty: none).
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
+    folder: Path
     shm_prefix: str = ""
     cleanup_command: tuple[str, ...] = ()
 
@@ -54,6 +56,7 @@ class ServerProcess:
             self._warden = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_WARDEN), json.dumps(spec)],
                 env=dict(launch.environment),
+                cwd=launch.folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

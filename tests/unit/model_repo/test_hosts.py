@@ -16,10 +16,10 @@ from model_repo.spec import Endpoint
 def launcher(script, seen=None):
     """Starts the script, and notes the endpoint that the server was told to answer at."""
 
-    def launch(_options, endpoint, _folder, _token):
+    def launch(_options, endpoint, folder, _token):
         if seen is not None:
             seen.append(endpoint)
-        return Launch(command=("/bin/sh", "-c", script), environment=os.environ)
+        return Launch(command=("/bin/sh", "-c", script), environment=os.environ, folder=folder)
 
     return launch
 
@@ -88,7 +88,7 @@ def test_what_the_server_needs_while_it_runs_goes_where_it_is_told(options, tmp_
 
     def launch(_options, _endpoint, folder, _token):
         seen.append(folder)
-        return Launch(command=("/bin/sh", "-c", "exit 1"), environment=os.environ)
+        return Launch(command=("/bin/sh", "-c", "exit 1"), environment=os.environ, folder=folder)
 
     (tmp_path / "scratch").mkdir()
     with pytest.raises(ServerStartFailed):

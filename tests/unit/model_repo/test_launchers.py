@@ -126,9 +126,16 @@ def test_a_python_without_its_shared_library_says_what_to_do(monkeypatch):
 
 def test_the_server_finds_the_packages_we_run_with(tmp_path, on_path):
     on_path("tritonserver")
-    environment = launch("local", tmp_path).environment
-    assert environment["VIRTUAL_ENV"] == os.sys.prefix
-    assert environment["PATH"].split(os.pathsep)[0] == str(Path(os.sys.prefix, "bin"))
+    found = launch("local", tmp_path)
+    home = found.folder / "python"
+    assert found.environment["VIRTUAL_ENV"] == str(home)
+    assert found.environment["PATH"].split(os.pathsep)[:2] == [str(home / "bin"), str(Path(os.sys.prefix, "bin"))]
+
+
+@pytest.mark.parametrize("kind", ["embedded", "local", "docker"])
+def test_no_server_runs_in_our_current_directory(tmp_path, on_path, kind):
+    on_path({"local": "tritonserver"}.get(kind, kind))
+    assert launch(kind, tmp_path).folder == tmp_path / "server"
 
 
 @pytest.mark.parametrize(

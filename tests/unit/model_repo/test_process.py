@@ -21,7 +21,9 @@ def start(tmp_path):
     def start(script, *, grace_s=5.0, **launch):
         command = ("/bin/sh", "-c", script)
         process = ServerProcess(
-            Launch(command=command, environment=os.environ, **launch), tmp_path / "log", grace_s=grace_s
+            Launch(command=command, environment=os.environ, folder=tmp_path, **launch),
+            tmp_path / "log",
+            grace_s=grace_s,
         )
         started.append(process)
         return process
@@ -109,14 +111,16 @@ def test_the_clean_up_command_runs_at_the_end(start, tmp_path):
     assert (tmp_path / "cleaned").exists()
 
 
-def test_the_server_gets_the_environment_and_no_standard_input(start, tmp_path):
+def test_the_server_gets_the_environment_the_folder_and_no_standard_input(start, tmp_path):
     launch = Launch(
-        command=("/bin/sh", "-c", "read line; echo $GREETING/$line"), environment={"GREETING": "hello"}
+        command=("/bin/sh", "-c", "read line; echo $GREETING/$line; pwd"),
+        environment={"GREETING": "hello"},
+        folder=tmp_path,
     )
     process = ServerProcess(launch, tmp_path / "log", grace_s=1)
     wait_for(lambda: process.returncode is not None)
     process.stop()
-    assert (tmp_path / "log").read_text() == "hello/\n"
+    assert (tmp_path / "log").read_text() == f"hello/\n{tmp_path}\n"
 
 
 def test_children_can_be_counted_and_killed_by_their_command(start):
@@ -129,7 +133,7 @@ def test_children_can_be_counted_and_killed_by_their_command(start):
 
 
 def test_a_program_that_is_not_there_is_a_clear_error(tmp_path):
-    launch = Launch(command=("/nowhere/tritonserver",), environment=os.environ)
+    launch = Launch(command=("/nowhere/tritonserver",), environment=os.environ, folder=tmp_path)
     with pytest.raises(ServerStartFailed, match="No such file") as caught:
         ServerProcess(launch, tmp_path / "log", grace_s=1)
     assert len(str(caught.value).splitlines()) == 2

@@ -1,0 +1,77 @@
+"""The Python environment of the processes that execute models inside Triton: the packages that we run with.
+
+Triton's Python backend is an isolated interpreter. It ignores PYTHONPATH and the user's site-packages, and it puts
+its current directory first on `sys.path`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_EVERYONE_MAY_WRITE = 0o002
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchPath:
+    """Where modules are looked for, in order; and what is left out of our `sys.path`, with the reason."""
+
+    folders: tuple[str, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    def in_words(self) -> str:
+        """Such as `/a, /b (left out: /c, where everyone may write)`."""
+        left_out = "; ".join(f"{folder or '.'}, {why}" for folder, why in self.left_out)
+        return ", ".join(self.folders) + (f" (left out: {left_out})" if left_out else "")
+
+
+def search_path(entries: Iterable[str] | None = None) -> SearchPath:
+    """`entries` (None: our `sys.path`) without those from which somebody else's code could be imported."""
+    kept: dict[str, None] = {}
+    left_out: dict[str, str] = {}
+    for entry in sys.path if entries is None else entries:
+        try:
+            why = _danger(Path(entry))
+        except FileNotFoundError:  # sys.path always has some
+            continue
+        except (OSError, RuntimeError):
+            why = "which cannot be read"
+        if why is None:
+            kept[entry] = None
+        else:
+            left_out[entry] = why
+    return SearchPath(folders=tuple(kept), left_out=tuple(left_out.items()))
+
+
+def _danger(entry: Path) -> str | None:
+    mode = entry.stat().st_mode
+    if entry.resolve() == Path.cwd():
+        return "the current directory"
+    if not entry.is_absolute():
+        return "which depends on the current directory"
+    return "where everyone may write" if mode & _EVERYONE_MAY_WRITE else None
+
+
+def write_python_home(folder: Path) -> Path:
+    """Make `folder` a virtual environment of our Python with our search path, and return it.
+
+    It is for PATH and VIRTUAL_ENV of a server; nothing of it gets into a model repository.
+    """
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    base = Path(getattr(sys, "_base_executable", None) or sys.executable)
+    packages = folder / "lib" / version / "site-packages"
+    packages.mkdir(parents=True, exist_ok=True)
+    (folder / "bin").mkdir(exist_ok=True)
+    program = folder / "bin" / "python3"
+    program.unlink(missing_ok=True)
+    program.symlink_to(base)
+    (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
+    # Code, because the lines of a .pth file would be read in the locale's encoding.
+    code = f"import sys\n\nsys.path += [entry for entry in {search_path().folders!a} if entry not in sys.path]\n"
+    (packages / "sitecustomize.py").write_text(code)
+    return folder
