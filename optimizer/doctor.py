@@ -9,11 +9,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.scratch import scratch_folder
+from model_repo.errors import LauncherMissing, ServerError
+from model_repo.options import ServerOptions
+from model_repo.probe import PackagesMissing, check_runs_models
 from optimizer.hardware import hardware
 from optimizer.stalls import COUNTS_MS, measure_stalls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from rich.console import Console
     from rich.table import Table
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
 
 State = Literal["ok", "missing", "unknown"]
 ASK_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 WATCHED_S = 1.0
 ROOM_SETTING = "net.core.wmem_default"
 BYTES_AN_ANSWER = 768  # what Linux counts for the smallest message on a socket between threads
@@ -38,15 +43,18 @@ class Check:
     add: str = ""
 
 
-def diagnose() -> tuple[Check, ...]:
-    """All checks. Nothing is installed, started or sent; each program that is asked has ten seconds to answer."""
+def diagnose(embedded: Callable[[], Check] | None = None) -> tuple[Check, ...]:
+    """All checks. Nothing is installed or sent; each program that is asked has ten seconds to answer.
+
+    `embedded` is the check of the embedded Triton; None starts it for some seconds, to load a model of nothing.
+    """
     machine = hardware()
     return (
         _machine(machine),
         _quiet(),
         _gpu(machine),
         _driver(machine),
-        _package("Triton, embedded", ("nvidia-pytriton",), add="pip install 'tritune[embedded]'"),
+        (embedded or embedded_triton)(),
         _program(
             "Triton, local",
             "tritonserver",
@@ -141,6 +149,23 @@ def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
         except PackageNotFoundError:
             continue
     return Check(name=name, state="missing", found="not installed", add=add)
+
+
+def embedded_triton() -> Check:
+    """Whether the embedded Triton is installed, starts, and finds the packages of our runtime."""
+    installed = _package("Triton, embedded", ("nvidia-pytriton",), add="pip install 'tritune[embedded]'")
+    if installed.state != "ok":
+        return installed
+    with scratch_folder("doctor") as folder:
+        try:
+            check_runs_models(ServerOptions(run_dir=folder, start_timeout_s=START_TIMEOUT_S))
+        except (PackagesMissing, LauncherMissing) as error:
+            what, _, fix = str(error).partition("\n")
+            return Check(name=installed.name, state="missing", found=f"{installed.found}; {what}", add=fix)
+        except ServerError as error:
+            lines = (str(error).splitlines()[0], *error.log_tail.splitlines()[-1:])
+            return Check(name=installed.name, state="unknown", found=f"{installed.found}; {' '.join(lines)}")
+    return Check(name=installed.name, state="ok", found=f"{installed.found}; it starts and runs models")
 
 
 def _onnxruntime() -> Check:

@@ -26,9 +26,14 @@ def stem_of(source: str | Path) -> str:
     return source.rpartition(":")[2] if isinstance(source, str) else source.stem
 
 
+def needs_export(source: str | Path) -> bool:
+    """True if the source is not an ONNX file, but something of PyTorch."""
+    return isinstance(source, str) or source.suffix == ".pt2"
+
+
 def onnx_file(source: str | Path, folder: Path) -> Path:
     """The model as an ONNX file: the user's own, or an export into `folder`. Raises ExportFailed."""
-    if isinstance(source, Path) and source.suffix != ".pt2":
+    if isinstance(source, Path) and not needs_export(source):
         return source
     from optimizer.export import export_model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from loadgen.scratch import scratch_folder
 from model_repo.errors import ServerError
 from model_repo.layout import write_final_repository
 from model_repo.options import DEFAULT_IMAGE, ServerOptions
+from model_repo.probe import check_runs_models
 from model_repo.server import serve
 from optimizer.bundling import bundle_run
 from optimizer.demand import demand_of, keep_input_data, keep_trace
@@ -95,7 +97,12 @@ def optimize(
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
     with stop_on_first_interrupt():
-        prepared = prepare(config, work_dir=config.output / MODELS_FOLDER, on_event=on_event)
+        prepared = prepare(
+            config,
+            work_dir=config.output / MODELS_FOLDER,
+            check_server=partial(check_server, config),
+            on_event=on_event,
+        )
     keep_trace(config)
     budget.begin_search()
     slo, demand = config.slo, demand_of(config, batched=prepared.engines[0].batched)
@@ -152,6 +159,13 @@ def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:
         bundle_run(config.output, target="all", options=BundleOptions())
     except UserError as error:
         on_event(events.Note(text=f"No deployment bundle was written: {error.what} {error.fix}", warning=True))
+
+
+def check_server(config: OptimizeConfig) -> None:
+    """Raise UserError if the embedded server does not start or run models; other kinds bring a runtime along."""
+    if config.server == "embedded":
+        with explained(), scratch_folder("probe", config.output) as scratch:
+            check_runs_models(ServerOptions(run_dir=config.output, scratch_dir=scratch))
 
 
 @contextmanager

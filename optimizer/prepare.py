@@ -14,7 +14,7 @@ from optimizer.errors import BadInput
 from optimizer.gpu_engines import device_of, engines_for
 from optimizer.hardware import hardware, machine_of
 from optimizer.limited_call import call_limited
-from optimizer.model_source import onnx_file
+from optimizer.model_source import needs_export, onnx_file
 from optimizer.onnx_files import size_of
 from optimizer.variants import JUDGING_SHARE, VariantRequest, default_precisions, usable_variants
 from search import events
@@ -23,6 +23,7 @@ from search.prices import PriceError
 from search.space import LARGEST_BATCH, MachineLimits, search_space
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from model_repo.spec import Engine
@@ -63,15 +64,20 @@ def prepare(
     work_dir: Path,
     may_build: bool = True,
     judged: bool = True,
+    check_server: Callable[[], None] = lambda: None,
     on_event: OnEvent = events.ignore,
 ) -> Prepared:
     """Read and check everything. Rewritten models go to `work_dir`; nothing is served.
 
     `may_build` False: engines that are not in the cache already are left out. `judged` False: the precisions have
-    been judged elsewhere, on hardware like this.
+    been judged elsewhere, on hardware like this. `check_server` is called before the first step that may take
+    minutes, after the quick checks of what the user gave.
 
     Raises BadInput, in two lines, for anything that the user has to change.
     """
+    exported = needs_export(config.model)
+    if exported:
+        check_server()
     path = onnx_file(config.model, work_dir)
     model, batching = call_limited(
         partial(read_settled, path, config.shapes, work_dir), model=path, limits=graph_limits(size_of(path))
@@ -86,6 +92,8 @@ def prepare(
         )
     price = _price(config, machine)
     device = device_of(machine)
+    if not exported:
+        check_server()
     usable = usable_variants(batching.model, _variant_request(config, device, work_dir, judged=judged), on_event)
     records = list(usable.accuracy)
 

@@ -7,6 +7,7 @@ import socket
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -84,7 +85,7 @@ def work(options: WorkerOptions) -> int:
 
 
 def _measure(options: WorkerOptions, storage: Storage, on_event: OnEvent, stop: Callable[[], bool]) -> int:
-    from optimizer.pipeline import MODELS_FOLDER, explained, serving_bench
+    from optimizer.pipeline import MODELS_FOLDER, check_server, explained, serving_bench
     from optimizer.prepare import prepare
 
     found = _joined(options, storage, on_event, stop)
@@ -96,7 +97,13 @@ def _measure(options: WorkerOptions, storage: Storage, on_event: OnEvent, stop: 
     on_event(events.PhaseStarted(name="prepare", detail=f"for {options.study}"))
     # The coordinator has judged the precisions; doing it again takes every core, on its own machine too.
     with stop_on_first_interrupt():
-        prepared = prepare(config, work_dir=options.output / MODELS_FOLDER, judged=False, on_event=on_event)
+        prepared = prepare(
+            config,
+            work_dir=options.output / MODELS_FOLDER,
+            judged=False,
+            check_server=partial(check_server, config),
+            on_event=on_event,
+        )
     if prepared.source.sha256 != order.model_sha256:
         raise BadInput(
             f"{config.model} is not the model of the study {options.study}: its checksum differs.",

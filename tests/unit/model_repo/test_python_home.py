@@ -1,0 +1,64 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model_repo.python_home import search_path, write_python_home
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """The current directory, which is not the test's folder."""
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def seen_by(home, code):
+    """What an isolated interpreter prints that starts as Triton's does: by its name, found on PATH."""
+    environment = {"PATH": str(home / "bin"), "VIRTUAL_ENV": str(home), "PYTHONPATH": "/nowhere"}
+    return subprocess.run(
+        ["python3", "-I", "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_the_current_directory_is_left_out_under_any_name(elsewhere, tmp_path):
+    (tmp_path / "link").symlink_to(elsewhere)
+    (elsewhere / "below").mkdir()
+    found = search_path(["", ".", str(elsewhere), str(tmp_path / "link"), "below", str(elsewhere / "below")])
+    assert found.folders == (str(elsewhere / "below"),)
+    assert dict(found.left_out) == {
+        **dict.fromkeys(["", ".", str(elsewhere), str(tmp_path / "link")], "the current directory"),
+        "below": "which depends on the current directory",
+    }
+
+
+def test_folders_that_everyone_may_write_to_are_left_out(elsewhere, tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o1777)
+    found = search_path([str(tmp_path / "open"), str(tmp_path), str(tmp_path / "gone")])
+    assert found.folders == (str(tmp_path),)
+    assert found.in_words() == f"{tmp_path} (left out: {tmp_path / 'open'}, where everyone may write)"
+
+
+def test_an_isolated_interpreter_finds_our_packages(elsewhere, tmp_path, monkeypatch):
+    packages = tmp_path / "paquets d'été\n'''\\"
+    packages.mkdir()
+    (packages / "only_here.py").write_text("VALUE = 42\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages)])
+    home = write_python_home(tmp_path / "home")
+    assert seen_by(home, "import only_here, numpy, onnxruntime; print(only_here.VALUE)") == "42\n"
+    entries = [entry for entry in sys.path if entry and Path(entry).exists() and Path(entry) != elsewhere]
+    found = seen_by(home, "import sys; print(ascii(sys.path))")
+    assert [entry for entry in entries if ascii(entry) not in found] == []
+    assert "/nowhere" not in found
+
+
+def test_it_is_the_same_python(tmp_path):
+    home = write_python_home(write_python_home(tmp_path / "home"))  # again, over what is there
+    version = seen_by(home, "import sys; print(sys.version, sys.prefix)")
+    assert version == f"{sys.version} {home}\n"
+    assert os.access(home / "bin" / "python3", os.X_OK)
