@@ -6,6 +6,7 @@ its current directory first on `sys.path`.
 
 from __future__ import annotations
 
+import site
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _EVERYONE_MAY_WRITE = 0o002
+
+_SITECUSTOMIZE = """\
+import site
+import sys
+
+for entry in {folders}:
+    if entry in {sites}:
+        site.addsitedir(entry)
+    elif entry not in sys.path:
+        sys.path.append(entry)
+sys.path[:] = [entry for entry in sys.path if entry not in {left_out}]
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +84,14 @@ def write_python_home(folder: Path) -> Path:
     program.unlink(missing_ok=True)
     program.symlink_to(base)
     (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
-    # Code, because the lines of a .pth file would be read in the locale's encoding.
-    code = f"import sys\n\nsys.path += [entry for entry in {search_path().folders!a} if entry not in sys.path]\n"
+    found = search_path()
+    code = _SITECUSTOMIZE.format(
+        folders=ascii(found.folders), left_out=ascii(dict(found.left_out)), sites=ascii(_site_folders())
+    )
     (packages / "sitecustomize.py").write_text(code)
     return folder
+
+
+def _site_folders() -> tuple[str, ...]:
+    """The folders whose .pth files Python has carried out for us: packages installed as editable need them."""
+    return (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else []))

@@ -1,4 +1,5 @@
 import os
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,18 @@ def test_an_isolated_interpreter_finds_our_packages(elsewhere, tmp_path, monkeyp
     found = seen_by(home, "import sys; print(ascii(sys.path))")
     assert [entry for entry in entries if ascii(entry) not in found] == []
     assert "/nowhere" not in found
+
+
+def test_packages_installed_as_editable_are_found(elsewhere, tmp_path, monkeypatch):
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "there.py").write_text("VALUE = 43\n")
+    (packages / "hook.pth").write_text(f"import sys; sys.modules['hooked'] = sys\n{elsewhere}\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages), str(elsewhere)])
+    monkeypatch.setattr(site, "getsitepackages", lambda: [str(packages)])
+    home = write_python_home(tmp_path / "home")
+    assert seen_by(home, "import hooked, there; print(there.VALUE)") == "43\n"
+    assert str(elsewhere) not in seen_by(home, "import sys; print(sys.path)")
 
 
 def test_it_is_the_same_python(tmp_path):
