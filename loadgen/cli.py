@@ -73,7 +73,7 @@ def loadtest(
     `loadtest http://localhost:8000 --model resnet50 --rate 200 --p99 50ms`
 
     Exit codes: 0 kept, 99 broken, 98 the client could not send the load, 97 worse than the baseline, 96 too short
-    to decide, 2 bad input, 130 interrupted, 1 a bug.
+    to decide, 2 bad input, 3 a disk or a file failed meanwhile, 130 interrupted, 1 a bug.
     """
     del debug  # read from the arguments by `run_app`, which also covers errors before this point
     if version:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import signal
 import sys
 from typing import NoReturn
@@ -10,7 +12,7 @@ import typer
 
 from loadgen.errors import LoadError, WorkerDied
 from loadgen.printable import printable
-from loadgen.user_errors import BadInput, UserError
+from loadgen.user_errors import BadInput, EnvironmentFailed, UserError, environment_failed
 
 
 def run_app(app: typer.Typer, arguments: list[str], *, name: str, when_stopped: str) -> int:
@@ -18,6 +20,10 @@ def run_app(app: typer.Typer, arguments: list[str], *, name: str, when_stopped: 
 
     `when_stopped` is what to do after Ctrl-C, the second line of that error.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # a result is not lost for a terminal without its characters
     try:
         code = app(arguments, standalone_mode=False, prog_name=name)
     except typer.Abort:
@@ -47,8 +53,9 @@ def leave(code: int) -> NoReturn:
 
 def complain(what: str, fix: str, code: int) -> int:
     """Say what happened and what to do about it, on stderr; returns `code`."""
-    print(f"error: {_shown(what)}", file=sys.stderr)  # noqa: T201
-    print(f"       {_shown(fix)}", file=sys.stderr)  # noqa: T201
+    with contextlib.suppress(OSError):  # a full disk under stderr does not change the exit code
+        print(f"error: {_shown(what)}", file=sys.stderr)  # noqa: T201
+        print(f"       {_shown(fix)}", file=sys.stderr)  # noqa: T201
     return code
 
 
@@ -66,14 +73,23 @@ def _as_user_error(error: Exception, name: str) -> UserError:
         return (ClientFailed if isinstance(error, WorkerDied) else BadInput)(what, fix)
     message = getattr(error, "format_message", None)
     if message is None:
-        return Bug(
-            f"This is a bug in tritune: {type(error).__name__}: {error}",
-            "Please report it with the output of the same command with --debug.",
-        )
+        return unforeseen(error)
     text = " ".join(message().split())
     if text.startswith("No such command"):
         return BadInput(text, f"A value is one word, such as --p99 50ms. See {name} --help.")
     return BadInput(text, f"See {name} --help.")
+
+
+def unforeseen(error: Exception) -> UserError:
+    """An error that nobody has translated: of the environment if the system says so, else a bug."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return environment_failed(error)
+    if isinstance(error, MemoryError):
+        return EnvironmentFailed("There is not enough memory.", "Free some, and run the command again.")
+    return Bug(
+        f"This is a bug in tritune: {type(error).__name__}: {error}",
+        "Please report it with the output of the same command with --debug.",
+    )
 
 
 class Bug(UserError):

@@ -104,12 +104,17 @@ class LiveView(LiveDisplay):
 
     def look(self, log: RequestLog) -> None:
         """Show the figures so far."""
-        if self._dashboard is not None:
-            self._dashboard.look(log, self._timeout_ns)
-        self._show(so_far(log, self._timeout_ns))
+        with self.unharmed():
+            if self._dashboard is not None:
+                self._dashboard.look(log, self._timeout_ns)
+            self._show(so_far(log, self._timeout_ns))
 
     def look_at_new(self, log: RequestLog, tally: Tally) -> None:
         """Show the figures so far of a run of which only a tally is kept; `log` holds what is new in it."""
+        with self.unharmed():
+            self._look_at_new(log, tally)
+
+    def _look_at_new(self, log: RequestLog, tally: Tally) -> None:
         seen = so_far(tally.recent, self._timeout_ns)
         if len(tally):
             p50_ns, p99_ns = tally.latency.percentiles_ns((0.5, 0.99))

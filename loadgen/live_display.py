@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.live import Live
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Self
 
@@ -19,12 +21,13 @@ class LiveDisplay(ABC):
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self.broken: Exception | None = None
         self._live: Live | None = None  # None: there is no terminal, or nothing is drawn now
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live = Live(
-                get_renderable=self._picture, console=self._console, refresh_per_second=4, transient=True
+                get_renderable=self._drawn, console=self._console, refresh_per_second=4, transient=True
             )
             self._live.__enter__()
         return self
@@ -33,7 +36,24 @@ class LiveDisplay(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+            with self.unharmed():
+                self._live.__exit__(kind, error, trace)
+
+    def _drawn(self) -> RenderableType:
+        """The picture; or none where it cannot be drawn, as no measurement ends for a picture."""
+        try:
+            return self._picture()
+        except Exception as error:
+            self.broken = self.broken or error
+            return ""
+
+    @contextmanager
+    def unharmed(self) -> Iterator[None]:
+        """Remember the first error of the block in `broken`, instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            self.broken = self.broken or error
 
     @abstractmethod
     def _picture(self) -> RenderableType:

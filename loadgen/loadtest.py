@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict, TypeVar
 
 from loadgen.finding import Finding, answer
 from loadgen.judge import any_broken, judge, judge_tally, p99_bounds, p99_bounds_of_tally
@@ -136,17 +136,19 @@ def record_of(
     machines: int = 1,
 ) -> LoadTestRecord:
     """Everything that was found out, compared with the baseline where there is one."""
+    texts = [note.text for note in notes]
+    figures = _figures(order, finding.run, texts)
     record = LoadTestRecord(
         tool=tool_name(),
         started_at=started_at.astimezone(UTC),
         outcome="measured",
         exit_code=0,
         reasons=(),
-        notes=(*(note.text for note in notes), *_remarks(finding)),
+        notes=(*texts, *_remarks(finding)),
         target=target_record(order.target),
         load=load_record(order, machines=machines),
         checks=finding.checks,
-        **_figures(order, finding.run),
+        **figures,
         capacity=finding.capacity,
         baseline=None if order.compare is None else order.compare.name,
         comparison=(),
@@ -173,14 +175,17 @@ def _remarks(finding: Finding) -> tuple[str, ...]:
     return () if finding.run is None else finding.run.measurement.remarks
 
 
+_Curve = TypeVar("_Curve")
+
+
 class _Figures(TypedDict):
     measurement: MeasurementRecord | None
     curve: CurveRecord | None
     timeline: TimelineRecord | None
 
 
-def _figures(order: Order, run: LoadRun | None) -> _Figures:
-    """The figures of a run and its curves, from every request or from its tally."""
+def _figures(order: Order, run: LoadRun | None, notes: list[str]) -> _Figures:
+    """The figures of a run and its curves, from every request or from its tally; adds to the notes."""
     if run is None:
         return {"measurement": None, "curve": None, "timeline": None}
     log, tally, confidence = run.log, run.tally, order.limits.confidence
@@ -202,8 +207,20 @@ def _figures(order: Order, run: LoadRun | None) -> _Figures:
             bounds=bounds,
             confidence=confidence,
         ),
-        "curve": curve_of(log, timeout_ns) if tally is None else curve_of_tally(tally),
-        "timeline": timeline_of(log, timeout_ns, duration_s)
-        if tally is None
-        else timeline_of_tally(tally, duration_s),
+        "curve": _drawn(lambda: curve_of(log, timeout_ns) if tally is None else curve_of_tally(tally), notes),
+        "timeline": _drawn(
+            lambda: (
+                timeline_of(log, timeout_ns, duration_s) if tally is None else timeline_of_tally(tally, duration_s)
+            ),
+            notes,
+        ),
     }
+
+
+def _drawn(make: Callable[[], _Curve], notes: list[str]) -> _Curve | None:
+    """What only a page shows; None and a note if it cannot be made, as no verdict is lost for a picture."""
+    try:
+        return make()
+    except Exception as error:
+        notes.append(f"A curve is left out, by a bug in tritune: {type(error).__name__}: {error}")
+        return None

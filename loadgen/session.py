@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
-from loadgen.command import complain
+from loadgen.command import complain, unforeseen
 from loadgen.compare import check_comparable, read_baseline
 from loadgen.console import SafeConsole
 from loadgen.finding import Finding
@@ -18,17 +16,19 @@ from loadgen.headers import errors_without_secrets
 from loadgen.interrupts import finish_on_first_interrupt
 from loadgen.live import LiveView
 from loadgen.loadtest import find_out, record_of
+from loadgen.printing import print_result
 from loadgen.reports.terminal import answer_view
-from loadgen.reports.write import ReportNotWritten, check_writable, record_json, write_reports
+from loadgen.reports.write import check_writable, record_json, write_reports
 from loadgen.runner import LoadGenerator
 from loadgen.web import WebDashboard
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from loadgen.distributed import DistributedGenerator
     from loadgen.order import Note, Order
     from loadgen.reports.record import LoadTestRecord
+    from loadgen.user_errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,31 +59,56 @@ def run(
         baseline = read_baseline(order.compare)
         check_comparable(baseline, order)
     started_at = datetime.now(UTC)
-    finding = _carried_out(order, notes, web_port, fleet)
-    record = record_of(
+    finding, problems = _measured(order, notes, web_port, fleet)
+    make = partial(
+        record_of,
         order,
         finding,
         notes=notes,
         started_at=started_at,
-        baseline=baseline,
         machines=1 if fleet is None else fleet.workers,
     )
-    problems = [
-        *show(record, as_json=as_json),
-        *write_reports(
-            record,
-            None if finding.run is None else finding.run.log,
-            order.outputs,
-            tally=None if finding.run is None else finding.run.tally,
-        ),
-    ]
+    try:
+        record = make(baseline=baseline)
+    except Exception as error:
+        if baseline is None:
+            raise
+        record = make(baseline=None)
+        problems.append(unforeseen(error))
+    run = finding.run
+    log, tally = (None, None) if run is None else (run.log, run.tally)
+    problems += write_reports(record, log, order.outputs, tally=tally)
+    problems += show(record, as_json=as_json)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
     return record.exit_code or (problems[0].exit_code if problems else 0)
 
 
-def _carried_out(order: Order, notes: Sequence[Note], web_port: int | None, fleet: Fleet | None) -> Finding:
-    """What came of the order, with everything around it that has to end again."""
+def _measured(
+    order: Order, notes: Sequence[Note], web_port: int | None, fleet: Fleet | None
+) -> tuple[Finding, list[UserError]]:
+    """What came of the order, and what went wrong around it after that."""
+    found: list[Finding] = []
+    problems: list[UserError] = []
+    try:
+        broken = _carry_out(order, notes, web_port, fleet, found.append)
+        if broken is not None:
+            problems.append(unforeseen(broken))
+    except Exception as error:
+        if not found:
+            raise
+        return found[0], [unforeseen(error)]
+    return found[0], problems
+
+
+def _carry_out(
+    order: Order,
+    notes: Sequence[Note],
+    web_port: int | None,
+    fleet: Fleet | None,
+    on_found: Callable[[Finding], None],
+) -> Exception | None:
+    """Carry the order out, with everything around it that has to end again; returns what broke the display."""
     with ExitStack() as stack:
         dashboard = None
         if web_port is not None:
@@ -111,12 +136,15 @@ def _carried_out(order: Order, notes: Sequence[Note], web_port: int | None, flee
 
         stack.enter_context(errors_without_secrets(order.target.headers))
         if fleet is None:
-            return find_out(order, stack.enter_context(LoadGenerator(order.processes)), view, stop)
+            on_found(find_out(order, stack.enter_context(LoadGenerator(order.processes)), view, stop))
+            return view.broken
         workers = stack.enter_context(_generator_of(fleet))
         view.phase(f"Waiting for {fleet.workers} workers on port {fleet.port}")
         if not workers.wait_for_workers(stop):
-            return Finding(run=None, interrupted=True)
-        return find_out(order, workers, view, stop)
+            on_found(Finding(run=None, interrupted=True))
+            return view.broken
+        on_found(find_out(order, workers, view, stop))
+        return view.broken
 
 
 def _generator_of(fleet: Fleet) -> DistributedGenerator:
@@ -125,23 +153,12 @@ def _generator_of(fleet: Fleet) -> DistributedGenerator:
     return DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers, secret=fleet.secret)
 
 
-def show(record: LoadTestRecord, *, as_json: bool) -> list[ReportNotWritten]:
-    """The result on stdout, as JSON or for people; an error where stdout takes no more: files may still get it."""
-    try:
-        if as_json:
-            sys.stdout.write(record_json(record))
-        else:
-            SafeConsole().print(answer_view(record))
-        sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads, `head` for one, has seen enough
-        _drop_stdout()
-    except OSError as error:
-        _drop_stdout()
-        return [ReportNotWritten(f"The result could not be printed: {error.strerror}.", "Use --output as well.")]
-    return []
+def show(record: LoadTestRecord, *, as_json: bool) -> list[UserError]:
+    """The result on stdout, as JSON or for people; what went wrong in it."""
 
+    def document() -> str:
+        return record_json(record)
 
-def _drop_stdout() -> None:
-    """Or the interpreter would try again at its end, and fail again."""
-    with Path(os.devnull).open("w") as nowhere:
-        os.dup2(nowhere.fileno(), 1)
+    if as_json:
+        return print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
+    return print_result(lambda: SafeConsole().print(answer_view(record)), document=document)

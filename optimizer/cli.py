@@ -76,7 +76,7 @@ def optimize(
     `optimize --model m.onnx --p99 50ms`
 
     Exit codes: 0 found, 97 worse than --baseline, 99 no configuration keeps the limit, 2 bad input,
-    130 interrupted, 1 a bug.
+    3 a disk, a server or a storage failed, 130 interrupted, 1 a bug.
     """
     if context.invoked_subcommand is not None:
         return

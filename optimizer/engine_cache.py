@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from loadgen.scratch import scratch_folder
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
-from optimizer.errors import UserError
+from optimizer.errors import EnvironmentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,7 +61,7 @@ class EngineMetadata(BaseModel):
     build_s: float
 
 
-class CacheWriteFailed(UserError):
+class CacheWriteFailed(EnvironmentFailed):
     """The cache's folder cannot take the engine."""
 
 

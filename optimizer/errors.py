@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from loadgen.user_errors import BadInput, UserError
+from loadgen.user_errors import BadInput, EnvironmentFailed, UserError
 
-__all__ = ["BadInput", "ModelError", "ShapeError", "UnsafeModel", "UnsupportedModel", "UserError"]
+__all__ = [
+    "BadInput",
+    "EnvironmentFailed",
+    "ModelError",
+    "ShapeError",
+    "UnsafeModel",
+    "UnsupportedModel",
+    "UserError",
+]
 
 
 class ModelError(BadInput):

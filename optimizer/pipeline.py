@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +16,8 @@ from loadgen.interrupts import stop_on_first_interrupt
 from loadgen.plan import Payload
 from loadgen.runner import LoadGenerator
 from loadgen.scratch import scratch_folder
-from model_repo.errors import ServerError
+from loadgen.user_errors import EnvironmentFailed
+from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed, ServerTimeout
 from model_repo.layout import write_final_repository
 from model_repo.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.probe import check_runs_models
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from search.events import OnEvent
     from search.ledger import Ledger
     from search.records import Slo
+
+log = logging.getLogger("tritune")
 
 MODELS_FOLDER = "model"
 REPOSITORY = "model_repository"
@@ -114,6 +118,7 @@ def optimize(
         study=config.study,
         hardware=hardware_label(prepared.machine),
         objective=config.aim,
+        on_event=on_event,
     )
     with explained(), closing(ledger.storage), serving_bench(config, prepared, demand) as bench:
         on_event(events.PhaseStarted(name="search", detail=f"{prepared.space.size()} configurations"))
@@ -159,6 +164,9 @@ def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:
         bundle_run(config.output, target="all", options=BundleOptions())
     except UserError as error:
         on_event(events.Note(text=f"No deployment bundle was written: {error.what} {error.fix}", warning=True))
+    except Exception as error:
+        log.exception("no bundle")
+        on_event(events.Note(text=f"No deployment bundle was written: {error}", warning=True))
 
 
 def check_server(config: OptimizeConfig) -> None:
@@ -307,6 +315,9 @@ def _versions() -> Iterator[tuple[str, str]]:
             continue
 
 
+_OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, ServerTimeout)
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Errors of the rooms below as two lines for the user."""
@@ -314,7 +325,8 @@ def explained() -> Iterator[None]:
         yield
     except (ServerError, LoadError) as error:
         what, _, fix = str(error).partition("\n")
-        raise UserError(what, fix or "The run's server.log and optimize.log have the details.") from error
+        kind = EnvironmentFailed if isinstance(error, _OF_THE_ENVIRONMENT) else UserError
+        raise kind(what, fix or "The run's server.log and optimize.log have the details.") from error
     except PowerUnknown as error:
         raise UserError(
             "--objective energy: the driver of this machine's GPU does not say what power it takes.",

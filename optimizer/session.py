@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from loadgen.command import complain
 from loadgen.console import SafeConsole
 from loadgen.interrupts import finish_on_first_interrupt
 from loadgen.printable import printable
+from loadgen.printing import print_result
 from loadgen.scratch import scratch_folder
 from optimizer.config import OptimizeConfig, save_config
 from optimizer.errors import BadInput
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from loadgen.user_errors import UserError
     from search.events import OnEvent
     from search.records import RecommendationRecord
 
@@ -37,7 +40,6 @@ def run(
 ) -> int:
     """Carry out the run and show its answer; returns the exit code, which tells of a worse one than `baseline`."""
     from optimizer.pipeline import optimize
-    from optimizer.report import recommendation_view
     from optimizer.verdict import NothingFound
 
     before = None if baseline is None else _read_baseline(baseline, config)
@@ -63,13 +65,24 @@ def run(
                     _write_report(config.output, on_event)
                     raise
             _write_report(config.output, on_event)
-    if as_json:
-        print(found.model_dump_json(indent=2))  # noqa: T201
-    else:
-        SafeConsole().print(recommendation_view(found, config.output))
+    problems = _show(found, config.output, as_json=as_json)
+    for problem in problems:
+        complain(problem.what, problem.fix, problem.exit_code)
     if baseline is None or before is None:
-        return 0
+        return problems[0].exit_code if problems else 0
     return _show_comparison(before, found, names=(str(baseline), str(config.output)), on_stderr=as_json)
+
+
+def _show(found: RecommendationRecord, directory: Path, *, as_json: bool) -> list[UserError]:
+    """The answer on stdout, as JSON or for people; what went wrong in it. It is on the disk already."""
+    from optimizer.report import recommendation_view
+
+    def document() -> str:
+        return found.model_dump_json(indent=2) + "\n"
+
+    if as_json:
+        return print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
+    return print_result(lambda: SafeConsole().print(recommendation_view(found, directory)), document=document)
 
 
 def _read_baseline(directory: Path, config: OptimizeConfig) -> RecommendationRecord:
@@ -137,7 +150,7 @@ def make_directory(directory: Path, *, resume: bool) -> None:
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
     """Until the block ends, our log goes to this file, the command line and an error's traceback among it."""
-    handler = logging.FileHandler(path)
+    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     handler.setFormatter(_PrintableLines("%(asctime)s %(levelname)-7s %(message)s"))
     log.setLevel(logging.DEBUG)
     log.propagate = False
@@ -151,7 +164,8 @@ def logging_to(path: Path) -> Iterator[None]:
     finally:
         log.info("peak memory of this process: %.0f MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         log.removeHandler(handler)
-        handler.close()
+        with suppress(OSError):
+            handler.close()
 
 
 def _without_secrets(arguments: list[str]) -> Iterator[str]:
@@ -160,6 +174,13 @@ def _without_secrets(arguments: list[str]) -> Iterator[str]:
     for argument in arguments:
         yield "***" if hide else "--storage=***" if argument.startswith("--storage=") else hidden(argument)
         hide = argument == "--storage"
+
+
+class _LogFile(logging.FileHandler):
+    """A log that takes no more, because its disk is full, ends nothing and says nothing: the run will say it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Drop the record."""
 
 
 class _PrintableLines(logging.Formatter):
@@ -176,6 +197,9 @@ def to_log_and(progress: Progress) -> OnEvent:
 
     def on_event(event: events.Event) -> None:
         log.debug("%s", event)
-        progress(event)
+        try:
+            progress(event)
+        except Exception:  # no run ends for a line that cannot be shown
+            log.exception("not shown")
 
     return on_event

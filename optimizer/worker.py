@@ -66,11 +66,11 @@ def work(options: WorkerOptions) -> int:
     with (
         locked(options.output),
         logging_to(options.output / LOG_FILE),
-        closing(open_storage(options.storage)) as storage,
+        Progress(SafeConsole(stderr=True), budget_s=0.0) as progress,
+        closing(open_storage(options.storage, on_event=to_log_and(progress))) as storage,
         workers_on(
             others, storage=options.storage, arguments=_passed_on(options), folder=options.output
         ) as children,
-        Progress(SafeConsole(stderr=True), budget_s=0.0) as progress,
     ):
         on_event = to_log_and(progress)
 

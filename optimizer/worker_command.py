@@ -55,7 +55,8 @@ def worker(
 
     `TRITUNE_STORAGE=postgresql://... optimize worker --study NAME`
 
-    Exit codes: 0 the search is over, 2 bad input, 1 the storage did not come back, or a bug.
+    Exit codes: 0 the search is over, 2 bad input, 3 a disk, a server or the storage failed, 130 interrupted,
+    1 a bug.
     """
     from datetime import datetime
 

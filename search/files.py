@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
+from loadgen.files import naming
 from loadgen.user_errors import BadInput, first_problem
 from model_repo.kept_files import read_kept
 from search.record import Record
@@ -21,9 +22,11 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 def append_line(path: Path, line: str) -> None:
     """Append one line and wait until it is on the disk; a last line cut short by a crash is dropped first.
 
-    Raises OSError, also if `path` is a link: it may lead out of the run's directory.
+    Raises OSError with the name of `path`, also if that is a link: it may lead out of the run's directory. After a
+    failure, the next call drops what there is of the line.
     """
-    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "ab+") as file:
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    with naming(path), os.fdopen(os.open(path, flags, 0o666), "ab+") as file:
         end = file.tell()
         whole = _end_of_last_line(file, end)
         if whole < end:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from loadgen.files import remove_drafts
 from search.convert import trial_from_record, trial_to_record
+from search.events import ignore
 from search.files import append_line, read_records
 from search.objective import COST, Objective
 from search.records import TrialRecord
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     import optuna
 
+    from search.events import OnEvent
     from search.space import SearchSpace
     from search.storage import Storage
     from search.trial import Trial
@@ -97,7 +100,9 @@ class Ledger:
     def keep(self, trial: Trial) -> Trial:
         """Keep a finished trial that Optuna knows already, with the next number."""
         kept = replace(trial, number=self.next_number(), hardware=trial.hardware or self.hardware)
-        append_line(self.path, trial_to_record(kept).model_dump_json())
+        missing = [] if self.path.exists() else self.trials  # somebody removed the file: all of them once more
+        for one in (*missing, kept):
+            append_line(self.path, trial_to_record(one).model_dump_json())
         self.trials.append(kept)
         return kept
 
@@ -170,6 +175,7 @@ def open_ledger(
     study: str | None = None,
     hardware: str | None = None,
     objective: Objective = COST,
+    on_event: OnEvent = ignore,
 ) -> Ledger:
     """The ledger in `directory`, with the trials that an earlier run finished there.
 
@@ -181,7 +187,8 @@ def open_ledger(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    opened = open_storage(storage or f"sqlite:///{directory / STUDY_FILE}")
+    remove_drafts(directory)
+    opened = open_storage(storage or f"sqlite:///{directory / STUDY_FILE}", on_event=on_event)
     with experimental_allowed():
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)
         created = optuna.create_study(
@@ -218,9 +225,14 @@ def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:
 def _reconcile(ledger: Ledger) -> None:
     """Close what this process left open when it died, but not what workers have; tell Optuna what it missed."""
     known, reported = set(), set()
+    kept = {trial.number: trial for trial in ledger.trials}
     for frozen in ledger.study.get_trials(deepcopy=False):
         if not frozen.state.is_finished() and (TASK not in frozen.user_attrs or WITHDRAWN in frozen.user_attrs):
-            ledger.queue.fail(frozen.number)
+            trial = kept.get(frozen.user_attrs.get("trial", -1))
+            if trial is None:
+                ledger.queue.fail(frozen.number)
+            else:  # killed while it was told: Optuna has its attributes, and neither its value nor its end
+                ledger.queue.tell(frozen.number, trial, ledger.objective.told(trial), attributes_of(trial))
         if RECORD in frozen.user_attrs:
             reported.add(key_of(frozen.params))
         elif "trial" in frozen.user_attrs:

@@ -9,14 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loadgen.user_errors import UserError
-from search.patience import patient_storage
+from loadgen.user_errors import BadInput, EnvironmentFailed
+from search.events import Note, ignore
+from search.patience import announced, is_outage, patient_storage
 from search.secrets import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from optuna.storages import BaseStorage, RDBStorage
+
+    from search.events import OnEvent
 
 log = logging.getLogger("tritune.storage")
 
@@ -35,10 +38,8 @@ CONNECT_TIMEOUT_S = 10
 ANSWER_TIMEOUT_S = 30
 
 
-class StorageFailed(UserError):
-    """The storage cannot be opened, or did not come back."""
-
-    exit_code = 1
+class StorageFailed(EnvironmentFailed):
+    """The storage cannot be opened, cannot be written, or did not come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +55,32 @@ class Storage:
         self.direct.engine.dispose()
 
 
-def open_storage(url: str, *, heartbeat_s: int = HEARTBEAT_S, grace_s: int = GRACE_S) -> Storage:
+def open_storage(
+    url: str, *, heartbeat_s: int = HEARTBEAT_S, grace_s: int = GRACE_S, on_event: OnEvent = ignore
+) -> Storage:
     """The storage behind an Optuna storage URL, its tables made where they are missing.
 
-    Raises StorageFailed, in two lines without the password, when it cannot be opened.
+    When a database elsewhere does not answer, now or later, `on_event` is told after 1.5 s, from another thread.
+    Raises BadInput for a URL that is none or whose driver is missing, StorageFailed when it cannot be opened; both
+    in two lines without the password.
     """
     import optuna
     from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+    def announce() -> None:
+        on_event(Note(text=f"The storage {hidden(url)} does not answer; waiting for it.", warning=True))
+
+    waits = None if url.startswith("sqlite") else announce
+
     try:
-        direct = _opened(url, heartbeat_s, grace_s)
+        with announced(waits):
+            direct = _opened(url, heartbeat_s, grace_s)
     except ImportError:
-        raise StorageFailed(
+        raise BadInput(
             f"The driver of {hidden(url)} is not installed.", "Install it: pip install 'tritune[postgresql]'"
         ) from None
     except (ArgumentError, ValueError):  # their messages may repeat the URL
-        raise StorageFailed(
+        raise BadInput(
             f"{hidden(url)} is not a storage URL.", "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE"
         ) from None
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
@@ -78,7 +89,7 @@ def open_storage(url: str, *, heartbeat_s: int = HEARTBEAT_S, grace_s: int = GRA
             "Check its address, its name and password, and that it runs.",
         ) from None
     cached = optuna.storages.get_storage(direct)  # reads finished trials once
-    return Storage(patient=patient_storage(cached, given_up=_given_up), direct=direct)
+    return Storage(patient=patient_storage(cached, given_up=_given_up, announce=waits), direct=direct)
 
 
 def _opened(url: str, heartbeat_s: int, grace_s: int) -> RDBStorage:
@@ -150,7 +161,12 @@ def _engine_arguments(url: str) -> dict[str, Any]:
     return {"pool_pre_ping": True, "connect_args": {**arguments, **keepalives}}
 
 
-def _given_up(error: Exception, waited_s: float) -> UserError:
+def _given_up(error: Exception, waited_s: float) -> StorageFailed:
+    if not is_outage(error):
+        return StorageFailed(
+            f"The storage cannot be used: {reason_of(error)}",
+            "Mend that: what is finished stands in the run's directory, and --resume goes on.",
+        )
     return StorageFailed(
         f"The storage did not answer for {waited_s:.0f} s: {reason_of(error)}",
         "What is finished stands in the run's directory; go on with --resume when the storage is back.",

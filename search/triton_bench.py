@@ -13,7 +13,8 @@ from loadgen.errors import LoadError
 from loadgen.lateness import until_late
 from loadgen.neighbours import NeighbourSampler, counters_of_family
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
-from model_repo.errors import ServerError
+from loadgen.user_errors import EnvironmentFailed
+from model_repo.errors import RepositoryWriteFailed, ServerError, ServerStartFailed
 from search.bench import BenchFailed, Spent
 from search.convert import measurement_to_record
 from search.demand import Demand
@@ -58,6 +59,7 @@ class TritonBench:
         self._most_send_lag_ms = most_send_lag_ms
         self._config: ServingConfig | None = None
         self._last: MeasurementRecord | None = None
+        self._did_not_start = False  # the server, at its latest start
         self._load_s: dict[ServingConfig, float] = {}
         self._memory_bytes: dict[ServingConfig, int] = {}
 
@@ -161,6 +163,7 @@ class TritonBench:
     def _load_on_server(self, config: ServingConfig) -> None:
         """A change of the instance count alone is quick; what counts is the slowest load."""
         started = time.monotonic()
+        self._did_not_start = False
         self._server.load(config)
         self._load_s[config] = max(time.monotonic() - started, self._load_s.get(config, 0.0))
 
@@ -179,11 +182,26 @@ class TritonBench:
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """Errors of serving and of load as failures of the trial, with what the server said last."""
+        """Errors of serving and of load as failures of the trial, with what the server said last.
+
+        Raises EnvironmentFailed for what no configuration can help: a disk, or a server that does not start twice
+        in a row.
+        """
         try:
             yield
+        except RepositoryWriteFailed as error:
+            raise _environment(error) from error
         except ServerError as error:
+            if isinstance(error, ServerStartFailed):
+                if self._did_not_start:
+                    raise _environment(error) from error
+                self._did_not_start = True
             lines = error.log_tail.splitlines()[-LOG_LINES_IN_REASON:]
             raise BenchFailed("\n".join([str(error), *lines])) from error
         except LoadError as error:
             raise BenchFailed(str(error)) from error
+
+
+def _environment(error: ServerError) -> EnvironmentFailed:
+    what, _, fix = str(error).partition("\n")
+    return EnvironmentFailed(what, fix or "The run's server.log says more; go on with --resume.")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from loadgen.command import Bug, unforeseen
 from loadgen.files import write_atomically
 from loadgen.printable import printable_json
-from loadgen.user_errors import BadInput
+from loadgen.user_errors import BadInput, EnvironmentFailed, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from loadgen.tally import Tally
 
 
-class ReportNotWritten(BadInput):
+class ReportNotWritten(EnvironmentFailed):
     """A report could not be written; the measurement itself stands."""
 
 
@@ -44,12 +45,12 @@ def check_writable(outputs: Outputs) -> None:
 
 def write_reports(
     record: LoadTestRecord, log: RequestLog | None, outputs: Outputs, *, tally: Tally | None = None
-) -> list[ReportNotWritten]:
+) -> list[UserError]:
     """Write what was asked for; returns an error for each file that could not be written.
 
     `tally`: what was kept of a run instead of its log.
     """
-    problems = []
+    problems: list[UserError] = []
     for option, path, text in _texts(record, log, outputs, tally):
         try:
             write_atomically(path, text())
@@ -57,9 +58,12 @@ def write_reports(
             problems.append(
                 ReportNotWritten(
                     f"{option} {path} was not written: {error.strerror or error}.",
-                    "The result above stands; make room and take it from there, or run again.",
+                    "The result below stands; make room and take it from there, or run again.",
                 )
             )
+        except Exception as error:  # a bug in one page costs that page
+            bug = unforeseen(error)
+            problems.append(Bug(f"{option} {path} was not written. {bug.what}", bug.fix))
     return problems
 
 

@@ -10,6 +10,7 @@ import typer
 
 from loadgen.cli import app
 from loadgen.reports.record import EXIT_CODES, LoadTestRecord
+from loadgen.user_errors import EnvironmentFailed
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "loadtest.md"
@@ -50,4 +51,4 @@ def test_the_schema_of_the_record_is_in_the_documentation() -> None:
 
 def test_every_exit_code_is_in_the_documentation() -> None:
     documented = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE)}
-    assert documented == {*EXIT_CODES.values(), 1, 2}
+    assert documented == {*EXIT_CODES.values(), 1, 2, EnvironmentFailed.exit_code}

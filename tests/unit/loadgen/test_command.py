@@ -27,6 +27,6 @@ def test_escapes_of_a_server_are_shown_and_not_obeyed(capsys):
 
 
 def test_a_file_name_that_is_no_text_does_not_end_in_a_traceback(capsys):
-    assert _run(OSError(2, "gone", "\udce9.onnx")) == 1
+    assert _run(OSError(2, "gone", "\udce9.onnx")) == 3
 
     assert r"\udce9.onnx" in capsys.readouterr().err

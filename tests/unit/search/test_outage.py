@@ -44,8 +44,8 @@ def outage(monkeypatch: pytest.MonkeyPatch) -> Outage:
     outage, real = Outage(), ledger.open_storage
     monkeypatch.setitem(patient_storage.__kwdefaults__, "sleep", outage.sleep)
 
-    def watched(url: str):
-        opened = real(url)
+    def watched(url: str, **options: object):
+        opened = real(url, **options)
         event.listen(opened.direct.engine, "before_cursor_execute", outage.before_execute)
         return opened
 
