@@ -4,6 +4,7 @@
 A thread of the test would wait for the interpreter of the test, and take that for a stall.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -17,8 +18,11 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 PAUSE_S = 0.001
+SHORTEST_STALL_MS = 2.0
+"""Shorter ones are not noted."""
+
 STALL_MS = 20.0
-"""From when on a wait for a processor counts. A test that uses all processors itself makes shorter ones."""
+"""From when on a stall is a reason to repeat a test."""
 
 LOOK_EVERY_S = 0.5
 COUNTS_CORES = 0.25
@@ -30,13 +34,30 @@ COUNTS_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """All in seconds of the `watched_s`, but for the longest stall."""
+    """In seconds of the `watched_s`: while the host gave our processors to other guests, and while processes that
+    do not descend from the test's took them.
+
+    `stalls_ns` are the beginnings and ends, on the monotonic clock, of the times in which a processor ran nothing
+    that wanted it: not even a thread of higher priority than load processes have, where the watcher may be one.
+    """
 
     watched_s: float
-    stalled_s: float
-    worst_stall_ms: float
-    stolen_s: float  # in which the host gave our processors to other guests
-    others_s: float  # in which processes that do not descend from this one took them
+    stolen_s: float
+    others_s: float
+    stalls_ns: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def stalled_s(self) -> float:
+        """In stalls that are a reason."""
+        return sum(stall for stall in self._stalls_ms if stall >= STALL_MS) / 1e3
+
+    @property
+    def worst_stall_ms(self) -> float:
+        return max(self._stalls_ms, default=0.0)
+
+    @property
+    def _stalls_ms(self) -> list[float]:
+        return [(end - begin) / 1e6 for begin, end in self.stalls_ns]
 
     @property
     def reason(self) -> str | None:
@@ -57,27 +78,32 @@ class Watch:
     """Watches while its `with` block lasts; `seen` is complete afterwards."""
 
     def __init__(self) -> None:
-        self.seen = Disturbance(watched_s=0, stalled_s=0, worst_stall_ms=0, stolen_s=0, others_s=0)
+        self.seen = Disturbance(watched_s=0, stolen_s=0, others_s=0)
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             [sys.executable, "-S", __file__, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # it watches now
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        out, _ = self._process.communicate(b"")
-        self.seen = Disturbance(**json.loads(out))
+        out, _ = self._process.communicate()
+        found = json.loads(out)
+        stalls_ns = tuple((begin, end) for begin, end in found.pop("stalls_ns"))
+        self.seen = Disturbance(stalls_ns=stalls_ns, **found)
 
 
 def watch(pid: int) -> Disturbance:
     """Until stdin closes: look at the processors and at the family of the process `pid`, which is the test's."""
-    stalls_ms: list[float] = []
+    stalls_ns: list[tuple[int, int]] = []
     processors = sorted(os.sched_getaffinity(0))
     for processor in processors:
-        threading.Thread(target=_feel_stalls, args=(processor, stalls_ms), daemon=True).start()
+        threading.Thread(target=_feel_stalls, args=(processor, stalls_ns), daemon=True).start()
+    print(flush=True)
     began = before = time.monotonic()
     last = ticks(processors, pid)
     stolen_s = others_s = 0.0
@@ -95,21 +121,22 @@ def watch(pid: int) -> Disturbance:
         before, last = now, counted
     return Disturbance(
         watched_s=before - began,
-        stalled_s=sum(stalls_ms) / 1e3,
-        worst_stall_ms=max(stalls_ms, default=0.0),
         stolen_s=stolen_s,
         others_s=others_s,
+        stalls_ns=tuple(sorted(stalls_ns)),
     )
 
 
-def _feel_stalls(processor: int, stalls_ms: list[float]) -> None:
+def _feel_stalls(processor: int, stalls_ns: list[tuple[int, int]]) -> None:
     os.sched_setaffinity(0, {processor})
+    with contextlib.suppress(PermissionError):  # load processes have priority 1 where they may
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(2))
     while True:
-        slept = time.monotonic()
+        due_ns = time.monotonic_ns() + round(PAUSE_S * 1e9)
         time.sleep(PAUSE_S)
-        late_ms = 1e3 * (time.monotonic() - slept - PAUSE_S)
-        if late_ms >= STALL_MS:
-            stalls_ms.append(late_ms)
+        now_ns = time.monotonic_ns()
+        if now_ns - due_ns >= SHORTEST_STALL_MS * 1e6:
+            stalls_ns.append((due_ns, now_ns))
 
 
 class Ticks(NamedTuple):

@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 TLS_FOLDER = Path(__file__).parent / "tls"  # a certificate of its own authority, and a key that opens nothing else
 FAULTS = (
     "none", "error", "close", "silent", "redirect", "chunked", "connection-close", "no-length", "pieces",
@@ -274,9 +277,18 @@ class FakeTriton:
     def document(self, path: str) -> Any:
         import requests  # not in the server's own process, which has to start at once
 
-        answer = requests.get(self.url + path, timeout=10)
+        url = self.url.replace("127.0.0.1", "localhost")  # which the certificate is for
+        answer = requests.get(url + path, timeout=10, verify=str(TLS_FOLDER / "localhost-ca.pem"))
         answer.raise_for_status()
         return answer.json()
+
+    def kept(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """How long it kept each of the last `count` inferences, and when they came, by its own clock."""
+        import numpy as np
+
+        known = self.document("/kept")
+        kept_ns, arrived_ns = (np.array(known[name], np.int64) for name in ("kept_ns", "arrived_ns"))
+        return kept_ns[-count:], arrived_ns[-count:]
 
 
 @contextmanager

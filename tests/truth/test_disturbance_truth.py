@@ -32,14 +32,18 @@ def test_processes_of_others_are_seen() -> None:
 
 
 def test_what_the_test_starts_itself_counts_as_its_own() -> None:
-    """By the kernel's account of the same processes, so that it holds beside others."""
+    """By the kernel's account of the same processes, so that it holds beside others.
+
+    A watcher of this test, which runs still, is in the one and not yet in the other.
+    """
     processors = sorted(os.sched_getaffinity(0))
     before, used = ticks(processors, os.getpid()).ours, os.times()
     for _ in range(2):
         subprocess.run([sys.executable, "-S", "-c", BURN.format(seconds=1)], check=True)
     after, now = ticks(processors, os.getpid()).ours, os.times()
     burned_s = sum(now[:4]) - sum(used[:4])
-    assert (after - before) / os.sysconf("SC_CLK_TCK") == pytest.approx(burned_s, abs=0.1)
+    assert burned_s > 0.5
+    assert -0.1 < (after - before) / os.sysconf("SC_CLK_TCK") - burned_s < 0.2 * burned_s + 0.1
 
 
 def test_a_processor_that_stands_still_is_seen() -> None:

@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from disturbance import Watch
 from fake_triton import fake_triton
+from tails import assert_no_tail_of_its_own
 
 from loadgen.arrivals import schedule
 from loadgen.measurement import RequestLog
@@ -47,6 +49,23 @@ def test_a_fixed_delay_is_measured_to_half_a_millisecond(generator: LoadGenerato
     seen = measured.measurement
     assert seen.p50_ms == pytest.approx(np.median(kept_ms) + seen.send_lag_p50_ms, abs=0.5)
     assert seen.p99_ms >= delay_ms
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.parametrize(
+    "plan",
+    [LoadPlan(rate_per_s=500, duration_s=3.0, seed=21), ClosedLoopPlan(concurrency=4, duration_s=3.0)],
+    ids=["open", "closed"],
+)
+def test_the_client_adds_no_tail_of_its_own(
+    generator: LoadGenerator, plan: LoadPlan | ClosedLoopPlan, scheme: str
+) -> None:
+    options = ["--tls"] if scheme == "https" else []
+    with Watch() as watch, fake_triton("--delay-ms", "5", *options, scheme=scheme) as server:
+        target = Target(url=server.url, model_name="delay", insecure=scheme == "https")
+        log = generator.run(target, plan).log
+        kept_ns, arrived_ns = server.kept(len(log))
+    assert_no_tail_of_its_own(log, kept_ns, arrived_ns, watch.seen)
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -38,10 +38,13 @@ def test_the_budget_is_kept():
     assert len(estimate.probes) == len(load.rates)
 
 
-def test_the_same_seed_probes_the_same_rates():
-    first, second = SimulatedLoad(LONG_BURSTS), SimulatedLoad(LONG_BURSTS)
-    assert found(first, budget_s=10) == found(second, budget_s=10) or first.rates == second.rates
-    assert first.rates == second.rates
+def test_the_same_seed_probes_the_same_rates_and_another_seed_others():
+    loads = [SimulatedLoad(LONG_BURSTS) for _ in range(3)]
+    first, second, other = (
+        found(load, budget_s=10, seed=seed) for load, seed in zip(loads, (1, 1, 2), strict=True)
+    )
+    assert first.rate_per_s == second.rate_per_s != other.rate_per_s
+    assert loads[0].rates == loads[1].rates != loads[2].rates
 
 
 def test_a_server_too_slow_for_a_lone_request_says_so():

@@ -1,5 +1,6 @@
 """A server that the kernel killed for its memory is told from one that died of something else."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -65,4 +66,5 @@ def test_a_model_that_died_of_we_know_not_what_is_not_called_out_of_memory() -> 
 def test_the_kernels_counter_is_read() -> None:
     assert kills_in("oom_kill_memcg 7\noom_kill 12\nnr_free_pages 1\n") == 12
     assert kills_in("nr_free_pages 1\n") is None
-    assert count_memory_kills() is None or count_memory_kills() >= 0
+    found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    assert count_memory_kills() == (int(found[1]) if found else None)

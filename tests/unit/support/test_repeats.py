@@ -8,8 +8,8 @@ from disturbance import Disturbance
 from repeats import ARTEFACT, MOST_REPEATS, Repeats
 from skips import Skips, expected_skips
 
-QUIET = Disturbance(watched_s=10.0, stalled_s=0.0, worst_stall_ms=0.0, stolen_s=0.0, others_s=0.0)
-STOLEN = Disturbance(watched_s=10.0, stalled_s=0.0, worst_stall_ms=0.0, stolen_s=4.0, others_s=0.0)
+QUIET = Disturbance(watched_s=10.0, stolen_s=0.0, others_s=0.0)
+STOLEN = Disturbance(watched_s=10.0, stolen_s=4.0, others_s=0.0)
 
 FAILS_FIRST = """
 import pytest
