@@ -175,7 +175,8 @@ def export(made: Exportable, target: Path) -> None:
         inputs = {"kwargs": dict(made.example)} if made.by_name else {"args": tuple(made.example.values())}
         inputs["dynamic_shapes"] = shapes if made.by_name else tuple(shapes.values())
     try:
-        program = torch.onnx.export(
+        # Any: torch's types allow None, which comes without `dynamo` alone.
+        program: Any = torch.onnx.export(
             made.program, **inputs, input_names=list(made.example), dynamo=True, verbose=False
         )
     except Exception as error:  # the exporter wraps whatever went wrong in the model
