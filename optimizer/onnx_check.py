@@ -47,7 +47,7 @@ def check_valid(path: Path, proto: ModelProto) -> None:
 def _checkable(path: Path) -> Iterator[Path]:
     """A file that ONNX's checker takes: it refuses weights with several hard links, which it does not read.
 
-    Other runs link the weights while they serve them, and package managers link what they install.
+    Package managers link what they install, and tools that version data link what they check out.
     """
     proto = load_proto(path)
     external = external_files(proto, path.parent)

@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
-from model_repo.layout import place
 from model_repo.spec import weights_name
 from optimizer.errors import ModelError, UnsafeModel
 
@@ -140,7 +139,7 @@ def load_weights(
 ) -> None:
     """Read the values of every wanted tensor that lies in another file into `proto`.
 
-    Hard links are as good as any file: a run's model repository and package managers make some, and ONNX's own
+    Hard links are as good as any file: package managers and tools that version data make some, and ONNX's own
     function takes them for an attack. Raises as `external_files` does.
     """
     files = external_files(proto, folder)
@@ -219,8 +218,8 @@ def write_model(
     """Write the model to `target`, whole or not at all, with its external files beside it under names of ours.
 
     A model may call its weights `model.py`; here they are `weights-0.bin` and so on, in the order of `external`,
-    and so are the locations in `proto`. `put(source, target)` brings a file there; None copies it, because ONNX
-    refuses weights with several links. Returns the files by their new location.
+    and so are the locations in `proto`. `put(source, target)` brings a file there; None copies it, because a link
+    to a user's weights would make ONNX refuse them. Returns the files by their new location.
     """
     put = put or _copy
     numbers = {source: number for number, source in enumerate(dict.fromkeys(external.values()))}
@@ -237,12 +236,6 @@ def write_model(
     with _whole_file(target) as written:
         written.write(proto.SerializeToString())
     return {name: target.parent / name for name in names.values()}
-
-
-def link(source: Path, target: Path) -> None:
-    """`target` as a hard link to `source`, or a copy where there are no such links; replaces what stood there."""
-    target.unlink(missing_ok=True)
-    place(source, target, copy=False)
 
 
 def hollow(source: Path, target: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from model_repo.spec import weights_name
-from optimizer.onnx_files import link, load_proto, write_model
+from optimizer.onnx_files import load_proto, write_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,14 +15,17 @@ if TYPE_CHECKING:
 
 
 def served_model(model: Model, work_dir: Path) -> Model:
-    """The model with its weights under names of ours; as it is if they have such names, or all lies in one file.
+    """The model with its weights in `work_dir`, under names of ours; as it is if all of that is so.
 
-    Triton's Python backend runs the `model.py` in a model's folder, and weights can have that name. Only the .onnx
-    is written anew, to `work_dir`; the weights are hard links where the file system has them. `sha256` stays that
-    of the user's files. Raises OSError.
+    Triton's Python backend runs the `model.py` in a model's folder, and weights can have that name. They are
+    copied, once a run: model repositories link to the copies. Links to the user's own would keep the user from
+    loading the model, since ONNX refuses weights with several links. `sha256` stays that of the user's files.
+    Raises OSError.
     """
-    if all(location == weights_name(number) for number, (location, _) in enumerate(model.external)):
+    folder = work_dir.absolute()
+    own = tuple((weights_name(number), folder / weights_name(number)) for number in range(len(model.external)))
+    if model.external == own:
         return model
-    target = (work_dir / f"{model.name}-served.onnx").absolute()
-    files = write_model(load_proto(model.path), target, dict(model.external), put=link)
+    target = folder / f"{model.name}-served.onnx"
+    files = write_model(load_proto(model.path), target, dict(model.external))
     return replace(model, path=target, external=tuple(files.items()))

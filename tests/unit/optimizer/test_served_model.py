@@ -15,6 +15,7 @@ from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig
 from optimizer.onnx_model import read_model
 from optimizer.prepare import prepare
+from optimizer.served_model import served_model
 
 CODE = b"import pathlib; pathlib.Path('/tmp/tritune-was-here').touch()\n"
 
@@ -38,6 +39,7 @@ def model_with(folder, *locations):
     values = ["x", *(f"v{number}" for number in range(len(locations) - 1)), "y"]
     nodes = [node("MatMul", f"{a} {w}", b) for a, w, b in zip(values, names, values[1:], strict=False)]
     weights = {name: draw(8, 8) for name in names}
+    folder.mkdir(parents=True, exist_ok=True)
     path = write(folder / "net.onnx", nodes, {"x": ["N", 8]}, {"y": ["N", 8]}, weights)
     proto = onnx.load_model(path)
     for tensor, location in zip(proto.graph.initializer, locations, strict=True):
@@ -81,8 +83,9 @@ def test_weights_named_like_code_or_like_a_file_of_ours_are_weights(tmp_path, lo
             "weights-0.bin",
         }
         assert np.array_equal(result(version / "model.onnx"), before)
-    assert (trial / "weights-0.bin").samefile(path.parent / location)
-    assert not (final / "weights-0.bin").samefile(path.parent / location)
+    assert (trial / "weights-0.bin").samefile(tmp_path / "run" / "model" / "weights-0.bin")
+    assert (path.parent / location).stat().st_nlink == 1  # else ONNX would refuse it from now on
+    onnx.load(path)
     assert len(list((trial / "__pycache__").iterdir())) == 1  # ours
     assert not (final / "__pycache__").exists()
     assert done.source.sha256 == done.model.sha256 == read_model(path).sha256
@@ -97,16 +100,33 @@ def test_many_files_keep_apart(tmp_path):
     assert np.array_equal(result(version / "model.onnx"), before)
 
 
-def test_a_model_is_prepared_while_its_weights_are_linked(tmp_path):
-    """By another run that serves them, or by one that was killed: ONNX's checker and loader refuse such files."""
+def test_an_export_in_the_work_folder_gets_our_names_too(tmp_path):
+    """torch writes large weights to MODEL.onnx.data beside MODEL.onnx."""
+    path = model_with(tmp_path / "run" / "model", "net.onnx.data")
+    before = result(path)
+    model = served_model(read_model(path), path.parent)
+    assert [name for name, _ in model.files] == ["model.onnx", "weights-0.bin"]
+    assert served_model(model, path.parent) is model
+    assert np.array_equal(result(model.path), before)
+
+
+def test_weights_with_several_links_are_prepared(tmp_path):
+    """As by a package manager; ONNX's checker and loader refuse such files."""
     path = model_with(tmp_path, "model.py")
     before = result(path)
-    first = prepared(path)
-    assert (tmp_path / "model.py").stat().st_nlink == 2
-    again = prepared(path, precisions=("fp32", "fp16"))
-    assert [engine.precision for engine in again.engines] == ["fp32", "fp16"]
-    assert again.source.sha256 == first.source.sha256
-    assert np.array_equal(result(dict(again.engines[0].files)["model.onnx"]), before)
+    os.link(tmp_path / "model.py", tmp_path / "elsewhere")
+    done = prepared(path, precisions=("fp32", "fp16"))
+    assert [engine.precision for engine in done.engines] == ["fp32", "fp16"]
+    assert np.array_equal(result(dict(done.engines[0].files)["model.onnx"]), before)
+
+
+def test_a_run_is_prepared_again_over_what_it_left(tmp_path):
+    path = model_with(tmp_path, "weights-0.bin", "model.py")
+    before = result(path)
+    for _ in range(2):
+        engine = prepared(path).engines[0]
+        version = write_repository(tmp_path / "trial", ServingConfig(engine=engine, max_batch_size=4)) / "1"
+        assert np.array_equal(result(version / "model.onnx"), before)
 
 
 def test_linked_weights_of_a_fixed_batch_are_read(tmp_path):
