@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import sys
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.command import complain
@@ -24,7 +26,6 @@ from search.secrets import hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from loadgen.user_errors import UserError
     from search.events import OnEvent
@@ -129,8 +130,10 @@ def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
 
 
 def make_directory(directory: Path, *, resume: bool) -> None:
-    """Make the run's directory; with `resume` it may hold something. Raises BadInput."""
+    """Make the run's directory; with `resume` it may hold something, but no links. Raises BadInput."""
     try:
+        if resume:
+            _check_links(directory)
         if not resume and directory.exists() and any(directory.iterdir()):
             raise BadInput(
                 f"--output {directory} is not empty.",
@@ -145,6 +148,19 @@ def make_directory(directory: Path, *, resume: bool) -> None:
             f"--output {directory} cannot be written: {error.strerror or error}.",
             "Give another directory with --output.",
         ) from error
+
+
+def _check_links(directory: Path) -> None:
+    """Refuse a directory from which something would be written elsewhere. Raises BadInput, OSError."""
+    for folder, folders, files in os.walk(directory):
+        link = next((path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()), None)
+        if link is not None:
+            raise BadInput(
+                f"{link} is a link, and what is written there would go elsewhere.",
+                "Remove it, or give another directory.",
+            )
+        # Folders of servers that were killed hold links of ours; an earlier version called them `server`.
+        folders[:] = [name for name in folders if name != "server" and not name.startswith(".tritune-")]
 
 
 @contextmanager

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from loadgen.console import SafeConsole
+from loadgen.files import write_atomically
 from loadgen.interrupts import finish_on_first_interrupt, stop_on_first_interrupt
+from loadgen.user_errors import first_problem
+from optimizer import worker_processes
 from optimizer.config import OptimizeConfig
 from optimizer.demand import demand_of, keep_trace
 from optimizer.errors import BadInput, UserError
@@ -25,6 +28,7 @@ from optimizer.progress import Progress
 from optimizer.run_lock import locked
 from optimizer.session import logging_to, make_directory, to_log_and
 from optimizer.worker_processes import workers_on
+from optimizer.worker_settings import check_same, settings_from, worker_config
 from search import events
 from search.objective import Objective
 from search.storage import open_storage
@@ -34,25 +38,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from optimizer.config import ServerKind
     from search.events import OnEvent
     from search.storage import Storage
     from search.tasks import OrderRecord
     from search.working import Joined
 
 LOG_FILE = "optimize.log"
+STUDY_MARKER = ".worker"
+"""A file with the study's name, by which a worker knows its own directory."""
+
 LOOK_AGAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """What the command line says; None: as the coordinator has it, or found out here."""
+    """What the command line says, and nothing else may say: code, images and files."""
 
     storage: str
     study: str
     output: Path
-    model: str | None = None
+    model: str
     input_data: Path | None = None
     calibration_data: Path | None = None
+    trace: Path | None = None
+    server: ServerKind = "embedded"
+    docker_image: str | None = None
     cache_dir: Path | None = None
     gpu: str | None = None
     workers: str = "1"
@@ -62,7 +73,7 @@ class WorkerOptions:
 def work(options: WorkerOptions) -> int:
     """Measure for the study until it is over; returns how many trials were finished. Raises UserError."""
     others = use_gpus(options.gpu, options.workers)
-    make_directory(options.output, resume=True)
+    _make_directory(options.output, options.study)
     with (
         locked(options.output),
         logging_to(options.output / LOG_FILE),
@@ -84,6 +95,19 @@ def work(options: WorkerOptions) -> int:
     return finished
 
 
+def _make_directory(directory: Path, study: str) -> None:
+    """Make the worker's directory, or take one up again that was this study's. Raises BadInput."""
+    marker = directory / STUDY_MARKER
+    used = directory.is_dir() and {path.name for path in directory.iterdir()} - {worker_processes.LOG_FILE}
+    if used and (not marker.is_file() or marker.read_text(errors="replace") != study + "\n"):
+        raise BadInput(
+            f"--output {directory} holds something else than a worker of the study {study} left there.",
+            "Give a new directory.",
+        )
+    make_directory(directory, resume=True)
+    write_atomically(marker, study + "\n")
+
+
 def _measure(options: WorkerOptions, storage: Storage, on_event: OnEvent, stop: Callable[[], bool]) -> int:
     from optimizer.pipeline import MODELS_FOLDER, check_server, explained, serving_bench
     from optimizer.prepare import prepare
@@ -93,7 +117,9 @@ def _measure(options: WorkerOptions, storage: Storage, on_event: OnEvent, stop: 
         return 0
     order = found.order
     _check_fits(order, options.study)
-    config = _config(order, options)
+    settings, own = settings_from(order, options.study), _own_config(options)
+    check_same(settings, own, options.study)
+    config = worker_config(order, settings, own)
     on_event(events.PhaseStarted(name="prepare", detail=f"for {options.study}"))
     # The coordinator has judged the precisions; doing it again takes every core, on its own machine too.
     with stop_on_first_interrupt():
@@ -108,11 +134,6 @@ def _measure(options: WorkerOptions, storage: Storage, on_event: OnEvent, stop: 
         raise BadInput(
             f"{config.model} is not the model of the study {options.study}: its checksum differs.",
             "Give the same file with --model FILE.",
-        )
-    if config.trace is not None and not config.trace.is_file():
-        raise BadInput(
-            f"The study {options.study} is about the trace {config.trace}, which is not here.",
-            "Put the file at that path on each worker.",
         )
     keep_trace(config)
     demand = demand_of(config, batched=prepared.engines[0].batched)
@@ -149,7 +170,7 @@ def _joined(
             joined = join(storage, options.study)
         except ValidationError as error:
             raise BadInput(
-                f"The study {options.study} was written by another version of tritune.",
+                f"The study {options.study} is not of this version, or was changed: {first_problem(error)}.",
                 f"Install the coordinator's version here; this is {version('tritune')}.",
             ) from error
         if joined is not None:
@@ -173,11 +194,6 @@ def _check_fits(order: OrderRecord, study: str) -> None:
             f"The study {study} is about {order.hardware}, and this is {mine}: their rates cannot be compared.",
             "Choose one GPU (--gpu NAME, --workers auto), or start a search of its own on this machine.",
         )
-    if order.settings.get("server") == "remote":
-        raise BadInput(
-            f"The study {study} measures on a remote server, which workers would share.",
-            "Start the search with --server embedded, local or docker: each worker then has a server of its own.",
-        )
     if order.tritune_version != version("tritune"):
         raise BadInput(
             f"The study {study} is of tritune {order.tritune_version}, and this is {version('tritune')}.",
@@ -185,17 +201,19 @@ def _check_fits(order: OrderRecord, study: str) -> None:
         )
 
 
-def _config(order: OrderRecord, options: WorkerOptions) -> OptimizeConfig:
-    """The coordinator's configuration with what is elsewhere on this machine."""
-    here = {
-        "output": options.output,
-        "model": options.model and source_from_text(options.model),
-        "input_data": options.input_data and options.input_data.absolute(),
-        "calibration_data": options.calibration_data and options.calibration_data.absolute(),
-        "cache_dir": options.cache_dir and options.cache_dir.absolute(),
-    }
-    given = {name: value for name, value in here.items() if value is not None}
-    return OptimizeConfig.model_validate({**order.settings, **given})
+def _own_config(options: WorkerOptions) -> OptimizeConfig:
+    """What the command line says of the configuration; the order says the rest."""
+    return OptimizeConfig(
+        output=options.output,
+        model=source_from_text(options.model),
+        limit_ms=1.0,  # the order's
+        input_data=options.input_data and options.input_data.absolute(),
+        calibration_data=options.calibration_data and options.calibration_data.absolute(),
+        trace=options.trace and options.trace.absolute(),
+        server=options.server,
+        docker_image=options.docker_image,
+        cache_dir=options.cache_dir and options.cache_dir.absolute(),
+    )
 
 
 def _passed_on(options: WorkerOptions) -> list[str]:
@@ -205,6 +223,9 @@ def _passed_on(options: WorkerOptions) -> list[str]:
         "--model": options.model,
         "--input-data": options.input_data,
         "--calibration-data": options.calibration_data,
+        "--trace": options.trace,
+        "--server": options.server,
+        "--docker-image": options.docker_image,
         "--cache-dir": options.cache_dir,
         "--idle": f"{options.idle_s:g}s",
     }

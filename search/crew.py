@@ -13,7 +13,7 @@ from search.ledger import key_of
 from search.profile_file import profile_text
 from search.records import TrialRecord
 from search.storage import fail_lost_trials
-from search.tasks import CLOSED, ORDER, PROFILE, RECORD, TASK, WITHDRAWN, WORKER_PREFIX
+from search.tasks import CLOSED, ORDER, PROFILE, RECORD, TASK, WITHDRAWN, WORKER_PREFIX, reading
 from search.trial import failed_trial
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("tritune.crew")
 
 POLL_S = 0.5
+MOST_WORKERS = 256
+"""Names beyond are not counted: anybody who reaches the database can write some."""
+
 AHEAD = 2
 """Points asked for at a time, for each worker: one to measure and one to go on with."""
 
@@ -106,7 +109,7 @@ class SharedStudy:
             for name, at_work in self.ledger.study.user_attrs.items()
             if name.startswith(WORKER_PREFIX) and at_work
         ]
-        return max(0, AHEAD * len(workers) - len(self.ledger.away))
+        return max(0, AHEAD * min(len(workers), MOST_WORKERS) - len(self.ledger.away))
 
     def offer(self, knobs: Knobs, task: TaskRecord) -> None:
         """Put a point into the study's queue."""
@@ -117,8 +120,13 @@ class SharedStudy:
     def gather(self) -> list[Trial]:
         """What workers have finished; what lost workers had begun goes back into the queue."""
         fail_lost_trials(self.ledger.study.study_name, self.ledger.storage)
-        tasks = [frozen for frozen in self.ledger.study.get_trials(deepcopy=False) if TASK in frozen.user_attrs]
-        retried = {number for frozen in tasks for number in frozen.system_attrs.get("retry_history", [])}
+        with reading(self.ledger.study.study_name):
+            tasks = [
+                frozen
+                for frozen in self.ledger.study.get_trials(deepcopy=False)
+                if TASK in frozen.user_attrs and self.ledger.space.has(frozen.params)
+            ]
+            retried = {number for frozen in tasks for number in frozen.system_attrs.get("retry_history", [])}
         self._out = []
         found: list[Trial] = []
         for frozen in tasks:

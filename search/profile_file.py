@@ -22,20 +22,28 @@ if TYPE_CHECKING:
 
 PROFILE_FILE = "service_times.json"
 
-Seconds = Annotated[float, Field(ge=0)]
+MOST_POINTS = 4096
+Size = Annotated[float, Field(gt=0, le=1e6)]
+Seconds = Annotated[float, Field(gt=0, le=1e5)]
+Difference = Annotated[float, Field(ge=-1e5, le=1e5)]
+Factor = Annotated[float, Field(gt=0, le=1e6)]
 
 
 class CurveRecord(Record):
     """Execution times while `busy` instances work."""
 
-    busy: int = Field(ge=1)
-    sizes: tuple[float, ...] = Field(min_length=1, description="Batch sizes, ascending.")
+    busy: int = Field(ge=1, le=4096)
+    sizes: tuple[Size, ...] = Field(description="Batch sizes, ascending.", min_length=1, max_length=MOST_POINTS)
     seconds: tuple[Seconds, ...] = Field(description="How long executions of each size take.")
-    handover_s: float | None = Field(description="What passes between two executions; null: not measured.")
+    handover_s: Difference | None = Field(description="What passes between two executions; null: not measured.")
     fit_error: float = Field(description="Relative rms distance of the measured times from the curve.")
-    overhead_s: float = Field(description="What a request to an idle server takes besides its execution.")
-    noise: tuple[Seconds, ...] = Field(description="Factors by which single executions differ, mean 1.")
-    larger: tuple[CurveRecord, ...] = Field(default=(), description="The same for larger requests, ascending.")
+    overhead_s: Difference = Field(description="What a request to an idle server takes besides its execution.")
+    noise: tuple[Factor, ...] = Field(
+        description="Factors by which single executions differ, mean 1.", min_length=1, max_length=MOST_POINTS
+    )
+    larger: tuple[CurveRecord, ...] = Field(
+        default=(), description="The same for larger requests, ascending.", max_length=64
+    )
 
     @model_validator(mode="after")
     def _is_a_curve(self) -> CurveRecord:

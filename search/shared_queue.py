@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from search.tasks import reading
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -42,7 +44,8 @@ class SharedQueue:
             distributions={name: optuna.distributions.CategoricalDistribution(values) for name, values in axes},
             user_attrs=dict(attributes or {}),
         )
-        trial_id = self.storage.patient.create_new_trial(self._study_id, template_trial=template)
+        with reading(self.study.study_name):  # it may hold trials of another space
+            trial_id = self.storage.patient.create_new_trial(self._study_id, template_trial=template)
         return None if waiting else optuna.trial.Trial(self.study, trial_id)
 
     def id_of(self, number: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from model_repo.config_pbtxt import graph_batch_sizes
 from model_repo.spec import ServingConfig
@@ -60,6 +60,15 @@ class SearchSpace:
     def has_cuda_graphs(self) -> bool:
         """Whether CUDA graphs are a knob, on (1) or off (0)."""
         return any(takes_graphs(engine) for engine in self.engines)
+
+    def has(self, knobs: Mapping[str, Any]) -> bool:
+        """Whether this is a legal point: for each knob, and for nothing else, a value of its axis."""
+        axes = {name: {(type(one), one) for one in values} for name, values in self.axes().items()}
+        return (
+            knobs.keys() == axes.keys()
+            and all((type(value), value) in axes[name] for name, value in knobs.items())
+            and self.is_legal(knobs)
+        )
 
     def is_legal(self, knobs: Mapping[str, int | str]) -> bool:
         """Whether the combination makes sense: no more threads than cores, no delay where nothing is batched."""

@@ -8,7 +8,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from search import events
 from search.attempts import Attempts
@@ -23,7 +23,18 @@ from search.profile_file import curves_from_text
 from search.shared_queue import SharedQueue
 from search.space import knobs_of
 from search.storage import beat_once
-from search.tasks import CLOSED, ORDER, PROFILE, RECORD, TASK, WORKER, WORKER_PREFIX, OrderRecord, TaskRecord
+from search.tasks import (
+    CLOSED,
+    ORDER,
+    PROFILE,
+    RECORD,
+    WORKER,
+    WORKER_PREFIX,
+    OrderRecord,
+    TaskRecord,
+    reading,
+    task_of,
+)
 from search.trial import Trial
 from search.verification import predicted_trial
 from search.words import knobs_text
@@ -38,7 +49,8 @@ if TYPE_CHECKING:
     from model_repo.spec import ServingConfig
     from search.bench import Bench
     from search.records import Slo
-    from search.space import Knobs, SearchSpace
+    from search.simulator import SimulatedServer
+    from search.space import SearchSpace
     from search.storage import Storage
 
 log = logging.getLogger("tritune.worker")
@@ -59,15 +71,17 @@ class Joined:
 
 
 def join(storage: Storage, name: str) -> Joined | None:
-    """The study of that name once it wants something measured. Raises pydantic's ValidationError."""
+    """The study of that name once it wants something measured. Raises BadInput, pydantic's ValidationError."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
-        study = optuna.load_study(study_name=name, storage=storage.patient)
+        storage.patient.get_study_id_from_name(name)
     except KeyError:
         return None
-    order = study.user_attrs.get(ORDER)
+    with reading(name):
+        study = optuna.load_study(study_name=name, storage=storage.patient)
+        order = study.user_attrs.get(ORDER)
     return None if order is None else Joined(study=study, order=OrderRecord.model_validate(order))
 
 
@@ -128,7 +142,7 @@ class Worker:
     def _ended(self) -> bool:
         """Whether to stop; the study is asked every few seconds, as this is called while load is running."""
         if not self._closed and time.monotonic() - self._asked_at > CLOSED_IS_ASKED_S:
-            self._closed = bool(self.study.user_attrs.get(CLOSED))
+            self._closed = bool(self._attribute(CLOSED))
             self._asked_at = time.monotonic()
         return self._closed or self.stop()
 
@@ -140,20 +154,21 @@ class Worker:
         """The first waiting point that this machine can serve, ours from now on."""
         import optuna
 
-        waiting = self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
-        for frozen in waiting:
-            if TASK in frozen.user_attrs and self._can(dict(frozen.params)):
-                trial_id = self._queue.id_of(frozen.number)
-                # Before it is ours: one that dies right after has been heard of, and is missed.
-                beat_once(self.storage, trial_id)
-                if self._queue.claim(frozen.number):
-                    self.storage.patient.set_trial_user_attr(trial_id, WORKER, self.name)
-                    return frozen
+        with reading(self.study.study_name):
+            for frozen in self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
+                # This machine may lack the engine, or the cores for so many threads.
+                if task_of(frozen) is not None and self.space.has(frozen.params):
+                    trial_id = self._queue.id_of(frozen.number)
+                    # Before it is ours: one that dies right after has been heard of, and is missed.
+                    beat_once(self.storage, trial_id)
+                    if self._queue.claim(frozen.number):
+                        self.storage.patient.set_trial_user_attr(trial_id, WORKER, self.name)
+                        return frozen
         return None
 
-    def _can(self, knobs: Knobs) -> bool:
-        """Whether this machine has the engine, and the cores for so many threads."""
-        return knobs["engine"] in self.space.axes()["engine"] and self.space.is_legal(knobs)
+    def _attribute(self, name: str) -> object:
+        with reading(self.study.study_name):
+            return self.study.user_attrs.get(name)
 
     def _measured(self, claimed: FrozenTrial) -> bool:
         """Whether the trial was finished; otherwise somebody else gets it."""
@@ -163,14 +178,19 @@ class Worker:
             with beating(self.storage, self._queue.id_of(claimed.number)):
                 trial = self._found(config, claimed)
                 if trial is None:
-                    self._queue.hand_on(claimed.number)
+                    self._hand_on(claimed)
                     return False
-                self._report(claimed, replace(trial, hardware=self.hardware, worker=self.name))
+                with reading(self.study.study_name):
+                    self._report(claimed, replace(trial, hardware=self.hardware, worker=self.name))
         except BaseException:
-            self._queue.hand_on(claimed.number)
+            self._hand_on(claimed)
             raise
         self.on_event(events.TrialEnded(trial=trial, best=None, elapsed_s=0.0, budget_s=0.0))
         return True
+
+    def _hand_on(self, claimed: FrozenTrial) -> None:
+        with reading(self.study.study_name):
+            self._queue.hand_on(claimed.number)
 
     def _report(self, claimed: FrozenTrial, trial: Trial) -> None:
         """On this machine's disk first: a database that is away can wait.
@@ -193,26 +213,35 @@ class Worker:
             self._queue.tell(again, trial, value, attributes)
 
     def _found(self, config: ServingConfig, claimed: FrozenTrial) -> Trial | None:
-        task = TaskRecord.model_validate(claimed.user_attrs[TASK])
+        task = task_of(claimed)
+        assert task is not None, "claimed without a task"
         attempts = self._attempts(config, task)
-        knobs = knobs_of(config)
-        forecast = Forecast(space=self.space, slo=self.slo, seed=self.seed, demand=self.demand)
-        profile: Any = self.study.user_attrs.get(PROFILE)
-        if profile is not None:
-            forecast.curves.update(curves_from_text(profile))
         predicted = task.why.prediction
-        if predicted is not None and forecast.profiled(knobs):
+        server = None if predicted is None else self._simulated(config)
+        if predicted is not None and server is not None:
             prediction = Predicted(
-                knobs=knobs,
+                knobs=knobs_of(config),
                 rate_per_s=predicted.rate_per_s,
                 sd=predicted.sd,
                 simulated_per_s=predicted.simulated_per_s,
             )
-            server = forecast.server(config)
             trial = attempts.watched(lambda: predicted_trial(attempts, server, config, claimed.number, prediction))
         else:
             trial = attempts.watched(lambda: attempts.evaluated(config, claimed.number))
         return None if trial is None else attempts.within_memory(replace(trial, why=task.why))
+
+    def _simulated(self, config: ServingConfig) -> SimulatedServer | None:
+        """The configuration as the coordinator's profile has it; None if the profile says nothing of it."""
+        profile = self._attribute(PROFILE)
+        if not isinstance(profile, str):
+            return None
+        forecast = Forecast(space=self.space, slo=self.slo, seed=self.seed, demand=self.demand)
+        try:
+            forecast.curves.update(curves_from_text(profile))
+            return forecast.server(config) if forecast.profiled(knobs_of(config)) else None
+        except ValueError as error:
+            log.warning("the study's profile is not used: %s", error)
+            return None
 
     def _attempts(self, config: ServingConfig, task: TaskRecord) -> Attempts:
         """What a trial needs to know of the search that it is part of: its budget, and the rate to beat."""
