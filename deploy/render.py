@@ -170,7 +170,9 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "repository": NATIVE_REPOSITORY if plan.has_native else EMBEDDED_REPOSITORY,
         "embedded_repository": EMBEDDED_REPOSITORY,
         "quantile_name": quantile_name(found.slo.quantile),
-        "model_file": None if re.fullmatch(FACTORY, found.model.file) else found.model.file,
+        "worker_model": found.model.file
+        if re.fullmatch(FACTORY, found.model.file)
+        else f"/model/{found.model.file}",
         "budget": f"{plan.error_budget:g}",
         "budget_percent": f"{100 * plan.error_budget:g}",
         "scrape_s": f"{SCRAPE_INTERVAL_S:g}",

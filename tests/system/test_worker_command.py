@@ -33,7 +33,7 @@ def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(tmp
     machine = hardware_label(prepared.machine)
     with postgresql() as cluster:
         environment = {**os.environ, "TRITUNE_STORAGE": cluster.url, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [*COMMAND, "--study", "m", "--output", str(theirs), "--idle", "5m"]
+        command = [*COMMAND, "--study", "m", "--model", str(config.model), "--output", str(theirs), "--idle", "5m"]
         with (tmp_path / "worker.out").open("w") as out:
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
         try:
