@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _DURATION = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
+_SIZE = re.compile(r"0*[1-9][0-9]{0,17}")
+"""Sizes that 64 bits hold. Python also takes other scripts' digits, and refuses to read very long numbers."""
 _SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
 _MS_PER_UNIT = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "min": 60e3, "h": 3600e3}
 
@@ -62,7 +64,7 @@ def shape_from_text(text: str) -> tuple[str, tuple[int, ...]]:
     """`NAME:d1,d2` (or `NAME:d1xd2`) as the name and its sizes; names may hold colons themselves."""
     name, _, sizes = text.rpartition(":")
     numbers = re.split(r"[,x]", sizes)
-    if not name or not all(number.strip().isdecimal() and int(number) > 0 for number in numbers):
+    if not name or not all(_SIZE.fullmatch(number.strip()) for number in numbers):
         raise BadInput(
             f"--shape {text} does not name an input and its sizes.",
             "Write NAME:D1,D2 with positive sizes, without the batch: --shape input_ids:128",

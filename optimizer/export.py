@@ -41,7 +41,7 @@ def export_model(source: Path | str, folder: Path) -> Path:
     The batch varies, and so do the axes that a factory asks for (a `.pt2`: those it was exported with). Results
     equal PyTorch's at every batch size tried. Raises ExportFailed.
     """
-    if isinstance(source, Path) and not source.is_file():
+    if isinstance(source, Path) and not _is_file(source):
         raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
     path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,6 +51,13 @@ def export_model(source: Path | str, folder: Path) -> Path:
         for number in range(checks):
             _check(source, path, Path(draft), number)
     return path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # its name is too long, say
+        return False
 
 
 def _exported(request: Mapping[str, str], draft: Path) -> int:

@@ -10,6 +10,7 @@ from loadgen.scratch import scratch_folder
 from optimizer.errors import ModelError, UnsupportedModel
 from optimizer.onnx_files import external_files, hollow, load_proto, write_model
 from optimizer.onnx_run import RunFailed, check_loads
+from optimizer.tensor_types import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +102,7 @@ def _input_types(graph: GraphProto, nodes: list[NodeProto], name: str) -> str:
     known = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
     node = next((node for node in nodes if node.name == name), None)
     kinds = {known[source] for source in node.input if known.get(source)} if node is not None else set()
-    names = sorted(TensorProto.DataType.Name(kind).lower() for kind in kinds if kind != TensorProto.FLOAT)
+    names = sorted(type_name(kind).lower() for kind in kinds if kind != TensorProto.FLOAT)
     return f" for {', '.join(names)}" if names else ""
 
 

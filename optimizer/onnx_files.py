@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 from contextlib import contextmanager
 from functools import cache
@@ -45,18 +46,25 @@ def size_of(path: Path) -> int:
     """The size of a file in bytes; 0 if there is none that can be read: reading it says why."""
     try:
         return path.stat().st_size
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the path
         return 0
 
 
 def _check_file(path: Path) -> None:
-    if path.is_dir():
+    try:
+        status = path.stat()
+    except FileNotFoundError as error:
+        raise ModelError(f"The model {path} does not exist.", "Check the path.") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"The model {path} cannot be read: {why}.", "Check the path.") from error
+    if stat.S_ISDIR(status.st_mode):
         raise ModelError(f"The model {path} is a directory.", "Name the .onnx file in it.")
-    if not path.exists():
-        raise ModelError(f"The model {path} does not exist.", "Check the path.")
-    if not path.is_file() or not os.access(path, os.R_OK):
+    if any("\udc80" <= letter <= "\udcff" for letter in str(path)):  # how Python holds other bytes
+        raise ModelError(f"The path {path} is not UTF-8, as ONNX's libraries want it.", "Rename the file.")
+    if not stat.S_ISREG(status.st_mode) or not os.access(path, os.R_OK):
         raise ModelError(f"The model {path} cannot be read.", "Give a regular file that you may read.")
-    size_bytes = path.stat().st_size
+    size_bytes = status.st_size
     if size_bytes == 0:
         raise ModelError(f"The model {path} is empty.", _EXPORT_AGAIN)
     if size_bytes > PROTOBUF_LIMIT_BYTES:
@@ -167,7 +175,17 @@ def _inside(folder: Path, location: str, tensor: str) -> Path:
             f"The model keeps tensor {tensor!r} in {location!r}, which is outside its folder {folder}.",
             "Do not use this file unless you trust it; move the weights beside the model and export it again.",
         )
-    path = folder
+    try:
+        return _below(folder, relative, tensor)
+    except OSError as error:
+        raise ModelError(
+            f"The model keeps tensor {tensor!r} in {location[:300]!r}, which cannot be read: {error.strerror}.",
+            "Export it again with its weights in one file beside it.",
+        ) from error
+
+
+def _below(folder: Path, relative: PurePosixPath, tensor: str) -> Path:
+    path, location = folder, str(relative)
     for part in relative.parts:
         path = path / part
         if path.is_symlink():

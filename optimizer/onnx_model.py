@@ -10,6 +10,8 @@ from model_repo.spec import TensorSpec
 from optimizer.errors import UnsupportedModel
 from optimizer.onnx_check import check_runs, check_valid
 from optimizer.onnx_files import external_files, load_proto, sha256_of
+from optimizer.onnx_names import check_names
+from optimizer.tensor_types import type_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,6 +117,7 @@ def read_model(path: Path) -> Model:
     opset 7 are not tried out: `dynamic_batch` converts them first.
     """
     proto = load_proto(path)
+    check_names(path, proto)
     external = external_files(proto, path.parent)
     opset = max((entry.version for entry in proto.opset_import if entry.domain in {"", "ai.onnx"}), default=0)
     check_valid(path, proto)
@@ -188,11 +191,9 @@ def inferred_outputs(proto: ModelProto) -> list[ValueInfoProto]:
 
 
 def _tensor(path: Path, value: ValueInfoProto, kind: str) -> ModelTensor:
-    from onnx import TensorProto
-
     form = value.type.WhichOneof("value")
     element = value.type.tensor_type.elem_type
-    name = TensorProto.DataType.Name(element) if form == "tensor_type" else str(form).removesuffix("_type")
+    name = type_name(element) if form == "tensor_type" else str(form).removesuffix("_type")
     if name not in _DATATYPES:
         raise UnsupportedModel(
             f"The {kind} {value.name!r} of {path} is a {name.lower()}, which Triton's protocol cannot carry.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from optimizer.errors import ShapeError
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
     from optimizer.onnx_model import Dim, Model, ModelTensor
+
+MOST_DIMENSIONS = 32
+"""numpy's limit before 2.0, and more than any model has use for."""
+
+MOST_ELEMENTS = 2**31
+"""Triton's gRPC carries 2 GiB per request."""
 
 SEQUENCE_LENGTH = 128
 IMAGE_SIDE = 224
@@ -38,7 +45,25 @@ def with_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
     outputs = _outputs_for(model, inputs) if sizes else model.all_outputs
     resolved = replace(model, all_inputs=inputs, all_outputs=outputs)
     require_shapes(resolved)
+    for tensor in inputs:
+        _check_size(tensor)
     return resolved
+
+
+def _check_size(tensor: ModelTensor) -> None:
+    """Raises ShapeError for an input that no request could carry, a batch that may vary counted as 1."""
+    if len(tensor.dims) > MOST_DIMENSIONS:
+        raise ShapeError(
+            f"Input {tensor.name} has {len(tensor.dims)} dimensions, and a request carries at most "
+            f"{MOST_DIMENSIONS}.",
+            "Export the model with inputs of fewer dimensions, and reshape inside.",
+        )
+    elements = prod(dim for dim in tensor.sized if isinstance(dim, int))
+    if elements > MOST_ELEMENTS:
+        raise ShapeError(
+            f"Input {tensor.name} would have {elements:.3g} elements, and a request carries at most 2^31.",
+            "Give smaller sizes with --shape, or export the model with smaller ones.",
+        )
 
 
 def require_shapes(model: Model) -> None:

@@ -8,6 +8,14 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 
+def type_name(kind: int) -> str:
+    """`FLOAT` for 1, `tensor of type 99` for a number that ONNX does not know."""
+    from onnx import TensorProto
+
+    known = kind in TensorProto.DataType.values()
+    return str(TensorProto.DataType.Name(kind)) if known else f"tensor of type {kind}"
+
+
 def tensor_types(proto: ModelProto) -> dict[str, int]:
     """Element type (onnx.TensorProto.DataType) by the name of each tensor of the main graph whose type is known.
 

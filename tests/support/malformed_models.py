@@ -1,0 +1,678 @@
+"""A corpus of models and command lines that are broken, hostile or odd, each made by code in a folder.
+
+`CASES` gives a function per name; it writes what it needs into a folder and returns the words of a command line,
+`--model` first. Every one has to be refused in two lines, or to work.
+"""
+
+import os
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+from bad_models import (
+    hidden_external_data,
+    nested_functions,
+    sequence_input,
+    string_input,
+    truncated,
+    unknown_operator,
+    unsupported_type,
+    weights_for,
+    with_external_data,
+    without_inputs,
+    without_rank,
+)
+from batch_models import draw, ints, node, write
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
+
+Case = Callable[[Path], list[str]]
+Edit = Callable[[ModelProto], None]
+
+CASES: dict[str, Case] = {}
+
+
+def plain(path: Path) -> Path:
+    """x (N, 4) times a matrix."""
+    return write(path, [node("MatMul", "x w", "y")], {"x": ["N", 4]}, {"y": ["N", 4]}, {"w": draw(4, 4)})
+
+
+def model_of(*words: str) -> ModelProto:
+    """A graph of nodes such as `MatMul x w y`: one input x (N, 4), the last node's output, w (4, 4)."""
+    nodes = [node(kind, " ".join(names[:-1]), names[-1]) for kind, *names in (word.split() for word in words)]
+    return onnx.load_model_from_string(_bytes_of(nodes))
+
+
+def _bytes_of(nodes: list[onnx.NodeProto]) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4])],
+        [helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, ["N", 4])],
+        [onnx.numpy_helper.from_array(draw(4, 4), "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def _add(name: str, case: Case) -> None:
+    assert name not in CASES, name
+    CASES[name] = case
+
+
+def _file(name: str, make: Callable[[Path], object], file: str = "model.onnx") -> None:
+    """A case of one file, which `make` writes."""
+
+    def case(folder: Path) -> list[str]:
+        make(folder / file)
+        return ["--model", str(folder / file)]
+
+    _add(name, case)
+
+
+def _bytes(name: str, content: bytes, file: str = "model.onnx") -> None:
+    _file(name, lambda path: path.write_bytes(content), file)
+
+
+def _edited(name: str, edit: Edit, *words: str) -> None:
+    """A sound model after an edit; the node `MatMul x w y` unless other ones are named."""
+
+    def make(path: Path) -> None:
+        model = model_of(*(words or ["MatMul x w y"]))
+        edit(model)
+        path.write_bytes(model.SerializeToString())
+
+    _file(name, make)
+
+
+def _arguments(name: str, *further: str, make: Callable[[Path], object] = plain) -> None:
+    """A sound model with arguments that do not fit."""
+
+    def case(folder: Path) -> list[str]:
+        make(folder / "model.onnx")
+        return ["--model", str(folder / "model.onnx"), *(word.replace("FOLDER", str(folder)) for word in further)]
+
+    _add(name, case)
+
+
+def _renamed(name: str, tensor: str) -> None:
+    """The input has another name throughout."""
+
+    def edit(model: ModelProto) -> None:
+        model.graph.input[0].name = tensor
+        model.graph.node[0].input[0] = tensor
+
+    _edited(f"an input called {name}", edit)
+
+
+def _rename_input(model: ModelProto, name: str) -> None:
+    model.graph.input[0].name = model.graph.node[0].input[0] = name
+
+
+def _rename_output(model: ModelProto, name: str) -> None:
+    model.graph.output[0].name = model.graph.node[0].output[0] = name
+
+
+def _rename_initializer(model: ModelProto, name: str) -> None:
+    model.graph.initializer[0].name = model.graph.node[0].input[1] = name
+
+
+def _rename_dimension(model: ModelProto, name: str) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
+
+
+def _rename_weights(model: ModelProto, name: str) -> None:
+    model.graph.initializer[0].data_location = TensorProto.EXTERNAL
+    model.graph.initializer[0].external_data.add(key="location", value=name)
+
+
+PLACES: dict[str, Callable[[ModelProto, str], object]] = {
+    "input": _rename_input,
+    "output": _rename_output,
+    "initializer": _rename_initializer,
+    "dimension": _rename_dimension,
+    "location": _rename_weights,
+    "operator": lambda model, name: setattr(model.graph.node[0], "op_type", name),
+    "domain": lambda model, name: setattr(model.graph.node[0], "domain", name),
+    "node": lambda model, name: setattr(model.graph.node[0], "name", name),
+    "graph": lambda model, name: setattr(model.graph, "name", name),
+    "documentation": lambda model, name: setattr(model, "doc_string", name),
+    "metadata": lambda model, name: model.metadata_props.add(key=name, value=name),
+}
+"""What in a model has a name, and how to change it."""
+
+
+def _bytes_renamed(name: str, letters: bytes, *, where: str) -> None:
+    """The letters of a name are replaced in the file itself, as protobuf lets nobody write them."""
+    held = "Q" * len(letters)
+
+    def make(path: Path) -> None:
+        model = model_of("MatMul x w y")
+        PLACES[where](model, held)
+        path.write_bytes(model.SerializeToString().replace(held.encode(), letters))
+
+    _file(f"{name} in the name of the {where}", make)
+
+
+# Files that are no models
+
+_bytes("an empty file", b"")
+_bytes("one byte", b"\x08")
+_bytes("zeros", b"\0" * 4096)
+_bytes("ones", b"\xff" * 4096)
+_bytes("a text", b"once upon a time\n" * 10)
+_bytes("a Git LFS pointer", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+_bytes("a pickle", b"\x80\x04\x95\x1c\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x8c\x06system\x93\x8c\x02id\x85R.")
+_bytes("nested JSON", b"[" * 200_000 + b"]" * 200_000)
+_bytes("nested protobuf", b"\x3a\xff\xff\xff\x07" * 50_000)
+_bytes("noise", random.Random(1).randbytes(5000))
+_bytes("an absurd length", b"\x08\x08\x3a\xff\xff\xff\xff\xff\xff\xff\xff\x7f")
+_bytes("a varint without end", b"\x08" + b"\x80" * 5000)
+_bytes("an ELF binary", b"\x7fELF\x02\x01\x01" + b"\0" * 100)
+_bytes("a file of the TensorFlow kind", b"\x0a\x04\x08\x01\x12\x00" * 50, "saved_model.pb")
+_bytes("JSON called .json", b'{"a": 1}', "model.json")
+_bytes("a script called .py", b"import os\n", "model.py")
+_bytes("no suffix", b"\x08\x08", "model")
+_file("cut short", truncated)
+_file("a directory", lambda path: path.mkdir())
+_file("a FIFO", os.mkfifo)
+_file("a link to nothing", lambda path: path.symlink_to("nowhere"))
+_file("a link to itself", lambda path: path.symlink_to(path.name))
+_file("a link to a device", lambda path: path.symlink_to("/dev/zero"))
+_file("a link to a model", lambda path: path.symlink_to(plain(path.with_name("real.onnx")).name))
+_file("a sound model of another suffix", plain, "model.bin")
+_file("a name with an escape", plain, "mo\x1b[31mdel.onnx")
+_file("a name with a line break", plain, "mo\ndel.onnx")
+_file("a name with markup", plain, "[red]model[nope].onnx")
+_file("a name with wide characters", plain, "模型 модель.onnx")
+_bytes("a name that is no UTF-8", model_of("MatMul x w y").SerializeToString(), os.fsdecode(b"mo\xffdel.onnx"))
+_file("a long name", plain, "m" * 240 + ".onnx")
+_add("a path of 300 letters", lambda folder: ["--model", str(folder / ("m" * 300 + ".onnx"))])
+_add("a path of 6,000 letters", lambda folder: ["--model", "/".join(["m" * 100] * 60)])
+_add("a path below a file", lambda folder: ["--model", str(plain(folder / "model.onnx") / "model.onnx")])
+_add("a path with a NUL", lambda folder: ["--model", f"{folder}/mo\0del.onnx"])
+_add("an empty path", lambda folder: ["--model", ""])
+_add("a device", lambda folder: ["--model", "/dev/null"])
+_add("a terminal", lambda folder: ["--model", "/dev/tty"])
+_add("a file of the kernel", lambda folder: ["--model", "/proc/self/mem"])
+_add("a model that is not there", lambda folder: ["--model", str(folder / "absent.onnx")])
+_add("a factory that is not there", lambda folder: ["--model", "absent.package:model"])
+
+
+def _deep_path(folder: Path) -> list[str]:
+    """A sound model below folders of nearly 4,096 letters in all."""
+    below = folder / "/".join(["d" * 200] * 15)
+    below.mkdir(parents=True)
+    return ["--model", str(plain(below / "model.onnx"))]
+
+
+_add("a deep path", _deep_path)
+
+for share in range(1, 20):
+
+    def _cut(path: Path, share: int = share) -> None:
+        whole = plain(path).read_bytes()
+        path.write_bytes(whole[: len(whole) * share // 20])
+
+    _file(f"cut to {share} of 20 parts", _cut)
+
+for seed in range(20):
+
+    def _flip(path: Path, seed: int = seed) -> None:
+        data, chance = bytearray(plain(path).read_bytes()), random.Random(seed)
+        for _ in range(1 + seed % 5):
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        path.write_bytes(bytes(data))
+
+    _file(f"flipped bits {seed}", _flip)
+
+
+# .pt2 files
+
+
+def _zip(path: Path, files: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+
+
+_bytes("a .pt2 of noise", b"noise" * 99, "model.pt2")
+_bytes("an empty .pt2", b"", "model.pt2")
+_bytes("a .pt2 with the start of a zip", b"PK\x03\x04" + b"\0" * 50, "model.pt2")
+_file("a .pt2 that is an empty zip", lambda path: _zip(path, {}), "model.pt2")
+_file("a .pt2 with a file outside", lambda path: _zip(path, {"../../out": b"out"}), "model.pt2")
+_file("a .pt2 that is ONNX", plain, "model.pt2")
+_file("a .pt2 with zeros", lambda path: _zip(path, {"m/models/model.json": b"\0" * 50_000_000}), "model.pt2")
+_file(
+    "a .pt2 of nested JSON",
+    lambda path: _zip(path, {"m/models/model.json": b"[" * 200_000, "m/archive_format": b"pt2"}),
+    "model.pt2",
+)
+_file("a .pt2 directory", lambda path: path.mkdir(), "model.pt2")
+_file("a .pt2 FIFO", os.mkfifo, "model.pt2")
+_add("a .pt2 path of 300 letters", lambda folder: ["--model", str(folder / ("m" * 300 + ".pt2"))])
+
+
+# Names
+
+_renamed("markup", "[/nope]")
+_renamed("markup of a link", "[link=file:///etc/passwd]x[/link]")
+_renamed("an escape", "\x1b]0;owned\x07\x1b[2J")
+_renamed("a NUL", "a\0b")
+_renamed("a line break", "a\nerror: b")
+_renamed("a change of direction", "a\u202eb")
+_renamed("a path", "../../etc/passwd")
+_renamed("a long name", "n" * 100_000)
+_renamed("quotes", "\"'`$(id);{{x}}")
+_renamed("a blank", " ")
+_renamed("a brace", "{x}")
+_renamed("a colon", "a:1,2")
+for _where in PLACES:
+    _bytes_renamed("no UTF-8", b"\xff\xfe\xfd", where=_where)
+_bytes_renamed("a lone surrogate", b"\xed\xa0\x80", where="input")
+
+
+_edited("an output called as markup", lambda model: _rename_output(model, "[/nope]"))
+_edited("an output called as the input", lambda model: _rename_output(model, "x"))
+_edited("an input without a name", lambda model: setattr(model.graph.input[0], "name", ""))
+_edited("an output without a name", lambda model: _rename_output(model, ""))
+
+
+# Dimensions
+
+
+def _input_dims(*dims: int | str | None) -> Edit:
+    def edit(model: ModelProto) -> None:
+        for value in (model.graph.input[0], model.graph.output[0]):
+            value.CopyFrom(helper.make_tensor_value_info(value.name, TensorProto.FLOAT, dims))
+
+    return edit
+
+
+_DIMS: dict[str, tuple[int | str | None, ...]] = {
+    "no dimensions": (),
+    "a size of 0": ("N", 0),
+    "a negative size": ("N", -1),
+    "a size of 1e12": ("N", 10**12),
+    "a size of 2**62": ("N", 2**62),
+    "sizes whose product passes 2**64": ("N", 2**31, 2**31, 2**31),
+    "a fixed batch of 1e12": (10**12, 4),
+    "rank 33": ("N", *[1] * 32),
+    "rank 65": ("N", *[1] * 64),
+    "rank 1,000": ("N", *[1] * 999),
+    "rank 33 and a fixed batch": tuple([1] * 33),
+    "names with markup": ("[/a]", "[/b]"),
+    "an odd name": ("N", "x + 2*(y"),
+    "no names": (None, None),
+}
+for _name, _dims in _DIMS.items():
+    _edited(_name, _input_dims(*_dims), "Relu x y")
+
+
+def _constant_dims(*dims: int) -> Edit:
+    def edit(model: ModelProto) -> None:
+        tensor = model.graph.initializer[0]
+        del tensor.dims[:]
+        tensor.dims.extend(dims)
+
+    return edit
+
+
+_edited("a constant of 1e12 elements", _constant_dims(10**6, 10**6))
+_edited("a constant of negative sizes", _constant_dims(-4, -4))
+_edited("a constant of one negative size", _constant_dims(4, -4))
+_edited("a constant with too few bytes", _constant_dims(5, 5))
+_edited("a constant with too many bytes", _constant_dims(3, 3))
+_edited("a constant of rank 100", _constant_dims(*[1] * 100))
+_edited("a constant of sizes that overflow", _constant_dims(2**32, 2**32))
+_edited("a constant without elements", _constant_dims(0, 4))
+
+
+def _computed(name: str, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> None:
+    """x (1, 4) and something computed from constants."""
+    _file(name, lambda path: write(path, nodes, {"x": [1, 4]}, {"y": [1, 4]}, constants))
+
+
+_huge = {"shape": ints(10**6, 10**6)}
+_computed("ConstantOfShape of 1e12", [node("ConstantOfShape", "shape", "c"), node("Add", "x c", "y")], _huge)
+_computed(
+    "Expand to 1e12",
+    [node("Expand", "one shape", "c"), node("Add", "x c", "y")],
+    {**_huge, "one": np.ones(1, np.float32)},
+)
+_computed(
+    "Range to 1e12",
+    [
+        node("Range", "from to by", "c"),
+        node("Cast", "c", "d", to=TensorProto.FLOAT),
+        node("Add", "x d", "y"),
+    ],
+    {"from": np.array(0), "to": np.array(10**12), "by": np.array(1)},
+)
+_computed(
+    "Range by 0",
+    [
+        node("Range", "from to by", "c"),
+        node("Cast", "c", "d", to=TensorProto.FLOAT),
+        node("Add", "x d", "y"),
+    ],
+    {"from": np.array(0), "to": np.array(10), "by": np.array(0)},
+)
+_computed("Reshape to 1e12", [node("Reshape", "x shape", "y")], _huge)
+_computed("Reshape to two unknowns", [node("Reshape", "x shape", "y")], {"shape": ints(-1, -1)})
+_computed("Tile by 1e12", [node("Tile", "x shape", "y")], _huge)
+_computed("Pad by 1e12", [node("Pad", "x shape", "y")], {"shape": ints(0, 0, 0, 10**12)})
+_computed(
+    "constants that multiply when they meet",
+    [
+        node("Add", "a b", "ab"),
+        node("Add", "ab c", "abc"),
+        node("Cast", "abc", "d", to=TensorProto.FLOAT),
+        node("ReduceMax", "d", "e", keepdims=0),
+        node("Add", "x e", "y"),
+    ],
+    {
+        "a": np.ones((300, 1, 1), np.int64),
+        "b": np.ones((1, 300, 1), np.int64),
+        "c": np.ones((1, 1, 300), np.int64),
+    },
+)
+
+
+# Graphs
+
+
+def _raw_attribute(model: ModelProto) -> None:
+    model.graph.node[0].attribute.append(AttributeProto.FromString(b"\x0a\x01a\xa0\x01\x63"))
+
+
+def _add_node(*words: str, domain: str = "") -> Edit:
+    def edit(model: ModelProto) -> None:
+        kind, *names = words
+        model.graph.node.append(helper.make_node(kind, names[:-1], names[-1:], domain=domain))
+
+    return edit
+
+
+_edited("a cycle", lambda model: None, "Add x z a", "Relu a z", "Relu z y")
+_edited("a node that reads itself", lambda model: None, "Add x y y")
+_edited("nodes out of order", lambda model: None, "Relu a y", "Relu x a", "Relu y z")
+_edited("two nodes with one output", lambda model: None, "Relu x y", "Sigmoid x y")
+_edited("a missing initializer", lambda model: model.graph.initializer.pop())
+_edited("two initializers of one name", lambda model: model.graph.initializer.append(model.graph.initializer[0]))
+_edited("two inputs of one name", lambda model: model.graph.input.append(model.graph.input[0]))
+_edited("two outputs of one name", lambda model: model.graph.output.append(model.graph.output[0]))
+_edited("an output that nothing makes", lambda model: setattr(model.graph.output[0], "name", "absent"))
+_edited("no outputs", lambda model: model.graph.output.pop())
+_edited("no nodes", lambda model: model.graph.node.pop())
+_edited("no graph", lambda model: model.ClearField("graph"))
+_edited("no name of the graph", lambda model: model.graph.ClearField("name"))
+_edited("nothing in the graph", lambda model: model.graph.Clear())
+_edited("an initializer without a name", lambda model: model.graph.initializer[0].ClearField("name"))
+_edited("an initializer without a type", lambda model: model.graph.initializer[0].ClearField("data_type"))
+_edited("an initializer of an unknown type", lambda model: setattr(model.graph.initializer[0], "data_type", 77))
+_edited("an initializer without data", lambda model: model.graph.initializer[0].ClearField("raw_data"))
+_edited("raw data and floats", lambda model: model.graph.initializer[0].float_data.extend([1.0] * 16))
+_edited("an input without a type", lambda model: model.graph.input[0].ClearField("type"))
+_edited("an output without a type", lambda model: model.graph.output[0].ClearField("type"))
+_edited("an operator without a name", lambda model: setattr(model.graph.node[0], "op_type", ""))
+_edited("a node without inputs", lambda model: model.graph.node[0].ClearField("input"))
+_edited("a node without outputs", lambda model: model.graph.node[0].ClearField("output"))
+_edited("a node with too many inputs", lambda model: model.graph.node[0].input.extend(["w"] * 1000))
+_edited("a node with too many outputs", lambda model: model.graph.node[0].output.extend(["o1", "o2"]))
+_edited("an unknown attribute", lambda model: model.graph.node[0].attribute.add(name="a", i=1, type=2))
+_edited("an attribute without a type", lambda model: model.graph.node[0].attribute.add(name="a", i=1))
+_edited("an attribute of an unknown type", _raw_attribute)
+_edited("an optional output left out", _add_node("Relu", "x", ""))
+_edited("an unused unknown operator", _add_node("Frobnicate", "x", "z"))
+_edited("an unused operator of an unknown domain", _add_node("Relu", "x", "z", domain="some.where"))
+_edited("sparse initializers", lambda model: model.graph.sparse_initializer.add())
+_edited("training information", lambda model: model.training_info.add())
+_edited("quantization annotations", lambda model: model.graph.quantization_annotation.add(tensor_name="absent"))
+
+
+def _opset(version: int, domain: str = "") -> Edit:
+    def edit(model: ModelProto) -> None:
+        del model.opset_import[:]
+        model.opset_import.append(helper.make_opsetid(domain, version))
+
+    return edit
+
+
+for _version in (-1, 0, 1, 6, 99, 2**40):
+    _edited(f"opset {_version}", _opset(_version))
+_edited("no opset", lambda model: model.ClearField("opset_import"))
+_edited("two opsets", lambda model: model.opset_import.append(helper.make_opsetid("", 3)))
+_edited("only a foreign opset", _opset(1, "some.where"))
+for _version in (-1, 0, 1, 3, 99, 2**40):
+    _edited(f"IR version {_version}", lambda model, version=_version: setattr(model, "ir_version", version))
+_file("an unknown operator", unknown_operator)
+_file("an unknown operator of a domain", lambda path: unknown_operator(path, domain="some.where"))
+_file("without inputs", without_inputs)
+_file("without a rank", without_rank)
+
+
+def _nested(levels: int) -> Callable[[Path], None]:
+    """If in If in If: subgraphs `levels` deep."""
+
+    def make(path: Path) -> None:
+        inner = helper.make_graph([node("Relu", "x", "r0")], "b0", [], [_float_value("r0")])
+        for level in range(1, levels):
+            inner = helper.make_graph([_branch(inner, f"r{level}")], f"b{level}", [], [_float_value(f"r{level}")])
+        model = model_of("Relu x y")
+        model.graph.initializer.append(helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
+        model.graph.node[0].CopyFrom(_branch(inner, "y"))
+        path.write_bytes(model.SerializeToString())
+
+    return make
+
+
+def _branch(inner: GraphProto, output: str) -> onnx.NodeProto:
+    """Only one branch is deep, or the file would double with each level."""
+    other = helper.make_graph([node("Relu", "x", f"{output}_o")], "o", [], [_float_value(f"{output}_o")])
+    return helper.make_node("If", ["yes"], [output], then_branch=inner, else_branch=other)
+
+
+def _float_value(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4])
+
+
+for _levels in (2, 15, 30):
+    _file(f"subgraphs {_levels} deep", _nested(_levels))
+
+
+def _loop(path: Path) -> None:
+    """A loop that runs 2**62 times."""
+    body = helper.make_graph(
+        [node("Identity", "go", "go_on"), node("Relu", "a", "b")],
+        "body",
+        [
+            helper.make_tensor_value_info("turn", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            _float_value("a"),
+        ],
+        [helper.make_tensor_value_info("go_on", TensorProto.BOOL, []), _float_value("b")],
+    )
+    model = model_of("Relu x y")
+    model.graph.initializer.append(helper.make_tensor("turns", TensorProto.INT64, [], [2000]))
+    model.graph.node[0].CopyFrom(helper.make_node("Loop", ["turns", "", "x"], ["y"], body=body))
+    path.write_bytes(model.SerializeToString())
+
+
+_file("a loop", _loop)
+_file("functions 3 deep", lambda path: nested_functions(path, depth=3))
+
+
+def _functions(edit: Callable[[ModelProto], None]) -> Callable[[Path], None]:
+    def make(path: Path) -> None:
+        nested_functions(path, depth=3)
+        model = onnx.load_model(path)
+        edit(model)
+        path.write_bytes(model.SerializeToString())
+
+    return make
+
+
+def _calls_itself(model: ModelProto) -> None:
+    model.functions[0].node[0].CopyFrom(helper.make_node("f0", ["x"], ["y"], domain="f"))
+
+
+def _call_each_other(model: ModelProto) -> None:
+    model.functions[0].node[0].CopyFrom(helper.make_node("f2", ["x"], ["y"], domain="f"))
+
+
+_file("a function that calls itself", _functions(_calls_itself))
+_file("functions that call each other", _functions(_call_each_other))
+_file("two functions of one name", _functions(lambda model: model.functions.append(model.functions[0])))
+_file("a function that is not there", _functions(lambda model: model.functions.pop()))
+_file("a function without a body", _functions(lambda model: model.functions[0].ClearField("node")))
+_file("a function without opsets", _functions(lambda model: model.functions[0].ClearField("opset_import")))
+_file("a function without outputs", _functions(lambda model: model.functions[0].ClearField("output")))
+_file("a function called Relu", _functions(lambda model: setattr(model.functions[0], "name", "Relu")))
+
+
+# Types
+
+
+def _type(kind: int) -> Edit:
+    def edit(model: ModelProto) -> None:
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.elem_type = kind
+
+    return edit
+
+
+for _kind in (
+    "STRING", "COMPLEX64", "BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E5M2FNUZ", "INT4", "UINT4", "FLOAT4E2M1", "BOOL",
+    "UNDEFINED",
+):  # fmt: skip
+    _edited(f"tensors of {_kind}", _type(TensorProto.DataType.Value(_kind)), "Identity x y")
+_edited("tensors of an unknown type", _type(99), "Identity x y")
+_edited("tensors of a negative type", _type(-5), "Identity x y")
+_file("a sequence", sequence_input)
+_file("strings", string_input)
+_file("a type without a kernel", unsupported_type)
+
+
+def _form(make: Callable[[onnx.TypeProto], object]) -> Edit:
+    def edit(model: ModelProto) -> None:
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.Clear()
+            make(value.type)
+
+    return edit
+
+
+def _float_tensor(kind: onnx.TypeProto) -> None:
+    kind.tensor_type.elem_type = TensorProto.FLOAT
+    kind.tensor_type.shape.dim.add(dim_value=1)
+
+
+def _nested_sequence(kind: onnx.TypeProto) -> None:
+    for _ in range(40):
+        kind = kind.sequence_type.elem_type
+    _float_tensor(kind)
+
+
+def _map(kind: onnx.TypeProto) -> None:
+    kind.map_type.key_type = TensorProto.INT64
+    _float_tensor(kind.map_type.value_type)
+
+
+def _sparse(kind: onnx.TypeProto) -> None:
+    kind.sparse_tensor_type.elem_type = TensorProto.FLOAT
+
+
+_edited("optional tensors", _form(lambda kind: _float_tensor(kind.optional_type.elem_type)), "Identity x y")
+_edited("sequences in sequences", _form(_nested_sequence), "Identity x y")
+_edited("maps", _form(_map), "Identity x y")
+_edited("sparse tensors", _form(_sparse), "Identity x y")
+_edited("an opaque type", _form(lambda kind: setattr(kind, "denotation", "TEXT")), "Identity x y")
+
+
+# Weights in other files
+
+
+def _external(name: str, location: str, *, prepare: Callable[[Path], object] = weights_for) -> None:
+    def make(path: Path) -> None:
+        prepare(path.parent)
+        with_external_data(path, location.replace("FOLDER", str(path.parent)))
+
+    _file(f"weights {name}", make)
+
+
+def _extent(name: str, **entries: str) -> None:
+    def make(path: Path) -> None:
+        weights_for(path.parent)
+        with_external_data(path)
+        model = onnx.load_model(path, load_external_data=False)
+        for entry in model.graph.initializer[0].external_data:
+            entry.value = entries.get(entry.key, entry.value)
+        for key in entries.keys() - {"offset", "length", "location"}:
+            model.graph.initializer[0].external_data.add(key=key, value=entries[key])
+        path.write_bytes(model.SerializeToString())
+
+    _file(f"weights with {name}", make)
+
+
+def _nothing(folder: Path) -> None:
+    del folder
+
+
+_external("beside the model", "weights.bin")
+_external("that are not there", "weights.bin", prepare=_nothing)
+_external("outside the folder", "../weights.bin")
+_external("at an absolute path", "/etc/passwd")
+_external("at the absolute path of the folder", "FOLDER/weights.bin")
+_external("without a location", "")
+_external("with a NUL in their location", "weights.bin\0")
+_external("with a long location", "w" * 300)
+_external("with a very long location", "/".join(["w" * 100] * 60))
+_external("in a device", "/dev/zero")
+_external("in the model file itself", "model.onnx")
+_external("in the folder", ".")
+_external("behind a link", "link.bin", prepare=lambda folder: (folder / "link.bin").symlink_to("/etc/passwd"))
+_external("in a FIFO", "fifo.bin", prepare=lambda folder: os.mkfifo(folder / "fifo.bin"))
+_external("cut short", "weights.bin", prepare=lambda folder: (folder / "weights.bin").write_bytes(b"short"))
+_external("below a file", "weights.bin/weights.bin")
+_external("with an escape in their location", "\x1b[2Jweights.bin")
+_extent("a negative offset", offset="-8")
+_extent("an offset beyond the end", offset="99999999")
+_extent("an offset that is no number", offset="eight")
+_extent("an offset of 5,000 digits", offset="9" * 5000)
+_extent("a negative length", length="-1")
+_extent("a length that is too small", length="4")
+_extent("a length of other digits", length="٤٠٩٦")
+_extent("an unknown key", colour="red")
+_file("weights of an If outside", lambda path: hidden_external_data(path, "../../etc/passwd"))
+
+
+# Arguments
+
+_arguments("a shape of an unknown input", "--shape", "z:4")
+_arguments("a shape of another rank", "--shape", "x:4,4,4,4")
+_arguments("a shape of another size", "--shape", "x:5")
+_arguments("a shape of 0", "--shape", "x:0")
+_arguments("a negative shape", "--shape", "x:-4")
+_arguments("a shape of 1e30", "--shape", f"x:{10**30}")
+_arguments("a shape of 5,000 digits", "--shape", "x:" + "9" * 5000)
+_arguments("a shape that is no number", "--shape", "x:four")
+_arguments("a shape without a name", "--shape", ":4")
+_arguments("a shape without sizes", "--shape", "x:")
+_arguments("a shape with markup", "--shape", "[/x]:4")
+_arguments("a shape of 1,000 sizes", "--shape", "x:" + ",".join(["4"] * 1000))
+_arguments("a shape of other digits", "--shape", "x:٤")
+_arguments("inputs that are not there", "--input-data", "FOLDER/absent.npz")
+_arguments("inputs that are a model", "--input-data", "FOLDER/model.onnx")
+_arguments("inputs that are a folder", "--input-data", "FOLDER")
+
+
+def _open_axes(path: Path) -> Path:
+    return write(path, [node("Relu", "x", "y")], {"x": ["N", "length"]}, {"y": ["N", "length"]})
+
+
+_arguments("an open axis of 1e12", "--shape", f"x:{10**12}", make=_open_axes)
+_arguments("an open axis of 1e30", "--shape", f"x:{10**30}", make=_open_axes)
+_arguments("an open axis without a size", make=_open_axes)
