@@ -1,15 +1,19 @@
-"""Triton's control requests over plain HTTP: health, models in and out."""
+"""Triton's control requests: health, models in and out. Over HTTP, or gRPC where only that takes them."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import socket
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from model_repo.access import GRPC_SOCKET, HTTP_SOCKET
 from model_repo.errors import RequestRefused, ServerDied, ServerTimeout
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0
@@ -30,21 +34,80 @@ def load_model(endpoint: Endpoint, model_name: str, *, timeout_s: float) -> None
 
     Raises RequestRefused with what the model said, ServerTimeout (the load may then hang for ever), ServerDied.
     """
+    if (grpc_socket := _grpc_socket(endpoint)) is not None:
+        from model_repo import control_grpc  # brings all of gRPC, a quarter of a second
+
+        return control_grpc.load_model(grpc_socket, model_name, timeout_s=timeout_s)
     _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/load", timeout_s)
+    return None
 
 
 def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> None:
     """Take a model out of service. Returns at once; the server frees its memory later (see `model_state`)."""
+    if (grpc_socket := _grpc_socket(endpoint)) is not None:
+        from model_repo import control_grpc
+
+        return control_grpc.unload_model(grpc_socket, model_name, timeout_s=timeout_s)
     _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/unload", timeout_s)
+    return None
 
 
 def model_state(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str | None:
     """LOADING, READY, UNLOADING or UNAVAILABLE; None for a model that the server has never loaded."""
-    for entry in json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s)):
-        if entry["name"] == model_name:
-            state: str | None = entry.get("state")
-            return state
-    return None
+    return _index_entry(endpoint, model_name, timeout_s).get("state") or None
+
+
+def why_unavailable(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str:
+    """What the server says of a model that is not ready; "" where it says nothing."""
+    return _index_entry(endpoint, model_name, timeout_s).get("reason", "")
+
+
+def server_name(endpoint: Endpoint, *, timeout_s: float) -> str | None:
+    """The name that the server gives itself; None where nothing answers there, or no Triton."""
+    try:
+        return str(json.loads(_request(endpoint, "GET", "/v2", timeout_s))["name"])
+    except (RequestRefused, ServerTimeout, ServerDied, ValueError, KeyError, TypeError):
+        return None
+
+
+def _index_entry(endpoint: Endpoint, model_name: str, timeout_s: float) -> dict[str, str]:
+    if (grpc_socket := _grpc_socket(endpoint)) is not None:
+        from model_repo import control_grpc
+
+        entries = control_grpc.model_states(grpc_socket, timeout_s=timeout_s)
+    else:
+        entries = json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s))
+    return next((entry for entry in entries if entry["name"] == model_name), {})
+
+
+def _grpc_socket(endpoint: Endpoint) -> Path | None:
+    """Where control requests go over gRPC; None: they go over HTTP."""
+    if endpoint.control_folder is None or endpoint.http_port is None:
+        return None
+    return endpoint.control_folder / GRPC_SOCKET
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, *, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _connection(endpoint: Endpoint, timeout_s: float) -> tuple[str, http.client.HTTPConnection]:
+    """How the server is called in messages, and the way to it."""
+    if endpoint.http_port is not None:
+        where = f"{endpoint.host}:{endpoint.http_port}"
+        return where, http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=timeout_s)
+    assert endpoint.control_folder is not None
+    path = endpoint.control_folder / HTTP_SOCKET
+    return str(path), _UnixConnection(path, timeout_s=timeout_s)
 
 
 def _is_ok(endpoint: Endpoint, path: str, timeout_s: float) -> bool:
@@ -56,8 +119,7 @@ def _is_ok(endpoint: Endpoint, path: str, timeout_s: float) -> bool:
 
 
 def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float) -> bytes:
-    where = f"{endpoint.host}:{endpoint.http_port}"
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=timeout_s)
+    where, connection = _connection(endpoint, timeout_s)
     try:
         connection.request(method, path, body=b"{}" if method == "POST" else None)
         answer = connection.getresponse()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import re
 import secrets
 import shutil
@@ -12,13 +10,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from model_repo.control import is_live, model_state
+from model_repo.access import SHARED_MEMORY, control_folder, make_control_folder
+from model_repo.control import is_live, model_state, server_name
 from model_repo.errors import ServerDied, ServerError, ServerStartFailed
 from model_repo.layout import writing
 from model_repo.ports import choose_endpoint, ports_in_use
 from model_repo.process import ServerProcess
+from model_repo.warden import remove_shared_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from model_repo.launchers import Launcher
     from model_repo.options import ServerOptions
     from model_repo.spec import Endpoint
@@ -73,10 +75,15 @@ class Host(Protocol):
 
 
 class ProcessHost:
-    """A server that we start, and that ends with us."""
+    """A server that we start, and that ends with us.
 
-    def __init__(self, options: ServerOptions, launcher: Launcher) -> None:
+    With `models`, folders of a finished repository, it serves these and refuses to load anything else. Without, it
+    serves what `control` loads, one after the other.
+    """
+
+    def __init__(self, options: ServerOptions, launcher: Launcher, models: Sequence[Path] = ()) -> None:
         self._options = options
+        self._models = models
         self._launcher = launcher
         self._process: ServerProcess | None = None
         self._scratch = self._folder = self._new_folder()
@@ -145,13 +152,15 @@ class ProcessHost:
         return "\n".join(_COLOURS.sub("", text).splitlines()[-lines:])
 
     def _new_folder(self) -> Path:
-        """A folder that nobody else has, with an empty repository in it, and a log that can be written to."""
+        """A folder that nobody else has, with a repository of `models` alone, and a log that can be written to."""
         parent = (self._options.scratch_dir or self._options.run_dir).absolute()
         with writing(parent):
             parent.mkdir(parents=True, exist_ok=True)
             self._options.log_file.open("ab").close()
             folder = Path(tempfile.mkdtemp(prefix="server-", dir=parent))
             (folder / "repository").mkdir()
+            for model in self._models:
+                (folder / "repository" / model.name).symlink_to(model.absolute(), target_is_directory=True)
         return folder
 
     def _model_part(self, model_name: str) -> str:
@@ -160,12 +169,14 @@ class ProcessHost:
     def _start(self, previous: Endpoint | None) -> Endpoint:
         """Start on the previous ports where they are still free, else on others: a free port may be lost again."""
         for attempt in range(_START_ATTEMPTS):
-            endpoint = choose_endpoint(self._options, previous if attempt == 0 else None)
             started = time.monotonic()
             token = f"tritune-{secrets.token_hex(6)}"
-            self._folder = _plain_path(self._scratch, token)
-            launch = self._launcher(self._options, endpoint, self._folder, token)
-            self._process = ServerProcess(launch, self._options.log_file, grace_s=self._options.exit_grace_s)
+            endpoint = choose_endpoint(
+                self._options,
+                previous if attempt == 0 else None,
+                control_folder=None if self._models else control_folder(token),
+            )
+            self._process = self._launched(endpoint, token)
             try:
                 self._wait_until_live(endpoint, token)
             except BaseException as error:
@@ -178,11 +189,22 @@ class ProcessHost:
                 return endpoint
         raise AssertionError("unreachable")
 
+    def _launched(self, endpoint: Endpoint, token: str) -> ServerProcess:
+        try:
+            if endpoint.control_folder is not None:
+                make_control_folder(endpoint.control_folder)
+            self._folder = _plain_path(self._scratch, token)
+            launch = self._launcher(self._options, endpoint, self._folder, token)
+            return ServerProcess(launch, self._options.log_file, grace_s=self._options.exit_grace_s)
+        except BaseException:
+            remove_shared_memory(token)  # nobody else does before the server runs
+            raise
+
     def _wait_until_live(self, endpoint: Endpoint, token: str) -> None:
         deadline = time.monotonic() + self._options.start_timeout_s
         while self.alive():
             # Somebody else's server may have taken the port: only ours knows the token.
-            if is_live(endpoint, timeout_s=1.0) and _server_name(endpoint) == token:
+            if is_live(endpoint, timeout_s=1.0) and server_name(endpoint, timeout_s=1.0) == token:
                 return
             if time.monotonic() > deadline:
                 break
@@ -258,17 +280,6 @@ def _plain_path(folder: Path, token: str) -> Path:
     """
     if not _NOT_PLAIN.search(str(folder)):
         return folder
-    link = Path("/dev/shm", f"{token}-folder")  # noqa: S108 - a name that nobody else can guess
+    link = SHARED_MEMORY / f"{token}-folder"  # a name that nobody else can guess
     link.symlink_to(folder, target_is_directory=True)
     return link
-
-
-def _server_name(endpoint: Endpoint) -> str | None:
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=1.0)
-    try:
-        connection.request("GET", "/v2")
-        return str(json.loads(connection.getresponse().read())["name"])
-    except (OSError, http.client.HTTPException, ValueError, KeyError):
-        return None
-    finally:
-        connection.close()

@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from model_repo.access import GRPC_SOCKET, HTTP_SOCKET, access_arguments
 from model_repo.errors import LauncherMissing
 from model_repo.process import Launch
 from model_repo.python_home import write_python_home
@@ -67,16 +68,24 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
             "Install Docker (and NVIDIA's container toolkit), or use the embedded server: "
             "pip install 'tritune[embedded]'."
         )
-    inside = Path("/models")
+    models, control = Path("/models"), Path("/control")
+    sockets = endpoint.control_folder
     command = (
         program, "run", "--rm", "--init", "--name", token, "--network", "host", "--shm-size", "1g",
         *(("--gpus", _gpus_for_docker(os.environ.get("CUDA_VISIBLE_DEVICES"))) if options.gpu else ()),
-        "--volume", f"{folder / 'repository'}:{inside}:ro",
-        options.image, "tritonserver",
-        *_arguments(options, endpoint, inside, token),
+        "--volume", f"{folder / 'repository'}:{models}:ro",
+        *(() if sockets is None else ("--volume", f"{sockets}:{control}")),
+        # Sockets are made by the container's root, and we have to write to them; their folder keeps others out.
+        options.image, "sh", "-c", 'umask 0; exec tritonserver "$@"', "sh",
+        *_arguments(options, endpoint, models, token, control=control),
     )  # fmt: skip
-    remove = (program, "rm", "--force", token)
-    return Launch(command=command, environment=dict(os.environ), folder=folder, cleanup_command=remove)
+    return Launch(
+        command=command,
+        environment=dict(os.environ),
+        folder=folder,
+        shm_prefix=token,
+        cleanup_command=(program, "rm", "--force", token),
+    )
 
 
 def _gpus_for_docker(visible: str | None) -> str:
@@ -97,17 +106,17 @@ SHARED_MEMORY_STEP_BYTES = 64 * 2**20
 to page-lock anew, so on a GPU it grows in large steps where the machine has room for many."""
 
 
-def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, token: str) -> tuple[str, ...]:
+def _arguments(
+    options: ServerOptions, endpoint: Endpoint, repository: Path, token: str, *, control: Path | None = None
+) -> tuple[str, ...]:
+    """`control` is the control folder as the server sees it; None: as we do."""
     return (
         f"--id={token}",
         f"--model-repository={repository}",
-        "--model-control-mode=explicit",
+        *access_arguments(options, endpoint, token),
         # The config is complete; guessing costs one more process and a second for each load.
         "--disable-auto-complete-config",
-        f"--http-address={endpoint.host}",
-        f"--http-port={endpoint.http_port}",
-        f"--grpc-address={endpoint.host}",
-        f"--grpc-port={endpoint.grpc_port}",
+        *_addresses(endpoint, control or endpoint.control_folder),
         f"--metrics-address={endpoint.host}",
         f"--metrics-port={endpoint.metrics_port}",
         f"--allow-gpu-metrics={str(options.gpu).lower()}",
@@ -117,6 +126,15 @@ def _arguments(options: ServerOptions, endpoint: Endpoint, repository: Path, tok
         *(_large_steps() if options.gpu and options.kind != "docker" else ()),
         *options.extra_arguments,
     )
+
+
+def _addresses(endpoint: Endpoint, control: Path | None) -> Iterator[str]:
+    ports = {"http": endpoint.http_port, "grpc": endpoint.grpc_port}
+    sockets = {"http": HTTP_SOCKET, "grpc": GRPC_SOCKET.removesuffix(":1")}
+    for protocol, port in ports.items():
+        address = endpoint.host if port is not None else f"unix:{control}/{sockets[protocol]}"
+        yield f"--{protocol}-address={address}"
+        yield f"--{protocol}-port={port or 1}"
 
 
 def _large_steps() -> Iterator[str]:

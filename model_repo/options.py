@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from model_repo.config_pbtxt import Runtime
-    from model_repo.spec import Endpoint
+    from model_repo.spec import Endpoint, Protocol
 
 ServerKind = Literal["embedded", "local", "docker", "remote"]
 
@@ -22,7 +22,9 @@ class ServerOptions:
     """Everything `serve` needs to know.
 
     `run_dir` gets `server.log`. What the server needs while it runs goes to a new folder in `scratch_dir` (None:
-    `run_dir`), which is removed at the end. Ports that are None are chosen among the free ones. `runtime` None
+    `run_dir`), which is removed at the end. Ports that are None are chosen among the free ones. `protocol` is
+    what a server for trials answers on TCP; the other one is on a Unix socket, for control requests.
+    `shared_memory` lets the owner's load generator leave inputs in /dev/shm. `runtime` None
     means our Python runtime for the embedded server and Triton's native backends for the others. `remote` is where
     a remote server answers, and `repository` the folder that both it and we see as its model repository; both are
     for the kind `remote` alone.
@@ -31,6 +33,8 @@ class ServerOptions:
     run_dir: Path
     scratch_dir: Path | None = None
     kind: ServerKind = "embedded"
+    protocol: Protocol = "http"
+    shared_memory: bool = False
     http_port: int | None = None
     grpc_port: int | None = None
     metrics_port: int | None = None

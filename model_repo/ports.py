@@ -5,39 +5,46 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from model_repo.errors import PortInUse
 from model_repo.spec import Endpoint
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from model_repo.options import ServerOptions
 
 _HOST = "127.0.0.1"
 
 
-def choose_endpoint(options: ServerOptions, previous: Endpoint | None = None) -> Endpoint:
-    """The ports that the options give, `previous` where it is still free, else free ones.
+def choose_endpoint(
+    options: ServerOptions, previous: Endpoint | None = None, *, control_folder: Path | None = None
+) -> Endpoint:
+    """The ports that the options give, those of `previous` where they are still free, else free ones.
 
-    Nothing holds a free port until the server has it: be ready to choose again. Raises PortInUse.
+    With a `control_folder`, the protocol that the options do not ask for has no port. Nothing holds a free port
+    until the server has it: be ready to choose again. Raises PortInUse.
     """
-    given = (options.http_port, options.grpc_port, options.metrics_port)
-    for port in given:
+    given = {"http_port": options.http_port, "grpc_port": options.grpc_port, "metrics_port": options.metrics_port}
+    if control_folder is not None:
+        del given["grpc_port" if options.protocol == "http" else "http_port"]
+    for port in given.values():
         if port is not None and not _is_free(port):
             raise PortInUse(
                 f"Port {port} is in use by another process.\nChoose another, or leave it out to get a free one."
             )
     if previous is not None and not ports_in_use(previous):
-        return previous
-    # Held open together, so that the three differ.
+        return replace(previous, control_folder=control_folder)
+    # Held open together, so that they differ.
     with contextlib.ExitStack() as stack:
-        free = []
-        for _ in given:
+        ports = {"http_port": None, "grpc_port": None, **given}
+        for name, port in given.items():
             probe = stack.enter_context(socket.socket())
             probe.bind((_HOST, 0))
-            free.append(int(probe.getsockname()[1]))
-    http_port, grpc_port, metrics_port = (port or other for port, other in zip(given, free, strict=True))
-    return Endpoint(host=_HOST, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port)
+            ports[name] = port or int(probe.getsockname()[1])
+    return Endpoint(host=_HOST, control_folder=control_folder, **ports)
 
 
 def ports_in_use(endpoint: Endpoint) -> bool:

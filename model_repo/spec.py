@@ -151,18 +151,26 @@ class ServingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a running Triton answers. Ports are TCP; `metrics_port` is None where metrics are off."""
+    """Where a running Triton answers. Ports are TCP; None where the protocol has none, or metrics are off.
+
+    `control_folder` holds the Unix socket of the protocol without a port, which alone takes control requests: what
+    lies in it is out of reach for other users and for web pages. None: control requests go to the HTTP port.
+    """
 
     host: str
-    http_port: int
-    grpc_port: int
+    http_port: int | None
+    grpc_port: int | None
     metrics_port: int | None
+    control_folder: Path | None = None
 
     @property
     def http_url(self) -> str:
-        """`http://host:port`, without a trailing slash."""
-        return f"http://{self.host}:{self.http_port}"
+        """`http://host:port`, without a trailing slash. Raises ValueError where HTTP has no port."""
+        return self.url("http")
 
     def url(self, protocol: Protocol) -> str:
         """The same, or `grpc://host:port` as our load generator writes it."""
-        return self.http_url if protocol == "http" else f"grpc://{self.host}:{self.grpc_port}"
+        port = self.http_port if protocol == "http" else self.grpc_port
+        if port is None:
+            raise ValueError(f"this server has no {protocol} port: it was started for the other protocol")
+        return f"{protocol}://{self.host}:{port}"

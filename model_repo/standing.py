@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from model_repo import control
-from model_repo.errors import ServerDied, ServerError
+from model_repo.errors import ModelLoadFailed, ServerDied, ServerError
 from model_repo.hosts import ProcessHost
 from model_repo.launchers import LAUNCHERS
 
@@ -55,11 +56,18 @@ def serve_repository(repository: Path, options: ServerOptions) -> Iterator[Stand
             f"{repository} is not a model repository: no folder in it has a config.pbtxt.\n"
             "Give the output directory of a run that found a configuration."
         )
-    host = ProcessHost(options, LAUNCHERS[options.kind])
+    # The server answers as soon as all models are loaded.
+    patience_s = options.start_timeout_s + len(models) * options.load_timeout_s
+    host = ProcessHost(replace(options, start_timeout_s=patience_s), LAUNCHERS[options.kind], models)
     try:
         for model in models:
-            (host.repository / model.name).symlink_to(model.absolute(), target_is_directory=True)
-            control.load_model(host.endpoint, model.name, timeout_s=options.load_timeout_s)
+            _require_ready(host, model.name)
         yield Standing(host, tuple(model.name for model in models))
     finally:
         host.close()
+
+
+def _require_ready(host: ProcessHost, model_name: str) -> None:
+    if not control.is_model_ready(host.endpoint, model_name):
+        why = control.why_unavailable(host.endpoint, model_name)
+        raise ModelLoadFailed(model_name, why or "the server does not say why", log_tail=host.log_tail(20))

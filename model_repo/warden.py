@@ -17,6 +17,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def main(spec: dict[str, Any]) -> int:
         server = _start(spec["command"])
     except OSError as error:
         print(f"error: {error.strerror}: {spec['command'][0]}", flush=True)  # noqa: T201 - read by our parent
+        _clean_up(spec)
         return 127
     try:
         print(server.pid, flush=True)  # noqa: T201
@@ -114,13 +116,21 @@ def _children() -> list[int]:
 
 
 def _clean_up(spec: dict[str, Any]) -> None:
-    if spec["shm_prefix"]:
-        for region in Path("/dev/shm").glob(f"{spec['shm_prefix']}*"):  # noqa: S108 - shared memory of this server
-            region.unlink(missing_ok=True)
+    remove_shared_memory(spec["shm_prefix"])
     if spec["cleanup_command"]:
         subprocess.run(
             spec["cleanup_command"], stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=30, check=False
         )
+
+
+def remove_shared_memory(prefix: str) -> None:
+    """Remove all files and folders under /dev/shm whose names begin so, but those of other users; "": nothing."""
+    for path in Path("/dev/shm").glob(f"{prefix}*") if prefix else ():  # noqa: S108 - shared memory of this server
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # another user may have made it, for us to stumble over
+                path.unlink()
 
 
 def _exit_on_signal(number: int, _frame: object) -> None:
