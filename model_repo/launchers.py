@@ -44,7 +44,13 @@ def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, to
         f"--backend-directory={backends}",
         *_arguments(options, endpoint, folder / "repository", token),
     )
-    return Launch(command=command, environment=_environment(options, folder), folder=folder, shm_prefix=token)
+    return Launch(
+        command=command,
+        environment=_environment(options, folder),
+        folder=folder,
+        shm_prefix=token,
+        private_files=True,
+    )
 
 
 def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
@@ -56,7 +62,13 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
             "Run inside NVIDIA's Triton container, or use the embedded server: pip install 'tritune[embedded]'."
         )
     command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
-    return Launch(command=command, environment=_environment(options, folder), folder=folder, shm_prefix=token)
+    return Launch(
+        command=command,
+        environment=_environment(options, folder),
+        folder=folder,
+        shm_prefix=token,
+        private_files=True,
+    )
 
 
 def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:

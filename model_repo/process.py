@@ -27,13 +27,15 @@ class Launch:
 
     `folder` is the server's current directory, from which Triton's Python backend imports before anything else.
     `shm_prefix` begins the names of the shared memory that the server makes under /dev/shm ("": none);
-    `cleanup_command` runs after the end, whatever the end was (empty: none).
+    `private_files` keeps what it writes, and its shared memory, from other users; it cannot raise its privileges
+    then. `cleanup_command` runs after the end, whatever the end was (empty: none).
     """
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
     folder: Path
     shm_prefix: str = ""
+    private_files: bool = False
     cleanup_command: tuple[str, ...] = ()
 
 
@@ -50,6 +52,7 @@ class ServerProcess:
             "command": launch.command,
             "grace_s": grace_s,
             "shm_prefix": launch.shm_prefix,
+            "private_files": launch.private_files,
             "cleanup_command": launch.cleanup_command,
         }
         with log_file.open("ab") as log:

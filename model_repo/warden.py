@@ -2,7 +2,8 @@
 
 Run as a script, `python -I -S warden.py SPEC`, in a session of its own; imports only the standard library. SPEC is
 a JSON object: `command`, `grace_s` (between SIGTERM and SIGKILL), `shm_prefix` (files under /dev/shm to remove),
-`cleanup_command` (run at the end, may be empty).
+`private_files` (whether the server's files and shared memory are for this user alone), `cleanup_command` (run at the
+end, may be empty).
 
 Prints the server's pid on standard output; all that the server prints goes to standard error. Then waits until
 the server ends, a byte or the end of standard input asks it to stop, or the process that started it is gone, even
@@ -19,6 +20,7 @@ import os
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -26,9 +28,18 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
 PR_SET_CHILD_SUBREAPER = 36
 PARENT_POLL_MS = 250
 """How often to look whether the parent lives; the other events wake the warden at once."""
+
+WORLD_READABLE = 0o644
+"""The mode that the Python backend's library gives to shared memory after it made it, whatever the umask is."""
+
+_SYSTEM_CALLS = {"x86_64": (0xC000003E, 317, 91), "aarch64": (0xC00000B7, 277, 52)}
+"""Machine -> its number as an architecture in a filter, and the numbers of seccomp and fchmod."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,7 +55,7 @@ def main(spec: dict[str, Any]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _exit_on_signal)
     try:
-        server = _start(spec["command"])
+        server = _start(spec["command"], keep_files_private=spec["private_files"])
     except OSError as error:
         print(f"error: {error.strerror}: {spec['command'][0]}", flush=True)  # noqa: T201 - read by our parent
         _clean_up(spec)
@@ -58,19 +69,45 @@ def main(spec: dict[str, Any]) -> int:
     return server.returncode
 
 
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
+def _start(command: list[str], *, keep_files_private: bool) -> subprocess.Popen[bytes]:
     """The server, in a process group of its own. It dies with the warden, should somebody kill that."""
 
-    def die_with_warden() -> None:
+    def prepare() -> None:
         _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if keep_files_private:
+            _ignore_world_readable()
 
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         process_group=0,
-        preexec_fn=die_with_warden,  # noqa: PLW1509 - safe here: the warden has one thread
+        umask=0o077 if keep_files_private else -1,
+        preexec_fn=prepare,  # noqa: PLW1509 - safe here: the warden has one thread
     )
+
+
+def _ignore_world_readable() -> None:
+    """From now on, in this process and its children, `fchmod(file, 0644)` succeeds and changes nothing.
+
+    Does nothing where the kernel or the machine has no such filters.
+    """
+    if os.uname().machine not in _SYSTEM_CALLS:
+        return
+    arch, seccomp, fchmod = _SYSTEM_CALLS[os.uname().machine]
+    # Classic BPF on struct seccomp_data: (operation, jump if equal, jump if not, operand), jumps are relative.
+    load, equal, give = 0x20, 0x15, 0x06
+    program = [
+        (load, 0, 0, 4), (equal, 0, 5, arch),
+        (load, 0, 0, 0), (equal, 0, 3, fchmod),
+        (load, 0, 0, 24), (equal, 0, 1, WORLD_READABLE),  # the low half of the second argument
+        (give, 0, 0, 0x00050000),  # fail with error 0, which is none
+        (give, 0, 0, 0x7FFF0000),  # allow
+    ]  # fmt: skip
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+    described = struct.pack("@HP", len(program), ctypes.addressof(code))
+    _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _libc.syscall(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, described)
 
 
 def _wait(server: subprocess.Popen[bytes], parent: int, wake_read: int) -> None:

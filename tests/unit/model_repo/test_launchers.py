@@ -83,7 +83,7 @@ def test_docker_runs_the_image_and_can_be_taken_away(tmp_path, on_path, monkeypa
     assert words[words.index("--network") + 1] == "host"
     assert words[words.index("--gpus") + 1] == "all"
     assert words[words.index("--volume") + 1] == f"{tmp_path}/server/repository:/models:ro"
-    assert words[words.index("some/triton:1") + 1] == "tritonserver"
+    assert words[words.index("some/triton:1") + 1 :][:2] == ["sh", "-c"]
     assert "--model-repository=/models" in words[words.index("some/triton:1") :]
     assert found.cleanup_command == (str(program), "rm", "--force", "tritune-42")
 
