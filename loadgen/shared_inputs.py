@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from loadgen.errors import LoadError, PayloadError, TargetRefused
+from loadgen.memory_key import with_memory_key
 from loadgen.own_machine import is_on_this_machine
 from loadgen.triton import register_memory, unregister_memory
 
@@ -61,6 +62,7 @@ class SharedInputs:
                 f"{target.host} is not this machine, and memory is not shared with another.\n"
                 "Leave --shared-memory out."
             )
+        target = with_memory_key(target)
         region = f"tritune-inputs-{os.getpid()}-{secrets.token_hex(8)}"
         places, size = _laid_out(region, requests)
         path = SHARED / region
@@ -76,7 +78,7 @@ class SharedInputs:
             said = str(error).splitlines()[0]
             raise TargetRefused(
                 f"{said}\nThe server has to be on this machine, with the same /dev/shm (docker run --ipc host), "
-                "and allowed to read our files there."
+                "allowed to read our files there, and started for it (optimize serve --shared-memory system)."
             ) from error
         return cls(target, places)
 

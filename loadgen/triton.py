@@ -80,6 +80,15 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
         )
 
 
+def read_server_name(target: Target) -> str | None:
+    """The name that the server gives itself; None where it gives none or does not answer in time."""
+    if target.is_http:
+        return triton_http.read_server_name(target)
+    from loadgen import triton_grpc
+
+    return triton_grpc.read_server_name(target)
+
+
 def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
     """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
     if target.is_http:

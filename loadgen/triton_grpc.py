@@ -50,6 +50,14 @@ def read_statistics(target: Target) -> dict[str, Any] | None:
     return statistics if outcome == OK else None
 
 
+def read_server_name(target: Target) -> str | None:
+    """The name that the server gives itself; None where it gives none or does not answer in time."""
+    try:
+        return str(_ask(target, "ServerMetadata", service_pb2.ServerMetadataRequest()).get("name"))
+    except (TargetUnreachable, TargetRefused):
+        return None
+
+
 def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
     """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
     request = service_pb2.SystemSharedMemoryRegisterRequest(name=region, key=key, offset=0, byte_size=size)

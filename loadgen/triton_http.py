@@ -41,6 +41,16 @@ def read_statistics(target: Target) -> object:
     return json.loads(body) if status == 200 else None
 
 
+def read_server_name(target: Target) -> str | None:
+    """The name that the server gives itself; None where it gives none or does not answer in time."""
+    try:
+        status, body = _get(target, f"{target.base_path}/v2")
+        about = json.loads(body) if status == 200 else None
+    except (TargetUnreachable, ValueError):
+        return None
+    return str(about.get("name")) if isinstance(about, dict) else None
+
+
 def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
     """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
     _about_memory(target, f"{region}/register", {"key": key, "offset": 0, "byte_size": size})

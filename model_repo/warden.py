@@ -2,8 +2,8 @@
 
 Run as a script, `python -I -S warden.py SPEC`, in a session of its own; imports only the standard library. SPEC is
 a JSON object: `command`, `grace_s` (between SIGTERM and SIGKILL), `shm_prefix` (files under /dev/shm to remove),
-`private_files` (whether the server's files and shared memory are for this user alone), `cleanup_command` (run at the
-end, may be empty).
+`private_files` (whether the server's files and shared memory are for this user alone), `cleanup_command` (run at
+the end, may be empty).
 
 Prints the server's pid on standard output; all that the server prints goes to standard error. Then waits until
 the server ends, a byte or the end of standard input asks it to stop, or the process that started it is gone, even

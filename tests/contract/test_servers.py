@@ -1,6 +1,5 @@
-"""What every kind of server that can run here must do: embedded, local, remote."""
+"""What every kind of server must do: embedded, local, docker (its command, without a container), remote."""
 
-import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,14 +8,13 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
-import requests
 from engines import broken_engine, cnn_engine, doubler_engine, echo_engine, fixed_batch_engine, token_engine
-from infer import InferenceRefused, infer
+from infer import InferenceRefused, get, infer
+from server_kinds import docker_on_path, open_server, tritonserver_on_path
 
-from model_repo import launchers
 from model_repo.control import is_model_ready
 from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed
-from model_repo.options import ServerOptions
+from model_repo.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server import serve
 from model_repo.spec import ServingConfig
 
@@ -31,32 +29,38 @@ def embedded(folder):
 
 @contextmanager
 def local(folder):
-    """The embedded program on PATH, as NVIDIA's container has its own."""
-    wheel = launchers._embedded_folder()
     # Beside the folder: the paths of a server's backends cannot hold blanks.
-    backends = launchers._link_backends(wheel, folder.parent / "local-backends")
-    program = folder / "bin" / "tritonserver"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{wheel}/bin/tritonserver" --backend-directory="{backends}" "$@"\n')
-    program.chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", str(program.parent), prepend=os.pathsep)
-        with serve(ServerOptions(run_dir=folder, kind="local", runtime="python", exit_grace_s=0.1)) as server:
-            yield server
+    options = ServerOptions(run_dir=folder, kind="local", runtime="python", exit_grace_s=0.1)
+    with tritonserver_on_path(folder.parent / "local"), serve(options) as server:
+        yield server
+
+
+@contextmanager
+def docker(folder):
+    options = ServerOptions(run_dir=folder, kind="docker", runtime="python", exit_grace_s=0.1)
+    with docker_on_path(folder.parent / "docker", DEFAULT_IMAGE), serve(options) as server:
+        yield server
+
+
+@contextmanager
+def over_grpc(folder):
+    """Measured over gRPC, so that control requests go over HTTP; with HTTP it is the other way round."""
+    with serve(ServerOptions(run_dir=folder, protocol="grpc", exit_grace_s=0.1)) as server:
+        yield server
 
 
 @contextmanager
 def remote(folder):
-    """A server that somebody else started: here the embedded one, reached from outside."""
-    with serve(ServerOptions(run_dir=folder, exit_grace_s=0.1)) as theirs:
+    """A server that somebody else started: the embedded program, open to whoever reaches it."""
+    with open_server(folder) as (endpoint, repository):
         options = ServerOptions(
-            run_dir=folder, kind="remote", runtime="python", remote=theirs.endpoint, repository=theirs.repository
+            run_dir=folder, kind="remote", runtime="python", remote=endpoint, repository=repository
         )
         with serve(options) as server:
             yield server
 
 
-KINDS = {"embedded": embedded, "local": local, "remote": remote}
+KINDS = {"embedded": embedded, "over grpc": over_grpc, "local": local, "docker": docker, "remote": remote}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -92,9 +96,8 @@ def test_serves_what_the_model_computes(server, tmp_path):
 
 def test_says_what_it_takes_where_it_can_be_seen(server, tmp_path):
     server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
-    ours = server.start_s is not None
-    assert (server.memory_bytes() is not None) == ours
-    if ours:
+    assert (server.memory_bytes() is not None) == server.is_our_process
+    if server.is_our_process:
         assert server.start_s > 0
         assert 20e6 < server.memory_bytes() < 20e9
 
@@ -143,6 +146,7 @@ def test_a_model_of_somebody_else_in_the_repository_stays(server, tmp_path):
     server.forget()
     assert [path.name for path in server.repository.iterdir()] == ["theirs"]
     assert theirs.read_text() == "precious"
+    shutil.rmtree(theirs.parents[1])
 
 
 def test_one_model_replaces_the_other(server, tmp_path):
@@ -208,8 +212,8 @@ def test_restart_forgets_the_model_and_can_load_again(server, tmp_path):
 
 
 def executed_batch_sizes(endpoint, model_name):
-    answer = requests.get(f"{endpoint.http_url}/v2/models/{model_name}/stats", timeout=10)
-    return [row["batch_size"] for row in answer.json()["model_stats"][0]["batch_stats"]]
+    answer = get(endpoint, f"/v2/models/{model_name}/stats")
+    return [row["batch_size"] for row in answer["model_stats"][0]["batch_stats"]]
 
 
 def test_a_bad_request_fails_alone(server, tmp_path):

@@ -4,11 +4,16 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from model_repo import launchers
+from model_repo.hosts import ProcessHost
+from model_repo.options import ServerOptions
+from model_repo.process import Launch
+from model_repo.spec import Endpoint
 
 PROGRAM = """#!/bin/sh
 export VIRTUAL_ENV="{prefix}" PATH="{prefix}/bin:$PATH"
@@ -36,12 +41,27 @@ def tritonserver_on_path(folder: Path) -> Iterator[None]:
     wheel = launchers._embedded_folder()
     backends = launchers._link_backends(wheel, folder / "backends")
     program = folder / "bin" / "tritonserver"
-    program.parent.mkdir()
+    program.parent.mkdir(parents=True)
     program.write_text(PROGRAM.format(server=wheel / "bin" / "tritonserver", backends=backends, prefix=sys.prefix))
     program.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", str(program.parent), prepend=os.pathsep)
         yield
+
+
+@contextmanager
+def open_server(folder: Path) -> Iterator[tuple[Endpoint, Path]]:
+    """A server as anybody may start it, whose HTTP port takes control requests from whoever reaches it."""
+
+    def open_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
+        launch = launchers.embedded_launch(options, endpoint, folder, token)
+        return replace(launch, command=tuple(word for word in launch.command if "-restricted-" not in word))
+
+    host = ProcessHost(ServerOptions(run_dir=folder, exit_grace_s=0.1), open_launch)
+    try:
+        yield replace(host.endpoint, control_folder=None), host.repository
+    finally:
+        host.close()
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from model_repo.layout import write_final_repository
 from model_repo.options import ServerOptions
 from model_repo.server import serve
 from model_repo.spec import ServingConfig
+from model_repo.warden import remove_shared_memory
 
 pytestmark = pytest.mark.system
 
@@ -85,7 +86,7 @@ def token_of(folder):
 
 
 def regions(folder):
-    return list(Path("/dev/shm").glob(f"{token_of(folder)}*"))
+    return [path for path in Path("/dev/shm").glob(f"{token_of(folder)}*") if path.is_file()]
 
 
 def test_kill_9_of_the_owner_leaves_nothing(tmp_path):
@@ -113,8 +114,7 @@ def test_kill_9_of_the_warden_leaves_no_process(tmp_path):
         while any(runs(pid) for pid in family) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert [pid for pid in family if runs(pid)] == []
-        for region in regions(tmp_path):
-            region.unlink()  # nobody was left to do it
+        remove_shared_memory(token_of(tmp_path))  # nobody was left to do it
 
 
 def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path):

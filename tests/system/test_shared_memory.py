@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engines import cnn_engine, token_engine
+from tritonclient.grpc import service_pb2
 
+from loadgen import triton_grpc
 from loadgen.errors import PayloadError, TargetRefused
+from loadgen.memory_key import with_memory_key
 from loadgen.payloads import grpc_request, http_request, raw_inputs, request_tensors
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
 from loadgen.runner import LoadGenerator
@@ -22,13 +25,14 @@ from model_repo.spec import ServingConfig
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
 
+STATUS = service_pb2.SystemSharedMemoryStatusRequest()
 SHARED_PAYLOAD = Payload(shared_memory="system")
 
 
 @contextmanager
-def serving(folder: Path, engine):
+def serving(folder: Path, engine, protocol="http"):
     config = ServingConfig(engine=engine, max_batch_size=4, intra_op_threads=1)
-    with serve(ServerOptions(run_dir=folder)) as server:
+    with serve(ServerOptions(run_dir=folder, protocol=protocol, shared_memory=True)) as server:
         server.load(config)
         yield server.endpoint
 
@@ -39,10 +43,15 @@ def target_of(endpoint, engine, protocol="http") -> Target:
 
 def regions(endpoint) -> list[str]:
     """What the server knows of shared memory, and the names that are there."""
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=10)
-    connection.request("GET", "/v2/systemsharedmemory/status")
-    known = [region["name"] for region in json.loads(connection.getresponse().read())]
-    connection.close()
+    if endpoint.grpc_port is None:
+        target = with_memory_key(Target(url=endpoint.http_url, model_name="any"))
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=10)
+        connection.request("GET", "/v2/systemsharedmemory/status", headers=dict(target.headers))
+        known = [region["name"] for region in json.loads(connection.getresponse().read())]
+        connection.close()
+    else:
+        target = with_memory_key(Target(url=endpoint.url("grpc"), model_name="any"))
+        known = list(triton_grpc._ask(target, "SystemSharedMemoryStatus", STATUS).get("regions", {}))
     return known + [path.name for path in SHARED.glob("tritune-inputs-*")]
 
 
@@ -74,7 +83,7 @@ def test_the_server_reads_the_inputs_where_they_are(tmp_path: Path, protocol: st
     engine = engine_of(tmp_path)
     answered = http_answer if protocol == "http" else grpc_answer
     request_of = http_request if protocol == "http" else grpc_request
-    with serving(tmp_path, engine) as endpoint:
+    with serving(tmp_path, engine, protocol) as endpoint:
         target = target_of(endpoint, engine, protocol)
         info = read_model_info(target)
         shapes = {tensor.name: (9,) for tensor in info.inputs if tensor.shape.count(-1) > 1}
@@ -96,7 +105,7 @@ def test_the_server_reads_the_inputs_where_they_are(tmp_path: Path, protocol: st
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_load_leaves_no_memory_behind(tmp_path: Path, protocol: str) -> None:
     engine = cnn_engine(tmp_path)
-    with serving(tmp_path, engine) as endpoint, LoadGenerator(processes=2) as generator:
+    with serving(tmp_path, engine, protocol) as endpoint, LoadGenerator(processes=2) as generator:
         target = target_of(endpoint, engine, protocol)
         plan = LoadPlan(rate_per_s=100, duration_s=1, seed=1)
         sent, shared = (generator.run(target, plan, payload=payload) for payload in (Payload(), SHARED_PAYLOAD))
