@@ -68,13 +68,18 @@ def main() -> int:
     return 0 if kept == arguments.audits else 1
 
 
+def options_of(scratch: Path, found: RecommendationRecord) -> ServerOptions:
+    """The embedded server, which takes shared memory where the run's requests came in such."""
+    return ServerOptions(run_dir=scratch, shared_memory=found.demand.shared_memory == "system")
+
+
 def audited(
     found: RecommendationRecord, directory: Path, rate_per_s: float, seconds: float, *, seed: int
 ) -> dict[str, Any]:
     """One fresh server, one run with fresh arrivals."""
     with (
         scratch_folder("audit") as scratch,
-        serve_repository(directory / found.repository, ServerOptions(run_dir=scratch)) as standing,
+        serve_repository(directory / found.repository, options_of(scratch, found)) as standing,
         LoadGenerator() as generator,
     ):
         url = standing.endpoint.url(found.demand.protocol)

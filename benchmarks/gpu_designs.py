@@ -135,7 +135,13 @@ def serve_one(name: str, built, design: Design, out: Path, note, deadline: float
         ),
     )
     with tempfile.TemporaryDirectory(prefix="gpu-serving-") as run_dir:
-        options = ServerOptions(run_dir=Path(run_dir), gpu=True, extra_arguments=design.server_arguments)
+        options = ServerOptions(
+            run_dir=Path(run_dir),
+            gpu=True,
+            protocol=design.protocol,
+            shared_memory=design.shared_memory == "system",
+            extra_arguments=design.server_arguments,
+        )
         try:
             with serve(options) as server, LoadGenerator(processes=load_processes()) as generator:
                 payload = Payload(seed=1, shared_memory=design.shared_memory)

@@ -57,7 +57,9 @@ def main() -> None:
     print(f"{arguments.protocol}, rows of {arguments.row} fp16, {' '.join(conditions)}")
     with tempfile.TemporaryDirectory() as folder:
         config = ServingConfig(engine=nothing(Path(folder), shape), max_batch_size=64, instance_count=2)
-        options = ServerOptions(run_dir=Path(folder), extra_arguments=tuple(arguments.server_argument))
+        options = ServerOptions(
+            run_dir=Path(folder), protocol=arguments.protocol, extra_arguments=tuple(arguments.server_argument)
+        )
         with serve(options) as server, LoadGenerator(processes=arguments.processes) as generator:
             server.load(config)
             target = Target(url=server.endpoint.url(arguments.protocol), model_name="nothing")

@@ -30,8 +30,8 @@ from loadgen.plan import Arrivals, LoadPlan, Target
 from loadgen.runner import LoadGenerator
 from loadgen.summary import MOST_CPU_SHARE, most_send_lag_ms
 from model_repo.options import ServerOptions
-from model_repo.server import serve
 from model_repo.spec import Endpoint
+from model_repo.standing import serve_repository
 
 MODEL = "swallow"
 CONFIG = """
@@ -208,14 +208,14 @@ def served(endpoint: Endpoint) -> int:
 @contextmanager
 def triton(size: int) -> Iterator[Endpoint]:
     """The embedded Triton with the model that swallows `size` floats."""
-    with tempfile.TemporaryDirectory() as folder, serve(ServerOptions(run_dir=Path(folder))) as server:
-        version = server.repository / MODEL / "1"
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Path(folder, "repository")
+        version = repository / MODEL / "1"
         version.mkdir(parents=True)
         (version.parent / "config.pbtxt").write_text(CONFIG.format(size=size))
         (version / "model.py").write_text(CODE)
-        url = f"{server.endpoint.http_url}/v2/repository/models/{MODEL}/load"
-        requests.post(url, data=b"{}", timeout=60).raise_for_status()
-        yield server.endpoint
+        with serve_repository(repository, ServerOptions(run_dir=Path(folder))) as standing:
+            yield standing.endpoint
 
 
 if __name__ == "__main__":

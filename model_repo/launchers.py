@@ -86,6 +86,7 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
         program, "run", "--rm", "--init", "--name", token, "--network", "host", "--shm-size", "1g",
         *(("--gpus", _gpus_for_docker(os.environ.get("CUDA_VISIBLE_DEVICES"))) if options.gpu else ()),
         "--volume", f"{folder / 'repository'}:{models}:ro",
+        *_volumes_of_links(folder / "repository"),
         *(() if sockets is None else ("--volume", f"{sockets}:{control}")),
         # Sockets are made by the container's root, and we have to write to them; their folder keeps others out.
         options.image, "sh", "-c", 'umask 0; exec tritonserver "$@"', "sh",
@@ -98,6 +99,13 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
         shm_prefix=token,
         cleanup_command=(program, "rm", "--force", token),
     )
+
+
+def _volumes_of_links(repository: Path) -> Iterator[str]:
+    """What links in the repository point to, at the same place in the container."""
+    for entry in repository.glob("*"):
+        if entry.is_symlink():
+            yield from ("--volume", f"{entry.readlink()}:{entry.readlink()}:ro")
 
 
 def _gpus_for_docker(visible: str | None) -> str:

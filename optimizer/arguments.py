@@ -133,7 +133,7 @@ def config_from_arguments(
             "calibration_method": calibration_method,
             "io_precision": io_precision,
             **demand_fields(arrivals, trace, client_batch, protocol),
-            "shared_memory": _shared_memory(shared_memory, server),
+            "shared_memory": shared_memory_of(shared_memory, server),
         }
     )
     return config, notes
@@ -194,7 +194,8 @@ def _check_choices(
         )
 
 
-def _shared_memory(text: str, server: str) -> SharedMemory:
+def shared_memory_of(text: str, server: str) -> SharedMemory:
+    """The kind that `--shared-memory` names. Raises BadInput, also for a server that could not see the memory."""
     kind = shared_memory_from_text(text)
     if kind != "none" and server in ("docker", "remote"):
         raise BadInput(

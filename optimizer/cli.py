@@ -156,11 +156,18 @@ def serve(
     server: Annotated[str, typer.Option(help="`embedded`, `local` or `docker`.", metavar="KIND")] = "embedded",
     port: Annotated[int | None, typer.Option(help="HTTP port. Default: a free one.")] = None,
     grpc_port: Annotated[int | None, typer.Option(help="gRPC port. Default: a free one.")] = None,
+    shared_memory: Annotated[
+        str,
+        typer.Option(help="`system`: takes inputs in /dev/shm from this user's `loadtest`.", metavar="KIND"),
+    ] = "none",
 ) -> None:
-    """Serve a run's recommendation on this machine until Ctrl-C, to try it or to load-test it."""
+    """Serve a run's recommendation on this machine until Ctrl-C, to try it or to load-test it.
+
+    This runs the code in DIR as you: serve only what you trust.
+    """
     from optimizer.serving import serve_run
 
-    serve_run(run, server=server, port=port, grpc_port=grpc_port)
+    serve_run(run, server=server, port=port, grpc_port=grpc_port, shared_memory=shared_memory)
 
 
 app.add_typer(commands)

@@ -183,7 +183,10 @@ ServerRepository = Annotated[
 ]
 ServerPort = Annotated[
     int | None,
-    typer.Option(help="HTTP port of the server that is started. Default: a free one.", rich_help_panel=SERVER),
+    typer.Option(
+        help="Port of the server that is started, HTTP or as --protocol says. Default: a free one.",
+        rich_help_panel=SERVER,
+    ),
 ]
 DockerImage = Annotated[
     str | None,

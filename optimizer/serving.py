@@ -12,6 +12,7 @@ from model_repo.errors import ServerError
 from model_repo.launchers import LAUNCHERS
 from model_repo.options import ServerOptions
 from model_repo.standing import serve_repository
+from optimizer.arguments import shared_memory_of
 from optimizer.errors import BadInput, UserError
 from optimizer.hardware import hardware
 
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 REPOSITORY = "model_repository"
 
 
-def serve_run(directory: Path, *, server: str, port: int | None, grpc_port: int | None = None) -> None:
+def serve_run(
+    directory: Path,
+    *,
+    server: str,
+    port: int | None,
+    grpc_port: int | None = None,
+    shared_memory: str = "none",
+) -> None:
     """Serve the repository in `directory`, and say on stdout where. Returns after Ctrl-C."""
     repository = _repository(directory, server)
     for option, number in (("--port", port), ("--grpc-port", grpc_port)):
@@ -33,6 +41,7 @@ def serve_run(directory: Path, *, server: str, port: int | None, grpc_port: int 
     if port is not None and port == grpc_port:
         raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
     kind = _kind(server)
+    shares = shared_memory_of(shared_memory, server) == "system"
     _stop_on_sigterm()
     try:
         with (
@@ -40,7 +49,12 @@ def serve_run(directory: Path, *, server: str, port: int | None, grpc_port: int 
             serve_repository(
                 repository,
                 ServerOptions(
-                    run_dir=folder, kind=kind, http_port=port, grpc_port=grpc_port, gpu=bool(hardware().gpus)
+                    run_dir=folder,
+                    kind=kind,
+                    shared_memory=shares,
+                    http_port=port,
+                    grpc_port=grpc_port,
+                    gpu=bool(hardware().gpus),
                 ),
             ) as standing,
         ):
@@ -48,7 +62,8 @@ def serve_run(directory: Path, *, server: str, port: int | None, grpc_port: int 
             for name in standing.model_names:
                 http_url, grpc_url = standing.endpoint.url("http"), standing.endpoint.url("grpc")
                 console.print(f"{name} is served at {http_url} and {grpc_url} (Ctrl-C ends it)")
-                console.print(f"  loadtest {http_url} --model {name} --rate 100 --p99 50ms")
+                more = " --shared-memory system" if shares else ""
+                console.print(f"  loadtest {http_url} --model {name} --rate 100 --p99 50ms{more}")
             standing.wait()
     except ServerError as error:
         what, _, fix = str(error).partition("\n")

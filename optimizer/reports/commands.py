@@ -29,7 +29,9 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
     demand = evidence.found.demand
     protocol = demand.protocol
     address = f"{protocol}://127.0.0.1:{PORTS[protocol]}"
-    ports = f"--port {PORTS['http']}" + (f" --grpc-port {PORTS['grpc']}" if protocol == "grpc" else "")
+    serve = f"optimize serve {directory} --port {PORTS['http']}"
+    serve += f" --grpc-port {PORTS['grpc']}" if protocol == "grpc" else ""
+    serve += f" --shared-memory {demand.shared_memory}" if demand.shared_memory != "none" else ""
     test = (
         f"loadtest {address} --model {name} --rate {certificate.rate_per_s:.0f} --duration 60s "
         f"{_limits(evidence.slo)}"
@@ -39,7 +41,7 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
     test = " ".join([test, *map(shlex.quote, traffic_options(demand, trace=trace, input_data=data))])
     return [
         *pairs,
-        ("Serve the answer", f"optimize serve {directory} {ports}"),
+        ("Serve the answer", serve),
         ("Check its promise", test),
         ("Render its deployment bundle", f"optimize bundle {directory}"),
         ("Compare with a later run", f"optimize compare {directory} LATER_RUN_DIR"),
