@@ -8,7 +8,7 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
-from loadgen.errors import TargetRefused
+from loadgen.errors import LoadError, TargetRefused
 from loadgen.grpc_wire import grpc_head, grpc_message, status_of
 from loadgen.http2 import Http2Connection
 from loadgen.http2_call import PREFIX_BYTES
@@ -54,7 +54,7 @@ def read_server_name(target: Target) -> str | None:
     """The name that the server gives itself; None where it gives none or does not answer in time."""
     try:
         return str(_ask(target, "ServerMetadata", service_pb2.ServerMetadataRequest()).get("name"))
-    except (TargetUnreachable, TargetRefused):
+    except LoadError:
         return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from loadgen.errors import TargetRefused
+from loadgen.errors import LoadError, TargetRefused
 from loadgen.http_answer import error_text
 from loadgen.model_info import ModelInfo, model_info
 from loadgen.payloads import http_head
@@ -46,7 +46,7 @@ def read_server_name(target: Target) -> str | None:
     try:
         status, body = _get(target, f"{target.base_path}/v2")
         about = json.loads(body) if status == 200 else None
-    except (TargetUnreachable, ValueError):
+    except (LoadError, ValueError, RecursionError):
         return None
     return str(about.get("name")) if isinstance(about, dict) else None
 

@@ -20,11 +20,11 @@ from infer import infer
 from server_kinds import docker_on_path, tritonserver_on_path
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from loadgen.errors import TargetUnreachable
 from loadgen.grpc_wire import status_of
 from loadgen.outcomes import OK
 from loadgen.plan import Target
-from loadgen.poller import Poller
-from loadgen.triton_grpc import _finished_call
+from loadgen.triton_grpc import _ended_call
 from model_repo import control
 from model_repo.access import MEMORY_KEY_HEADER
 from model_repo.hosts import ProcessHost
@@ -193,23 +193,19 @@ def assert_unharmed(running: Running) -> None:
         assert answer["logits"].shape == (1, 10)
 
 
-def test_http_refuses_whatever_does_harm(running: Running) -> None:
-    if running.endpoint.http_port is None:
-        pytest.skip("HTTP has no port here")
-    for path, document in harmful_posts(running):
-        assert posted(running.endpoint, path, document) in (400, 403, 503), path
-    assert_unharmed(running)
-
-
-def test_grpc_refuses_whatever_does_harm(running: Running) -> None:
-    if running.endpoint.grpc_port is None:
-        pytest.skip("gRPC has no port here")
-    with grpc.insecure_channel(f"{running.endpoint.host}:{running.endpoint.grpc_port}") as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        for method, request in harmful_calls(running):
-            with pytest.raises(grpc.RpcError) as caught:
-                getattr(stub, method)(request, timeout=30)
-            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, method
+def test_whatever_does_harm_is_refused(running: Running) -> None:
+    """On each protocol that has a TCP port; the other one has a control folder (see below)."""
+    endpoint = running.endpoint
+    if endpoint.http_port is not None:
+        for path, document in harmful_posts(running):
+            assert posted(endpoint, path, document) in (400, 403, 503), path
+    if endpoint.grpc_port is not None:
+        with grpc.insecure_channel(f"{endpoint.host}:{endpoint.grpc_port}") as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for method, request in harmful_calls(running):
+                with pytest.raises(grpc.RpcError) as caught:
+                    getattr(stub, method)(request, timeout=30)
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, method
     assert_unharmed(running)
 
 
@@ -233,14 +229,11 @@ def called_with(endpoint: Endpoint, method: str, request: Message, header: tuple
     """The outcome of a call with a header that gRPC's own library would refuse to send; None: it was cut off."""
     target = Target(url=f"grpc://{endpoint.host}:{endpoint.grpc_port}", model_name="cnn")
     object.__setattr__(target, "headers", ((f"triton-grpc-protocol-{header[0]}", header[1]),))
-    poller = Poller()
     try:
         path = f"/inference.GRPCInferenceService/{method}"
-        return status_of(_finished_call(target, path, request.SerializeToString(), poller).fields)[0]
-    except ConnectionError:
+        return status_of(_ended_call(target, path, request.SerializeToString()).fields)[0]
+    except TargetUnreachable:
         return None
-    finally:
-        poller.close()
 
 
 def test_another_user_finds_nothing_to_open(running: Running) -> None:
