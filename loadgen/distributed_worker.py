@@ -16,6 +16,7 @@ import gevent
 from locust.env import Environment
 
 from loadgen import distributed_messages as kinds
+from loadgen.addresses import shown_address
 from loadgen.arrivals import peak_rate_per_s, schedule, schedule_pieces, split, split_pieces
 from loadgen.cluster import ClusterWorker, wrong_message
 from loadgen.cluster_secret import keys_from_secret
@@ -218,7 +219,7 @@ class DistributedWorker:
         own = self._rights.server
         if own is not None and _server_of(own) != _server_of(target.url):
             raise PlanError(
-                f"this worker was started for {own}, and the test is of {target.url}.\n"
+                f"this worker was started for {shown_address(own)}, and the test is of {target.url}.\n"
                 "Start it with the address of the test; headers are sent to no other."
             )
 

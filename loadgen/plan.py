@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, urlsplit
 
+from loadgen.addresses import parsed_address, plain_address, shown_address
 from loadgen.errors import PlanError
 
 if TYPE_CHECKING:
@@ -185,24 +186,24 @@ class Target:
     metrics_url: str | None = None
 
     def __post_init__(self) -> None:
-        if self.metrics_url is not None and urlsplit(self.metrics_url).scheme not in ("http", "https"):
-            raise PlanError(f"{self.metrics_url} is no address.\nUse http://HOST:8002/metrics.")
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
+        if self.metrics_url is not None and not (plain_address(self.metrics_url) or "").startswith("http"):
+            raise PlanError(f"{shown_address(self.metrics_url)} is no address.\nUse http://HOST:8002/metrics.")
+        shown, parts = shown_address(self.url), parsed_address(self.url)
+        if parts is None or parts.scheme not in ("http", "https", "grpc", "grpcs"):
             raise PlanError(
-                f"{self.url} is not an address loadgen can send to.\n"
+                f"{shown} is not an address loadgen can send to.\n"
                 "Use http://, https://, grpc:// or grpcs://, a host, and a port."
             )
-        if parts.username or parts.password:
+        if "@" in parts.netloc:
             raise PlanError(
                 f"the address of {parts.hostname} holds a user name or password.\nSend them as a header instead."
             )
         if parts.query or parts.fragment or (parts.path.strip("/") and not self.is_http):
             raise PlanError(
-                f"{self.url} holds more than an address.\nGive the server's address; the model has its own option."
+                f"{shown} holds more than an address.\nGive the server's address; the model has its own option."
             )
         if not self.model_name:
-            raise PlanError(f"no model is named for {self.url}.\nSay which model to load.")
+            raise PlanError(f"no model is named for {shown}.\nSay which model to load.")
         for name, value in self.headers:
             if any(character in name + value for character in "\r\n\0") or not name.strip() or ":" in name:
                 raise PlanError(f"the header {name!r} holds a line break or has no proper name.\nRemove it.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -12,11 +13,12 @@ from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
 from optimizer.limits import latency_limits, memory_bytes
 from optimizer.model_source import source_from_text, stem_of
+from optimizer.options import STORAGE_VARIABLE
 from optimizer.precisions import CalibrationMethod, IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
 from search.prices import TERMS
 from search.records import ObjectiveName
-from search.secrets import has_password, hidden
+from search.secrets import has_password, is_storage_url, shown_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -164,10 +166,19 @@ def given_as_argument(context: Context, name: str) -> bool:
 
 
 def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
-    """The storage URL as it was given. Raises BadInput where a password stands among the arguments."""
+    """The storage URL as it was given. Raises BadInput where a password stands among the arguments.
+
+    It is taken out of the environment: servers, which run the code of models, would inherit it.
+    """
+    os.environ.pop(STORAGE_VARIABLE, None)
+    if url is not None and not is_storage_url(url):
+        raise BadInput(
+            f"--storage {shown_storage(url)} is not a storage URL.",
+            "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE, with %20 and the like for odd letters.",
+        )
     if url is not None and in_arguments and has_password(url):
         raise BadInput(
-            f"--storage {hidden(url)} holds a password, and everybody here can read the process list.",
+            f"--storage {shown_storage(url)} holds a password, and everybody here can read the process list.",
             "Put the URL into the variable TRITUNE_STORAGE, or the password into PGPASSWORD or ~/.pgpass.",
         )
     return url

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from loadgen.addresses import plain_address
 from loadgen.files import write_atomically
 from loadgen.plan import SharedMemory
 from loadgen.user_errors import first_problem
@@ -18,7 +19,6 @@ from optimizer.thresholds import AccuracyRule
 from search.objective import Objective
 from search.prices import Term
 from search.records import LimitRecord, ObjectiveName, Slo
-from search.secrets import without_userinfo
 
 FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
 """`package.module:callable`, which returns a PyTorch model with example inputs."""
@@ -98,8 +98,8 @@ def save_config(config: OptimizeConfig, directory: Path) -> None:
 
 
 def public_config(config: OptimizeConfig) -> OptimizeConfig:
-    """The configuration without secrets: no storage URL, and a server's address without user and password."""
-    url = config.server_url and without_userinfo(config.server_url)
+    """The configuration without secrets: no storage URL, and a server's scheme, host, port and path alone."""
+    url = config.server_url and plain_address(config.server_url)
     return config.model_copy(update={"storage": None, "server_url": url})
 
 

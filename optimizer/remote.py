@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from loadgen.addresses import parsed_address, shown_address
 from model_repo.spec import Endpoint
 from optimizer.errors import BadInput
-from search.secrets import hidden
 
 if TYPE_CHECKING:
     from optimizer.config import OptimizeConfig
@@ -20,14 +19,11 @@ def remote_endpoint(config: OptimizeConfig) -> Endpoint | None:
     """
     if config.server != "remote" or config.server_url is None:
         return None
-    parts = urlsplit(config.server_url)
-    try:
-        port = parts.port or 8000
-    except ValueError as error:
-        raise BadInput(f"--server-url {hidden(config.server_url)}: {error}.", "Write http://HOST:PORT") from error
-    if parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
+    parts = parsed_address(config.server_url)
+    if parts is None or parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
         raise BadInput(
-            f"--server-url {hidden(config.server_url)} is not the address of an HTTP server.",
+            f"--server-url {shown_address(config.server_url)} is not the address of an HTTP server.",
             "Write http://HOST:PORT",
         )
+    port = parts.port or 8000
     return Endpoint(host=parts.hostname, http_port=port, grpc_port=port + 1, metrics_port=port + 2)

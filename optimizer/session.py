@@ -22,7 +22,7 @@ from optimizer.gpu_choice import use_gpus
 from optimizer.progress import Progress
 from optimizer.run_lock import locked
 from search import events
-from search.secrets import hidden
+from search.secrets import shown_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,7 +172,7 @@ def logging_to(path: Path) -> Iterator[None]:
     log.propagate = False
     log.addHandler(handler)
     try:
-        log.info("arguments: %s", " ".join(_without_secrets(sys.argv[1:])))
+        log.info("arguments: %s", " ".join(shown_arguments(sys.argv[1:])))
         yield
     except BaseException as error:
         log.debug("ended by %s: %s", type(error).__name__, error, exc_info=True)
@@ -182,14 +182,6 @@ def logging_to(path: Path) -> Iterator[None]:
         log.removeHandler(handler)
         with suppress(OSError):
             handler.close()
-
-
-def _without_secrets(arguments: list[str]) -> Iterator[str]:
-    """The command line for the log: URLs may hold passwords, and a storage is nobody else's business."""
-    hide = False
-    for argument in arguments:
-        yield "***" if hide else "--storage=***" if argument.startswith("--storage=") else hidden(argument)
-        hide = argument == "--storage"
 
 
 class _LogFile(logging.FileHandler):

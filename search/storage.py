@@ -6,13 +6,14 @@ import logging
 import time
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from loadgen.user_errors import BadInput, EnvironmentFailed
 from search.events import Note, ignore
 from search.patience import announced, is_outage, patient_storage
-from search.secrets import hidden
+from search.secrets import is_storage_url, shown_storage, without_secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,7 @@ class StorageFailed(EnvironmentFailed):
 class Storage:
     """`patient` waits for a database that went away; `direct` does not, and knows of heartbeats."""
 
+    url: str = field(repr=False)  # may hold a password
     patient: BaseStorage
     direct: RDBStorage
 
@@ -67,29 +69,35 @@ def open_storage(
     import optuna
     from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+    not_one = BadInput(
+        f"{shown_storage(url)} is not a storage URL.", "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE"
+    )
+    if not is_storage_url(url):
+        raise not_one
+
     def announce() -> None:
-        on_event(Note(text=f"The storage {hidden(url)} does not answer; waiting for it.", warning=True))
+        text = f"The storage {shown_storage(url)} does not answer; waiting for it."
+        on_event(Note(text=text, warning=True))
 
     waits = None if url.startswith("sqlite") else announce
-
     try:
         with announced(waits):
             direct = _opened(url, heartbeat_s, grace_s)
     except ImportError:
         raise BadInput(
-            f"The driver of {hidden(url)} is not installed.", "Install it: pip install 'tritune[postgresql]'"
+            f"The driver of {shown_storage(url)} is not installed.",
+            "Install it: pip install 'tritune[postgresql]'",
         ) from None
     except (ArgumentError, ValueError):  # their messages may repeat the URL
-        raise BadInput(
-            f"{hidden(url)} is not a storage URL.", "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE"
-        ) from None
+        raise not_one from None
     except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
         raise StorageFailed(
-            f"The storage {hidden(url)} cannot be opened: {reason_of(error)}",
+            f"The storage {shown_storage(url)} cannot be opened: {reason_of(error, url)}",
             "Check its address, its name and password, and that it runs.",
         ) from None
     cached = optuna.storages.get_storage(direct)  # reads finished trials once
-    return Storage(patient=patient_storage(cached, given_up=_given_up, announce=waits), direct=direct)
+    patient = patient_storage(cached, given_up=partial(_given_up, url), announce=waits)
+    return Storage(url=url, patient=patient, direct=direct)
 
 
 def _opened(url: str, heartbeat_s: int, grace_s: int) -> RDBStorage:
@@ -120,11 +128,11 @@ def driver_url(url: str) -> str:
     return f"postgresql+psycopg://{rest}" if separator and scheme in POSTGRESQL else url
 
 
-def reason_of(error: BaseException) -> str:
-    """The driver's own words, on one line."""
+def reason_of(error: BaseException, url: str) -> str:
+    """The driver's own words on one line, without the secrets of the storage's URL."""
     cause = error.__cause__ or error
     original = getattr(cause, "orig", None) or cause
-    return hidden(" ".join(str(original).split()))
+    return without_secrets_of(" ".join(str(original).split()), url)
 
 
 def beat_once(storage: Storage, trial_id: int) -> None:
@@ -132,7 +140,7 @@ def beat_once(storage: Storage, trial_id: int) -> None:
     try:
         storage.direct.record_heartbeat(trial_id)
     except Exception as error:
-        log.debug("no heartbeat: %s", reason_of(error))
+        log.debug("no heartbeat: %s", reason_of(error, storage.url))
 
 
 def fail_lost_trials(study_name: str, storage: Storage) -> None:
@@ -144,7 +152,7 @@ def fail_lost_trials(study_name: str, storage: Storage) -> None:
             study = optuna.load_study(study_name=study_name, storage=storage.direct)
             optuna.storages.fail_stale_trials(study)
     except optuna.exceptions.StorageInternalError as error:
-        log.debug("lost trials were not looked for: %s", reason_of(error))
+        log.debug("lost trials were not looked for: %s", reason_of(error, storage.url))
 
 
 def _engine_arguments(url: str) -> dict[str, Any]:
@@ -161,14 +169,14 @@ def _engine_arguments(url: str) -> dict[str, Any]:
     return {"pool_pre_ping": True, "connect_args": {**arguments, **keepalives}}
 
 
-def _given_up(error: Exception, waited_s: float) -> StorageFailed:
+def _given_up(url: str, error: Exception, waited_s: float) -> StorageFailed:
     if not is_outage(error):
         return StorageFailed(
-            f"The storage cannot be used: {reason_of(error)}",
+            f"The storage cannot be used: {reason_of(error, url)}",
             "Mend that: what is finished stands in the run's directory, and --resume goes on.",
         )
     return StorageFailed(
-        f"The storage did not answer for {waited_s:.0f} s: {reason_of(error)}",
+        f"The storage did not answer for {waited_s:.0f} s: {reason_of(error, url)}",
         "What is finished stands in the run's directory; go on with --resume when the storage is back.",
     )
 

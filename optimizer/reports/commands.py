@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from deploy.smoke import PORTS, traffic_options
-from search.secrets import without_userinfo
+from loadgen.addresses import plain_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _arguments(config: OptimizeConfig) -> Iterator[str]:
         "--accuracy": (_accuracy(config.accuracy), "strict"),
         "--io-precision": (config.io_precision, usual["io_precision"].default),
         "--server": (config.server, usual["server"].default),
-        "--server-url": (config.server_url and without_userinfo(config.server_url), None),
+        "--server-url": (config.server_url and plain_address(config.server_url), None),
         "--server-repository": (config.server_repository, None),
         "--docker-image": (config.docker_image, None),
         "--price-per-hour": (config.price_per_hour_usd, None),

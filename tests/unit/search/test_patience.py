@@ -38,7 +38,7 @@ def outage():
 
 
 def given_up(error, waited_s):
-    return RuntimeError(f"{waited_s:.0f} s: {reason_of(error)}")
+    return RuntimeError(f"{waited_s:.0f} s: {reason_of(error, 'sqlite://')}")
 
 
 @pytest.fixture
