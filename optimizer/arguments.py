@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from loadgen.units import noted_duration_ms, shape_from_text, shared_memory_from_text
-from optimizer.config import OptimizeConfig, ServerKind, saved_config
+from optimizer.config import OptimizeConfig, ServerKind
 from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
 from optimizer.limits import latency_limits, memory_bytes
@@ -81,23 +81,19 @@ def config_from_arguments(
             max_send_lag, option="--max-send-lag", default_unit="ms", note=notes.append
         )
     _check_choices(server, server_url, server_repository, max_memory)
-    _check_money(price_per_hour, rate, peak_rate)
+    check_money(price_per_hour, rate, peak_rate)
     _check_objective(objective, rate)
     if calibration_method not in get_args(CalibrationMethod):
         known = " or ".join(get_args(CalibrationMethod))
         raise BadInput(f"--calibration-method {calibration_method} is unknown.", f"Give {known}.")
     if io_precision not in get_args(IoPrecision):
         raise BadInput(f"--io-precision {io_precision} is unknown.", f"Give {' or '.join(get_args(IoPrecision))}.")
-    _check_range("--confidence", confidence, 0.8, 0.999)
-    _check_range("--server-port", server_port, 1, 65535)
-    _check_range("--seed", seed, 0, 2**31)
-    if price_term not in TERMS:
-        raise BadInput(
-            f"--price-term {price_term} is no way to buy a machine.", f"Choose one of {', '.join(TERMS)}."
-        )
+    check_range("--confidence", confidence, 0.8, 0.999)
+    check_range("--server-port", server_port, 1, 65535)
+    check_range("--seed", seed, 0, 2**31)
+    check_term(price_term)
     for option, path in (("--input-data", input_data), ("--price-file", price_file), ("--trace", trace)):
-        if path is not None and not path.is_file():
-            raise BadInput(f"{option} {path} is not a file.", "Check the path.")
+        check_file(option, path)
     config = OptimizeConfig.model_validate(
         {
             "model": source,
@@ -141,28 +137,19 @@ def config_from_arguments(
     return config, notes
 
 
-def resumed_config(
-    directory: Path, *, given: Mapping[str, object], storage: str | None, server_url: str | None = None
-) -> tuple[OptimizeConfig, list[str]]:
-    """The configuration of the run to go on with. What decides a run cannot be given again.
-
-    Addresses that may hold passwords were not kept, or not whole: they are given again.
-    """
-    for option, value in given.items():
-        if value is not None:
-            raise BadInput(
-                f"--resume {directory} already has its {option}.",
-                f"Leave {option} out, or start a new run without --resume.",
-            )
-    config = saved_config(directory.absolute())
-    again = {"storage": storage, "server_url": server_url or config.server_url}
-    return config.model_copy(update=again), [f"Going on with the run in {directory}."]
-
-
 def given_as_argument(context: Context, name: str) -> bool:
     """Whether an option's value stands among the arguments, and not in the environment."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
+
+
+def given_options(context: Context) -> dict[str, tuple[str, Any]]:
+    """The options that stand among the arguments: parameter -> the option as it is written, and its value."""
+    return {
+        parameter.name: (parameter.opts[0], context.params[parameter.name])
+        for parameter in context.command.params
+        if parameter.name and given_as_argument(context, parameter.name)
+    }
 
 
 def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
@@ -216,7 +203,22 @@ def shared_memory_of(text: str, server: str) -> SharedMemory:
     return kind
 
 
-def _check_money(price_per_hour: float | None, rate: float | None, peak_rate: float | None) -> None:
+def check_file(option: str, path: Path | None) -> None:
+    """Raise BadInput where a path was given and is no file."""
+    if path is not None and not path.is_file():
+        raise BadInput(f"{option} {path} is not a file.", "Check the path.")
+
+
+def check_term(price_term: str) -> None:
+    """Raise BadInput for a way to buy machines that no price list has."""
+    if price_term not in TERMS:
+        raise BadInput(
+            f"--price-term {price_term} is no way to buy a machine.", f"Choose one of {', '.join(TERMS)}."
+        )
+
+
+def check_money(price_per_hour: float | None, rate: float | None, peak_rate: float | None) -> None:
+    """Raise BadInput for prices and rates that cannot be."""
     for option, value in (("--price-per-hour", price_per_hour), ("--rate", rate), ("--peak-rate", peak_rate)):
         if value is not None and not value > 0:
             raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
@@ -237,7 +239,8 @@ def _check_objective(objective: str, rate: float | None) -> None:
         )
 
 
-def _check_range(option: str, value: float | None, least: float, most: float) -> None:
+def check_range(option: str, value: float | None, least: float, most: float) -> None:
+    """Raise BadInput for a number outside these bounds."""
     if value is not None and not least <= value <= most:
         raise BadInput(
             f"{option} {value:.15g} is out of range.", f"Give {option} a number from {least:g} to {most:.15g}."

@@ -83,13 +83,13 @@ def optimize(
     if version:
         show_version()
         return
-    from optimizer.arguments import checked_storage, config_from_arguments, given_as_argument, resumed_config
+    from optimizer.arguments import checked_storage, config_from_arguments, given_as_argument, given_options
+    from optimizer.resuming import resumed_config
 
     storage = checked_storage(storage, in_arguments=given_as_argument(context, "storage"))
     further = {"p50": p50, "p90": p90, "p95": p95, "p999": p999}
     if resume is not None:
-        given = {"--model": model, "--p99": p99, "--output": output, "--max-memory": max_memory}
-        given |= {f"--{name}": value for name, value in further.items()}
+        given = given_options(context)
         config, notes = resumed_config(resume, given=given, storage=storage, server_url=server_url)
     else:
         config, notes = config_from_arguments(

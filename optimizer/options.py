@@ -240,7 +240,12 @@ CacheDir = Annotated[
 ]
 Resume = Annotated[
     Path | None,
-    typer.Option(help="Go on with an earlier run's directory.", rich_help_panel=RUN, metavar="DIR"),
+    typer.Option(
+        help="Go on with an earlier run's directory. Time budget, price, rates and `--workers` may change; what "
+        "its trials were measured with may not.",
+        rich_help_panel=RUN,
+        metavar="DIR",
+    ),
 ]
 TimeBudget = Annotated[
     str,

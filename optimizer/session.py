@@ -49,8 +49,7 @@ def run(
     make_directory(config.output, resume=resume)
     stderr = SafeConsole(stderr=True)
     with locked(config.output), logging_to(config.output / LOG_FILE):
-        if not resume:
-            save_config(config, config.output)
+        save_config(config, config.output)
         with Progress(stderr, budget_s=config.time_budget_s) as progress:
             on_event = to_log_and(progress)
             for note in notes:

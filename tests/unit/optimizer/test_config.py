@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from optimizer.arguments import resumed_config
 from optimizer.config import OptimizeConfig, save_config, saved_config
+from optimizer.resuming import resumed_config
 from optimizer.thresholds import accuracy_rule
 
 
