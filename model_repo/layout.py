@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 VERSION = "1"
 """The version folder of every model we write: one model, one version."""
 
+README_FILE = "README.md"
+"""In a finished repository, beside the model's folder."""
+
 RUNTIME = Path(__file__).with_name("runtime")
 """The code that runs inside Triton's Python backend."""
 
@@ -81,7 +84,7 @@ def write_final_repository(root: Path, config: ServingConfig) -> Path:
     """
     model_dir = write_repository(root, config, copy=True)
     with writing(root):
-        (root / "README.md").write_text(_readme(config.engine))
+        (root / README_FILE).write_text(_readme(config.engine))
     return model_dir
 
 

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from model_repo.layout import README_FILE
 from model_repo.spec import TensorSpec
 from optimizer.errors import UnsupportedModel
 from optimizer.onnx_check import check_runs, check_valid
@@ -138,8 +139,9 @@ def read_model(path: Path) -> Model:
 
 
 def triton_name(stem: str) -> str:
-    """A name that Triton, a URL and a file system all accept, close to `stem`."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).strip("._-") or "model"
+    """A name that Triton, a URL and a file system all accept, close to `stem`, and that no file of ours has."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", stem).strip("._-") or "model"
+    return f"{name}_model" if name == README_FILE else name
 
 
 def claimed_batch(inputs: Iterable[ModelTensor], outputs: Iterable[ModelTensor]) -> Batch:

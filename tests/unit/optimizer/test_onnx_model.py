@@ -71,6 +71,7 @@ def test_external_data_belongs_to_the_model(tmp_path):
 @pytest.mark.parametrize(
     ("stem", "name"),
     [
+        ("README.md", "README.md_model"),
         ("resnet-50", "resnet-50"),
         ("a b/c", "a_b_c"),
         ("..", "model"),

@@ -7,7 +7,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from batch_models import draw, node, write
+from batch_models import draw
+from weights_elsewhere import NAMES_OF_CODE, NAMES_OF_OURS, model_with
 
 from model_repo import layout
 from model_repo.layout import write_final_repository, write_repository
@@ -16,44 +17,6 @@ from optimizer.config import OptimizeConfig
 from optimizer.onnx_model import read_model
 from optimizer.prepare import prepare
 from optimizer.served_model import served_model
-
-CODE = b"import pathlib; pathlib.Path('/tmp/tritune-was-here').touch()\n"
-
-NAMES_OF_CODE = [
-    "model.py",
-    "__pycache__/model.cpython-311.pyc",
-    "tritune_gpu/driver.py",
-    "tritune_gpu/__init__.py",
-    "numpy.py",
-    "onnxruntime/__init__.py",
-    "triton_python_backend_utils.py",
-    "model.cpython-311-x86_64-linux-gnu.so",
-]
-
-NAMES_OF_OURS = ["model.onnx", "config.pbtxt", "engine.json", "kernels.cache", "weights-1.bin", "a/weights-0.bin"]
-
-
-def model_with(folder, *locations):
-    """A model whose weights lie at each of `locations`, one matrix a file: as many products in a row."""
-    names = [f"w{number}" for number in range(len(locations))]
-    values = ["x", *(f"v{number}" for number in range(len(locations) - 1)), "y"]
-    nodes = [node("MatMul", f"{a} {w}", b) for a, w, b in zip(values, names, values[1:], strict=False)]
-    weights = {name: draw(8, 8) for name in names}
-    folder.mkdir(parents=True, exist_ok=True)
-    path = write(folder / "net.onnx", nodes, {"x": ["N", 8]}, {"y": ["N", 8]}, weights)
-    proto = onnx.load_model(path)
-    for tensor, location in zip(proto.graph.initializer, locations, strict=True):
-        file = folder / location
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(CODE + b"\n" * (-len(CODE) % 64) + onnx.numpy_helper.to_array(tensor).tobytes())
-        tensor.ClearField("float_data")
-        tensor.ClearField("raw_data")
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        offset = len(CODE) + -len(CODE) % 64
-        for key, value in (("location", location), ("offset", str(offset)), ("length", "256")):
-            tensor.external_data.add(key=key, value=value)
-    path.write_bytes(proto.SerializeToString())
-    return path
 
 
 def prepared(path, precisions=("fp32",)):

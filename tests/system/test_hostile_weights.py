@@ -1,0 +1,38 @@
+"""A model whose weights are named like code, on a real Triton: it gives its results, and none of its code runs."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from batch_models import draw
+from infer import infer
+from weights_elsewhere import NAMES_OF_CODE, model_with
+
+from model_repo.layout import write_final_repository
+from model_repo.options import ServerOptions
+from model_repo.server import serve
+from model_repo.spec import ServingConfig
+from model_repo.standing import serve_repository
+from optimizer.config import OptimizeConfig
+from optimizer.prepare import prepare
+
+pytestmark = pytest.mark.system
+
+
+def test_weights_named_like_code_are_served_and_do_not_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITUNE_TEST_RAN", str(tmp_path / "ran"))
+    path = model_with(tmp_path / "given", *NAMES_OF_CODE)
+    x = draw(1, 8)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": x})[0]
+    config = OptimizeConfig(model=path, limit_ms=50, output=tmp_path / "run", precisions=("fp32",))
+    served = ServingConfig(
+        engine=prepare(config, work_dir=tmp_path / "run" / "model").engines[0], max_batch_size=4
+    )
+    options = ServerOptions(run_dir=tmp_path / "run")
+    with serve(options) as server:
+        server.load(served)
+        np.testing.assert_array_equal(infer(server.endpoint, "net", {"x": x})["y"], expected)
+    write_final_repository(tmp_path / "final", served)
+    with serve_repository(tmp_path / "final", options) as standing:
+        np.testing.assert_array_equal(infer(standing.endpoint, "net", {"x": x})["y"], expected)
+    assert not (tmp_path / "ran").exists()
