@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from loadgen.http_answer import AnswerReader, Head, ReadBuffer, error_text
 from loadgen.outcomes import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
 from loadgen.poller import WRITE, Poller
+from loadgen.printable import printable
 from loadgen.wire_errors import MalformedAnswer
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class HttpWire:
         fault = self._expected.fault_of_http(head, reader.body, reader.size)
         if fault is None:
             return OK
-        self.error_example = self.error_example or f"malformed answer, {fault}"
+        self.error_example = self.error_example or f"malformed answer, {printable(fault)}"
         return MALFORMED
 
     def _broken(self, connection: _Connection, error: OSError) -> None:
@@ -236,7 +237,7 @@ class HttpWire:
         self._drop(connection)
         if row is not None:
             del self.in_flight[row]
-            self.error_example = self.error_example or str(error)
+            self.error_example = self.error_example or printable(str(error))
             self.finished(row, outcome, 0)
 
     def _drop(self, connection: _Connection) -> None:

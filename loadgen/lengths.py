@@ -8,6 +8,7 @@ import numpy as np
 
 from loadgen.errors import PayloadError
 from loadgen.random_inputs import random_tensor
+from loadgen.request_size import check_request_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from loadgen.model_info import ModelInfo
 
 SUFFIX = ".txt"
+_MOST_DIGITS = 12
 MOST_LENGTHS = 10_000
 """A request is made for each before the load begins."""
 
@@ -31,7 +33,7 @@ def lengths_from_file(path: Path) -> list[int]:
     lengths: list[int] = []
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
-        if text and not (text.isdecimal() and int(text) > 0):
+        if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0):
             raise PayloadError(
                 f"{path}, line {number}: {line.strip()[:60]!r} is no length.\n"
                 "Write one whole number above 0 a line."
@@ -53,6 +55,9 @@ def samples_of_lengths(lengths: Sequence[int], info: ModelInfo, seed: int) -> li
             f"no input of {info.name} has a free dimension that a length could be given to: {free}.\n"
             "Give samples as .npz or .json, or a model with a dynamic axis."
         )
+    most = max(lengths, default=1)
+    shapes = {name: tuple(most if size == -1 else size for size in shape) for name, shape in free.items()}
+    check_request_size(info, shapes, shapes)
     random = np.random.default_rng(seed)
     made = {
         length: {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from loadgen.errors import PayloadError
 from loadgen.model_info import NUMPY_TYPES, ModelInfo, Tensor
 from loadgen.random_inputs import random_tensor
+from loadgen.request_size import check_request_size
 from loadgen.samples import samples_from_file
 
 if TYPE_CHECKING:
@@ -40,7 +42,8 @@ def request_tensors(info: ModelInfo, payload: Payload) -> list[Tensors]:
     if payload.data_file is not None:
         return samples_from_file(payload.data_file, info, payload)
     shapes = {tensor.name: request_shape(info, tensor, payload) for tensor in info.inputs}
-    one = sum(int(np.prod(shape)) * 4 for shape in shapes.values())
+    check_request_size(info, shapes, payload.shapes)
+    one = sum(math.prod(shape) * 4 for shape in shapes.values())
     count = max(1, min(POOL_SIZE, _POOL_BYTES // max(1, one)))
     rng = np.random.default_rng(payload.seed)
     return [{t.name: random_tensor(rng, t.datatype, shapes[t.name]) for t in info.inputs} for _ in range(count)]
@@ -87,8 +90,10 @@ def grpc_request(
 ) -> bytes:
     """A ModelInferRequest, serialized: tensors as raw bytes, all outputs asked for, as raw bytes too.
 
-    With `places` it says where in shared memory the inputs are, and carries none.
+    With `places` it says where in shared memory the inputs are, and carries none. Raises PayloadError for more
+    than a message can hold.
     """
+    from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
     from tritonclient.grpc.service_pb2 import ModelInferRequest  # brings all of gRPC, which HTTP does not need
 
     request = ModelInferRequest(model_name=target.model_name, model_version=target.model_version)
@@ -103,7 +108,13 @@ def grpc_request(
                 added.parameters[name].string_param = value
             else:
                 added.parameters[name].int64_param = value
-    data: bytes = request.SerializeToString()
+    try:
+        data: bytes = request.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise PayloadError(
+            f"a request of {info.name} is too large for gRPC, where a message holds 2 GiB at most.\n"
+            "Give smaller shapes, or use HTTP."
+        ) from error
     return data
 
 

@@ -186,6 +186,7 @@ class Target:
     metrics_url: str | None = None
 
     def __post_init__(self) -> None:
+        _check_text("the address", self.url)
         if self.metrics_url is not None and not (plain_address(self.metrics_url) or "").startswith("http"):
             raise PlanError(f"{shown_address(self.metrics_url)} is no address.\nUse http://HOST:8002/metrics.")
         shown, parts = shown_address(self.url), parsed_address(self.url)
@@ -207,6 +208,8 @@ class Target:
         for name, value in self.headers:
             if any(character in name + value for character in "\r\n\0") or not name.strip() or ":" in name:
                 raise PlanError(f"the header {name!r} holds a line break or has no proper name.\nRemove it.")
+            _check_text("a header", name + value)
+        _check_text("the model's name or version", self.model_name + self.model_version)
 
     @property
     def is_http(self) -> bool:
@@ -231,13 +234,20 @@ class Target:
     @property
     def base_path(self) -> str:
         """What stands before `/v2/...`: empty, or the path of a gateway such as `/models/a`."""
-        return urlsplit(self.url).path.rstrip("/")
+        return quote(urlsplit(self.url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
 
     @property
     def model_path(self) -> str:
         """The model's path on the server, without a trailing slash."""
         version = f"/versions/{quote(self.model_version, safe='')}" if self.model_version else ""
         return f"{self.base_path}/v2/models/{quote(self.model_name, safe='')}{version}"
+
+
+def _check_text(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PlanError(f"{what} holds bytes that are no text in UTF-8.\nWrite it in UTF-8.") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

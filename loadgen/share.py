@@ -13,7 +13,7 @@ from loadgen.backlog import BacklogRule
 from loadgen.closed_loop import ClosedLoop
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.lap_loop import LapLoop
-from loadgen.outcomes import NOT_CONNECTED, OK
+from loadgen.outcomes import MALFORMED, NOT_CONNECTED, OK
 from loadgen.payloads import raw_inputs, request_tensors
 from loadgen.poller import GIVE_WAY_NS, give_way
 from loadgen.send_loop import LoopParts, SendLoop, Tick
@@ -125,11 +125,18 @@ class PreparedTarget:
                 f"{self._target.url} refuses connections: {self.wire.error_example}.\n"
                 "Start the server, or correct the address."
             )
-        if outcome != OK:
-            raise TargetRefused(
-                f"{self._target.model_name} on {self._target.url} did not answer a first request: "
-                f"{self.wire.error_example}.\nCheck the shapes and the data; the server's log may say more."
+        if outcome == OK:
+            return
+        advice = "Check the shapes and the data; the server's log may say more."
+        if outcome == MALFORMED:
+            advice = (
+                "Look at one answer, and at the address. Triton's Python backend sends empty outputs with some "
+                "versions of numpy."
             )
+        raise TargetRefused(
+            f"{self._target.model_name} on {self._target.url} did not answer a first request: "
+            f"{self.wire.error_example}.\n{advice}"
+        )
 
     def _pump(self, timeout_s: float, until: Callable[[], bool]) -> bool:
         deadline = time.monotonic_ns() + round(timeout_s * 1e9)

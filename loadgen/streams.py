@@ -236,7 +236,7 @@ def address_of(target: Target) -> Address:
     """
     try:
         found = socket_names.getaddrinfo(target.host, target.port, type=socket_names.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name of 64 letters without a dot is a UnicodeError
         raise TargetUnreachable(
             f"the name {target.host} is not known ({error}).\nCheck the address {target.url}."
         ) from error

@@ -124,7 +124,7 @@ class Bench:
             while self.addresses.streams[fd].coming:
                 self.wire.handle(fd, READ)
             if len(self.outcomes) == row:  # its end is that of the connection
-                self.addresses.streams[fd].recv_into = lambda _buffer: 0  # type: ignore[method-assign]
+                self.addresses.streams[fd].recv_into = lambda _buffer: 0  # type: ignore[assignment, method-assign]
                 self.wire.handle(fd, READ)
         return self.outcomes
 

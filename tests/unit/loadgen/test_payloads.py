@@ -2,13 +2,16 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from loadgen.errors import PayloadError
 from loadgen.messages import payload_from_json, payload_to_json
-from loadgen.model_info import ModelInfo, Tensor, model_info
+from loadgen.model_info import ModelInfo, Tensor, Unusable, model_info
 from loadgen.payloads import grpc_request, http_request, raw_bytes, request_tensors
 from loadgen.plan import Payload, Target
+from loadgen.request_size import check_request_size
 
 TARGET = Target(url="http://h:8000/base", model_name="m", headers=(("X-Key", "v"),))
 
@@ -205,3 +208,120 @@ def test_samples_of_different_shapes_make_no_batch(tmp_path):
     assert len(request_tensors(TOKENS, Payload(data_file=path))) == 2
     with pytest.raises(PayloadError, match="differ in shape"):
         request_tensors(TOKENS, Payload(data_file=path, batch_size=2))
+
+
+def huge(shape: list[int], datatype: str = "FP32", max_batch_size: int = 0) -> ModelInfo:
+    metadata = {"name": "m", "inputs": [{"name": "x", "datatype": datatype, "shape": shape}]}
+    return model_info(metadata, {"max_batch_size": max_batch_size, "name": "m"})
+
+
+@pytest.mark.parametrize(
+    ("info", "named"),
+    [
+        (huge([-1, 400_000_000], max_batch_size=8), r"1.49 GiB, over 1 GiB"),
+        (huge([10**12]), "GiB"),
+        (huge([10**18] * 32), "GiB"),
+        (huge([1 << 25], "BYTES"), "2 GiB"),
+        (huge([(1 << 27) + 1], "FP64"), "over 1 GiB"),
+    ],
+    ids=["a batch of many", "a terabyte", "more than a float holds", "texts", "a byte too many"],
+)
+def test_a_request_that_the_server_makes_large_is_not_made_unasked(info: ModelInfo, named: str) -> None:
+    with pytest.raises(PayloadError, match=named) as caught:
+        request_tensors(info, Payload())
+    assert "--shape x:" in str(caught.value)
+
+
+def test_a_size_that_the_user_asks_for_is_a_matter_of_memory_alone() -> None:
+    info = huge([1 << 25, 16], "INT8")
+    check_request_size(info, {"x": (1 << 25, 16)}, ())
+    with pytest.raises(PayloadError, match="ask for it"):
+        check_request_size(info, {"x": (1 << 25, 64)}, ())
+    check_request_size(info, {"x": (1 << 25, 64)}, ("x",))
+    with pytest.raises(PayloadError, match="do not fit"):
+        check_request_size(info, {"x": (1 << 45, 64)}, ("x",))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "config", "named"),
+    [
+        (None, None, "the metadata is no JSON object: None"),
+        ([], None, "a list"),
+        ("x", None, "'x'"),
+        ({}, None, "a name is None"),
+        ({"name": 7}, None, "a name is 7"),
+        ({"name": "m" * 2000}, None, "a name is 'mmm"),
+        ({"name": "\ud800"}, None, "no text in UTF-8"),
+        ({"name": "m", "inputs": {}}, None, "inputs is no list"),
+        ({"name": "m", "inputs": None}, None, "inputs is no list"),
+        ({"name": "m", "inputs": [1]}, None, "an input or output is no JSON object: 1"),
+        ({"name": "m", "inputs": [{}] * 2000}, None, "2,000 inputs, over 1,000"),
+        ({"name": "m", "inputs": [{"name": "x"}]}, None, "x has the datatype None"),
+        ({"name": "m", "inputs": [{"name": "x", "datatype": []}]}, None, "the datatype a list"),
+        *(
+            ({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": shape}]}, None, named)
+            for shape, named in [
+                ("4", "the shape '4'"),
+                (4, "the shape 4"),
+                ([1] * 33, "33 dimensions, over 32"),
+                ([-2], "-2 is less than -1"),
+                ([1.5], "1.5 is no whole number"),
+                ([float("nan")], "nan is no whole number"),
+                ([True], "True is no whole number"),
+                ([None], "None is no whole number"),
+                ([[1]], "a list is no whole number"),
+                ([10**30], "no whole number of 64 bits"),
+                (["+5"], "'\\+5' is no whole number"),
+                (["0x5"], "no whole number"),
+                (["1_0"], "no whole number"),
+                (["٥"], "no whole number"),
+                ([" 5"], "no whole number"),
+            ]
+        ),
+        ({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}] * 2}, None, "the same name"),
+        ({"name": "m"}, [1], "the configuration is no JSON object"),
+        ({"name": "m"}, {"max_batch_size": "many"}, "'many' is no whole number"),
+        ({"name": "m"}, {"max_batch_size": -1}, "less than 0"),
+        ({"name": "m"}, {"input": [1]}, "an input in the configuration is no JSON object"),
+    ],
+)
+def test_what_describes_no_model_is_told_with_its_value(metadata: object, config: object, named: str) -> None:
+    with pytest.raises(Unusable, match=named):
+        model_info(metadata, config)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["name", "inputs", "outputs", "input", "datatype", "shape", "optional"]), inner
+        )
+    ),
+    max_leaves=10,
+)
+TENSOR = st.fixed_dictionaries(
+    {
+        "name": st.text(max_size=3) | JSON,
+        "datatype": st.sampled_from(["FP32", "BYTES", "BOOL", "FP8", ""]) | JSON,
+        "shape": st.lists(st.sampled_from([1, 1, 1, 1, 2, 0, -1, -2, 10**9, 10**13]) | JSON, max_size=40) | JSON,
+    }
+)
+
+
+@given(
+    st.fixed_dictionaries({"name": st.just("m") | JSON, "inputs": st.lists(TENSOR, max_size=3) | JSON}),
+    st.none() | st.fixed_dictionaries({"max_batch_size": st.sampled_from([0, 8]) | JSON, "input": JSON}),
+)
+@settings(deadline=None)
+def test_whatever_a_server_describes_there_is_a_request_or_two_lines(metadata: object, config: object) -> None:
+    try:
+        info = model_info(metadata, config)
+        for tensors in request_tensors(info, Payload())[:1]:
+            assert http_request(TARGET, info, tensors)
+            assert grpc_request(TARGET, info, tensors)
+    except Unusable:
+        return
+    except PayloadError as error:
+        lines = str(error).split("\n")
+        assert len(lines) == 2

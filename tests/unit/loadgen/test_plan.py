@@ -95,3 +95,25 @@ def test_parts_of_an_address(url, host, port, is_http, is_tls):
 def test_the_path_of_a_model_behind_a_gateway():
     target = Target(url="https://h/team/a/", model_name="my model", model_version="3")
     assert target.model_path == "/team/a/v2/models/my%20model/versions/3"
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("http://[::1", "not an address"),
+        ("http://h:99999", "not an address"),
+        ("http://h:many", "not an address"),
+        ("http://\udcff", "UTF-8"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_told(url, named):
+    with pytest.raises(PlanError, match=named):
+        Target(url=url, model_name="m")
+
+
+@pytest.mark.parametrize(
+    "given", [{"model_name": "\udcff"}, {"model_version": "\udcff"}, {"headers": (("A", "\udcff"),)}]
+)
+def test_names_that_are_no_utf_8_are_told(given):
+    with pytest.raises(PlanError, match="UTF-8"):
+        Target(**({"url": "http://h", "model_name": "m"} | given))
