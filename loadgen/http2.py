@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from loadgen.streams import Stream
 
 _MOST_REPLIES = 10_000
+_MOST_EMPTY_FRAMES = 10_000
 _WINDOW_TOP_UP = 1 << 28
 
 
@@ -69,6 +70,7 @@ class Http2Connection(SendingHalf):
         self._skip = 0  # bytes of a data frame whose content nobody wants
         self._rest = b""  # the beginning of a frame that is not whole yet
         self._shapes = KnownShapes()
+        self._empty_frames = 0  # of data, since a call ended
         self._ended_well = False  # the last call, in what was last read
 
     def receive(self) -> None:
@@ -147,8 +149,7 @@ class Http2Connection(SendingHalf):
 
         None where a frame that is needed whole is not.
         """
-        if stream_id == 0 or self._blocks.unfinished is not None:
-            raise MalformedAnswer("data of no stream, or within a header block")
+        self._check_data(length, stream_id)
         call = self.calls.get(stream_id)
         available = len(data) - at
         looks = flags & PADDED or (call is not None and call.wants_data)
@@ -170,6 +171,14 @@ class Http2Connection(SendingHalf):
             self._skip = length - available
             return len(data)
         return at + length
+
+    def _check_data(self, length: int, stream_id: int) -> None:
+        if stream_id == 0 or self._blocks.unfinished is not None:
+            raise MalformedAnswer("data of no stream, or within a header block")
+        if length == 0:
+            self._empty_frames += 1
+            if self._empty_frames > _MOST_EMPTY_FRAMES:
+                raise MalformedAnswer(f"over {_MOST_EMPTY_FRAMES:,} frames without data in one answer")
 
     def _top_up(self) -> None:
         self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
@@ -216,6 +225,7 @@ class Http2Connection(SendingHalf):
         self._waiting.pop(stream_id, None)
         call = self.calls.pop(stream_id, None)
         if call is not None:
+            self._empty_frames = 0
             self._ended(call, reset)
             self._ended_well = call.proven
 

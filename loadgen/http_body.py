@@ -9,6 +9,8 @@ from loadgen.wire_errors import MalformedAnswer
 _LONGEST_LINE = 4096  # of a chunk's size with its extensions
 _LONGEST_TRAILERS = 1 << 16
 _MOST_SIZE_DIGITS = 15
+_MOST_SMALL_CHUNKS = 4096  # of under 16 bytes on average: to take them takes far longer than to send them
+_SMALL_BYTES = 16
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
 
 
@@ -67,6 +69,7 @@ class ChunkedBody:
         self.ended = False
         self._most_kept = most_kept
         self._line = bytearray()  # the beginning of a line that is not whole yet
+        self._chunks = 0
         self._missing = 0  # bytes of the chunk that are still to come
         self._after_data = False  # the line end that belongs to a chunk comes next
         self._trailer_bytes: int | None = None  # None: the last chunk has not come
@@ -108,6 +111,9 @@ class ChunkedBody:
             self.ended = not text
         else:
             self._missing = _chunk_size(text)
+            self._chunks += 1
+            if self._chunks > _MOST_SMALL_CHUNKS and self.size < _SMALL_BYTES * self._chunks:
+                raise MalformedAnswer(f"over {_MOST_SMALL_CHUNKS:,} chunks of under {_SMALL_BYTES} bytes")
             if not self._missing:
                 self._trailer_bytes = 0
 

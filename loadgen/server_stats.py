@@ -182,7 +182,7 @@ def _checked_model(model: object) -> dict[str, Any]:
 def _checked_batch(row: object) -> dict[str, Any]:
     described = _object(row, "batch_stats")
     stages = {stage: _checked_stage(described, stage) for stage in _STAGES[3:]}
-    return {"batch_size": _counter(described, "batch_size"), **stages}
+    return {"batch_size": whole_number(described.get("batch_size"), least=1), **stages}
 
 
 def _checked_stage(document: Mapping[str, Any], stage: str) -> dict[str, int]:

@@ -1,0 +1,394 @@
+"""A corpus of what servers should not do: statuses, heads, bodies, documents, frames, ends and floods."""
+
+import struct
+
+from strange_servers import (
+    CONFIG,
+    CONTINUATION,
+    COUNTERS,
+    DATA,
+    GOAWAY,
+    HEADERS,
+    METADATA,
+    PING,
+    PUSH,
+    RIGHT_GRPC,
+    RIGHT_HTTP,
+    RST,
+    SETTINGS,
+    WINDOW,
+    Close,
+    Hang,
+    Reset,
+    Strange,
+    document,
+    drip,
+    flood,
+    grpc_answer,
+    http_answer,
+    inference,
+)
+from tritonclient.grpc import service_pb2 as pb
+
+from loadgen.grpc_wire import grpc_message
+from loadgen.hpack import block_of, literal
+from loadgen.http2_frames import frame
+
+_OUTPUT = b'{"outputs":[{"name":"y","datatype":"FP32",'
+DEEP = b"[" * 200_000
+SURROGATE = b'{"error":"\\ud800 half"}'
+_LONG = b"a" * 100_000
+_OK = block_of([(b":status", b"200")])
+
+
+_BIG_ERROR = http_answer(b"x" * (17 << 20), status="500 X")
+_SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n "
+_CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1"
+
+
+def _with(entry: dict[str, object], **changed: object) -> dict[str, object]:
+    return {key: value for key, value in {**entry, **changed}.items() if value is not ...}
+
+
+def _input(**changed: object) -> dict[str, object]:
+    return _with(METADATA, inputs=[_with(METADATA["inputs"][0], **changed)])
+
+
+STATUSES = ["100 Continue", "101 Switching Protocols", "204 No Content", "206 Partial", "301 Moved", "302 Found",
+            "304 Not Modified", "308 Moved", "400 Bad", "401 Who", "403 No", "404 None", "405 Not so", "408 Late",
+            "413 Large", "418 Pot", "429 Many", "500 Broken", "502 Gateway", "503 Busy", "504 Late", "599 Odd",
+            "600 Odd", "999 Odd"]  # fmt: skip
+
+WIRE: dict[str, object] = {
+    "nothing": Close,
+    "a reset": Reset,
+    "no head": b"hello\r\n\r\n",
+    "ssh": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "tls": b"\x15\x03\x01\x00\x02\x02\x46" * 50,
+    "zeros": bytes(5000),
+    "http/2": b"HTTP/2 200\r\n\r\n",
+    "http/0.9": b"<html>hello</html>",
+    "a status in words": b"HTTP/1.1 OK\r\n\r\n",
+    "a status of four digits": b"HTTP/1.1 2000 OK\r\n\r\n",
+    "a status under 100": b"HTTP/1.1 020 OK\r\n\r\n",
+    "no status": b"HTTP/1.1\r\n\r\n",
+    "a head without an end": b"HTTP/1.1 200 OK\r\nX: " + _LONG,
+    "a head of a megabyte": b"HTTP/1.1 200 OK\r\nX: " + _LONG * 10 + b"\r\n\r\n",
+    "ten thousand headers": b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n",
+    "a length below zero": b"HTTP/1.1 200 OK\r\nContent-Length: -6\r\n\r\n",
+    "a length with a sign": b"HTTP/1.1 200 OK\r\nContent-Length: +6\r\n\r\nhello!",
+    "a length in hexadecimal": b"HTTP/1.1 200 OK\r\nContent-Length: 0x6\r\n\r\nhello!",
+    "a length with an underscore": b"HTTP/1.1 200 OK\r\nContent-Length: 1_0\r\n\r\nhello!",
+    "a length of 5,000 digits": b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
+    "a length of an exabyte, then the end": [b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999999\r\n\r\n", Close],
+    "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+    "more than the length": http_answer(b"hello") + b"more",
+    "less than the length": [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhello", Close],
+    "a JSON part longer than the body": http_answer(b"{}", "Inference-Header-Content-Length: 900"),
+    "a JSON part below zero": http_answer(b"{}", "Inference-Header-Content-Length: -1"),
+    "a JSON part of a terabyte": http_answer(b"{}", "Inference-Header-Content-Length: 1000000000000"),
+    "interim answers without end": flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "a body without end": flood(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 1000),
+    "chunks without end": flood(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "trailers without end": flood(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n"),
+    "a chunk's line without end": flood(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1"),
+    "headers without end": flood(b"HTTP/1.1 200 OK\r\n", b"a: b\r\n"),
+    **{
+        f"a chunk of size {size.decode()!r}": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + size + b"\r\nhello!\r\n0\r\n\r\n"
+        for size in (b"-6", b"+6", b"0x6", b"0_6", b" 6", b"", b";", b"six", b"f" * 40, b"7", b"5")
+    },
+}  # fmt: skip
+
+BODIES: dict[str, bytes] = {
+    "an empty body": b"",
+    "html": b"<html><body>Sign in</body></html>",
+    "a JSON error": b'{"error":"no"}',
+    "half a character in an error": SURROGATE,
+    "escapes": b'{"error":"\\u001b[2Jgone"}',
+    "bytes that are no text": b"\xff\xfe\xfd",
+    "JSON nested 200,000 deep": DEEP,
+    "objects nested 100,000 deep": b'{"a":' * 100_000,
+    "JSON cut off": b'{"outputs":[{"name":"y",',
+    "null": b"null",
+    "a number": b"7",
+    "a text": b'"m"',
+    "a list": b"[]",
+    "NaN": b"NaN",
+    "a number of 10,000 digits": b"9" * 10_000,
+    "no outputs": b'{"outputs":[]}',
+    "outputs that are no list": b'{"outputs":{"y":1}}',
+    "an output that is none": b'{"outputs":[null]}',
+    "an output without data": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2]}]}',
+    "data nested deep": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":' + DEEP,
+    "an output of another name": b'{"outputs":[{"name":"[/nope]","datatype":"FP32","shape":[1],"data":[1]}]}',
+    "a shape of 1e18": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1000000000000000000,2],"data":[1]}]}',
+    "a shape of 5,000 digits": b'{"outputs":[{"name":"y","datatype":"FP32","shape":['
+    + b"9" * 4000
+    + b'],"data":[]}]}',
+    "a rank of 1,000": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[' + b"1," * 999 + b'1],"data":[1]}]}',
+}
+
+METADATA_VARIANTS: dict[str, object] = {
+    "no name": _with(METADATA, name=...),
+    "a name that is a number": _with(METADATA, name=7),
+    "a name of a megabyte": _with(METADATA, name="m" * (1 << 20)),
+    "half a character for a name": _with(METADATA, name="\ud800"),
+    "no inputs": _with(METADATA, inputs=...),
+    "no input": _with(METADATA, inputs=[]),
+    "inputs that are an object": _with(METADATA, inputs={}),
+    "inputs that are null": _with(METADATA, inputs=None),
+    "an input that is a text": _with(METADATA, inputs=["x"]),
+    "100,000 inputs": _with(METADATA, inputs=METADATA["inputs"] * 100_000),
+    "two inputs of one name": _with(METADATA, inputs=METADATA["inputs"] * 2),
+    "an input called [/nope]": _input(name="[/nope]"),
+    "an input called ../..": _input(name="../.."),
+    "an input with escapes": _input(name="\x1b[2Jx"),
+    "an input with half a character": _input(name="\udcff"),
+    "an input without a name": _input(name=...),
+    "an input of no type": _input(datatype=...),
+    "an input of another type": _input(datatype="FP8"),
+    "a type that is a list": _input(datatype=["FP32"]),
+    "a type called [/nope]": _input(datatype="[/nope]"),
+    "no shape": _input(shape=...),
+    "a shape that is a text": _input(shape="4"),
+    "a size of 1e12": _input(shape=[-1, 10**12]),
+    "a size of 4e8": _input(shape=[-1, 4 * 10**8]),
+    "a size of 1e30": _input(shape=[-1, 10**30]),
+    "a size of 1e400": _input(shape=[-1, 10**400]),
+    "a size of -2": _input(shape=[-1, -2]),
+    "a size of 1.5": _input(shape=[-1, 1.5]),
+    "a size of NaN": _input(shape=[-1, float("nan")]),
+    "a size of true": _input(shape=[-1, True]),
+    "a size in words": _input(shape=[-1, "four"]),
+    "a size of 0x5": _input(shape=[-1, "0x5"]),
+    "a size that is null": _input(shape=[-1, None]),
+    "a size that is a list": _input(shape=[-1, [4]]),
+    "a rank of 33": _input(shape=[1] * 33),
+    "a rank of 100,000": _input(shape=[1] * 100_000),
+    "free sizes": _input(shape=[-1, -1, -1]),
+    "texts without number": _input(datatype="BYTES", shape=[-1, 10**9]),
+    "outputs that are a number": _with(METADATA, outputs=7),
+    "an output of rank 33": _with(METADATA, outputs=[_with(METADATA["outputs"][0], shape=[1] * 33)]),
+    "an output of 1e18 values": _with(METADATA, outputs=[_with(METADATA["outputs"][0], shape=[-1, 10**18])]),
+    "an output of another type": _with(METADATA, outputs=[_with(METADATA["outputs"][0], datatype="[/nope]")]),
+}
+
+CONFIG_VARIANTS: dict[str, object] = {
+    "a list": [1],
+    "a text": "many",
+    "a batch in words": _with(CONFIG, max_batch_size="many"),
+    "a batch below zero": _with(CONFIG, max_batch_size=-1),
+    "a batch of 1e30": _with(CONFIG, max_batch_size=10**30),
+    "a batch of 1.5": _with(CONFIG, max_batch_size=1.5),
+    "inputs that are a text": _with(CONFIG, input="x"),
+    "an input that is a number": _with(CONFIG, input=[7]),
+    "an input with a list for a name": _with(CONFIG, input=[{"name": [1], "optional": True}]),
+    "every input optional": _with(CONFIG, input=[{"name": "x", "optional": True}]),
+    "nested 200,000 deep": DEEP,
+    "cut off": b'{"name":',
+}
+
+STATS_VARIANTS: dict[str, object] = {
+    "a list": [],
+    "null": None,
+    "a text": "x",
+    "models that are an object": {"model_stats": {}},
+    "a model that is null": {"model_stats": [None]},
+    "counts in words": {"model_stats": [_with(COUNTERS, inference_count="many")]},
+    "counts below zero": {"model_stats": [_with(COUNTERS, inference_count=-5)]},
+    "counts of 1e400": {"model_stats": [_with(COUNTERS, inference_count=10**400)]},
+    "counts that are NaN": {"model_stats": [_with(COUNTERS, inference_count=float("nan"))]},
+    "counts that are infinite": {"model_stats": [_with(COUNTERS, inference_count=float("inf"))]},
+    "stages that are a list": {"model_stats": [_with(COUNTERS, inference_stats=[1])]},
+    "a stage that is a number": {"model_stats": [_with(COUNTERS, inference_stats={"success": 1})]},
+    "batches that are a number": {"model_stats": [_with(COUNTERS, batch_stats=3)]},
+    "a batch without a size": {"model_stats": [_with(COUNTERS, batch_stats=[{}])]},
+    "nested 200,000 deep": DEEP,
+    "cut off": b'{"model_stats":[',
+    "no text": b"\xff\xfe",
+}
+
+
+def _http() -> list[Strange]:
+    found = []
+    for status in STATUSES:
+        for question in ("metadata", "infer"):
+            answer = http_answer(b"" if status[:3] in ("100", "204", "304") else b'{"error":"so"}', status=status)
+            found.append(Strange(name=f"{question}: {status}", answers={question: answer}))
+    found += [Strange(name=f"metadata: {name}", answers={"metadata": _some(what)}) for name, what in WIRE.items()]
+    for after in (0, 1):
+        when = "at first" if after == 0 else "later"
+        found += [
+            Strange(name=f"infer, {when}: {name}", answers={"infer": _some(what)}, after=after)
+            for name, what in WIRE.items()
+        ]
+        found += [
+            Strange(name=f"infer, {when}: {name}", answers={"infer": http_answer(body)}, after=after)
+            for name, body in BODIES.items()
+        ]
+    found += [
+        Strange(name=f"metadata: {name}", answers={"metadata": http_answer(body)}) for name, body in BODIES.items()
+    ]
+    for question, variants in (
+        ("metadata", METADATA_VARIANTS), ("config", CONFIG_VARIANTS), ("stats", STATS_VARIANTS),
+    ):  # fmt: skip
+        found += [
+            Strange(name=f"{question}: {name}", answers={question: document(value)})
+            for name, value in variants.items()
+        ]
+    found += [
+        Strange(name="metadata: 17 MiB", answers={"metadata": document(b'"' + b"x" * (17 << 20) + b'"')}),
+        Strange(name="metadata: an error of 17 MiB", answers={"metadata": _BIG_ERROR}),
+        Strange(name="infer, at first: an error of 17 MiB", answers={"infer": _BIG_ERROR}),
+        Strange(name="greeting: hello", greeting=b"220 hello\r\n"),
+        Strange(name="greeting: an answer unasked", greeting=inference()),
+        Strange(name="greeting: the end", greeting=Close),
+        Strange(name="greeting: a reset", greeting=Reset),
+        Strange(name="greeting: a flood", greeting=flood(b"", b"x" * 1000)),
+    ]  # fmt: skip
+    return found
+
+
+def _some(what: object) -> object:
+    """An answer; a list is bytes and then an end."""
+    if not isinstance(what, list):
+        return what
+
+    def send(connection: object) -> None:
+        connection.sendall(what[0])
+        raise what[1]
+
+    return send
+
+
+def _infer(**changed: object) -> bytes:
+    answer = pb.ModelInferResponse(model_name="m")
+    described = {"name": "y", "datatype": "FP32", "shape": [1, 2], "raw": bytes(8)} | changed
+    raw = described.pop("raw")
+    answer.outputs.add(**described)
+    answer.raw_output_contents.append(raw)
+    return grpc_message(answer.SerializeToString())
+
+
+def _each(payload: bytes, kind: int, flags: int = 0, *, stream: int | None = None) -> object:
+    """A frame on the call's stream, or on this one."""
+    return lambda stream_id: frame(kind, flags, stream_id if stream is None else stream, payload)
+
+
+GRPC: dict[str, object] = {
+    "nothing": Close,
+    "a reset": Reset,
+    "http/1.1": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+    "zeros": bytes(5000),
+    "a frame of 16 MiB": b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(100),
+    "no message": grpc_answer(None),
+    "an empty message": grpc_answer(grpc_message(b"")),
+    "a prefix cut off": grpc_answer(b"\0\0\0"),
+    "a message cut off": grpc_answer(_infer()[:-3]),
+    "more than a message": grpc_answer(_infer() + b"x"),
+    "two messages": grpc_answer(_infer() * 2),
+    "a compressed message": grpc_answer(b"\1" + _infer()[1:]),
+    "a message of 4 GiB": grpc_answer(b"\0\xff\xff\xff\xff"),
+    "another message": grpc_answer(grpc_message(b"\xff" * 40)),
+    "no status": grpc_answer(_infer(), status=None),
+    "a status in words": grpc_answer(_infer(), status=b"OK"),
+    "a status of 5,000 digits": grpc_answer(_infer(), status=b"9" * 5000),
+    "a status below zero": grpc_answer(_infer(), status=b"-1"),
+    "an error that is no text": grpc_answer(None, status=b"13", text=b"%ff%fe\xff"),
+    "an error of 16,000 bytes": grpc_answer(None, status=b"13", text=b"e" * 16_000),
+    "an error with escapes": grpc_answer(None, status=b"13", text=b"%1b[2Jgone"),
+    "half a character in an error": grpc_answer(None, status=b"13", text=b"%ed%a0%80"),
+    "headers of http 404": lambda i: frame(HEADERS, 5, i, block_of([(b":status", b"404")])),
+    "headers of http 2000": lambda i: frame(HEADERS, 5, i, block_of([(b":status", b"2000")])),
+    "headers of no status": lambda i: frame(HEADERS, 5, i, block_of([(b"x", b"y")])),
+    "headers that are none": _each(b"\xff\xff\xff\xff\xff\xff", HEADERS, 5),
+    "headers that point nowhere": _each(b"\xfe", HEADERS, 5),
+    "headers cut off": _each(literal((b"a", b"b" * 50), remember=False)[:-9], HEADERS, 5),
+    "headers of no stream": _each(_OK, HEADERS, 4, stream=0),
+    "headers of another stream": _each(_OK, HEADERS, 5, stream=99),
+    "headers shorter than their padding": _each(b"\xff", HEADERS, 0xD),
+    "headers with an empty padding": _each(b"", HEADERS, 0xD),
+    "headers shorter than their priority": _each(b"\0", HEADERS, 0x25),
+    "a hundred headers": lambda i: frame(HEADERS, 4, i, _OK) * 100,
+    "data before headers": _each(_infer(), DATA, 1),
+    "data of no stream": _each(b"x", DATA, 0, stream=0),
+    "data shorter than their padding": lambda i: frame(HEADERS, 4, i, _OK) + frame(DATA, 0x9, i, b"\xff"),
+    "a continuation of nothing": _each(b"", CONTINUATION, 4),
+    "a continuation of another stream": lambda i: frame(HEADERS, 0, i, _OK) + frame(CONTINUATION, 4, i + 2, b""),
+    "a head that is interrupted": lambda i: frame(HEADERS, 0, i, _OK) + frame(DATA, 0, i, b"x"),
+    "continuations without end": lambda i: flood(frame(HEADERS, 0, i, _OK), frame(CONTINUATION, 0, i, b"")),
+    "continuations of a megabyte": lambda i: flood(
+        frame(HEADERS, 0, i, _OK), frame(CONTINUATION, 0, i, bytes(16000))
+    ),
+    "data without end": lambda i: flood(frame(HEADERS, 4, i, _OK), frame(DATA, 0, i, bytes(16000))),
+    "empty data without end": lambda i: flood(frame(HEADERS, 4, i, _OK), frame(DATA, 0, i, b"")),
+    "headers without end": lambda i: flood(b"", frame(HEADERS, 4, i, _OK)),
+    "pings without end": lambda i: flood(b"", frame(PING, 0, 0, bytes(8))),
+    "settings without end": lambda i: flood(b"", frame(SETTINGS, 0, 0)),
+    "windows without end": lambda i: flood(b"", frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30))),
+    "a short ping": _each(b"1234", PING, stream=0),
+    "settings cut off": _each(b"12345", SETTINGS, stream=0),
+    "a window of three bytes": _each(b"123", WINDOW, stream=0),
+    "a reset of three bytes": _each(b"123", RST),
+    "a goodbye of three bytes": _each(b"123", GOAWAY, stream=0),
+    "a goodbye": _each(struct.pack(">II", 0, 2), GOAWAY, stream=0),
+    "a reset call": _each(struct.pack(">I", 7), RST),
+    "a push": _each(struct.pack(">I", 2) + _OK, PUSH, 4),
+    "no calls allowed": _each(struct.pack(">HI", 3, 0), SETTINGS, stream=0),
+    "a window of 4 GiB": _each(struct.pack(">HI", 4, (1 << 32) - 1), SETTINGS, stream=0),
+    "no window": _each(struct.pack(">HI", 4, 0), SETTINGS, stream=0),
+    "frames of no bytes": _each(struct.pack(">HI", 5, 0), SETTINGS, stream=0),
+    "a table of 4 GiB": _each(struct.pack(">HI", 1, (1 << 32) - 1), SETTINGS, stream=0),
+    "frames of unknown kinds": lambda i: b"".join(frame(kind, 255, i, b"x") for kind in range(10, 256)),
+}
+
+GRPC_INFER: dict[str, object] = {
+    "another output": grpc_answer(_infer(name="other")),
+    "another type": grpc_answer(_infer(datatype="INT32")),
+    "another shape": grpc_answer(_infer(shape=[1, 3], raw=bytes(12))),
+    "a size below zero": grpc_answer(_infer(shape=[-1, 2])),
+    "no bytes": grpc_answer(_infer(raw=b"")),
+    "too many bytes": grpc_answer(_infer(raw=bytes(80))),
+    "sizes of 2 to the 62": grpc_answer(_infer(shape=[1 << 62, 2])),
+}
+
+
+def _grpc() -> list[Strange]:
+    found = []
+    for name, what in GRPC.items():
+        found.append(Strange(name=f"metadata: {name}", scheme="grpc", answers={"metadata": what}))
+    for after in (0, 1):
+        when = "at first" if after == 0 else "later"
+        found += [
+            Strange(name=f"infer, {when}: {name}", scheme="grpc", answers={"infer": what}, after=after)
+            for name, what in (GRPC | GRPC_INFER).items()
+        ]
+    found += [
+        Strange(name="stats: another message", scheme="grpc", answers={"stats": GRPC["another message"]}),
+        Strange(name="stats: no message", scheme="grpc", answers={"stats": GRPC["no message"]}),
+        Strange(name="greeting: http/1.1", scheme="grpc", greeting=RIGHT_HTTP["metadata"]),
+        Strange(name="greeting: zeros", scheme="grpc", greeting=bytes(1000)),
+        Strange(name="greeting: the end", scheme="grpc", greeting=Close),
+        Strange(name="greeting: a reset", scheme="grpc", greeting=Reset),
+        Strange(name="greeting: an answer unasked", scheme="grpc", greeting=RIGHT_GRPC["infer"](1)),
+    ]
+    return found
+
+
+SLOW = [
+    Strange(name="metadata: a head in drips", answers={"metadata": drip(b"HTTP/1.1 200 OK\r\nX: a")}),
+    Strange(name="metadata: a body in drips", answers={"metadata": drip(_SIZED)}),
+    Strange(name="metadata: chunks in drips", answers={"metadata": drip(_CHUNKED)}),
+    Strange(name="metadata: no answer", answers={"metadata": Hang}),
+    Strange(name="metadata: no answer", scheme="grpc", answers={"metadata": Hang}),
+    Strange(name="metadata: frames in drips", scheme="grpc",
+            answers={"metadata": lambda i: drip(frame(PING, 0, 0, bytes(8)) * 9999)}),
+    Strange(name="metadata: headers of no end in drips", scheme="grpc",
+            answers={"metadata": lambda i: drip(frame(HEADERS, 0, i, _OK) + b"\0\x40\0\x09" + bytes(5))}),
+    Strange(name="stats: a body in drips", answers={"stats": drip(_SIZED)}),
+]  # fmt: skip
+"""Their questions end by the deadline of ten seconds, not before."""
+
+QUICK = [*_http(), *_grpc()]
+assert len({(one.scheme, one.name) for one in QUICK}) == len(QUICK) >= 202, len(QUICK)
