@@ -5,94 +5,18 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
 
 import pytest
-from tritonclient.grpc.service_pb2 import ModelInferResponse
+from memory_wire import MODEL, Addresses, Memory, grpc_wire, right_message
 
-from loadgen.expected_answer import ExpectedAnswer
-from loadgen.grpc_wire import GrpcWire, grpc_message
+from loadgen.grpc_wire import grpc_message
 from loadgen.hpack import block_of
-from loadgen.http2_frames import frame, request_head
+from loadgen.http2_frames import frame
 from loadgen.model_info import ModelInfo, Tensor
 from loadgen.outcomes import CLOSED, MALFORMED, OK
-from loadgen.poller import READ, Poller
-from loadgen.streams import Address
+from loadgen.poller import READ
 
 DATA, HEADERS, SETTINGS, GOAWAY = 0, 1, 4, 7
-HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")])
-
-
-MODEL = ModelInfo(
-    name="m",
-    inputs=(),
-    outputs=(Tensor(name="y", datatype="FP32", shape=(-1, 2)),),
-    max_batch_size=8,
-)
-
-
-def right_answer(**changed: Any) -> bytes:
-    """A ModelInferResponse of the model with its prefix, but for what is changed."""
-    answer = ModelInferResponse(model_name="m", model_version="1")
-    described = {"name": "y", "datatype": "FP32", "shape": [1, 2], "raw": bytes(8)} | changed
-    raw = described.pop("raw")
-    answer.outputs.add(**described)
-    if raw is not None:
-        answer.raw_output_contents.append(raw)
-    return grpc_message(answer.SerializeToString())
-
-
-class Memory:
-    """A connection of which the test is the other end; it stamps all that comes with the time 7."""
-
-    hides_data = False
-    arrived_ns = 7
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.coming: list[bytes] = []
-        self.sent = bytearray()
-
-    def fileno(self) -> int:
-        return self.fd
-
-    def connected(self) -> bool:
-        return True
-
-    def wants(self) -> int:
-        return READ
-
-    def send(self, data: bytes) -> int:
-        self.sent += data
-        return len(data)
-
-    def recv_into(self, buffer: memoryview) -> int:
-        if not self.coming:
-            raise BlockingIOError
-        piece = self.coming.pop(0)
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-    def take_no_more(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Addresses:
-    def __init__(self) -> None:
-        self.streams: list[Memory] = []
-
-    def open(self) -> Memory:
-        self.streams.append(Memory(100 + len(self.streams)))
-        return self.streams[-1]
-
-
-class Nobody:
-    """A poller that is never asked: the tests say themselves what is ready."""
-
-    def add(self, fd: int, events: int) -> None: ...
-    def change(self, fd: int, events: int) -> None: ...
-    def remove(self, fd: int) -> None: ...
 
 
 class Bench:
@@ -101,14 +25,7 @@ class Bench:
     def __init__(self, count: int, model: ModelInfo = MODEL) -> None:
         self.ended: list[tuple[int, int, int]] = []
         addresses = Addresses()
-        self.wire = GrpcWire(
-            address=cast("Address", addresses),
-            head=HEAD,
-            requests=[grpc_message(b"hello")],
-            expected=ExpectedAnswer(model),
-            poller=cast("Poller", Nobody()),
-            finished=lambda *ended: self.ended.append(ended),
-        )
+        self.wire = grpc_wire(addresses, lambda *ended: self.ended.append(ended), model)
         self.wire.open(count)
         self.streams = addresses.streams
         for stream in self.streams:
@@ -122,7 +39,7 @@ class Bench:
     def answer(self, stream: Memory, call: int, message: bytes | None = None) -> None:
         """The whole answer to the connection's n-th call, with this message and its prefix or the right one."""
         number = 2 * call - 1
-        data = frame(DATA, 0, number, right_answer() if message is None else message)
+        data = frame(DATA, 0, number, right_message() if message is None else message)
         head = frame(HEADERS, 4, number, block_of([(b":status", b"200")])) + data
         self.give(stream, head + frame(HEADERS, 5, number, block_of([(b"grpc-status", b"0")])))
 
@@ -196,18 +113,18 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: Bench) -> None:
     [
         (b"", "status OK without a message"),
         (b"\0\0\0", "cut off in its prefix"),
-        (b"\1" + right_answer()[1:], "compressed"),
-        (right_answer()[:-1], "of which"),
-        (right_answer() + b"x", "of which"),
+        (b"\1" + right_message()[1:], "compressed"),
+        (right_message()[:-1], "of which"),
+        (right_message() + b"x", "of which"),
         (grpc_message(b""), "output y is missing"),
         (grpc_message(b"<html>Sign in.</html>"), "no ModelInferResponse"),
-        (right_answer(name="other"), "output y is missing"),
-        (right_answer(datatype="INT32"), "type INT32, not FP32"),
-        (right_answer(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[-1, 2\]"),
-        (right_answer(shape=[2]), r"shape \[2\], not \[-1, 2\]"),
-        (right_answer(raw=b""), "takes 8 bytes, not 0"),
-        (right_answer(raw=bytes(12)), "takes 8 bytes, not 12"),
-        (right_answer(raw=None), "takes 2 values, not 0"),
+        (right_message(name="other"), "output y is missing"),
+        (right_message(datatype="INT32"), "type INT32, not FP32"),
+        (right_message(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[-1, 2\]"),
+        (right_message(shape=[2]), r"shape \[2\], not \[-1, 2\]"),
+        (right_message(raw=b""), "takes 8 bytes, not 0"),
+        (right_message(raw=bytes(12)), "takes 8 bytes, not 12"),
+        (right_message(raw=None), "takes 2 values, not 0"),
     ],
 )
 @pytest.mark.parametrize("right_ones_before", [0, 1, 40])
@@ -229,7 +146,7 @@ def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two:
     for row in range(100):
         two.wire.send(row)
         name = {"name": "y"} if row < 60 or row == 99 else {"name": "z" * row}
-        two.answer(two.streams[row % 2], row // 2 + 1, right_answer(**name, raw=bytes(4 if row == 99 else 8)))
+        two.answer(two.streams[row % 2], row // 2 + 1, right_message(**name, raw=bytes(4 if row == 99 else 8)))
     outcomes = [outcome for _, outcome, _ in two.ended]
     assert outcomes[:60] == [OK] * 60
     assert set(outcomes[60:]) == {MALFORMED}
@@ -242,10 +159,10 @@ def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_them
             free.wire.send(row)
             raw = bytes(4 * row) if datatype == "FP32" else 2 * (row.to_bytes(4, "little") + b"x" * row)
             size = row if datatype == "FP32" else 2
-            answer = right_answer(datatype=datatype, shape=[1, size], raw=raw)
+            answer = right_message(datatype=datatype, shape=[1, size], raw=raw)
             free.answer(free.streams[row % 2], row // 2 + 1, answer)
         assert {outcome for _, outcome, _ in free.ended} == {OK}
         free.wire.send(100)
-        free.answer(free.streams[0], 51, right_answer(datatype=datatype)[:-1])
+        free.answer(free.streams[0], 51, right_message(datatype=datatype)[:-1])
         assert free.ended[-1][1] == MALFORMED
         free.wire.close()

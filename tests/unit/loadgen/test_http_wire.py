@@ -4,23 +4,15 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import pytest
+from memory_wire import MODEL, Addresses, connect, http_wire
 
-from loadgen.expected_answer import ExpectedAnswer
-from loadgen.http_wire import HttpWire
 from loadgen.model_info import ModelInfo, Tensor
 from loadgen.outcomes import MALFORMED, OK
-from loadgen.poller import READ, WRITE, Poller
-from loadgen.streams import Address
+from loadgen.poller import READ
 
-MODEL = ModelInfo(
-    name="m",
-    inputs=(),
-    outputs=(Tensor(name="y", datatype="FP32", shape=(-1, 2)),),
-    max_batch_size=8,
-)
 RIGHT = {"name": "y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
 
 
@@ -47,85 +39,26 @@ def chunked(answer: bytes) -> bytes:
     return fields + b"\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
 
 
-class Memory:
-    """A connection of which the test is the other end; it gives as much at once as there is room for."""
-
-    hides_data = False
-    arrived_ns = 7
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.coming = b""
-
-    def fileno(self) -> int:
-        return self.fd
-
-    def connected(self) -> bool:
-        return True
-
-    def wants(self) -> int:
-        return READ
-
-    def send(self, data: bytes) -> int:
-        return len(data)
-
-    def recv_into(self, buffer: memoryview) -> int:
-        if not self.coming:
-            raise BlockingIOError
-        piece, self.coming = self.coming[: len(buffer)], self.coming[len(buffer) :]
-        buffer[: len(piece)] = piece
-        return len(piece)
-
-    def take_no_more(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Addresses:
-    def __init__(self) -> None:
-        self.streams: dict[int, Memory] = {}
-
-    def open(self) -> Memory:
-        fd = 100 + len(self.streams)
-        self.streams[fd] = Memory(fd)
-        return self.streams[fd]
-
-
-class Nobody:
-    """A poller that is never asked: the tests say themselves what is ready."""
-
-    def add(self, fd: int, events: int) -> None: ...
-    def change(self, fd: int, events: int) -> None: ...
-    def remove(self, fd: int) -> None: ...
-
-
 class Bench:
     """A wire whose requests are answered one after the other, and their outcomes."""
 
     def __init__(self, model: ModelInfo = MODEL) -> None:
         self.outcomes: list[int] = []
         self.addresses = Addresses()
-        self.wire = HttpWire(
-            address=cast("Address", self.addresses),
-            requests=[b"hello"],
-            expected=ExpectedAnswer(model),
-            poller=cast("Poller", Nobody()),
-            finished=lambda _row, outcome, _arrived_ns: self.outcomes.append(outcome),
-        )
+        self.wire = http_wire(self.addresses, lambda _row, outcome, _ns: self.outcomes.append(outcome), model)
 
     def answer(self, *answers: bytes) -> list[int]:
         for data in answers:
             row = len(self.outcomes)
             self.wire.send(row)
-            for fd in list(self.addresses.streams):  # those that are still connecting are ready now
-                self.wire.handle(fd, WRITE)
-            fd = self.wire.in_flight[row].fd
-            self.addresses.streams[fd].coming = data
-            while self.addresses.streams[fd].coming:
-                self.wire.handle(fd, READ)
+            connect(self.wire, self.addresses)
+            stream = self.wire.in_flight[row].stream
+            stream.coming = [data]
+            while stream.coming:
+                self.wire.handle(stream.fd, READ)
             if len(self.outcomes) == row:  # its end is that of the connection
-                self.addresses.streams[fd].recv_into = lambda _buffer: 0  # type: ignore[assignment, method-assign]
-                self.wire.handle(fd, READ)
+                stream.coming = [b""]
+                self.wire.handle(stream.fd, READ)
         return self.outcomes
 
 
