@@ -1,7 +1,12 @@
 """A database that goes away for a while is waited for; one that says no is not."""
 
+import socket
+import sqlite3
+import threading
+
 import optuna
 import pytest
+from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from loadgen.user_errors import BadInput
@@ -110,3 +115,88 @@ def test_postgresql_gets_the_driver_that_we_bring():
     assert driver_url("postgresql://h/d") == driver_url("postgres://h/d") == "postgresql+psycopg://h/d"
     assert driver_url("postgresql+psycopg2://h/d") == "postgresql+psycopg2://h/d"
     assert driver_url("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
+
+
+def make_lost(folder):
+    folder.rmdir()
+
+
+def make_locked(folder):
+    holder = sqlite3.connect(folder / "x.db", isolation_level=None)
+    holder.execute("create table t (a)")
+    holder.execute("begin exclusive")
+    return holder
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says", "waits"), [(make_lost, "unable to open", False), (make_locked, "is locked", True)]
+)
+def test_only_a_locked_file_is_waited_for(prepare, says, waits, tmp_path, slept):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    holder = prepare(folder)
+    engine = create_engine(f"sqlite:///{folder / 'x.db'}", connect_args={"timeout": 0})
+
+    class OfSqlite:
+        def get_all_studies(self):
+            with engine.connect() as connection:
+                connection.execute(text("create table u (a)"))
+
+    storage = patient_storage(OfSqlite(), given_up=given_up, patience_s=1.0, sleep=slept.append)
+    with pytest.raises(RuntimeError, match=says):
+        storage.get_all_studies()
+    assert bool(slept) is waits
+    engine.dispose()
+    if holder is not None:
+        holder.close()
+
+
+def test_a_database_whose_disk_is_full_is_not_waited_for(slept):
+    full = Exception("could not extend file: No space left on device")
+    full.sqlstate = "53100"
+
+    class Full:
+        def get_all_studies(self):
+            raise OperationalError("INSERT", {}, full)
+
+    storage = patient_storage(Full(), given_up=given_up, sleep=slept.append)
+    with pytest.raises(RuntimeError, match="No space left"):
+        storage.get_all_studies()
+    assert slept == []
+
+
+def test_a_database_that_is_silent_is_announced_while_it_is_waited_for():
+    """It takes the connection and never says a word: the wait is for the time-out of the network."""
+    pytest.importorskip("psycopg")
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"postgresql://me:s3cret@127.0.0.1:{silent.getsockname()[1]}/optuna"
+    seen, announced = [], threading.Event()
+
+    def on_event(event):
+        seen.append(event)
+        announced.set()
+
+    def opened():
+        with pytest.raises(StorageFailed) as caught:
+            open_storage(url, on_event=on_event)
+        seen.append(caught.value)
+
+    opening = threading.Thread(target=opened)
+    opening.start()
+    connection, _ = silent.accept()
+    assert announced.wait(30)  # 1.5 s; and long before the connection is given up, which ends the wait here
+    assert opening.is_alive()
+    connection.close()
+    silent.close()
+    opening.join()
+    note, error = seen
+    assert "does not answer" in note.text
+    assert "s3cret" not in note.text
+    assert error.exit_code == 3
+
+
+def test_a_storage_that_answers_is_not_announced(flaky):
+    told = []
+    storage = patient_storage(flaky, given_up=given_up, announce=lambda: told.append(1))
+    optuna.create_study(study_name="s", storage=storage)
+    assert told == []
