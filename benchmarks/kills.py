@@ -24,7 +24,7 @@ OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
 LIMIT = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--objective", "latency", "--rate", "30")
 TRIALS_BEFORE = 5
 WITHIN_S = 15.0
-"""A kill comes so soon after the fifth trial, or after the run goes on: while it prepares, searches or certifies."""
+"""A kill comes so soon after the fifth trial, or after the run went on: it prepares, searches or certifies."""
 
 GONE_WITHIN_S = 60.0
 

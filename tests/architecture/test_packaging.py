@@ -1,5 +1,6 @@
 """The wheel holds what the commands need, and the commands start without the heavy libraries."""
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -68,3 +69,11 @@ def test_help_imports_no_heavy_library(module: str, command: str) -> None:
     )
     assert "Exit codes" in done.stdout
     assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def test_everything_is_printed_with_the_console_that_shows_escapes() -> None:
+    """Rich's own console would let text of strangers steer the terminal."""
+    for package in ("optimizer", "deploy", "search", "model_repo", "loadgen"):
+        for path in (ROOT / package).rglob("*.py"):
+            made = re.findall(r"(?<!Safe)\bConsole\(", path.read_text())
+            assert not made or path == ROOT / "loadgen" / "console.py", path
