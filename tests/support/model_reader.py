@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from loadgen.printable import printable
 from optimizer.batching import read_settled
 from optimizer.child_limits import ChildLimits, begin_as_child, environment_of_child
 from optimizer.errors import UserError
@@ -85,7 +86,8 @@ def _outcome(path: Path, *, whole: bool) -> Outcome:
             else:
                 read_model(path)
     except UserError as error:
-        return Outcome(kind="refused" if error.exit_code == 2 else "raised", text=f"{error.what}\n{error.fix}")
+        shown = f"{printable(error.what)}\n{printable(error.fix)}"  # as the command shows it
+        return Outcome(kind="refused" if error.exit_code == 2 else "raised", text=shown)
     except MemoryError:
         return Outcome(kind="refused", text="more memory than it may have\nas `call_limited` says")
     except Exception:
