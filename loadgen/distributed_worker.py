@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import resource
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from loadgen.open_loop import OpenLoopUser
 from loadgen.own_machine import is_on_this_machine
 from loadgen.plan import Payload, Target
 from loadgen.poller import Poller, precise_timers
+from loadgen.scratch import scratch_folder
 from loadgen.share import PreparedTarget, Share, carry_out
 from loadgen.shared_log import GrowingLog, own_table
 from loadgen.triton import read_statistics
@@ -56,8 +56,8 @@ def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[
     precise_timers()
     environment = Environment(user_classes=[])
     runner = ClusterWorker(environment, host, port, keys_from_secret(rights.secret))
-    with tempfile.TemporaryDirectory(prefix="loadtest-") as folder:
-        DistributedWorker(runner, rights, Path(folder))
+    with scratch_folder("load") as folder:
+        DistributedWorker(runner, rights, folder)
         on_connected()
         try:
             runner.greenlet.join()

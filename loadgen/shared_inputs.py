@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import secrets
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 SHARED = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory is, and the server looks for it
 ALIGNMENT = 64
+PREFIX = "tritune-inputs-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class SharedInputs:
                 "Leave --shared-memory out."
             )
         target = with_memory_key(target)
-        region = f"tritune-inputs-{os.getpid()}-{secrets.token_hex(8)}"
+        remove_leftovers()
+        region = f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
         places, size = _laid_out(region, requests)
         path = SHARED / region
         try:
@@ -93,6 +96,20 @@ class SharedInputs:
         return next(iter(self.places[0].values())).region
 
 
+def remove_leftovers() -> None:
+    """Remove the files of this user's processes that were killed while a server mapped them: nobody locks them."""
+    for path in SHARED.glob(f"{PREFIX}*"):
+        pid = path.name.removeprefix(PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid() and not Path("/proc", pid).exists():
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
 def _laid_out(region: str, requests: Sequence[Mapping[str, bytes]]) -> tuple[list[dict[str, Place]], int]:
     """One input after the other, each at a multiple of the alignment, and the size of all."""
     places, end = [], 0
@@ -112,6 +129,7 @@ def _written(
     """The file for the time of the block. Written, not mapped: memory that runs out is then no signal."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
         os.posix_fallocate(fd, 0, size)
         for placed, inputs in zip(places, requests, strict=True):
             for name, place in placed.items():

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -47,6 +49,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def main(spec: dict[str, Any]) -> int:
     """Run the server of `spec` to its end, and give its return code (negative: the signal that ended it)."""
     parent = os.getppid()
+    _hold_lock(spec["shm_prefix"])
+    remove_leftovers()
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # The read end wakes up poll() when a child ends.
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -154,10 +158,42 @@ def _children() -> list[int]:
 
 def _clean_up(spec: dict[str, Any]) -> None:
     remove_shared_memory(spec["shm_prefix"])
+    with contextlib.suppress(OSError):
+        _lock_of(spec["shm_prefix"]).unlink()
     if spec["cleanup_command"]:
         subprocess.run(
             spec["cleanup_command"], stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=30, check=False
         )
+
+
+def _lock_of(prefix: str) -> Path:
+    return Path(f"/dev/shm/.{prefix}.warden")  # noqa: S108 - beside the shared memory
+
+
+def _hold_lock(prefix: str) -> None:
+    """Hold a lock until this process ends, however it does; it is written to when it is held."""
+    if not prefix:
+        return
+    with contextlib.suppress(OSError):
+        lock = os.open(_lock_of(prefix), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.write(lock, b"held")
+
+
+def remove_leftovers() -> None:
+    """Remove the shared memory of servers whose wardens were killed: their locks are this user's, and free."""
+    for path in Path("/dev/shm").glob(".tritune-*.warden"):  # noqa: S108 - beside the shared memory
+        prefix = path.name[1:].removesuffix(".warden")
+        with contextlib.suppress(OSError):
+            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                ours = os.fstat(lock).st_uid == os.geteuid() and os.read(lock, 1) != b""
+                if ours and re.fullmatch(r"tritune-[0-9a-f]{12}", prefix):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_shared_memory(prefix)
+                    path.unlink()
+            finally:
+                os.close(lock)
 
 
 def remove_shared_memory(prefix: str) -> None:

@@ -23,9 +23,10 @@ from model_repo.layout import write_final_repository
 from model_repo.options import ServerOptions
 from model_repo.server import serve
 from model_repo.spec import ServingConfig
-from model_repo.warden import remove_shared_memory
 
 pytestmark = pytest.mark.system
+
+SHM = Path("/dev/shm")
 
 OWNER = Path(__file__).parents[1] / "support" / "serving_owner.py"
 
@@ -86,7 +87,7 @@ def token_of(folder):
 
 
 def regions(folder):
-    return [path for path in Path("/dev/shm").glob(f"{token_of(folder)}*") if path.is_file()]
+    return [path for path in SHM.glob(f"{token_of(folder)}*") if path.is_file()]
 
 
 def test_kill_9_of_the_owner_leaves_nothing(tmp_path):
@@ -114,7 +115,11 @@ def test_kill_9_of_the_warden_leaves_no_process(tmp_path):
         while any(runs(pid) for pid in family) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert [pid for pid in family if runs(pid)] == []
-        remove_shared_memory(token_of(tmp_path))  # nobody was left to do it
+        left = [*SHM.glob(f"{token_of(tmp_path)}*"), *SHM.glob(f".{token_of(tmp_path)}*")]
+        assert left != []  # nobody was there to remove it
+        (tmp_path / "next").mkdir()
+        with serving_owner(tmp_path / "next"):
+            assert [path for path in left if path.exists()] == []
 
 
 def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path):
