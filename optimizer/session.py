@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import sys
+import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,9 +140,8 @@ def make_directory(directory: Path, *, resume: bool) -> None:
                 f"Give a new directory, or go on with the run in it: --resume {directory}",
             )
         directory.mkdir(parents=True, exist_ok=True)
-        probe = directory / ".writable"
-        probe.write_bytes(b"0" * 4096)
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(b"0" * 4096)
     except OSError as error:
         raise BadInput(
             f"--output {directory} cannot be written: {error.strerror or error}.",

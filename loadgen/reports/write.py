@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import TYPE_CHECKING
 
 from loadgen.command import Bug, unforeseen
@@ -35,12 +36,12 @@ def check_writable(outputs: Outputs) -> None:
             raise BadInput(f"{option} {path} is a directory.", "Give the name of a file.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path.parent / f".{path.name}.probe", "")
+            with tempfile.TemporaryFile(dir=path.parent):  # it has no name that a file could have already
+                pass
         except OSError as error:
             raise BadInput(
                 f"{option} {path} cannot be written: {error.strerror or error}.", "Give another path."
             ) from error
-        (path.parent / f".{path.name}.probe").unlink()
 
 
 def write_reports(

@@ -9,7 +9,46 @@ PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
 METHODS = {"rename", "rmdir", "rmtree", "unlink"}
 OF_MODULES = {"os": {"remove", "removedirs", "rename", "renames", "replace", "truncate"}, "shutil": {"move"}}
 
-REASONS: dict[str, str] = {}
+REASONS = {
+    "deploy/bundle.py::write_bundle rename": "its own draft, and the bundle that it put aside itself",
+    "deploy/bundle.py::write_bundle rmtree": "its own draft",
+    "deploy/bundle.py::_step_aside rmdir": "an empty folder",
+    "deploy/bundle.py::_step_aside rename": "keeps what was there under a name that is free",
+    "deploy/manifest.py::remove_listed unlink": "files of a bundle of ours, unchanged by their checksums",
+    "deploy/manifest.py::remove_listed rmdir": "folders of such a bundle that are empty",
+    "loadgen/files.py::remove_drafts unlink": "drafts by their name, in a run's directory, which is locked",
+    "loadgen/files.py::write_atomically replace": "the file that is to be written: the caller names it",
+    "loadgen/files.py::write_atomically unlink": "its own draft",
+    "loadgen/scratch.py::scratch_folder rmtree": "its own folder",
+    "loadgen/scratch.py::_remove_if_dead rmtree": "a scratch folder: marked, of this user, and its lock is free",
+    "loadgen/scratch.py::_remove_if_dead rmdir": "the same, empty by then",
+    "loadgen/shared_inputs.py::_written unlink": "its own file",
+    "loadgen/shared_inputs.py::remove_leftovers unlink": "by our name, of this user, of a process that is gone",
+    "model_repo/hosts.py::ProcessHost.close rmtree": "the folder that this server made, with a name of its own",
+    "model_repo/launchers.py::_link_backends unlink": "a link in the server's own folder",
+    "model_repo/layout.py::write_repository rmtree": "its own draft",
+    "model_repo/layout.py::rewrite_config replace": "the config of a model that this server has loaded",
+    "model_repo/layout.py::remove_model rmtree": "a model that this server has written: Server._claim",
+    "model_repo/layout.py::replace_folder rename": "a model that this server or run has written",
+    "model_repo/layout.py::replace_folder rmtree": "the same, put aside",
+    "model_repo/python_home.py::write_python_home unlink": "a link in the server's own folder",
+    "model_repo/warden.py::_clean_up unlink": "its own lock",
+    "model_repo/warden.py::remove_leftovers unlink": "the lock of a warden of this user that was killed",
+    "model_repo/warden.py::remove_shared_memory rmtree": "a folder by one server's token, which is random",
+    "model_repo/warden.py::remove_shared_memory unlink": "a file with the same",
+    "optimizer/batching.py::_proven_or_not unlink": "rewritten copies that are not used, in the run's directory",
+    "optimizer/demand.py::_copy replace": "a copy in the run's directory that is not there yet",
+    "optimizer/engine_cache.py::EngineCache.find rmtree": "a damaged entry of the cache, by its checksum",
+    "optimizer/engine_cache.py::EngineCache.put rename": "its own draft",
+    "optimizer/engine_cache.py::EngineCache.put_beside replace": "a file of the cache, by its own name",
+    "optimizer/engine_cache.py::EngineCache.put_beside unlink": "its own draft",
+    "optimizer/fp8.py::int8_to_fp8 unlink": "a draft in a scratch folder",
+    "optimizer/onnx_files.py::_whole_file replace": "a model's copy in the run's directory or a scratch folder",
+    "optimizer/onnx_files.py::_whole_file unlink": "its own draft",
+    "optimizer/weights.py::save_whole rmtree": "a variant in the run's own directory, which has no links",
+    "optimizer/weights.py::save_whole rename": "its own draft",
+    "search/profile_file.py::put_aside rename": "the run's own profile",
+}
 
 
 def deletions():
