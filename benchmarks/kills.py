@@ -21,7 +21,7 @@ import psutil
 
 ROOT = Path(__file__).parents[1]
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
-LIMIT = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--objective", "latency", "--rate", "30")
+LIMIT = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--precisions", "fp32,fp16")
 TRIALS_BEFORE = 5
 WITHIN_S = 15.0
 """A kill comes so soon after the fifth trial, or after the run went on: it prepares, searches or certifies."""
@@ -132,7 +132,11 @@ def main() -> int:
         arguments = ["--resume", str(run)]
         (options.folder / f"kept-{number}.jsonl").write_text("".join(kept))
     search = Search(*arguments, log=log)
+    interrupted, until = False, time.monotonic() + 2 * WITHIN_S
     while search.look():
+        if not interrupted and time.monotonic() > until:  # it has gone on; now it finishes with the best so far
+            search.process.send_signal(signal.SIGINT)
+            interrupted = True
         time.sleep(0.1)
     lines = lines_of(run)
     numbers = [json.loads(line)["number"] for line in lines]

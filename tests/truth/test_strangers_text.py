@@ -115,7 +115,7 @@ def _evil_run(folder: Path) -> Path:
         profiler="onnxruntime",
     )
     found = recommendation(
-        model=ModelRecord(name=EVIL, file=EVIL, sha256="0" * 64, opset=17, batching=EVIL),
+        model=ModelRecord(name="m", file=EVIL, sha256="0" * 64, opset=17, batching=EVIL),
         machine=MachineRecord(cpu=EVIL, cores=2, memory_bytes=2**34, gpus=(), versions={EVIL: EVIL}),
         reason=EVIL,
         time_use=TimeUseRecord(summary=EVIL, winner=profile),
