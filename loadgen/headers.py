@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from loadgen.errors import LoadError
 from loadgen.user_errors import BadInput
@@ -54,8 +57,24 @@ def errors_without_secrets(headers: Iterable[tuple[str, str]]) -> Iterator[None]
 
 
 def without_secrets(text: str, headers: Iterable[tuple[str, str]]) -> str:
-    """The text with every header value, and every word of one, struck out: a server may echo what it was sent."""
-    secrets = {part for _, value in headers for part in (value, *value.split()) if len(part) >= _LEAST_SECRET}
+    """The text with every header value, and every word of one, struck out: a server may echo what it was sent.
+
+    Also as it stands in JSON and in a URL, and what Basic credentials stand for.
+    """
+    words = {part for _, value in headers for part in (value, *value.split())}
+    words |= {part for word in words for part in _credentials(word)}
+    secrets = {form for word in words for form in (word, quote(word, safe=""), json.dumps(word)[1:-1])}
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "***")
+        if len(secret) >= _LEAST_SECRET:
+            text = text.replace(secret, "***")
     return text
+
+
+def _credentials(word: str) -> tuple[str, ...]:
+    """`user:password` and the password, if the word is their Base64."""
+    try:
+        pair = base64.b64decode(word, validate=True).decode()
+    except ValueError:
+        return ()
+    _, colon, password = pair.partition(":")
+    return (pair, password) if colon else ()

@@ -13,7 +13,7 @@ from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
 from optimizer.limits import latency_limits, memory_bytes
 from optimizer.model_source import source_from_text, stem_of
-from optimizer.options import STORAGE_VARIABLE
+from optimizer.options import SERVER_URL_VARIABLE, STORAGE_VARIABLE
 from optimizer.precisions import CalibrationMethod, IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
 from search.prices import TERMS
@@ -155,9 +155,10 @@ def given_options(context: Context) -> dict[str, tuple[str, Any]]:
 def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
     """The storage URL as it was given. Raises BadInput where a password stands among the arguments.
 
-    It is taken out of the environment: servers, which run the code of models, would inherit it.
+    Addresses with passwords are taken out of the environment: servers, which run models, would inherit them.
     """
-    os.environ.pop(STORAGE_VARIABLE, None)
+    for variable in (STORAGE_VARIABLE, SERVER_URL_VARIABLE):
+        os.environ.pop(variable, None)
     if url is not None and not is_storage_url(url):
         raise BadInput(
             f"--storage {shown_storage(url)} is not a storage URL.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from loadgen.addresses import plain_address
 from loadgen.files import write_atomically
 from loadgen.plan import SharedMemory
 from loadgen.user_errors import first_problem
+from model_repo.kept_files import read_kept
 from model_repo.spec import Protocol
 from optimizer.errors import BadInput
 from optimizer.model_source import FACTORY
@@ -29,7 +30,7 @@ ServerKind = Literal["embedded", "local", "docker", "remote"]
 class OptimizeConfig(BaseModel):
     """The arguments of one run. Durations are in seconds or ms as named, rates in requests per second."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     model: FactoryName | Path
     limit_ms: float = Field(gt=0)
@@ -70,6 +71,13 @@ class OptimizeConfig(BaseModel):
     accuracy: AccuracyRule = AccuracyRule()
     io_precision: IoPrecision = "keep"
     seed: int = 0
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _names_files(cls, value: object) -> object:
+        if isinstance(value, str | Path) and "\0" in str(value):
+            raise ValueError("must not hold the character NUL")
+        return value
 
     @property
     def slo(self) -> Slo:
@@ -112,7 +120,9 @@ def saved_config(directory: Path) -> OptimizeConfig:
             "Give --resume the directory that an earlier run named as its output.",
         )
     try:
-        config = OptimizeConfig.model_validate_json(path.read_bytes())
+        config = OptimizeConfig.model_validate_json(read_kept(directory, RUN_FILE))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
     except ValidationError as error:
         raise BadInput(
             f"{path} is not a run's configuration: {first_problem(error)}.",

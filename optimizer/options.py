@@ -9,6 +9,7 @@ import typer
 
 MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = "Model", "Traffic", "Limit", "Server", "Money", "Run"
 STORAGE_VARIABLE = "TRITUNE_STORAGE"
+SERVER_URL_VARIABLE = "TRITUNE_SERVER_URL"
 
 Model = Annotated[
     str | None,
@@ -168,7 +169,7 @@ ServerUrl = Annotated[
     str | None,
     typer.Option(
         help="Address of the remote server.",
-        envvar="TRITUNE_SERVER_URL",
+        envvar=SERVER_URL_VARIABLE,
         rich_help_panel=SERVER,
         metavar="URL",
     ),

@@ -38,6 +38,18 @@ def test_a_secret_that_the_server_echoes_is_struck_out() -> None:
     assert "is on the list" in cleaned  # short values are words of the language, not secrets
 
 
+@pytest.mark.parametrize(
+    ("value", "echo"),
+    [
+        ('Key "s3cret"', '{"error": "Key \\"s3cret\\" is not known"}'),
+        ("Bearer s3cret/+=", "http://login?token=s3cret%2F%2B%3D"),
+        ("Basic bWU6czNjcmV0", "no user me with the password s3cret"),
+    ],
+)
+def test_it_is_struck_out_in_other_spellings(value: str, echo: str) -> None:
+    assert "s3cret" not in without_secrets(echo, (("Authorization", value),))
+
+
 def test_an_error_that_quotes_the_server_is_the_same_error_without_the_secret() -> None:
     headers = (("Authorization", "Bearer s3cret-token"),)
     with pytest.raises(TargetRefused) as caught, errors_without_secrets(headers):
