@@ -10,7 +10,7 @@ from pydantic import Field
 
 from loadgen.plan import Arrivals, SharedMemory
 from model_repo.spec import Protocol
-from search.record import Record
+from search.record import Rate, Record
 
 if TYPE_CHECKING:
     from loadgen.capacity import Watch
@@ -34,7 +34,7 @@ class DemandRecord(Record):
         description="The file in the run's directory, with times in seconds.",
     )
     trace_requests: int | None = Field(default=None, description="How many times the trace holds.")
-    recorded_rate_per_s: float | None = Field(
+    recorded_rate_per_s: Rate | None = Field(
         default=None, description="Of the trace, whose speed makes any other."
     )
     rows_per_request: int = Field(default=1, ge=1, description="The batch that every request carries.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -13,6 +12,11 @@ MOST_CHARACTERS = 10_000
 """Of a text in a record; a longer one is cut."""
 
 LARGEST_INTEGER = 2**63 - 1
+LARGEST_NUMBER = 1e15
+"""Far beyond every figure of a run, and far from where products of a few of them overflow."""
+
+Rate = Annotated[float, Field(ge=1e-9)]
+"""Requests per second that something divides by."""
 
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=255)]
 """As Triton, a URL and a file system take it: what a model is called, and the name of its folder."""
@@ -50,8 +54,8 @@ def _tame(value: object, *, read: bool) -> object:
     match value:
         case str():
             return printable(value, most=MOST_CHARACTERS, lines=True)
-        case float() if read and not math.isfinite(value):
-            raise ValueError("must be a finite number")
+        case float() if read and not abs(value) <= LARGEST_NUMBER:
+            raise ValueError(f"must be a finite number up to {LARGEST_NUMBER:g}")
         case int() if read and abs(value) > LARGEST_INTEGER:
             raise ValueError("must be an integer of 64 bits")
         case tuple():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from search.demand import DemandRecord
 from search.engine_profile import TimeUseRecord
 from search.neighbours import NeighboursRecord
 from search.prices import Term
-from search.record import FolderName, ModelName, Record, Sha256, Version
+from search.record import FolderName, ModelName, Rate, Record, Sha256, Version
 from search.why import WhyRecord
 
 ObjectiveName = Literal["cost", "latency", "energy"]
@@ -58,10 +58,10 @@ class GpuRecord(Record):
 class MeasurementRecord(Record):
     """One load run. Latency counts from the scheduled send time; null is unknown, never zero."""
 
-    rate_per_s: float = Field(description="The planned request rate.")
+    rate_per_s: Rate = Field(description="The planned request rate.")
     achieved_rate_per_s: float
-    requests: int
-    failures: int
+    requests: int = Field(ge=0)
+    failures: int = Field(ge=0)
     latency_p50_ms: float | None
     latency_p90_ms: float | None
     latency_p95_ms: float | None
@@ -92,8 +92,8 @@ class MeasurementRecord(Record):
 class LimitCertificateRecord(Record):
     """What the confirming run said about one of several limits; the bounds of all hold together."""
 
-    quantile: float
-    limit_ms: float
+    quantile: float = Field(gt=0, lt=1)
+    limit_ms: float = Field(gt=0)
     latency_ms: float
     latency_low_ms: float
     latency_high_ms: float
@@ -110,16 +110,16 @@ class CertificateRecord(Record):
     the worse of them, and the confidence is that of two runs that would both have to be wrong (ADR 7).
     """
 
-    rate_per_s: float
-    quantile: float = Field(default=0.99, description="Of the first limit.")
-    p99_ms: float
-    p99_low_ms: float
-    p99_high_ms: float
-    confidence: float
-    requests: int
-    violations: int
-    seconds: float
-    runs: int
+    rate_per_s: Rate
+    quantile: float = Field(default=0.99, gt=0, lt=1, description="Of the first limit.")
+    p99_ms: float = Field(ge=0)
+    p99_low_ms: float = Field(ge=0)
+    p99_high_ms: float = Field(ge=0)
+    confidence: float = Field(ge=0, le=1)
+    requests: int = Field(ge=0)
+    violations: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    runs: int = Field(ge=0)
     caveat: str | None = Field(default=None, description="What keeps the promise from being a firm one.")
     also: tuple[LimitCertificateRecord, ...] = Field(default=(), description="The limits after the first.")
     neighbours: NeighboursRecord | None = Field(default=None, description="During all attempts to confirm it.")
@@ -133,7 +133,7 @@ class CertificateRecord(Record):
 class LoadRunRecord(Record):
     """One load run of a trial's search for its rate, and what it said about the limit."""
 
-    rate_per_s: float
+    rate_per_s: Rate
     latency_ms: float | None = Field(description="The limit's quantile; null where too much failed.")
     kept: bool
     trusted: bool = Field(description="False: the client was measured, not the server.")
@@ -232,12 +232,12 @@ class ObjectiveRecord(Record):
 class PriceRecord(Record):
     """What the machine costs, and who says so."""
 
-    usd_per_hour: float
+    usd_per_hour: float = Field(gt=0)
     source: str
     as_of: str
     describes: str
     term: Term | None = Field(default=None, description="How the machine is bought; null: a price that was given.")
-    other_terms_usd_per_hour: dict[Term, float] = Field(
+    other_terms_usd_per_hour: dict[Term, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="The same machine bought otherwise, where the price file says."
     )
 
@@ -246,16 +246,16 @@ class CostRecord(Record):
     """Money at the certified rate. Replicas and totals only where a rate to serve was given."""
 
     price: PriceRecord
-    cost_per_million_inferences_usd: float
+    cost_per_million_inferences_usd: float = Field(ge=0)
     baseline_cost_per_million_inferences_usd: float | None
-    rate_to_serve_per_s: float | None
-    replicas: int | None
+    rate_to_serve_per_s: Rate | None
+    replicas: Annotated[int, Field(ge=1)] | None
     total_usd_per_hour: float | None
     energy_kwh_per_million_inferences: float | None = Field(
         default=None, description="Of the GPUs alone at the certified rate; null where power was not measured."
     )
     baseline_energy_kwh_per_million_inferences: float | None = None
-    peak_rate_per_s: float | None = Field(default=None, description="The highest traffic to be ready for.")
+    peak_rate_per_s: Rate | None = Field(default=None, description="The highest traffic to be ready for.")
 
 
 class ModelRecord(Record):
@@ -273,7 +273,7 @@ class FrontierRecord(Record):
 
     trial: int
     config: ConfigRecord
-    rate_per_s: float
+    rate_per_s: Rate
     latency_ms: float = Field(description="At the first limit's quantile.")
     certified: bool = Field(description="False: one short run, of which nothing is promised.")
 
@@ -282,8 +282,8 @@ class MachineRecord(Record):
     """Where it was measured. The answer holds for this machine and these versions."""
 
     cpu: str
-    cores: int
-    memory_bytes: int
+    cores: int = Field(ge=1)
+    memory_bytes: int = Field(ge=0)
     gpus: tuple[str, ...]
     versions: dict[str, str]
 
@@ -291,8 +291,8 @@ class MachineRecord(Record):
 class ServedRecord(Record):
     """What serving the winner took, as the last server of the run showed it. Null: it could not be seen."""
 
-    replica_start_s: float | None = Field(description="From nothing to a loaded model that answers.")
-    memory_bytes: int | None = Field(description="Of the server and its models, at the most.")
+    replica_start_s: float | None = Field(ge=0, description="From nothing to a loaded model that answers.")
+    memory_bytes: int | None = Field(ge=0, description="Of the server and its models, at the most.")
 
 
 class SecondsRecord(Record):

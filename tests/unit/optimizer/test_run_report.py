@@ -107,9 +107,7 @@ def test_the_answer_and_the_saving_come_before_everything_else(whole: Path) -> N
 def test_what_comes_from_the_run_cannot_become_markup(whole: Path) -> None:
     hostile = recommendation(
         reason=HOSTILE,
-        model=ModelRecord(name="m", file=HOSTILE, sha256="0" * 64, opset=17, batching=HOSTILE).model_copy(
-            update={"name": HOSTILE}
-        ),
+        model=ModelRecord(name="m", file=HOSTILE, sha256="0" * 64, opset=17, batching=HOSTILE),
     )
     harmless = Page(html_page(read_evidence(whole)))
     run_dir(whole, hostile, *all_states())
