@@ -24,7 +24,7 @@ def check_valid(path: Path, proto: ModelProto) -> None:
     import onnx
 
     try:
-        with _checkable(path) as file:
+        with _checkable(path, proto) as file:
             onnx.checker.check_model(str(file))
     except onnx.checker.ValidationError as error:
         message = " ".join(str(error).split())
@@ -45,19 +45,18 @@ def check_valid(path: Path, proto: ModelProto) -> None:
 
 
 @contextmanager
-def _checkable(path: Path) -> Iterator[Path]:
+def _checkable(path: Path, proto: ModelProto) -> Iterator[Path]:
     """A file that ONNX's checker takes: it refuses weights with several hard links, which it does not read.
 
     Package managers link what they install, and tools that version data link what they check out.
     """
-    proto = load_proto(path)
     external = external_files(proto, path.parent)
     if all(file.stat().st_nlink == 1 for file in external.values()):
         yield path
         return
     with scratch_folder("check") as folder:
         stand_in = folder / "model.onnx"
-        write_model(proto, stand_in, external, put=hollow)
+        write_model(load_proto(path), stand_in, external, put=hollow)
         yield stand_in
 
 
