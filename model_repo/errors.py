@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+_REASON = re.compile(
+    r"^(?:.*UNAVAILABLE state: )?(?:Internal: |Invalid argument: )?(.*?)(?:\n+At:\n.*)?;?\s*$", re.DOTALL
+)
+
 
 class ServerError(Exception):
     """Base of all serving errors. The message has two lines at most: what happened, then what to do.
@@ -69,3 +75,12 @@ class ModelCrashed(ServerError):
 
 class RepositoryWriteFailed(ServerError):
     """A model repository could not be written: a full or read-only disk, or a missing engine file."""
+
+
+def reason_of(refusal: str) -> str:
+    """What the model itself said, or what became of it: one line, out of Triton's wrapping."""
+    found = _REASON.search(refusal)
+    reason = " ".join((found.group(1) if found else refusal).split())
+    if reason.startswith("Stub process"):
+        return f"its process died while it loaded ({reason.rstrip('.')})"
+    return reason

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from model_repo.errors import (
     RequestRefused,
     ServerDied,
     ServerTimeout,
+    reason_of,
 )
 from model_repo.hosts import Host, ProcessHost, RemoteHost
 from model_repo.launchers import LAUNCHERS
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _TAIL_LINES = 30
 _ANSWERS_WITHIN_S = 5.0
-_REASON = re.compile(r"UNAVAILABLE state: (?:Internal: |Invalid argument: )?(.*?)(?:\n+At:\n.*)?;?\s*$", re.DOTALL)
 
 
 class Server:
@@ -185,7 +184,7 @@ class Server:
                 control.load_model(self.endpoint, model_name, timeout_s=timeout_s)
         except RequestRefused as error:
             remove_model(self.repository, model_name)
-            reason = " ".join(filter(None, (_reason(str(error)), self._killed_for_memory())))
+            reason = " ".join(filter(None, (reason_of(str(error)), self._killed_for_memory())))
             raise ModelLoadFailed(model_name, reason, log_tail=self.log_tail()) from error
         except ServerTimeout as error:
             reason = f"it is not ready after {timeout_s:g} s, and a load that hangs cannot be cancelled"
@@ -240,12 +239,3 @@ def serve(options: ServerOptions) -> Iterator[Server]:
         yield Server(host, options)
     finally:
         host.close()
-
-
-def _reason(refusal: str) -> str:
-    """What the model itself said, or what became of it: one line, out of Triton's wrapping."""
-    found = _REASON.search(refusal)
-    reason = " ".join((found.group(1) if found else refusal).split())
-    if reason.startswith("Stub process"):
-        return f"its process died while it loaded ({reason.rstrip('.')})"
-    return reason

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from model_repo import control
-from model_repo.errors import ModelLoadFailed, ServerDied, ServerError
+from model_repo.errors import ModelLoadFailed, ServerDied, ServerError, reason_of
 from model_repo.hosts import ProcessHost
 from model_repo.launchers import LAUNCHERS
 
@@ -70,4 +70,4 @@ def serve_repository(repository: Path, options: ServerOptions) -> Iterator[Stand
 def _require_ready(host: ProcessHost, model_name: str) -> None:
     if not control.is_model_ready(host.endpoint, model_name):
         why = control.why_unavailable(host.endpoint, model_name)
-        raise ModelLoadFailed(model_name, why or "the server does not say why", log_tail=host.log_tail(20))
+        raise ModelLoadFailed(model_name, reason_of(why) or "the server does not say why")

@@ -5,12 +5,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
-from engines import cnn_engine
+from engines import broken_engine, cnn_engine
 from infer import infer
 
 from model_repo.layout import write_final_repository
@@ -19,6 +21,7 @@ from model_repo.spec import Endpoint, ServingConfig
 pytestmark = pytest.mark.system
 
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
+LOADTEST = str(Path(sys.executable).with_name("loadtest"))
 
 
 def test_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
@@ -52,4 +55,50 @@ def test_a_folder_without_models_is_said(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert str(tmp_path) in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+@contextmanager
+def serving(folder: Path, *options: str) -> Iterator[str]:
+    """The address that `optimize serve` prints, while it serves `folder`."""
+    command = [OPTIMIZE, "serve", str(folder), *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline()).group(0)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=90)
+        process.stdout.close()
+
+
+def shared_memory_test(url: str) -> subprocess.CompletedProcess[str]:
+    """`loadtest` of the same user, with inputs in shared memory."""
+    options = ["--model", "cnn", "--rate", "20", "--duration", "1s", "--shared-memory", "system"]
+    command = [LOADTEST, url, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_shared_memory_is_for_its_owner_and_only_where_it_was_asked_for(tmp_path: Path) -> None:
+    write_final_repository(tmp_path, ServingConfig(engine=cnn_engine(tmp_path / "engine"), max_batch_size=4))
+    with serving(tmp_path, "--shared-memory", "system") as url:
+        done = shared_memory_test(url)
+        assert "does not take shared memory" not in done.stderr
+        assert done.returncode in (0, 1), done.stderr  # 1: too late a client on a busy machine is no matter here
+    with serving(tmp_path) as url:
+        done = shared_memory_test(url)
+        assert done.returncode not in (0, 1)
+        assert "does not take shared memory" in done.stderr
+        assert "optimize serve --shared-memory system" in done.stderr
+
+
+def test_a_model_that_does_not_load_says_why(tmp_path: Path) -> None:
+    engine = broken_engine(tmp_path / "engine")
+    write_final_repository(tmp_path, ServingConfig(engine=engine, max_batch_size=4))
+    done = subprocess.run(
+        [OPTIMIZE, "serve", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 2
+    assert "broken does not load" in done.stderr.splitlines()[0]
+    assert "NoSuchOperator" in done.stderr.splitlines()[0]
     assert len(done.stderr.splitlines()) == 2

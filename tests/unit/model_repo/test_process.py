@@ -105,6 +105,45 @@ def test_shared_memory_is_removed_also_after_a_kill(start):
     assert [region for region in regions if region.exists()] == []
 
 
+def test_folders_in_shared_memory_go_too_and_those_of_others_do_not_stop_the_rest(start, tmp_path):
+    prefix = f"tritune-test-{os.getpid()}"
+    shared, kept = Path("/dev/shm"), tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("precious")
+    (shared / f"{prefix}-link").symlink_to(kept)
+    (shared / f"{prefix}-folder" / "deep").mkdir(parents=True)
+    start("exit 0", shm_prefix=prefix).stop()
+    assert list(shared.glob(f"{prefix}*")) == []
+    assert (kept / "file").read_text() == "precious"
+
+
+def test_a_program_that_is_not_there_leaves_nothing_in_shared_memory(tmp_path):
+    prefix = f"tritune-test-{os.getpid()}"
+    left = Path(f"/dev/shm/{prefix}-control")
+    left.mkdir()
+    launch = Launch(command=("/nowhere",), environment=os.environ, folder=tmp_path, shm_prefix=prefix)
+    with pytest.raises(ServerStartFailed):
+        ServerProcess(launch, tmp_path / "log", grace_s=1)
+    assert not left.exists()
+
+
+MAKE_WORLD_READABLE = """
+import os
+for name in ("new", "again"):
+    fd = os.open(name, os.O_CREAT | os.O_WRONLY, 0o644)
+    os.fchmod(fd, 0o644)
+    os.fchmod(fd, 0o644 if name == "new" else 0o700)
+"""
+
+
+@pytest.mark.parametrize(("private", "modes"), [(True, [0o600, 0o700]), (False, [0o644, 0o700])])
+def test_private_files_stay_so_whatever_a_library_does(start, tmp_path, private, modes):
+    """As the Python backend does it with its shared memory; any other mode is the server's own affair."""
+    process = start(f"cd {tmp_path}; exec {sys.executable} -c '{MAKE_WORLD_READABLE}'", private_files=private)
+    wait_for(lambda: process.returncode is not None)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "again")] == modes
+
+
 def test_the_clean_up_command_runs_at_the_end(start, tmp_path):
     process = start("exit 1", cleanup_command=("touch", str(tmp_path / "cleaned")))
     wait_for(lambda: process.returncode is not None)
