@@ -7,6 +7,7 @@ import secrets
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -195,7 +196,8 @@ class ProcessHost:
                 make_control_folder(endpoint.control_folder)
             self._folder = _plain_path(self._scratch, token)
             launch = self._launcher(self._options, endpoint, self._folder, token)
-            return ServerProcess(launch, self._options.log_file, grace_s=self._options.exit_grace_s)
+            ours = replace(launch, shm_prefix=token)
+            return ServerProcess(ours, self._options.log_file, grace_s=self._options.exit_grace_s)
         except BaseException:
             remove_shared_memory(token)  # nobody else does before the server runs
             raise

@@ -48,7 +48,6 @@ def embedded_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, to
         command=command,
         environment=_environment(options, folder),
         folder=folder,
-        shm_prefix=token,
         private_files=True,
     )
 
@@ -66,7 +65,6 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
         command=command,
         environment=_environment(options, folder),
         folder=folder,
-        shm_prefix=token,
         private_files=True,
     )
 
@@ -96,7 +94,6 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
         command=command,
         environment=dict(os.environ),
         folder=folder,
-        shm_prefix=token,
         cleanup_command=(program, "rm", "--force", token),
     )
 

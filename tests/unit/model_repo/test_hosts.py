@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from model_repo import hosts
-from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerStartFailed
+from model_repo.errors import LauncherMissing, RepositoryWriteFailed, ServerDied, ServerStartFailed
 from model_repo.options import ServerOptions
 from model_repo.process import Launch
 from model_repo.spec import Endpoint
@@ -59,6 +59,27 @@ def test_somebody_elses_port_is_left_alone_and_others_are_tried(options):
     ports = [endpoint.http_port for endpoint in seen]
     assert len(ports) > 1
     assert len(set(ports)) == len(ports)
+
+
+@pytest.mark.parametrize("script", ["exit 1", "exec sleep 60"])
+def test_a_failed_start_leaves_no_control_folder(options, script):
+    seen = []
+    with pytest.raises(ServerStartFailed):
+        hosts.ProcessHost(options, launcher(script, seen))
+    assert not seen[0].control_folder.exists()
+
+
+def test_a_launcher_that_fails_leaves_no_control_folder(options):
+    seen = []
+
+    def launch(_options, endpoint, *_):
+        seen.append(endpoint)
+        assert endpoint.control_folder.stat().st_mode & 0o777 == 0o700
+        raise LauncherMissing("not here\nsee there")
+
+    with pytest.raises(LauncherMissing):
+        hosts.ProcessHost(options, launch)
+    assert not seen[0].control_folder.exists()
 
 
 def test_a_failure_that_has_nothing_to_do_with_ports_is_not_repeated(options):

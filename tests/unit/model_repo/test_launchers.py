@@ -56,7 +56,6 @@ def test_local_takes_the_program_on_path(tmp_path, on_path):
     found = launch("local", tmp_path)
     assert found.command[0] == str(program)
     assert f"--model-repository={tmp_path}/server/repository" in found.command
-    assert found.shm_prefix == "tritune-42"
     assert "--backend-config=python,shm-region-prefix-name=tritune-42-" in found.command
 
 
