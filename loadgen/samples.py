@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from loadgen.plan import Payload
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Inputs and their shapes in one sample, by name."""
 
 
 def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dict[str, NDArray[Any]]]:
@@ -54,28 +56,45 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
         ) from error
 
 
-def shapes_in_file(path: Path) -> list[tuple[tuple[str, tuple[int, ...]], ...]]:
+def shapes_in_file(path: Path) -> list[Shapes]:
     """The shape of each sample of a file: pairs of input and shape, by name. Raises PayloadError."""
     if path.suffix == SUFFIX:
-        return [(("length", (length,)),) for length in lengths_from_file(path)]
-    return [
-        tuple(sorted((name, np.shape(values)) for name, values in sample.items())) for sample in _samples(path)
-    ]
+        found: list[Shapes] = [(("length", (length,)),) for length in lengths_from_file(path)]
+    else:
+        found = [_shapes(path, number, sample) for number, sample in enumerate(_samples(path))]
+    if not found:
+        raise PayloadError(f"{path} is empty.\nGive at least one sample.")
+    return found
+
+
+def _shapes(path: Path, number: int, sample: Mapping[str, Any]) -> Shapes:
+    try:
+        return tuple(sorted((name, np.shape(values)) for name, values in sample.items()))
+    except ValueError as error:
+        raise PayloadError(
+            f"sample {number} of {path} has lists of different lengths within a tensor.\nGive it one shape."
+        ) from error
 
 
 def _samples(path: Path) -> list[Mapping[str, Any]]:
     try:
+        if not path.is_file():
+            raise OSError("it is no file")
         return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except Exception as error:  # a damaged file leads numpy, zipfile and json to errors of a dozen kinds
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise PayloadError(
-            f"{path} holds no samples ({error}).\nGive an .npz or a JSON file, or a .txt of lengths."
+            f"{path} holds no samples ({why}).\nGive an .npz or a JSON file, or a .txt of lengths."
         ) from error
 
 
 def _from_npz(path: Path) -> list[Mapping[str, Any]]:
-    with np.load(path, allow_pickle=False) as arrays:
+    with path.open("rb") as file:  # numpy would leave it open where it is damaged
+        arrays = np.load(file, allow_pickle=False)
+        if isinstance(arrays, np.ndarray):
+            raise TypeError("it is a single array without a name")
         columns = {name: arrays[name] for name in arrays.files}
-    lengths = {name: len(values) for name, values in columns.items()}
+    lengths = {name: len(values) if values.ndim else 0 for name, values in columns.items()}
     if len(set(lengths.values())) != 1:
         raise ValueError(f"the arrays hold different numbers of samples: {lengths}")
     return [{name: values[row] for name, values in columns.items()} for row in range(next(iter(lengths.values())))]
@@ -100,8 +119,10 @@ def _fitting(path: Path, number: int, sample: Mapping[str, Any], tensor: Tensor,
     if tensor.name not in sample:
         raise PayloadError(f"sample {number} of {path} has no input {tensor.name}.\nIt has {', '.join(sample)}.")
     try:
+        if np.iscomplexobj(sample[tensor.name]):
+            raise TypeError("it is complex")
         values = np.asarray(sample[tensor.name], dtype=NUMPY_TYPES[tensor.datatype])
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise PayloadError(
             f"sample {number} of {path}: {tensor.name} is no {tensor.datatype} ({error}).\nCheck the file."
         ) from error

@@ -12,7 +12,7 @@ from optimizer.config import OptimizeConfig, ServerKind
 from optimizer.demand import demand_fields
 from optimizer.errors import BadInput
 from optimizer.limits import latency_limits, memory_bytes
-from optimizer.model_source import source_from_text, stem_of
+from optimizer.model_source import is_file, source_from_text, stem_of
 from optimizer.options import SERVER_URL_VARIABLE, STORAGE_VARIABLE
 from optimizer.precisions import CalibrationMethod, IoPrecision, precisions_from_text
 from optimizer.thresholds import accuracy_rule
@@ -206,7 +206,7 @@ def shared_memory_of(text: str, server: str) -> SharedMemory:
 
 def check_file(option: str, path: Path | None) -> None:
     """Raise BadInput where a path was given and is no file."""
-    if path is not None and not path.is_file():
+    if path is not None and not is_file(path):
         raise BadInput(f"{option} {path} is not a file.", "Check the path.")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,19 +49,25 @@ def samples_from_data(path: Path, model: Model, *, option: str = "--calibration-
 
 
 def _arrays(path: Path, where: str) -> dict[str, NDArray[Any]]:
-    if not path.exists():
-        raise BadInput(f"{where} does not exist.", "Check the path.")
     try:
+        if not path.exists():
+            raise BadInput(f"{where} does not exist.", "Check the path.")
         if path.is_dir():
-            return {file.stem: np.load(file, allow_pickle=False) for file in sorted(path.glob("*.npy"))}
+            files = (file for file in sorted(path.glob("*.npy")) if file.is_file())
+            return {file.stem: np.load(file, allow_pickle=False) for file in files}
+        if not path.is_file():
+            raise OSError("it is no file")
         with path.open("rb") as file:  # numpy would leave it open where it is damaged
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 raise OSError("it is a single array without a name")
             return {name: loaded[name] for name in loaded.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError) as error:
+    except BadInput:
+        raise
+    except Exception as error:  # a damaged file leads numpy and zipfile to errors of a dozen kinds
+        why = " ".join(str(error).split())[:200] or type(error).__name__
         raise BadInput(
-            f"{where} cannot be read: {' '.join(str(error).split())[:200]}",
+            f"{where} cannot be read: {why}",
             "Write it with numpy.savez(PATH, INPUT=array, ...), or a folder of INPUT.npy files, without objects.",
         ) from error
 

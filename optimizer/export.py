@@ -18,7 +18,7 @@ from loadgen.scratch import scratch_folder
 from optimizer.batch_proof import difference
 from optimizer.child_limits import environment_of_child
 from optimizer.errors import ModelError
-from optimizer.model_source import stem_of
+from optimizer.model_source import is_file, stem_of
 from optimizer.onnx_check import plain, shortened
 from optimizer.onnx_run import RunFailed, load_tensors, run_model
 
@@ -41,7 +41,7 @@ def export_model(source: Path | str, folder: Path) -> Path:
     The batch varies, and so do the axes that a factory asks for (a `.pt2`: those it was exported with). Results
     equal PyTorch's at every batch size tried. Raises ExportFailed.
     """
-    if isinstance(source, Path) and not _is_file(source):
+    if isinstance(source, Path) and not is_file(source):
         raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
     path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,13 +51,6 @@ def export_model(source: Path | str, folder: Path) -> Path:
         for number in range(checks):
             _check(source, path, Path(draft), number)
     return path
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # its name is too long, say
-        return False
 
 
 def _exported(request: Mapping[str, str], draft: Path) -> int:

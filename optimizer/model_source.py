@@ -9,9 +9,17 @@ FACTORY = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 """`package.module:callable`"""
 
 
+def is_file(path: Path) -> bool:
+    """True for a regular file that can be reached; a path that is too long, say, leads to none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return False
+
+
 def source_from_text(text: str) -> str | Path:
     """A factory as it is written, anything else as an absolute path; a file that looks like one is a file."""
-    if re.fullmatch(FACTORY, text) and not Path(text).exists():
+    if re.fullmatch(FACTORY, text) and not is_file(Path(text)):
         return text
     return Path(text).absolute()
 

@@ -669,6 +669,87 @@ _arguments("inputs that are a model", "--input-data", "FOLDER/model.onnx")
 _arguments("inputs that are a folder", "--input-data", "FOLDER")
 
 
+def _inputs(name: str, file: str, content: bytes | Callable[[Path], object], option: str = "--input-data") -> None:
+    """A sound model with a file of inputs."""
+
+    def make(path: Path) -> None:
+        plain(path)
+        if isinstance(content, bytes):
+            path.with_name(file).write_bytes(content)
+        else:
+            content(path.with_name(file))
+
+    _arguments(name, option, f"FOLDER/{file}", make=make)
+
+
+def _npz(**arrays: np.ndarray) -> Callable[[Path], None]:
+    return lambda path: np.savez(path, **arrays)
+
+
+def _header(text: str) -> bytes:
+    """A .npy file that is nothing but its header."""
+    padded = text.ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(padded).to_bytes(2, "little") + padded.encode()
+
+
+_HUGE = _header("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 4), }")
+_PICKLE = _header("{'descr': '|O', 'fortran_order': False, 'shape': (1, 4), }") + b"cposix\nsystem\n(S'id'\ntR."
+
+for _option, _named in (("--input-data", "inputs that"), ("--calibration-data", "calibration inputs that")):
+    for _name, _content in {
+        "are an empty file": b"",
+        "are noise": b"noise" * 99,
+        "are half a zip": b"PK\x03\x04" + b"\0" * 50,
+        "are an empty zip": lambda path: _zip(path, {}),
+        "are a zip of other files": lambda path: _zip(path, {"x.txt": b"1"}),
+        "are a pickle in a zip": lambda path: _zip(path, {"x.npy": _PICKLE}),
+        "claim 1e12 rows": lambda path: _zip(path, {"x.npy": _HUGE}),
+        "have a header that is no header": lambda path: _zip(path, {"x.npy": _header("{" * 100)}),
+        "have another name": _npz(z=draw(2, 4)),
+        "have a name with markup": _npz(**{"[/nope]": draw(2, 4)}),
+        "have another rank": _npz(x=draw(2, 4, 4)),
+        "have another size": _npz(x=draw(2, 5)),
+        "are text in arrays": _npz(x=np.array([["a", "b", "c", "d"]])),
+        "have no rows": _npz(x=np.zeros((0, 4), np.float32)),
+        "are complex numbers": _npz(x=np.zeros((2, 4), np.complex64)),
+        "are scalars": _npz(x=np.float32(1)),
+        "are a directory": lambda path: path.mkdir(),
+        "are a FIFO": os.mkfifo,
+        "are a link to themselves": lambda path: path.symlink_to(path.name),
+    }.items():
+        _inputs(f"{_named} {_name}", "inputs.npz", _content, _option)
+    _arguments(f"{_named} are in a path of 300 letters", _option, "FOLDER/" + "i" * 300 + ".npz")
+
+for _name, _text in {
+    "nested JSON": "[" * 200_000 + "]" * 200_000,
+    "an open bracket of JSON": "[" * 200_000,
+    "JSON of a number": "7",
+    "JSON of nothing": "",
+    "JSON of text": '{"data": [{"x": ["a", "b", "c", "d"]}]}',
+    "JSON of a huge number": '{"data": [{"x": [1e999, 1, 1, 1]}]}',
+    "JSON of NaN": '{"data": [{"x": [NaN, 1, 1, 1]}]}',
+    "JSON of 5,000 digits": '{"data": [{"x": [' + "9" * 5000 + ", 1, 1, 1]}]}",
+    "JSON of another size": '{"data": [{"x": [1, 2]}]}',
+    "JSON of another name": '{"data": [{"[/z]": [1, 2, 3, 4]}]}',
+    "JSON of a huge shape": '{"data": [{"x": {"content": [1], "shape": [1000000000000]}}]}',
+    "JSON of a negative shape": '{"data": [{"x": {"content": [1, 2, 3, 4], "shape": [-4]}}]}',
+    "JSON of base64": '{"data": [{"x": {"b64": "####"}}]}',
+    "JSON of null": '{"data": [null]}',
+}.items():
+    _inputs(f"inputs that are {_name}", "inputs.json", _text.encode())
+_inputs("inputs that are JSON in UTF-16", "inputs.json", '{"data": []}'.encode("utf-16"))
+for _name, _text in {
+    "lengths of 0": "0\n",
+    "negative lengths": "-5\n",
+    "lengths of 1e12": "1000000000000\n",
+    "lengths of 5,000 digits": "9" * 5000,
+    "lengths of no numbers": "long\n",
+    "no lengths": "",
+    "lengths for a model without an open axis": "5\n6\n",
+}.items():
+    _inputs(f"inputs that are {_name}", "inputs.txt", _text.encode())
+
+
 def _open_axes(path: Path) -> Path:
     return write(path, [node("Relu", "x", "y")], {"x": ["N", "length"]}, {"y": ["N", "length"]})
 

@@ -1,23 +1,32 @@
 """Broken, hostile and odd models and arguments: each is refused in two lines with exit code 2, or works."""
 
 import os
+from collections.abc import Callable, Sized
 from pathlib import Path
 
 import pytest
 from malformed_models import CASES
 from model_reader import ModelReader
 
+from loadgen.errors import PayloadError
+from loadgen.model_info import ModelInfo, Tensor
+from loadgen.plan import Payload
+from loadgen.samples import samples_from_file, shapes_in_file
+from optimizer.calibration import samples_from_data
 from optimizer.cli import run_command
+from optimizer.errors import BadInput
+from optimizer.onnx_model import read_model
 
 BY_COMMAND = (
-    "a .pt2", "a shape", "inputs that", "an open axis", "a path", "a name", "an empty path", "a factory",
-    "names with markup", "an input called", "an output called", "a terminal", "a link to", "flipped bits 1",
+    "a .pt2", "a shape", "an open axis", "a path", "a name", "an empty path", "a factory", "a terminal",
+    "a link to", "inputs that are in a path", "names with markup", "an input called", "an output called",
+    "flipped bits 1",
 )  # fmt: skip
 """Cases that the whole command is run for, as more than the model's reader is concerned."""
 
 
-def by_command(name: str) -> bool:
-    return name.startswith(BY_COMMAND)
+INPUTS = ("inputs that", "calibration inputs that")
+"""Cases of a sound model whose inputs are read later than it."""
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +39,14 @@ def test_there_are_more_cases_than_were_asked_for():
     assert len(CASES) >= 115
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if not by_command(name)])
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith((*BY_COMMAND, *INPUTS))])
 def test_the_reader_answers(name, reader, tmp_path):
     words = CASES[name](tmp_path)
     outcome = reader.read(Path(words[1]))
     assert outcome.told, f"{outcome.kind}\n{outcome.text}"
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if by_command(name)])
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith(BY_COMMAND)])
 def test_the_command_answers(name, tmp_path, monkeypatch, capfd):
     words = CASES[name](tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -50,3 +59,28 @@ def test_the_command_answers(name, tmp_path, monkeypatch, capfd):
         assert len(err) < 10_000 + len(os.fspath(words[1]))
     else:
         assert out
+
+
+def lines_of(read: Callable[[], Sized], error: type[Exception]) -> int:
+    """How many lines the error has that `read` raises; 0 if it gives something."""
+    try:
+        assert len(read()) > 0
+    except error as refused:
+        return len(str(refused).splitlines())
+    return 0
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("inputs that")])
+def test_inputs_of_the_load_are_read_or_refused(name, tmp_path):
+    file = Path(CASES[name](tmp_path)[-1])
+    x = Tensor(name="x", datatype="FP32", shape=(-1, 4))
+    info = ModelInfo(name="m", inputs=(x,), outputs=(x,), max_batch_size=8)
+    assert lines_of(lambda: shapes_in_file(file), PayloadError) in {0, 2}
+    assert lines_of(lambda: samples_from_file(file, info, Payload()), PayloadError) in {0, 2}
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("calibration inputs that")])
+def test_inputs_of_the_calibration_are_read_or_refused(name, tmp_path):
+    model, _, file = CASES[name](tmp_path)[1:]
+    read = read_model(Path(model))
+    assert lines_of(lambda: samples_from_data(Path(file), read).arrays, BadInput) in {0, 2}
