@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.answer_shape import KnownShapes
 from loadgen.header_blocks import HeaderBlocks
+from loadgen.http2_call import PREFIX_BYTES
 from loadgen.http2_frames import (
     ACK,
     CONTINUATION,
@@ -17,7 +18,6 @@ from loadgen.http2_frames import (
     HEADERS,
     LARGEST,
     LARGEST_FRAME,
-    PADDED,
     PING,
     PUSH_PROMISE,
     RST_STREAM,
@@ -149,20 +149,19 @@ class Http2Connection(SendingHalf):
 
         None where a frame that is needed whole is not.
         """
-        self._check_data(length, stream_id)
+        if length == 0 or stream_id == 0 or self._blocks.unfinished is not None:
+            self._check_data(length, stream_id)
         call = self.calls.get(stream_id)
         available = len(data) - at
-        looks = flags & PADDED or (call is not None and call.wants_data)
-        if available < length and (looks or flags & END_STREAM):
+        looks = call is not None and (call.data_bytes < PREFIX_BYTES or call.answer is not None)
+        if available < length and (looks or flags):
             return None
         self._taken += length
         if self._taken > _WINDOW_TOP_UP:
             self._top_up()
         if call is not None:
-            if not call.fields:
-                raise MalformedAnswer("data before headers")
-            if looks:
-                call.take(unpadded(bytes(data[at : at + length]), flags), self._wants)
+            if looks or flags:
+                self._look(call, data[at : at + length], flags)
             else:
                 call.data_bytes += length
         if flags & END_STREAM:
@@ -171,6 +170,12 @@ class Http2Connection(SendingHalf):
             self._skip = length - available
             return len(data)
         return at + length
+
+    def _look(self, call: Call, payload: memoryview, flags: int) -> None:
+        if not call.fields:
+            raise MalformedAnswer("data before headers")
+        if flags or not call.skips(payload, self._wants):
+            call.take(unpadded(bytes(payload), flags), self._wants)
 
     def _check_data(self, length: int, stream_id: int) -> None:
         if stream_id == 0 or self._blocks.unfinished is not None:

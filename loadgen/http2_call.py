@@ -46,15 +46,25 @@ class Call:
             raise MalformedAnswer(f"an answer with over {_MOST_BLOCKS} header blocks or {_MOST_FIELDS:,} fields")
         self.fields = (*self.fields, *fields)
 
-    @property
-    def wants_data(self) -> bool:
-        """Whether the next data have to be looked at, not just counted."""
-        return self.answer is not None or self.data_bytes < PREFIX_BYTES
+    def skips(self, data: memoryview, wants: Callable[[int], bool]) -> bool:
+        """Take the beginning of a message that need not be kept, which is then only counted; else False."""
+        if self.data_bytes or len(data) < PREFIX_BYTES:
+            return False
+        prefix = bytes(data[:PREFIX_BYTES])
+        length = int.from_bytes(prefix[1:], "big")
+        if wants(length):
+            return False
+        self.compressed = prefix[0] != 0
+        self.message_bytes = length
+        self.data_bytes = len(data)
+        return True
 
     def take(self, data: bytes, wants: Callable[[int], bool]) -> None:
         """Data have come; `wants` is asked once whether a message of this length is to be kept."""
         self.data_bytes += len(data)
         if self.answer is None:
+            if self.message_bytes >= 0:
+                return
             self.answer = bytearray()
         self.answer += data
         if self.message_bytes < 0 and len(self.answer) >= PREFIX_BYTES:
