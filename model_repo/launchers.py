@@ -169,13 +169,17 @@ KEEP_MEMORY = {
 has to be cleared by it for the next. Where it was kept, a 301 kB input cost a model 85 us instead of 104 us."""
 
 
+VERTEX_AI = "AIP_MODE"
+"""Of Vertex AI's containers: it makes Triton answer on all interfaces too, also to control requests."""
+
+
 def _environment(options: ServerOptions, folder: Path) -> dict[str, str]:
     """Ours, changed so that the processes of the Python backend find the Python and the packages we run with."""
     home = write_python_home(folder / "python")
     library_path = [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH")]
     return {
         **(KEEP_MEMORY if options.gpu else {}),
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != VERTEX_AI},
         "VIRTUAL_ENV": str(home),
         "PATH": os.pathsep.join(
             [str(home / "bin"), str(Path(sys.prefix, "bin")), os.environ.get("PATH", os.defpath)]

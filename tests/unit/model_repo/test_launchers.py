@@ -59,6 +59,21 @@ def test_local_takes_the_program_on_path(tmp_path, on_path):
     assert "--backend-config=python,shm-region-prefix-name=tritune-42-" in found.command
 
 
+def test_no_listener_comes_from_the_environment(tmp_path, on_path, monkeypatch):
+    on_path("tritonserver")
+    monkeypatch.setenv("AIP_MODE", "PREDICTION")
+    assert "AIP_MODE" not in launch("local", tmp_path).environment
+
+
+def test_docker_sees_what_a_repository_links_to(tmp_path, on_path):
+    on_path("docker")
+    repository = tmp_path / "server" / "repository"
+    repository.mkdir(parents=True)
+    (repository / "cnn").symlink_to(tmp_path / "elsewhere")
+    words = launch("docker", tmp_path).command
+    assert words[words.index(f"{tmp_path}/elsewhere:{tmp_path}/elsewhere:ro") - 1] == "--volume"
+
+
 def test_gpu_metrics_only_where_there_is_a_gpu(tmp_path, on_path):
     on_path("tritonserver")
     assert "--allow-gpu-metrics=false" in launch("local", tmp_path).command
