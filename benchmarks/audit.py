@@ -3,8 +3,9 @@
     python benchmarks/audit.py RUN_DIR [--audits 5] [--seconds 60]
 
 Serves RUN_DIR/model_repository on a server of its own, started afresh for each audit, sends the certified rate
-with arrivals that the run never saw, and prints the share of requests over the limit and p99. The exit code is 1
-when a promise is broken. Nothing of the search takes part.
+with arrivals that the run never saw, and prints the share of requests over the limit and p99. An audit that
+measured a late client, or a machine that others used, decides nothing. The exit code is 1 when a promise is
+broken, 96 when an audit was not decided. Nothing of the search takes part.
 """
 
 from __future__ import annotations
@@ -12,15 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from loadgen.arrival_text import arrivals_from_file, arrivals_from_text
-from loadgen.measurement import RequestLog
+from loadgen.measurement import RequestLog, known
 from loadgen.neighbours import NeighbourSampler, counters_of_family
 from loadgen.plan import Arrivals, LoadPlan, Payload, Target
+from loadgen.reports import words
+from loadgen.reports.record import EXIT_CODES, Answer
 from loadgen.runner import LoadGenerator
 from loadgen.scratch import scratch_folder
 from model_repo.options import ServerOptions
@@ -30,6 +35,7 @@ from search.neighbours import mark_of, record_of
 from search.records import RecommendationRecord, Slo
 
 WARMUP_S = 2.0
+WORDS: Mapping[Answer, str] = {"kept": "kept", "broken": "BROKEN", "undecided": "NOT DECIDED:"}
 
 
 def main() -> int:
@@ -48,24 +54,30 @@ def main() -> int:
         f"{found.model.name}: {rate:,.1f} requests/s, p{100 * found.slo.quantile:g} within "
         f"{found.slo.limit_ms:g} ms, {arguments.audits} audits of {arguments.seconds:g} s"
     )
-    kept = 0
+    answers: Counter[Answer] = Counter()
     for audit in range(arguments.audits):
         result = audited(found, arguments.run, rate, arguments.seconds, seed=90_000 + audit)
-        kept += result["kept"]
-        share = 100 * result["share_over_limit"]
+        answers[result["answer"]] += 1
         said = [*result["problems"], *([f"({result['neighbours']})"] if result["neighbours"] else [])]
-        verdict = " ".join(["kept" if result["kept"] else "BROKEN", *said])
+        stolen, verdict = words.percent(result["stolen_share"]), " ".join([WORDS[result["answer"]], *said])
+        p99, over = words.ms(result["p99_ms"]), words.percent(result["share_over_limit"])
         print(
-            f"  {audit + 1}: p99 {result['p99_ms']:6.1f} ms, {share:.3f} % over the limit of "
-            f"{result['requests']:,} requests, send lag p99 {result['send_lag_p99_ms']:.2f} ms, "
-            f"stolen {100 * result['stolen_share']:.1f} %, {verdict}",
+            f"  {audit + 1}: p99 {p99} ms, {over} over the limit of {result['requests']:,} requests, "
+            f"send lag p99 {words.ms(result['send_lag_p99_ms'])} ms, stolen {stolen}, {verdict}",
             flush=True,
         )
         if arguments.json:
             with arguments.json.open("a") as file:
                 file.write(json.dumps({"run": arguments.run.name, "audit": audit, **result}) + "\n")
-    print(f"kept {kept} of {arguments.audits}")
-    return 0 if kept == arguments.audits else 1
+    print(summary(answers))
+    return 1 if answers["broken"] else EXIT_CODES["undecided"] if answers["undecided"] else 0
+
+
+def summary(answers: Counter[Answer]) -> str:
+    """`kept 3 of 4; 1 not decided`: what decides nothing counts on neither side."""
+    decided = answers["kept"] + answers["broken"]
+    rest = f"; {answers['undecided']} not decided" if answers["undecided"] else ""
+    return f"kept {answers['kept']} of {decided}{rest}"
 
 
 def options_of(scratch: Path, found: RecommendationRecord) -> ServerOptions:
@@ -97,30 +109,41 @@ def audited(
                 payload=payload_of(directory, found.demand),
             )
     after = cpu_ticks()
+    figures = audited_log(run.log.between(WARMUP_S, WARMUP_S + seconds), found.slo)
+    problems, mark = run.measurement.problems, mark_of(record_of(neighbours.seen))
     return {
         "rate_per_s": rate_per_s,
         "seconds": seconds,
         "seed": seed,
-        **audited_log(run.log.between(WARMUP_S, WARMUP_S + seconds), found.slo),
-        "send_lag_p99_ms": run.measurement.send_lag_p99_ms,
-        "problems": list(run.measurement.problems),
-        # An audit on a machine that was not idle says little: what other processes took, and other guests.
-        "neighbours": mark_of(record_of(neighbours.seen)),
+        **figures,
+        "answer": answer_of(figures, problems, mark),
+        "send_lag_p99_ms": known(run.measurement.send_lag_p99_ms),
+        "problems": list(problems),
+        "neighbours": mark,
         "stolen_share": stolen_share(before, after),
     }
 
 
 def audited_log(log: RequestLog, slo: Slo) -> dict[str, Any]:
-    """Whether the share over the limit is small enough; failed requests are over it."""
+    """Whether the share over each limit is small enough; failed requests are over it. None: no such figure."""
     latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)
-    over = float(np.mean(latency_ms > slo.limit_ms))
+    if not len(latency_ms):
+        return {"requests": 0, "p50_ms": None, "p99_ms": None, "share_over_limit": None, "kept": False}
+    p50_ms, p99_ms = np.quantile(latency_ms, (0.5, 0.99), method="inverted_cdf")
     return {
         "requests": len(log),
-        "p50_ms": float(np.quantile(latency_ms, 0.5, method="inverted_cdf")),
-        "p99_ms": float(np.quantile(latency_ms, 0.99, method="inverted_cdf")),
-        "share_over_limit": over,
-        "kept": over <= 1 - slo.quantile,
+        "p50_ms": known(float(p50_ms)),
+        "p99_ms": known(float(p99_ms)),
+        "share_over_limit": float(np.mean(latency_ms > slo.limit_ms)),
+        "kept": all(np.mean(latency_ms > limit.limit_ms) <= 1 - limit.quantile for limit in slo.limits),
     }
+
+
+def answer_of(figures: Mapping[str, Any], problems: Sequence[str], disturbed: str | None = None) -> Answer:
+    """What an audit says. Nothing where the client was late, others used the machine, or nothing was sent."""
+    if problems or disturbed or not figures["requests"]:
+        return "undecided"
+    return "kept" if figures["kept"] else "broken"
 
 
 def cpu_ticks() -> dict[str, int]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablation import ABLATIONS, ablated, search_phase
-from audit import WARMUP_S, audited_log
+from audit import WARMUP_S, answer_of, audited_log
 from elimination import Elimination
 from exhaustive_call import Call, spending
 from exhaustive_elimination import eliminate
 from exhaustive_report import FINALISTS
-from plain_bisection import LEAST_REQUESTS, Run, Untrusted, bisected, noting, reader
+from plain_bisection import LEAST_REQUESTS, Run, Untrusted, bisected, noting, reader, trusted
 from raw_lines import Line
 
 from search.bench import BenchFailed
@@ -203,7 +203,7 @@ def audit(call: Call) -> None:
         figures["kept"] = figures["kept"] and not probe.overloaded
         call.add(
             "audit", spent, seed=seed, audit=number, rate_per_s=rate_per_s, seconds=seconds,
-            problems=list(probe.problems), **figures,
+            problems=list(probe.problems), answer=answer_of(figures, probe.problems), **figures,
         )  # fmt: skip
 
 
@@ -235,12 +235,12 @@ def tpe(call: Call) -> None:
                 low, high = call.floor_per_s, 1000.0 * call.floor_per_s
                 for _ in range(TPE_PROBES):
                     middle = math.sqrt(low * high)
-                    probe = bench.measure(middle, TPE_PROBE_S, TPE_SEED + seed)
+                    probe = trusted(bench.measure, middle, TPE_PROBE_S, TPE_SEED + seed)
                     kept = not probe.overloaded and audited_log(probe.log, call.subject.slo)["kept"]
                     low, high = (middle, high) if kept else (low, middle)
                 return low
 
-            study.optimize(kept_per_s, n_trials=TPE_TRIALS)
+            study.optimize(kept_per_s, n_trials=TPE_TRIALS, catch=(Untrusted,))
         call.add("tpe", spent, seed=seed, knobs=study.best_params, estimated_per_s=study.best_value)
 
 

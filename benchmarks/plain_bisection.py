@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from loadgen.capacity import Measure
+from loadgen.capacity import Measure, Probe
 from loadgen.certify import Verdict, certify
 from loadgen.measurement import RequestLog
 from search.records import Slo
@@ -84,6 +84,15 @@ def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int, least_reque
         raise Untrusted(problems[0])
 
     return read
+
+
+def trusted(measure: Measure, rate_per_s: float, duration_s: float, seed: int) -> Probe:
+    """A run in which the client was in time. Raises Untrusted."""
+    for attempt in range(ATTEMPTS):
+        probe = measure(rate_per_s, duration_s, seed + attempt)
+        if not probe.problems:
+            return probe
+    raise Untrusted(probe.problems[0])
 
 
 def noting(read: Read, runs: list[Run]) -> Read:

@@ -170,8 +170,8 @@ def lines_of_one_model():
             }
             for seed, chosen, promised in ((0, best, 95.0), (1, second, 93.0), (2, None, None), (3, knobs(1), 1.0))
         ),
-        {**every, "phase": "audit", "seed": 0, "kept": True, "p99_ms": 30.0},
-        {**every, "phase": "audit", "seed": 1, "kept": False, "p99_ms": 50.0},
+        {**every, "phase": "audit", "seed": 0, "kept": True, "p99_ms": 30.0, "requests": 9, "problems": []},
+        {**every, "phase": "audit", "seed": 1, "kept": False, "p99_ms": 50.0, "requests": 9, "problems": []},
     ]
 
 
