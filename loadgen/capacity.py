@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from loadgen.knee import Knee, Reading, knee_from_readings
+from loadgen.measurement import known
 from loadgen.order import LatencyLimit
 from loadgen.probing import Seen, seen_from_probe
 from loadgen.several import certify_each, joint_answer
@@ -312,7 +313,7 @@ class _Search:
             rate_per_s=rate,
             lower_per_s=lower,
             upper_per_s=upper,
-            lone_latency_ms=lone[-1].median_ms if lone else None,
+            lone_latency_ms=known(lone[-1].median_ms) if lone else None,
             probes=tuple(self.seen),
             load_s=sum(seen.load_s for seen in self.seen),
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from loadgen.runner import LoadRun
 
 
+_UNTRUSTED, _NOTHING = "the client was measured, not the server", "nothing was measured"
 CLOSED_LOOP = "in a closed loop: independent users, who do not wait for each other, would see more"
 
 
@@ -48,7 +49,7 @@ def answer(
         return "interrupted", (f"stopped {until}; the figures are of what was sent until then",)
     problems = run.measurement.problems
     found: dict[Outcome, tuple[str, ...]] = {
-        "untrustworthy": ("the client was measured, not the server", *problems) if problems else (),
+        "untrustworthy": (_UNTRUSTED if run.measurement.n else _NOTHING, *problems) if problems else (),
         "broken": _broken(order, finding, run),
         "worse": _worse(comparison),
         "undecided": _undecided(order, finding, comparison, bounded_after_s),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loadgen.capacity import Probe
     from loadgen.measurement import RequestLog
 
+NO_REQUEST = "no request was due after the warm-up, so nothing was measured"
 _LEAST_TAIL = 0.02
 _VIF_WHEN_UNKNOWN = 50.0
 _MOST = 0.5
@@ -30,7 +31,7 @@ make the quantile are more often missed than met. From simulated queues, where i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One probe and what it says. Problems: it says nothing, because the client was measured.
+    """One probe and what it says. Problems: it says nothing; the client was measured, or no request was sent.
 
     Of several limits, `reading` and `verdict` are on the one that has the least headroom, `first` is on the first.
     """
@@ -69,7 +70,8 @@ def seen_from_probe(
         median_ms=float(np.median(latency_ms)) if len(latency_ms) else math.nan,
         answered_per_s=_answered_per_s(log),
         load_s=float(log.done_ns.max()) / 1e9 if len(log) else 0.0,
-        problems=probe.problems,
+        # An overload may end a run before its warm-up does, and is seen all the same.
+        problems=probe.problems or (() if verdict.n or (growing and len(log)) else (NO_REQUEST,)),
     )
 
 

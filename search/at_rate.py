@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,7 @@ def tried_at_rate(
     if attempts.stop():
         return None
     found = None
-    if server is not None and not probe.problems:
+    if server is not None and not seen.problems:
         found = verified(server, probe.log, promise_of(attempts.slo), seed=attempts.seed, demand=attempts.demand)
     kept = _kept(seen)
     edge = _edge(found, rate_per_s, kept=kept)
@@ -63,9 +64,9 @@ def tried_at_rate(
     return Trial(
         number=number,
         config=config,
-        state="failed" if probe.problems else "complete" if kept else "infeasible",
-        reason=probe.problems[0] if probe.problems else _reason(seen, rate_per_s, kept=kept),
-        rate_at_limit_per_s=None if probe.problems else edge,
+        state="failed" if seen.problems else "complete" if kept else "infeasible",
+        reason=seen.problems[0] if seen.problems else _reason(seen, rate_per_s, kept=kept),
+        rate_at_limit_per_s=None if seen.problems else edge,
         rate_low_per_s=None if bounds is None else bounds.lower_per_s,
         rate_high_per_s=None if bounds is None else bounds.upper_per_s,
         measurement=bench.last_measurement(),
@@ -82,7 +83,7 @@ def _run(attempts: Attempts, number: int, rate_per_s: float) -> tuple[Probe, See
     seconds = min(max(LEAST_S, needed_s), MOST_S)
     for repeat in range(2):
         probe, seen, seed = short_run(attempts, rate_per_s, seconds, number=number, repeat=repeat)
-        if not probe.problems or attempts.stop():
+        if not seen.problems or attempts.stop():
             break
     tell(attempts.on_event, number, seen, kept=_kept(seen))
     return probe, seen, seed
@@ -106,4 +107,6 @@ def _reason(seen: Seen, rate_per_s: float, *, kept: bool) -> str:
     tight = seen.verdict
     name = f"p{100 * tight.quantile:g}"
     limit = f"the limit of {tight.limit_ms:g} ms"
+    if not math.isfinite(tight.latency_ms):
+        return f"at {rate_per_s:,.4g}/s too many requests failed for a {name}"
     return f"{name} {tight.latency_ms:.3g} ms at {rate_per_s:,.4g}/s, {'within' if kept else 'over'} {limit}"

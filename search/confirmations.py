@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from loadgen.finite import Count
 from loadgen.measurement import known
 from loadgen.several import joint_answer
 from search.files import append_line, read_records
@@ -31,8 +32,8 @@ class ConfirmationRecord(Record):
     reason: str
     overloaded: bool
     seconds: float
-    requests: int
-    violations: int = Field(description="Of the first limit.")
+    requests: Count
+    violations: Count = Field(description="Of the first limit.")
     latency_ms: float | None = Field(description="At the first limit's quantile; null where too much failed.")
     problems: tuple[str, ...]
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from loadgen.finite import Count
 from loadgen.order import LatencyLimit
 from search.accuracy_record import AccuracyRecord
 from search.demand import DemandRecord
@@ -97,7 +98,7 @@ class LimitCertificateRecord(Record):
     latency_ms: float
     latency_low_ms: float
     latency_high_ms: float
-    violations: int
+    violations: Count
 
 
 class CertificateRecord(Record):
@@ -138,8 +139,8 @@ class LoadRunRecord(Record):
     kept: bool
     trusted: bool = Field(description="False: the client was measured, not the server.")
     seconds: float | None = Field(default=None, description="Until the last answer.")
-    requests: int | None = Field(default=None, description="That counted, without those of the warm-up.")
-    violations: int | None = Field(default=None, description="Of them, over the limit or failed.")
+    requests: Count | None = Field(default=None, description="That counted, without those of the warm-up.")
+    violations: Count | None = Field(default=None, description="Of them, over the limit or failed.")
     overloaded: bool | None = Field(default=None, description="More requests left than came back.")
     seed: int | None = Field(default=None, description="Of its arrivals.")
     problems: tuple[str, ...] = ()
@@ -166,7 +167,7 @@ class TrialRecord(Record):
     rate_high_per_s: float | None
     lone_latency_ms: float | None
     measurement: MeasurementRecord | None
-    probes: int
+    probes: Count
     loading_s: float
     load_s: float
     certificate: CertificateRecord | None

@@ -61,8 +61,8 @@ def stats_csv(record: LoadTestRecord, log: RequestLog) -> str:
 def _stats(
     record: LoadTestRecord, n: int, failures: int, summary: Sequence[object], figures: Sequence[object]
 ) -> str:
-    seconds = _seconds(record)
-    middle = [n, failures, *summary, _mean_size(record), n / seconds, failures / seconds, *figures]
+    per_s = [count / _seconds(record) if count else 0.0 for count in (n, failures)]
+    middle = [n, failures, *summary, _mean_size(record), *per_s, *figures]
     return _table(
         STATS_COLUMNS, [[_protocol(record), record.target.model_name, *middle], ["", "Aggregated", *middle]]
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime  # noqa: TC003 - read by pydantic
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from loadgen.plan import SharedMemory
+from loadgen.finite import Count, FiniteModel
+from loadgen.plan import SharedMemory  # noqa: TC001 - read by pydantic
 
 SCHEMA_VERSION: Literal[1] = 1
 
@@ -25,10 +26,8 @@ EXIT_CODES: dict[Outcome, int] = {
 }
 
 
-class Record(BaseModel):
-    """Base of all parts: frozen, unknown keys are refused, null is unknown and never zero."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="null")
+class Record(FiniteModel):
+    """Base of all parts: frozen, unknown keys are refused, numbers are finite; null is unknown and never zero."""
 
 
 class TargetRecord(Record):
@@ -83,8 +82,8 @@ class CheckRecord(Record):
     low: float | None
     high: float | None
     confidence: float
-    requests: int
-    violations: int
+    requests: Count
+    violations: Count
     reason: str
     needed_s: float | None
 
@@ -93,7 +92,7 @@ class BatchRecord(Record):
     """What Triton executed at one batch size: how often, and the mean ms of each stage of one execution."""
 
     batch_size: int
-    executions: int
+    executions: Count
     input_ms: float
     infer_ms: float
     output_ms: float
@@ -102,8 +101,8 @@ class BatchRecord(Record):
 class ServerRecord(Record):
     """Triton's own view over the same seconds: mean ms of a request in each stage."""
 
-    requests: int
-    failures: int
+    requests: Count
+    failures: Count
     queue_ms: float
     input_ms: float
     infer_ms: float
@@ -127,8 +126,8 @@ class MeasurementRecord(Record):
     time-out or later.
     """
 
-    requests: int
-    failures: int
+    requests: Count
+    failures: Count
     errors: dict[str, int]
     error_example: str | None
     planned_rate_per_s: float | None
@@ -152,8 +151,8 @@ class MeasurementRecord(Record):
     service_p99_ms: float | None = Field(description="p99 from the actual send: blind to the client's own delay.")
     send_lag_p50_ms: float | None
     send_lag_p99_ms: float | None
-    bytes_sent: int
-    bytes_received: int
+    bytes_sent: Count
+    bytes_received: Count
     client_cpu_share: float = Field(description="The busiest load process, 1.0 being one whole core.")
     client_cpu_s: float
     server: ServerRecord | None
@@ -191,8 +190,8 @@ class ProbeRecord(Record):
 
     rate_per_s: float
     seconds: float
-    requests: int
-    violations: int
+    requests: Count
+    violations: Count
     latency_ms: float | None = Field(description="The limit's quantile.")
     answer: str
 

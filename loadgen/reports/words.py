@@ -30,7 +30,7 @@ HEADLINES = {
 
 def ms(value: float | None) -> str:
     """About three digits, to the microsecond; `-` where unknown."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return UNKNOWN
     if value < 1:
         return f"{value:.2f}" if value >= 0.1 else f"{value:.3f}" if value >= 0.0005 else "0"
@@ -39,21 +39,22 @@ def ms(value: float | None) -> str:
 
 def rate(value: float | None) -> str:
     """Requests per second with as many digits as say something."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value:,.0f}" if value >= 1000 else f"{value:,.1f}" if value >= 10 else f"{value:,.2f}"
 
 
 def percent(share: float | None) -> str:
     """A share as a percentage of about three digits: `0.052 %`, `3.4 %`."""
-    if share is None:
+    if share is None or not math.isfinite(value := 100 * share):
         return UNKNOWN
-    value = 100 * share
     return "0 %" if value == 0 else f"{value:.2g} %" if value < 10 else f"{value:.0f} %"
 
 
 def seconds(value: float) -> str:
-    """`30 s`, `2.5 s`, `12 min`, `3.1 h`."""
+    """`30 s`, `2.5 s`, `12 min`, `3.1 h`; `-` where unknown."""
+    if not math.isfinite(value):
+        return UNKNOWN
     if value >= 7200:
         return f"{value / 3600:.1f} h"
     if value >= 300:
@@ -69,7 +70,9 @@ def duration_option(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes in a unit that fits, in powers of 1000."""
+    """Bytes in a unit that fits, in powers of 1000; `-` where unknown."""
+    if not math.isfinite(value):
+        return UNKNOWN
     for unit in ("B", "kB", "MB"):
         if value < 1000:
             return f"{value:.3g} {unit}"

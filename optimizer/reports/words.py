@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from optimizer.report import against_default, disturbed_by_others, dollars, promise_text
@@ -27,14 +28,14 @@ KNOBS = {
 
 def rate(per_s: float | None) -> str:
     """With thousands separated, and decimals only for small rates."""
-    if per_s is None:
+    if per_s is None or not math.isfinite(per_s):
         return UNKNOWN
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
 
 
 def ms(value: float | None) -> str:
     """Three significant digits, as many more as it takes above 1000."""
-    if value is None:
+    if value is None or not math.isfinite(value):
         return UNKNOWN
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 

@@ -61,13 +61,17 @@ def test_a_server_that_answers_nothing_is_too_slow():
         log.outcome[:] = 2
         return Probe(log=log, overloaded=False, problems=())
 
-    assert find_capacity(refuse, limit_ms=50, budget_s=30, seed=1).outcome == "too_slow"
+    estimate = find_capacity(refuse, limit_ms=50, budget_s=30, seed=1)
+    assert estimate.outcome == "too_slow"
+    assert estimate.lone_latency_ms is None  # no request was answered
 
 
 def test_empty_runs_come_to_an_end():
     nothing = Probe(log=log_of(np.empty(0), np.empty(0)), overloaded=False, problems=())
     estimate = find_capacity(lambda *_: nothing, limit_ms=50, budget_s=5, seed=1)
     assert estimate.rate_per_s is None
+    assert estimate.outcome == "untrusted"
+    assert "no request" in estimate.reason
 
 
 @pytest.mark.parametrize("share", [1.3, 2.0])

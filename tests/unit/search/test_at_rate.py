@@ -1,11 +1,16 @@
 """What a trial at a given rate says, on a server whose executions take a known time."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from simulated_bench import SimulatedBench
 from spaces import two_core_space
 
+from loadgen.capacity import Probe
+from loadgen.outcomes import NOT_CONNECTED
 from model_repo.spec import ServingConfig
 from search.at_rate import tried_at_rate
 from search.attempts import Attempts
@@ -18,9 +23,16 @@ from search.trial import Trial
 RATE = 100.0
 
 
-def tried(folder: Path, *, service_ms: float, slo: Slo, rate_per_s: float = RATE) -> Trial:
+def tried(
+    folder: Path,
+    *,
+    service_ms: float,
+    slo: Slo,
+    rate_per_s: float = RATE,
+    kind: type[SimulatedBench] = SimulatedBench,
+) -> Trial:
     space = two_core_space(folder, limit_ms=slo.limit_ms)
-    bench = SimulatedBench(service_s=lambda config, size: service_ms / 1e3, limit_ms=slo.limit_ms)
+    bench = kind(service_s=lambda config, size: service_ms / 1e3, limit_ms=slo.limit_ms)
     objective = Objective(name="latency", rate_per_s=rate_per_s)
     ledger = open_ledger(space, folder, storage="sqlite://", seed=1, objective=objective)
     attempts = Attempts(ledger=ledger, bench=bench, slo=slo, budget=Budget(total_s=60.0), seed=1)
@@ -53,3 +65,34 @@ def test_beyond_its_capacity_it_is_overloaded(tmp_path: Path) -> None:
     trial = tried(tmp_path, service_ms=10.0, slo=Slo(limit_ms=50.0), rate_per_s=1500.0)
     assert trial.state == "infeasible"
     assert "overloaded at 1,500/s" in trial.reason
+
+
+class OnlyWarmUp(SimulatedBench):
+    """Every run ends before a request of it counts."""
+
+    def measure(self, *arguments: Any) -> Probe:
+        probe = super().measure(*arguments)
+        return replace(probe, log=probe.log.rows(0, 3))
+
+
+class AllFail(SimulatedBench):
+    """Every request is refused."""
+
+    def measure(self, *arguments: Any) -> Probe:
+        probe = super().measure(*arguments)
+        return replace(probe, log=replace(probe.log, outcome=np.full(len(probe.log), NOT_CONNECTED, np.uint8)))
+
+
+def test_a_run_without_a_request_that_counts_decides_nothing(tmp_path: Path) -> None:
+    trial = tried(tmp_path, service_ms=10.0, slo=Slo(limit_ms=50.0), kind=OnlyWarmUp)
+    assert trial.state == "failed"
+    assert trial.rate_at_limit_per_s is None
+    assert "no request" in trial.reason
+    assert not trial.load_runs[0].trusted
+
+
+def test_a_run_in_which_all_requests_fail_says_so_without_a_number(tmp_path: Path) -> None:
+    trial = tried(tmp_path, service_ms=10.0, slo=Slo(limit_ms=50.0), kind=AllFail)
+    assert trial.state == "infeasible"
+    assert "inf" not in trial.reason
+    assert "nan" not in trial.reason

@@ -1,0 +1,29 @@
+"""Numbers in records: finite, or null where a record allows for what is not known."""
+
+from __future__ import annotations
+
+import math
+from types import NoneType
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+Count = Annotated[int, Field(ge=0)]
+"""How many; never negative."""
+
+
+class FiniteModel(BaseModel):
+    """Base of records: NaN and infinity are refused, in files as well.
+
+    Only where a field may be null does a value of ours that is not finite become null, which stands for unknown.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _null_where_unknown(cls, value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, float) or math.isfinite(value) or info.mode == "json":
+            return value
+        field = cls.model_fields[info.field_name or ""]
+        return None if NoneType in get_args(field.annotation) else value
