@@ -132,9 +132,10 @@ def main() -> int:
         arguments = ["--resume", str(run)]
         (options.folder / f"kept-{number}.jsonl").write_text("".join(kept))
     search = Search(*arguments, log=log)
-    interrupted, until = False, time.monotonic() + 2 * WITHIN_S
+    interrupted, confirmed = False, run / "confirmations.jsonl"
+    known = len(lines_of(run))
     while search.look():
-        if not interrupted and time.monotonic() > until:  # it has gone on; now it finishes with the best so far
+        if not interrupted and (len(lines_of(run)) > known or confirmed.exists()):  # it has gone on: enough
             search.process.send_signal(signal.SIGINT)
             interrupted = True
         time.sleep(0.1)
