@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
 
+from loadgen.errors import LoadError
 from loadgen.own_machine import is_on_this_machine
+from loadgen.payloads import http_head
+from loadgen.plan import Target
+from loadgen.question import http_answer
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from loadgen.plan import Target
-
 _EVERY_S = 0.5
 _TIMEOUT_S = 2.0
+_NO_FIGURE = 1e18  # no GPU has so many bytes, watts or joules; and NaN is none
 _METRIC = re.compile(r"^(nv_gpu_utilization|nv_gpu_memory_used_bytes|nv_gpu_power_usage|nv_energy_consumption)"
                      r"\{[^}]*\}\s+(\S+)", re.MULTILINE)  # fmt: skip
 
@@ -53,7 +56,9 @@ def sample_from_metrics(text: str) -> GpuSample | None:
     """The GPUs in the text of Triton's `/metrics`; None where it shows none."""
     values: dict[str, list[float]] = {}
     for name, value in _METRIC.findall(text):
-        values.setdefault(name, []).append(float(value))
+        number = float(value)
+        if 0 <= number < _NO_FIGURE:
+            values.setdefault(name, []).append(number)
     if not values:
         return None
     return GpuSample(
@@ -125,11 +130,15 @@ class GpuSampler:
 
 
 def _metrics_reader(url: str) -> ReadSample:
+    parts = urlsplit(url)
+    target = Target(url=f"{parts.scheme}://{parts.netloc}", model_name="metrics")
+    request = http_head(target, f"GET {parts.path or '/'}" + (f"?{parts.query}" if parts.query else ""), [])
+
     def read() -> GpuSample | None:
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - checked by Target
-                return sample_from_metrics(answer.read().decode(errors="replace"))
-        except (OSError, ValueError):
+            status, body = http_answer(target, request, patience_s=_TIMEOUT_S)
+            return sample_from_metrics(body.decode(errors="replace")) if status == 200 else None
+        except (LoadError, ValueError):
             return None
 
     return read

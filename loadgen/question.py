@@ -29,10 +29,10 @@ _BUFFER_BYTES = 1 << 16
 class Line:
     """An open connection and the time that is left for the question."""
 
-    def __init__(self, target: Target, poller: Poller) -> None:
+    def __init__(self, target: Target, poller: Poller, patience_s: float) -> None:
         self._poller = poller
-        self._patience_s = PATIENCE_S
-        self._ends_ns = time.monotonic_ns() + round(PATIENCE_S * 1e9)
+        self._patience_s = patience_s
+        self._ends_ns = time.monotonic_ns() + round(patience_s * 1e9)
         self.stream = address_of(target).open()
         self._poller.add(self.stream.fileno(), WRITE)
 
@@ -55,15 +55,16 @@ class Line:
 
 
 @contextmanager
-def line_to(target: Target) -> Iterator[Line]:
+def line_to(target: Target, patience_s: float | None = None) -> Iterator[Line]:
     """A connection for the time of the block; what the network or the server does wrong there becomes an error.
 
+    `patience_s` is the time for the whole of the block, ten seconds unless given.
     Raises TargetUnreachable, TargetRefused.
     """
     poller = Poller()
     line = None
     try:
-        line = Line(target, poller)
+        line = Line(target, poller, PATIENCE_S if patience_s is None else patience_s)
         line.connect()
         yield line
     except ssl.SSLCertVerificationError as error:
@@ -87,9 +88,9 @@ def line_to(target: Target) -> Iterator[Line]:
             line.stream.close()
 
 
-def http_answer(target: Target, request: bytes) -> tuple[int, bytes]:
+def http_answer(target: Target, request: bytes, patience_s: float | None = None) -> tuple[int, bytes]:
     """Status and body of the answer to a whole HTTP request. Raises TargetUnreachable, TargetRefused."""
-    with line_to(target) as line:
+    with line_to(target, patience_s) as line:
         unsent = memoryview(request)
         while unsent:
             try:

@@ -1,7 +1,9 @@
 import itertools
 import threading
+import time
 
 import pytest
+from strange_servers import Strange, document, drip, serving
 
 from loadgen.gpu import GpuSample, GpuSampler, reader_for, sample_from_metrics, use_from_samples
 from loadgen.plan import Target
@@ -28,6 +30,29 @@ def test_the_gpus_in_tritons_metrics():
 
 def test_metrics_of_a_server_without_gpus():
     assert sample_from_metrics('nv_inference_count{model="m"} 12\nnv_gpu_utilization 0.5\n') is None
+
+
+def test_what_is_no_figure_is_not_told():
+    for value in ("inf", "nan", "-1", "1e300"):
+        assert sample_from_metrics(f'nv_gpu_memory_used_bytes{{gpu_uuid="GPU-1"}} {value}\n') is None
+
+
+def test_metrics_that_come_in_drips_end_by_their_deadline():
+    strange = Strange(
+        name="drips", answers={"metadata": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n ")}
+    )
+    with serving(strange) as url:
+        read = reader_for(Target(url=url, model_name="m", metrics_url=f"{url}/metrics"))
+        began = time.monotonic()
+        assert read() is None
+        assert time.monotonic() - began < 30  # the drips go on for half an hour; two seconds are waited for
+
+
+def test_metrics_are_read_over_http():
+    strange = Strange(name="metrics", answers={"metadata": document(METRICS.encode())})
+    with serving(strange) as url:
+        read = reader_for(Target(url=url, model_name="m", metrics_url=f"{url}/metrics"))
+        assert read() == sample_from_metrics(METRICS)
 
 
 def sample(**values):
