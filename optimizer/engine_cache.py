@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -130,17 +129,11 @@ class EngineCache:
         """Replace a file of no importance in one step; False where it could not be written."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            handle, draft = tempfile.mkstemp(prefix=".draft-", dir=path.parent)
-            os.close(handle)
+            with scratch_folder("cache", path.parent) as folder:
+                _write(folder / path.name, data)
+                (folder / path.name).replace(path)
         except OSError:
             return False
-        try:
-            _write(Path(draft), data)
-            Path(draft).replace(path)
-        except OSError:
-            return False
-        finally:
-            Path(draft).unlink(missing_ok=True)
         return True
 
     def _entry(self, key: EngineKey) -> Path:

@@ -6,12 +6,12 @@ import hashlib
 import os
 import shutil
 import stat
-import tempfile
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
+from loadgen.scratch import scratch_folder
 from model_repo.spec import weights_name
 from optimizer.errors import ModelError, UnsafeModel
 
@@ -271,13 +271,10 @@ def _copy(source: Path, target: Path) -> None:
 def _whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file that appears under its name when the block ends, and leaves nothing behind when it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
+    with scratch_folder("copy", path.parent) as folder:
+        draft = folder / "whole"
+        with draft.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+        draft.replace(path)
