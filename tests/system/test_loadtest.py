@@ -275,7 +275,7 @@ def test_a_stdout_that_takes_no_more_is_said_and_the_files_are_written(server: F
     command += ["--output", str(tmp_path / "r.json"), "--json", "--max-send-lag", "1s"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 3, done.stderr
     assert "No space left" in done.stderr
     LoadTestRecord.model_validate_json((tmp_path / "r.json").read_bytes())
 
