@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from optimizer.errors import BadInput
+
 FACTORY = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 """`package.module:callable`"""
 
@@ -18,7 +20,12 @@ def is_file(path: Path) -> bool:
 
 
 def source_from_text(text: str) -> str | Path:
-    """A factory as it is written, anything else as an absolute path; a file that looks like one is a file."""
+    """A factory as it is written, anything else as an absolute path; a file that looks like one is a file.
+
+    Raises BadInput for a text that can be neither.
+    """
+    if "\0" in text:
+        raise BadInput(f"--model {text} holds a NUL, which no path does.", "Check the path.")
     if re.fullmatch(FACTORY, text) and not is_file(Path(text)):
         return text
     return Path(text).absolute()
