@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 PROMETHEUS := $(VENV)/prometheus
 POSTGRESQL := $(VENV)/postgresql
 
-.PHONY: help demo test lint format lock clean
+.PHONY: help demo test fuzz lint format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -33,6 +33,10 @@ $(POSTGRESQL): $(STAMP)
 test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL)  ## run all tests (GPU tests are skipped where there is no GPU)
 	$(BIN)/pytest --durations=20 -m 'not alone' --numprocesses 3 --dist loadfile; \
 	together=$$?; $(BIN)/pytest --durations=20 -m alone && exit $$together
+
+FUZZ_S ?= 600
+fuzz: $(STAMP)   ## fuzz the wire parsers and the readers of files: FUZZ_S seconds each (600), 15 in `make test`
+	TRITUNE_FUZZ_S=$(FUZZ_S) $(BIN)/pytest --numprocesses 2 --dist load tests/fuzz
 
 lint: $(STAMP)   ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
