@@ -262,7 +262,7 @@ def test_a_report_that_does_not_fit_on_the_disk_is_said_and_the_result_stands(
         server.url,
         *("--rate", "110", "--duration", "4.5s", "--p50", "600ms", "--warmup", "0s"),
         *("--html", str(tmp_path / "r.html")),
-        expected=2,
+        expected=3,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (14_000, 14_000)),
     )
     assert "KEPT" in done.stdout
