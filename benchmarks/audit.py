@@ -26,12 +26,12 @@ from loadgen.neighbours import NeighbourSampler, counters_of_family
 from loadgen.plan import Arrivals, LoadPlan, Payload, Target
 from loadgen.reports import words
 from loadgen.reports.record import EXIT_CODES, Answer
-from loadgen.runner import LoadGenerator
+from loadgen.runner import LoadGenerator, LoadRun
 from loadgen.scratch import scratch_folder
 from model_repo.options import ServerOptions
 from model_repo.standing import serve_repository
 from search.demand import DemandRecord
-from search.neighbours import mark_of, record_of
+from search.neighbours import NeighboursRecord, mark_of, record_of
 from search.records import RecommendationRecord, Slo
 
 WARMUP_S = 2.0
@@ -70,6 +70,11 @@ def main() -> int:
             with arguments.json.open("a") as file:
                 file.write(json.dumps({"run": arguments.run.name, "audit": audit, **result}) + "\n")
     print(summary(answers))
+    return exit_code(answers)
+
+
+def exit_code(answers: Counter[Answer]) -> int:
+    """That of a broken promise before that of an audit that was not decided; 0 where all were kept."""
     return 1 if answers["broken"] else EXIT_CODES["undecided"] if answers["undecided"] else 0
 
 
@@ -108,19 +113,25 @@ def audited(
                 ),
                 payload=payload_of(directory, found.demand),
             )
-    after = cpu_ticks()
-    figures = audited_log(run.log.between(WARMUP_S, WARMUP_S + seconds), found.slo)
-    problems, mark = run.measurement.problems, mark_of(record_of(neighbours.seen))
     return {
         "rate_per_s": rate_per_s,
         "seconds": seconds,
         "seed": seed,
+        **audited_run(run, found.slo, record_of(neighbours.seen), seconds),
+        "stolen_share": stolen_share(before, cpu_ticks()),
+    }
+
+
+def audited_run(run: LoadRun, slo: Slo, seen: NeighboursRecord | None, seconds: float) -> dict[str, Any]:
+    """What a run says after its warm-up, and `seen` of the machine meanwhile."""
+    figures = audited_log(run.log.between(WARMUP_S, WARMUP_S + seconds), slo)
+    problems, mark = run.measurement.problems, mark_of(seen)
+    return {
         **figures,
         "answer": answer_of(figures, problems, mark),
         "send_lag_p99_ms": known(run.measurement.send_lag_p99_ms),
         "problems": list(problems),
         "neighbours": mark,
-        "stolen_share": stolen_share(before, after),
     }
 
 

@@ -2,18 +2,23 @@
 
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recommendations import neighbours
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from audit import answer_of, audited_log, summary
+from audit import answer_of, audited_log, audited_run, exit_code, summary
 
-from loadgen.measurement import RequestLog, no_rows
+from loadgen.measurement import ClientUse, RequestLog, no_rows
+from loadgen.plan import LoadPlan
+from loadgen.runner import LoadRun
+from loadgen.summary import measurement_of
 from search.records import LimitRecord, Slo
 
 SLO = Slo(limit_ms=50.0)
@@ -71,3 +76,35 @@ def test_what_decides_nothing_counts_on_neither_side(kept: int, broken: int, und
     text = summary(Counter(kept=kept, broken=broken, undecided=undecided))
     assert text.startswith(f"kept {kept} of {kept + broken}")
     assert (f"{undecided} not decided" in text) is (undecided > 0)
+
+
+@pytest.mark.parametrize(("broken", "undecided", "code"), [(0, 0, 0), (0, 1, 96), (1, 0, 1), (1, 3, 1)])
+def test_the_exit_code_is_that_of_the_worst_audit(broken: int, undecided: int, code: int) -> None:
+    assert exit_code(Counter(kept=2, broken=broken, undecided=undecided)) == code
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "lag_ms", "disturbed_s", "answer"),
+    [
+        (10.0, 0.1, 0.0, "kept"),
+        (60.0, 0.1, 0.0, "broken"),
+        (10.0, 9.0, 0.0, "undecided"),
+        (60.0, 9.0, 0.0, "undecided"),
+        (10.0, 0.1, 5.0, "undecided"),
+        (60.0, 0.1, 5.0, "undecided"),
+    ],
+)
+def test_an_audit_takes_its_answer_from_what_its_run_measured(
+    latency_ms: float, lag_ms: float, disturbed_s: float, answer: str
+) -> None:
+    """Ten seconds at 100/s; only the first two, which are left out, are all over the limit."""
+    log = log_of([1000.0] * 200 + [latency_ms] * 800)
+    log = replace(log, sent_ns=log.scheduled_ns + round(lag_ms * 1e6))
+    plan = LoadPlan(rate_per_s=100.0, duration_s=10.0, seed=0)
+    client = ClientUse(cpu_share=0.1, cpu_s=1.0, bytes_sent=1, bytes_received=1, connections_opened=1)
+    run = LoadRun(log=log, measurement=measurement_of(log, plan, client=client), stopped=None)
+    found = audited_run(run, SLO, neighbours(disturbed_s, of_s=10.0), 8.0)
+    assert found["answer"] == answer
+    assert found["requests"] == 800
+    assert bool(found["problems"]) is (lag_ms > 1)
+    assert bool(found["neighbours"]) is (disturbed_s > 0)

@@ -33,6 +33,21 @@ def test_the_same_recommendation_gives_the_same_bytes(tmp_path):
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
 
 
+@pytest.mark.parametrize("case", [recorded, on_gpu, lambda: named("Ä b-c's: {x}")])
+def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes_of_what_triton_counts(case):
+    """Between the two files only names connect: of the metric, and of the job by which Prometheus knows Triton."""
+    folder = "kubernetes/components/autoscaling-hpa"
+    read = documents(bundle_from_recommendation(*case(), options=ON_GPU).texts)
+    (autoscaler,) = read[f"{folder}/horizontal-pod-autoscaler.yaml"]
+    (values,) = read[f"{folder}/prometheus-adapter-values.yaml"]
+    (rule,) = values["rules"]["external"]
+    (asked,) = (metric["external"]["metric"] for metric in autoscaler["spec"]["metrics"])
+    assert asked["name"] == rule["name"]["as"]
+    assert f'job="{asked["selector"]["matchLabels"]["job"]}"' in rule["seriesQuery"]
+    series = rule["seriesQuery"].partition("{")[0]
+    assert f"{series}{{<<.LabelMatchers>>}}" in rule["metricsQuery"]
+
+
 def test_a_new_bundle_replaces_the_old_one_whole(tmp_path):
     found, config = on_disk(tmp_path)
     write_bundle(bundle_from_recommendation(found, config), tmp_path / "bundle")

@@ -6,6 +6,7 @@ import pytest
 from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
 
 from loadgen.certify import certify
+from loadgen.evidence import fewest_violations, most_violations
 from loadgen.measurement import RequestLog
 
 
@@ -81,6 +82,40 @@ def test_the_interval_of_the_quantile_is_where_the_answer_changes():
         verdict = certify(log, limit_ms=limit_ms)
         assert (verdict.answer == "kept") == (verdict.latency_upper_ms <= limit_ms)
         assert (verdict.answer == "broken") == (verdict.latency_lower_ms > limit_ms)
+
+
+@pytest.mark.parametrize("seconds", [6, 15, 30, 60])
+@pytest.mark.parametrize("quantile", [0.5, 0.99])
+def test_the_bounds_of_the_quantile_are_order_statistics_to_the_rank(seconds, quantile):
+    """Any limit from the upper bound on has as few violations as are surely few enough; any below the lower bound
+    has at least as many as are surely too many."""
+    log = steady_log(1000, seconds, mean_s=0.02)
+    done_ns = log.done_ns.copy()
+    done_ns[np.argsort(log.latency_ns)] += np.arange(len(log))  # no two latencies are the same
+    log = dataclasses.replace(log, done_ns=done_ns)
+    verdict = certify(log, limit_ms=45, quantile=quantile)
+    latency_ms = np.sort(log.latency_ns[log.scheduled_ns >= verdict.steady_from_s * 1e9]) / 1e6
+    assert verdict.n == len(latency_ms)
+    to_break = max(1.0, verdict.vif / 6)
+    most = most_violations(verdict.n, 1 - quantile, verdict.burst, 0.95)
+    fewest = fewest_violations(verdict.n, 1 - quantile, to_break, 0.95)
+    assert 0 <= most < fewest <= verdict.n
+    assert np.count_nonzero(latency_ms > verdict.latency_upper_ms) == most
+    assert np.count_nonzero(latency_ms >= verdict.latency_lower_ms) == fewest
+    assert np.count_nonzero(latency_ms <= verdict.latency_ms) == math.ceil(quantile * verdict.n)
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_more_and_more_requests_that_wait_are_a_verdict_before_they_are_enough_violations(growing):
+    """The server stands still in the last two seconds of ten minutes, or after a crowd came at once."""
+    log = steady_log(1000, 600)
+    stands_still = log.scheduled_ns >= 598e9
+    crowd = log.scheduled_ns if growing else np.where(stands_still, 598_000_000_000, log.scheduled_ns)
+    done_ns = np.where(stands_still, 700_000_000_000, log.done_ns)
+    verdict = certify(dataclasses.replace(log, scheduled_ns=crowd, sent_ns=crowd, done_ns=done_ns), limit_ms=30)
+    assert verdict.violations < verdict.n * 0.005
+    assert verdict.overloaded is growing
+    assert verdict.answer == ("broken" if growing else "kept")
 
 
 def test_another_quantile_is_another_promise():

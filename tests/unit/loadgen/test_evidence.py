@@ -44,6 +44,35 @@ def test_evidence_against_the_truth_is_one_on_average(evidence, burst):
     assert np.mean(values >= 20) <= 0.05
 
 
+def expected(evidence, *, bursts: float, burst: float) -> float:
+    """The mean of the evidence over all numbers of violations, by quadrature, when `bursts` are expected.
+
+    The violations are a sum of a Poisson number of exponential bursts: none with probability exp(-bursts), else
+    gamma distributed, by the number of bursts (x in bursts).
+    """
+    share, n = 0.01, bursts * burst / 0.01
+    edges = np.geomspace(1e-9, 40 * (1 + bursts), 3_001)
+    x, width = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
+    density = sum(
+        np.exp(k * math.log(bursts) - bursts - math.lgamma(k + 1) + (k - 1) * np.log(x) - x - math.lgamma(k))
+        for k in range(1, 400)
+    )
+    values = np.exp([evidence(k * burst, n, share, burst) for k in (0.0, *x)])
+    return float(math.exp(-bursts) * values[0] + (density * width) @ values[1:])
+
+
+@pytest.mark.parametrize("evidence", [log_evidence_below, log_evidence_above])
+@pytest.mark.parametrize("bursts", [0.1, 1.0, 8.0, 30.0])
+def test_evidence_against_the_truth_is_exactly_one_on_average(evidence, bursts):
+    assert expected(evidence, bursts=bursts, burst=20.0) == pytest.approx(1.0, abs=2e-3)
+
+
+@pytest.mark.parametrize("burst", [1.0, 20.0])
+def test_without_violations_hardly_more_requests_are_needed_than_for_one_look(burst):
+    """The evidence of none is exp(bursts), and no more than the number of the mixture's parts is lost of it."""
+    assert requests_needed(0, 0.01, burst, 0.95) <= 100 * burst * math.log(20 * 6) + 1
+
+
 def test_without_violations_evidence_grows_with_every_request():
     values = [log_evidence_below(0, n, 0.01, 1.0) for n in range(0, 5000, 100)]
     assert values[0] == 0

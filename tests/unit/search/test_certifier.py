@@ -1,10 +1,27 @@
-"""Two confirmations become one certificate."""
+"""A rate is put to the proof for as long as the machine asks for, and two confirmations become one certificate."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
-from recommendations import certificate
+from recommendations import certificate, neighbours, trial
+from simulated_bench import BudgetOfLoad, SimulatedBench
+from spaces import two_core_space
 
-from search.certifier import both, confidence_of_a_run
-from search.records import CertificateRecord, LimitCertificateRecord
+from loadgen.capacity import Probe
+from loadgen.neighbours import Neighbours
+from model_repo.spec import ServingConfig
+from search import events
+from search.certifier import Certifier, both, confidence_of_a_run
+from search.confirmations import read_confirmations
+from search.demand import Demand
+from search.forecast import Forecast
+from search.objective import COST, Objective
+from search.records import CertificateRecord, LimitCertificateRecord, LimitRecord, Slo
+from search.replays import Replays
+from search.steadiness import LONGER_S, Steadiness
+from search.trial import Trial
 
 
 def of_a_run(rate_per_s: float, **changes: object) -> CertificateRecord:
@@ -46,3 +63,188 @@ def test_further_limits_too() -> None:
     (together,) = both(of_a_run(1.0, also=(limit(5.0, 2),)), of_a_run(1.0, also=(limit(6.0, 1),))).also
     assert (together.latency_low_ms, together.latency_ms, together.latency_high_ms) == (4.0, 6.0, 7.0)
     assert together.violations == 3
+
+
+LIMIT_MS = 50.0
+MEDIAN = LimitRecord(quantile=0.5, limit_ms=20.0)
+UNSTEADY = Steadiness(middle=0.1, spread=0.2)
+
+
+class Runs(SimulatedBench):
+    """Executions of 5 ms, whatever the batch; keeps the rate, the seed and the seconds of each run."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(service_s=lambda config, size: 0.005, limit_ms=LIMIT_MS, **options)
+        self.runs: list[tuple[float, int, float]] = []
+
+    def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Any = None) -> Probe:
+        before_s = self.spent.load_s
+        probe = super().measure(rate_per_s, duration_s, seed, watch)
+        self.runs.append((rate_per_s, seed, self.spent.load_s - before_s))
+        return probe
+
+
+def certifier(folder: Path, bench: Runs | None = None, **changes: Any) -> tuple[Certifier, Trial, Runs]:
+    """On a bench that has loaded the trial's configuration, which keeps 500/s and not 1,700/s."""
+    bench, slo = bench or Runs(), changes.pop("slo", Slo(limit_ms=LIMIT_MS))
+    space = two_core_space(folder, limit_ms=LIMIT_MS)
+    chosen = ServingConfig(engine=space.engines[0], max_batch_size=8, instance_count=1)
+    bench.load(chosen)
+    known: dict[str, Any] = {
+        "bench": bench,
+        "slo": slo,
+        "objective": COST,
+        "budget": BudgetOfLoad(total_s=300.0, spent=bench.spent),
+        "seed": 1,
+        "directory": folder,
+        "demand": Demand(),
+        "deadline_s": None,
+        "confidence": 0.9,
+        "on_event": lambda event: None,
+        "replays": Replays(forecast=Forecast(space=space, slo=slo, seed=1)),
+    }
+    return Certifier(**{**known, **changes}), trial(config=chosen, certificate=None), bench
+
+
+def test_a_confirmation_meets_the_slow_phases_of_a_machine_that_is_not_steady(tmp_path: Path) -> None:
+    steady, one, _ = certifier(tmp_path)
+    unsteady, other, _ = certifier(tmp_path, steadiness=UNSTEADY)
+    soon, later = (
+        each.confirmed(which, 500.0, budget_s=60.0) for each, which in ((steady, one), (unsteady, other))
+    )
+    assert soon is not None
+    assert later is not None
+    assert soon.certificate.seconds < 10.0 < LONGER_S <= later.certificate.seconds
+    assert soon.certificate.caveat is None
+    assert later.certificate.caveat == UNSTEADY.text
+
+
+def test_after_a_second_confirmation_that_failed_all_take_longer(tmp_path: Path) -> None:
+    """A first one may fail because its rate was estimated too high; a second one has been kept before."""
+    given, one, _ = certifier(tmp_path)
+    assert given.confirmed(one, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
+    assert given.longer_s() == 0.0
+    kept = given.confirmed(one, 500.0, budget_s=60.0)
+    assert kept is not None
+    assert given.longer_s() == 0.0
+    assert given.confirmed(kept, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
+    assert given.longer_s() == LONGER_S
+    again = given.confirmed(one, 500.0, budget_s=60.0)
+    assert again is not None
+    assert again.certificate.seconds >= LONGER_S
+
+
+def test_a_certificate_holds_what_its_run_showed(tmp_path: Path) -> None:
+    bench = Runs(taken_cores=lambda load_s: 0.5, memory=lambda config: 2**30)
+    given, one, _ = certifier(tmp_path, bench, confidence=0.97, slo=Slo(limit_ms=LIMIT_MS, also=(MEDIAN,)))
+    before = given.confirmed(one, 400.0, budget_s=60.0)
+    kept = given.confirmed(one, 500.0, budget_s=60.0)
+    assert before is not None
+    assert kept is not None
+    (_, _, first_s), (rate_per_s, _, load_s) = bench.runs
+    found = kept.certificate
+    assert found.rate_per_s == rate_per_s == pytest.approx(500.0)
+    assert (found.confidence, found.runs, found.violations) == (0.97, 1, 0)
+    assert found.seconds == pytest.approx(load_s, abs=0.1)
+    assert found.requests == pytest.approx(rate_per_s * (load_s - 1.0), rel=0.1)  # the first second is left out
+    assert 5.0 < found.p99_low_ms < found.p99_ms < found.p99_high_ms <= LIMIT_MS
+    (median,) = found.also
+    assert 5.0 < median.latency_low_ms < median.latency_ms < median.latency_high_ms <= MEDIAN.limit_ms
+    assert found.neighbours is not None
+    assert found.neighbours.watched_s == pytest.approx(load_s)
+    assert found.neighbours.others_cpu_s == pytest.approx(0.5 * load_s)
+    assert kept.memory_bytes == 2**30
+    again = given.confirmed(kept, 500.0, budget_s=60.0)
+    assert again is not None
+    assert again.certificate.runs == 2
+    assert again.certificate.confidence == pytest.approx(1 - 0.03**2)
+    assert again.certificate.neighbours is not None
+    assert again.certificate.neighbours.watched_s == pytest.approx(bench.spent.load_s - first_s)
+    assert len({seed for _, seed, _ in bench.runs}) == 3, "every confirmation has fresh arrivals"
+    assert [(line.again, line.kept) for line in read_confirmations(tmp_path)] == [
+        (False, True),
+        (False, True),
+        (True, True),
+    ]
+
+
+def test_more_confidence_takes_more_requests(tmp_path: Path) -> None:
+    few, many = (certifier(tmp_path, confidence=confidence) for confidence in (0.8, 0.9999))
+    requests = [
+        kept.certificate.requests
+        for given, one, _ in (few, many)
+        if (kept := given.confirmed(one, 500.0, budget_s=60.0))
+    ]
+    assert len(requests) == 2
+    assert requests[0] < requests[1]
+    assert few[0].least_s(500.0) < many[0].least_s(500.0)
+
+
+def test_what_was_not_kept_is_said_with_what_the_server_did_instead(tmp_path: Path) -> None:
+    seen: list[events.Event] = []
+    given, one, bench = certifier(tmp_path, on_event=seen.append)
+    assert given.confirmed(one, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
+    (told,) = (event for event in seen if isinstance(event, events.Certified))
+    assert (told.certificate, told.broken, told.rate_per_s) == (None, True, pytest.approx(5000.0))
+    assert given.served_per_s == {one.number: pytest.approx(1600.0, rel=0.02)}  # 8 per 5 ms
+    assert "no rate down to 4,900/s was kept" in given.last_reason
+    assert len(bench.runs) == 1
+
+
+def test_where_a_rate_was_asked_for_no_other_is_tried(tmp_path: Path) -> None:
+    given, one, bench = certifier(tmp_path, objective=Objective(name="latency", rate_per_s=1700.0))
+    assert given.rate_to_try(one, 0.5) == 1700.0
+    assert given.confirmed(one, 1700.0, budget_s=60.0) is None
+    assert [rate for rate, _, _ in bench.runs] == [pytest.approx(1700.0)]
+
+
+def test_less_is_tried_on_a_machine_that_is_not_steady(tmp_path: Path) -> None:
+    steady, one, _ = certifier(tmp_path)
+    unsteady, _, _ = certifier(tmp_path, steadiness=UNSTEADY)
+    assert steady.rate_to_try(one, 0.5) == pytest.approx(0.5 * 1050.0)
+    assert unsteady.rate_to_try(one, 0.5) == pytest.approx(0.5 * 1050.0 * UNSTEADY.margin)
+    assert UNSTEADY.margin < 0.9
+
+
+def test_a_confirmation_keeps_to_its_seconds_and_to_the_deadline(tmp_path: Path) -> None:
+    given, one, bench = certifier(tmp_path, deadline_s=20.0)
+    assert given.confirmed(one, 1590.0, budget_s=15.0, floor_per_s=1500.0) is None
+    assert 10.0 < bench.spent.load_s <= 16.0
+    assert given.left_s() == pytest.approx(20.0 - bench.spent.load_s - bench.spent.loading_s)
+    bench.spent.load_s = 500.0
+    assert given.left_s() == 0.0
+
+
+@pytest.mark.parametrize(("deadline_s", "extended"), [(None, True), (100.0, False)])
+def test_what_neighbours_took_is_made_up_for_where_too_little_is_left(
+    deadline_s: float | None, extended: bool, tmp_path: Path
+) -> None:
+    given, _, bench = certifier(tmp_path, deadline_s=deadline_s)
+    bench.spent.load_s, bench.spent.neighbours = 80.0, Neighbours(watched_s=80.0, disturbed_s=60.0)
+    given.share_of_time(0.5)
+    assert given.budget.made_up_s == 0.0
+    bench.spent.load_s = (deadline_s or 300.0) - 10.0
+    assert (given.share_of_time(0.5) > 10.0) is extended
+    assert (given.budget.made_up_s == 60.0) is extended
+
+
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(None, True), (2**30, True), (2**30 + 1, False)])
+def test_a_trial_over_the_memory_is_refused_and_named(
+    memory_bytes: int | None, fits: bool, tmp_path: Path
+) -> None:
+    seen: list[events.Event] = []
+    given, one, _ = certifier(tmp_path, slo=Slo(limit_ms=LIMIT_MS, max_memory_bytes=2**30), on_event=seen.append)
+    assert given.fits(replace(one, memory_bytes=memory_bytes)) is fits
+    assert len(seen) == (not fits)
+    unlimited, _, _ = certifier(tmp_path)
+    assert unlimited.fits(replace(one, memory_bytes=memory_bytes))
+
+
+def test_the_caveat_is_that_of_the_later_run_and_the_neighbours_are_those_of_both() -> None:
+    first, second = (
+        of_a_run(1.0, caveat=caveat, neighbours=neighbours(seconds, of_s=10.0))
+        for caveat, seconds in (("first", 2.0), ("second", 3.0))
+    )
+    together = both(first, second)
+    assert together.caveat == "second"
+    assert together.neighbours == neighbours(2.0, of_s=10.0) + neighbours(3.0, of_s=10.0)

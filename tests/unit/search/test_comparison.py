@@ -52,6 +52,15 @@ def test_a_dearer_machine_is_worse_though_it_is_as_fast() -> None:
     assert seen["cost per million at capacity"] == seen["all"] == "worse"
 
 
+def test_the_cost_is_that_of_a_million_rows() -> None:
+    one = run(rate=1000.0, usd=3.6)
+    eight = one.model_copy(update={"demand": one.demand.model_copy(update={"rows_per_request": 8})})
+    costs = {
+        figure.figure: figure.now for figure in compare_runs(one, eight, names=("a", "b"), tolerance=0.02).figures
+    }
+    assert costs["cost per million at capacity"] == pytest.approx(0.125)
+
+
 def test_one_figure_worse_is_worse_though_another_is_better() -> None:
     assert answers(run(), run(1300.0, usd=0.3, p99=40.0))["all"] == "worse"
 

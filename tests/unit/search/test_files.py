@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,14 @@ def test_a_file_that_is_nothing_but_a_cut_line_starts_again(tmp_path: Path) -> N
     path.write_text("x" * 200_000)
     append_line(path, "one")
     assert path.read_text() == "one\n"
+
+
+@pytest.mark.parametrize(("device", "code"), [("/dev/full", errno.ENOSPC), ("/dev/null", errno.EINVAL)])
+def test_a_line_is_written_and_then_waited_for_until_it_is_on_the_disk(device: str, code: int) -> None:
+    """`/dev/full` takes no byte: it was written first. `/dev/null` takes all, but is no disk to wait for."""
+    with pytest.raises(OSError, match=device) as failed:
+        append_line(Path(device), "one")
+    assert failed.value.errno == code
 
 
 def test_records_come_back_in_order_and_none_where_there_is_no_file(tmp_path: Path) -> None:

@@ -82,6 +82,31 @@ def test_a_trial_that_optuna_missed_is_told_when_reopening(space: SearchSpace, t
     assert {t.user_attrs["trial"] for t in told} == {0, 1}
 
 
+def test_optuna_is_told_of_each_trial_once_however_often_a_run_is_resumed(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    ledger = open_ledger(space, tmp_path, storage=None, seed=1)
+    for state in ("complete", "pruned", "infeasible", "failed"):
+        finish_one(ledger, state=state)
+    (tmp_path / STUDY_FILE).rename(tmp_path / "lost")
+    for number in range(4, 6):
+        reopened = open_ledger(space, tmp_path, storage=None, seed=1)
+        told = [t.user_attrs["trial"] for t in reopened.study.get_trials() if "trial" in t.user_attrs]
+        assert sorted(told) == list(range(number))
+        finish_one(reopened)
+
+
+def test_a_trial_that_the_disk_did_not_take_is_not_told_to_optuna(space: SearchSpace, tmp_path: Path) -> None:
+    """Else a run that goes on would believe that it has tried what it has no record of."""
+    ledger = open_ledger(space, tmp_path, storage="sqlite://", seed=1)
+    (tmp_path / TRIALS_FILE).mkdir()
+    with pytest.raises(OSError, match=TRIALS_FILE):
+        finish_one(ledger)
+    states = {t.state: t.user_attrs for t in ledger.study.get_trials() if "skipped" not in t.user_attrs}
+    assert states == {optuna.trial.TrialState.RUNNING: {}}
+    assert ledger.trials == []
+
+
 def test_a_trial_that_was_running_is_closed_and_can_be_asked_for_again(space: SearchSpace, tmp_path: Path) -> None:
     ledger = open_ledger(space, tmp_path, storage=None, seed=1)
     knobs = knobs_of(default_config(space.engines[0]))

@@ -17,6 +17,19 @@ def test_cost_is_at_the_certified_rate() -> None:
     assert cost.total_usd_per_hour is None
 
 
+def test_every_row_of_a_request_is_an_inference() -> None:
+    gpu = GpuRecord(utilization=0.5, memory_used_bytes=1, power_w=72.0, energy_per_1000_inferences_j=None)
+    winner, baseline = (
+        trial(certificate=certificate(rate), measurement=measurement(gpu=gpu)) for rate in (1000.0, 500.0)
+    )
+    cost = cost_of(PRICE, winner, baseline, rate_to_serve_per_s=2000.0, rows_per_request=8)
+    assert cost.cost_per_million_inferences_usd == pytest.approx(0.125)  # 3.60 USD buy 28.8 million
+    assert cost.baseline_cost_per_million_inferences_usd == pytest.approx(0.25)
+    assert cost.energy_kwh_per_million_inferences == pytest.approx(0.025)  # 72 W at 800 inferences/s
+    assert cost.baseline_energy_kwh_per_million_inferences == pytest.approx(0.025)
+    assert cost.replicas == 2  # rates are of requests
+
+
 @pytest.mark.parametrize(
     ("power_w", "energy_j", "kwh"),
     [(72.0, None, 0.2), (72.0, 360.0, 0.1), (None, None, None)],  # 72 W at 100/s; 0.36 J each

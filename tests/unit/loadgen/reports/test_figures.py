@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from loadgen.measurement import RequestLog
-from loadgen.reports.figures import bin_width_s, curve_of, timeline_of
+from loadgen.reports.figures import bin_width_s, curve_of, timeline_of, timeline_of_tally
+from loadgen.tally import Tally
 
 TIMEOUT_NS = 10_000_000_000
 
@@ -48,6 +49,27 @@ def test_the_timeline_holds_every_request_once_and_marks_what_is_empty() -> None
     empty = [start for start, p50 in zip(line.start_s, line.p50_ms, strict=True) if p50 is None]
     assert empty
     assert all(3.9 < start < 8.0 for start in empty)
+
+
+def test_each_bin_has_its_own_percentiles() -> None:
+    """Two bins of 200 requests, of 1, 2, ... 200 ms and ten times that, in any order."""
+    due = [0.005 * n for n in range(400)]
+    latency = [float(1 + n * 37 % 200) for n in range(200)]
+    log = log_of(due, latency + [10 * each for each in latency])
+    line = timeline_of(log, TIMEOUT_NS, 2.0)
+    tally = Tally(timeout_s=10.0, limits_ms=(50.0,), bin_s=1.0)
+    tally.add(log)
+    counted = timeline_of_tally(tally, 2.0)
+    assert line is not None
+    assert counted is not None
+    assert line.bin_s == 0.2
+    first, last = ([latency[40 * bin_ + at] for at in range(40)] for bin_ in (0, 4))
+    for found, of_bin in ((0, first), (4, last)):
+        assert line.p50_ms[found] == sorted(of_bin)[19]
+        assert line.p99_ms[found] == line.max_ms[found] == max(of_bin)
+    for name, expected in (("p50_ms", 100.0), ("p99_ms", 198.0), ("max_ms", 200.0)):
+        assert getattr(counted, name) == pytest.approx((expected, 10 * expected), rel=2e-3)
+    assert counted.due_per_s == (200.0, 200.0)
 
 
 @pytest.mark.parametrize(
