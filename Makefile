@@ -5,6 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 PROMETHEUS := $(VENV)/prometheus
 POSTGRESQL := $(VENV)/postgresql
+BROWSER := $(VENV)/chromium
+# What is installed besides. The tests of PyTorch's export need `dev-torch`: as gigabytes come with it, CI alone has it.
+EXTRAS ?= embedded,dev
 
 .PHONY: help demo test fuzz lint format lock clean
 help:            ## this list
@@ -13,7 +16,7 @@ help:            ## this list
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info[:2] <= (3, 12); sys.exit(None if ok else "tritune needs Python 3.11 or 3.12, and $(PYTHON) is " + sys.version.split()[0] + ".\nRun: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 demo: $(STAMP)   ## install, write a small CNN, and find its cheapest configuration under p99 50 ms
@@ -28,9 +31,13 @@ $(POSTGRESQL): $(STAMP)
 	@mkdir -p $@
 	@.ci/postgresql $@
 
+$(BROWSER): $(STAMP)
+	@mkdir -p $@
+	@.ci/chromium $@
+
 # First what may run side by side: three at a time keep two processors busy, as many tests wait. Then what needs the
 # machine to itself. Both parts run, and `pytest --last-failed` knows what failed in either.
-test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL)  ## run all tests (GPU tests are skipped where there is no GPU)
+test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run all tests (GPU tests are skipped where there is no GPU)
 	$(BIN)/pytest --durations=20 -m 'not alone' --numprocesses 3 --dist loadfile; \
 	together=$$?; $(BIN)/pytest --durations=20 -m alone && exit $$together
 
@@ -50,8 +57,8 @@ format: $(STAMP) ## reformat and fix what can be fixed
 
 lock:            ## refresh constraints.txt from the newest versions that pyproject.toml allows
 	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev]'
-	$(BIN)/pip freeze --exclude-editable > constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev,dev-torch]'
+	$(BIN)/pip freeze --exclude-editable | sed -E 's/\+(cpu|cu[0-9]+)$$//' > constraints.txt
 
 clean:           ## remove the environment and all caches, not the runs
 	rm -rf $(VENV) .demo build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,216 @@
+"""PyTorch models become ONNX that gives the same; each export is a process with PyTorch of its own."""
+
+import os
+
+import numpy as np
+import pytest
+
+from optimizer.export import ExportFailed, export_model
+from optimizer.model_source import onnx_file
+from optimizer.onnx_model import read_model
+from optimizer.onnx_run import run_model
+
+pytestmark = pytest.mark.system
+
+FACTORIES = """
+import torch
+
+class Scores(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = torch.nn.Embedding(50, 8)
+        self.linear = torch.nn.Linear(8, 3)
+        self.drop = torch.nn.Dropout(0.5)
+
+    def forward(self, ids, mask):
+        states = self.table(ids) * mask.unsqueeze(-1)
+        return {"scores": self.linear(self.drop(states.sum(1))), "states": states}
+
+def by_name():
+    ids = torch.randint(0, 50, (1, 6))
+    return Scores(), {"ids": ids, "mask": torch.ones(1, 6)}, {"ids": {1: "tokens"}, "mask": {1: "tokens"}}
+
+def by_position():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),)
+
+def no_module():
+    return 3
+
+def raises():
+    raise ValueError("no weights here")
+
+def leaves():
+    import sys
+    sys.exit("the weights are not installed")
+
+def takes_arguments(size):
+    return torch.nn.Linear(size, size), (torch.randn(1, size),)
+
+not_callable = 3
+
+class Says(torch.nn.Module):
+    def __init__(self, answer):
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, x):
+        return self.answer(x)
+
+def text():
+    return Says(lambda x: "text"), (torch.randn(1, 4),)
+
+def a_number_beside_a_tensor():
+    return Says(lambda x: {"y": x + 1, "n": 3}), (torch.randn(1, 4),)
+
+def nothing():
+    return Says(lambda x: None), (torch.randn(1, 4),)
+
+def brain_floats():
+    return Says(lambda x: x.bfloat16()), (torch.randn(1, 4),)
+
+def does_not_run():
+    return Says(lambda x: x @ x.new_ones(5, 5)), (torch.randn(1, 4),)
+
+def a_lone_tensor():
+    return torch.nn.Linear(4, 2), torch.randn(1, 4)
+
+def too_many_inputs():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4), torch.randn(1, 4))
+
+def axis_beyond():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),), {"input": {2: "tokens"}}
+
+def axes_as_a_list():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),), {"input": [1]}
+
+def an_unknown_input():
+    return torch.nn.Linear(4, 2), (torch.randn(1, 4),), {"x": {1: "tokens"}}
+
+def depends_on_the_batch():
+    class Fixed(torch.nn.Module):
+        def forward(self, x):
+            return x + x.new_tensor([float(i) for i in range(int(x.shape[0]))])[:, None]
+    return Fixed(), (torch.randn(2, 4),)
+"""
+
+
+@pytest.fixture
+def factories(tmp_path, monkeypatch):
+    pytest.importorskip("torch", reason="needs the extra torch")
+    pytest.importorskip("onnxscript", reason="needs the extra torch")
+    (tmp_path / "my_models.py").write_text(FACTORIES)
+    (tmp_path / "broken_module.py").write_text("def made(:")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_factory_with_inputs_by_name(factories):
+    model = read_model(export_model("my_models:by_name", factories / "out"))
+    assert [(tensor.name, tensor.dims) for tensor in model.all_inputs] == [
+        ("ids", ("batch", "tokens")),
+        ("mask", ("batch", "tokens")),
+    ]
+    feed = {"ids": np.zeros((7, 3), np.int64), "mask": np.ones((7, 3), np.float32)}
+    assert next(iter(run_model(model.path, [feed])[0].values())).shape == (7, 3)
+
+
+def test_a_factory_with_inputs_by_position(factories):
+    model = read_model(export_model("my_models:by_position", factories / "out"))
+    assert [tensor.dims for tensor in model.all_inputs] == [("batch", 4)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("my_models:no_module", "returned int"),
+        ("my_models:nowhere", "no attribute 'nowhere'"),
+        ("no_such_module:made", "No module named 'no_such_module'"),
+        ("broken_module:made", r"importing broken_module raised SyntaxError"),
+        ("my_models:raises", r"raised ValueError: no weights here \(my_models.py, line \d+\)"),
+        ("my_models:leaves", "raised SystemExit: the weights are not installed"),
+        ("my_models:takes_arguments", "raised TypeError: .*missing 1 required positional argument"),
+        ("my_models:not_callable", "is int, not a callable"),
+        ("my_models:text", "returns str, and only tensors"),
+        ("my_models:a_number_beside_a_tensor", "returns int, and only tensors"),
+        ("my_models:nothing", "returns nothing"),
+        ("my_models:brain_floats", "returns bfloat16"),
+        ("my_models:does_not_run", "does not run on its example inputs at batch 1: RuntimeError"),
+        ("my_models:a_lone_tensor", "inputs are not tensors"),
+        ("my_models:too_many_inputs", "2 example inputs, and forward takes 1"),
+        ("my_models:axis_beyond", "input has no axis 2"),
+        ("my_models:axes_as_a_list", "not a dict of dicts"),
+        ("my_models:an_unknown_input", "no input is called 'x'"),
+        ("my_models:depends_on_the_batch", "cannot export|was to vary|does not run|differs from PyTorch"),
+    ],
+)
+def test_factories_that_cannot_be_exported(factories, spec, words):
+    with pytest.raises(ExportFailed, match=words) as caught:
+        export_model(spec, factories / "out")
+    assert caught.value.fix
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+HUGGING_FACE = """
+from pathlib import Path
+
+def states():
+    import torch
+    from transformers import AutoModel
+
+    encoder = AutoModel.from_pretrained(
+        Path(__file__).parent / "folder", attn_implementation="eager", local_files_only=True
+    )
+
+    class States(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = encoder
+
+        def forward(self, input_ids, attention_mask):
+            return self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+
+    ids = torch.randint(0, 90, (2, 6))
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return States(), inputs, {name: {1: "sequence"} for name in inputs}
+"""
+
+
+def test_a_folder_of_hugging_face_by_way_of_a_factory(factories):
+    """Its weights are random: config.json and model.safetensors are what matters."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers")
+    config = transformers.BertConfig(
+        vocab_size=90, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.BertModel(config).save_pretrained(factories / "folder")
+    assert {path.name for path in (factories / "folder").iterdir()} == {"config.json", "model.safetensors"}
+    (factories / "hugging_face.py").write_text(HUGGING_FACE)
+    model = read_model(export_model("hugging_face:states", factories / "out"))
+    assert [(tensor.name, tensor.dims) for tensor in model.all_inputs] == [
+        ("input_ids", ("batch", "sequence")),
+        ("attention_mask", ("batch", "sequence")),
+    ]
+
+
+def test_an_exported_program(factories):
+    import torch
+
+    batch = torch.export.Dim("batch", min=1, max=64)
+    program = torch.export.export(torch.nn.Linear(4, 2), (torch.randn(3, 4),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, factories / "linear.pt2")
+    model = read_model(onnx_file(factories / "linear.pt2", factories / "out"))
+    assert model.batch == "dynamic"
+
+
+def test_a_pt2_that_would_run_code(factories):
+    """A pickle that would write a file, in the place of an archive: it is refused and nothing is written."""
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, (f"touch {factories / 'owned'}",)
+
+    (factories / "evil.pt2").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(ExportFailed, match="not an ExportedProgram"):
+        export_model(factories / "evil.pt2", factories / "out")
+    assert not (factories / "owned").exists()
