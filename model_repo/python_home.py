@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _EVERYONE_MAY_WRITE = 0o002
 
-_SITECUSTOMIZE = """\
+_MODULE = "_tritune_search_path"
+_SET_SEARCH_PATH = """\
 import site
 import sys
 
@@ -85,10 +86,12 @@ def write_python_home(folder: Path) -> Path:
     program.symlink_to(base)
     (folder / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
     found = search_path()
-    code = _SITECUSTOMIZE.format(
+    code = _SET_SEARCH_PATH.format(
         folders=ascii(found.folders), left_out=ascii(dict(found.left_out)), sites=ascii(_site_folders())
     )
-    (packages / "sitecustomize.py").write_text(code)
+    # Not sitecustomize.py: Debian's and Ubuntu's Pythons have one of their own, which is found first.
+    (packages / f"{_MODULE}.py").write_text(code)
+    (packages / f"{_MODULE}.pth").write_text(f"import {_MODULE}\n")
     return folder
 
 

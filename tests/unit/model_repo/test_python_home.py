@@ -58,6 +58,17 @@ def test_an_isolated_interpreter_finds_our_packages(elsewhere, tmp_path, monkeyp
     assert "/nowhere" not in found
 
 
+def test_a_sitecustomize_that_the_python_brings_keeps_no_package_away(elsewhere, tmp_path, monkeypatch):
+    """Debian's and Ubuntu's have one, and Python runs the first that it finds."""
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "only_here.py").write_text("VALUE = 42\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "packages")])
+    home = write_python_home(tmp_path / "home")
+    (site_packages,) = home.glob("lib/*/site-packages")
+    (site_packages / "sitecustomize.py").write_text("")
+    assert seen_by(home, "import only_here; print(only_here.VALUE)") == "42\n"
+
+
 def test_packages_installed_as_editable_are_found(elsewhere, tmp_path, monkeypatch):
     packages = tmp_path / "site-packages"
     packages.mkdir()
