@@ -44,5 +44,14 @@ def test_a_short_rise_is_not():
     assert first_verdict_s(lambda at: 400 * at if at < 0.8 else 0) is None
 
 
+def test_nothing_is_said_before_a_second_was_seen():
+    assert 0.85 < first_verdict_s(lambda at: 200 + 1000 * at) < 1.1
+
+
+def test_a_queue_that_shrank_in_between_is_not_rising():
+    """It waits for a third of a second at 300, then at 200, at 400, and is gone."""
+    assert first_verdict_s(lambda at: 300 if at < 0.3 else 200 if at < 0.7 else 400 if at < 1.04 else 0) is None
+
+
 def test_a_low_rate_has_a_few_requests_in_flight_without_being_overloaded():
     assert first_verdict_s(lambda at: min(6, at), rate_per_s=10, limit_ms=20) is None

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
 
-from loadgen.certify import certify
-from loadgen.evidence import fewest_violations, most_violations
+from loadgen.bursts import Bursts, bursts
+from loadgen.certify import Promise, certify, verdict_of_counts, verdict_of_steady
+from loadgen.evidence import fewest_violations, most_violations, requests_needed
 from loadgen.measurement import RequestLog
+from loadgen.warmup import Steady
 
 
 def steady_log(rate: float, seconds: float, *, mean_s: float = 0.005, seed: int = 0) -> RequestLog:
@@ -65,6 +67,7 @@ def test_too_little_is_undecided_and_says_so(seconds):
     assert "too short" in verdict.reason or "would be enough" in verdict.reason
     assert verdict.latency_upper_ms == math.inf
     assert verdict.share_upper > 0.01
+    assert (verdict.latency_lower_ms > 0) is (seconds == 2)
 
 
 def test_undecided_says_how_many_requests_would_do():
@@ -116,6 +119,78 @@ def test_more_and_more_requests_that_wait_are_a_verdict_before_they_are_enough_v
     assert verdict.violations < verdict.n * 0.005
     assert verdict.overloaded is growing
     assert verdict.answer == ("broken" if growing else "kept")
+
+
+BURSTS = Bursts(vif=40.0, size=20.0, size_to_break=7.0)
+
+
+def verdict_of(violations, n=20_000, found=BURSTS):
+    return verdict_of_counts(
+        Promise(limit_ms=30, quantile=0.99, confidence=0.95),
+        n=n,
+        violations=violations,
+        found=found,
+        start_ns=0,
+        order_statistics_ms=lambda thresholds: (20.0, 25.0, 15.0),
+    )
+
+
+def test_the_answer_changes_at_exactly_as_many_violations_as_are_surely_few_enough_or_too_many():
+    most, fewest = most_violations(20_000, 0.01, 20.0, 0.95), fewest_violations(20_000, 0.01, 7.0, 0.95)
+    answers = [verdict_of(count).answer for count in (most, most + 1, fewest - 1, fewest)]
+    assert answers == ["kept", "undecided", "undecided", "broken"]
+    assert verdict_of(most).share_upper <= 0.01 < verdict_of(most + 1).share_upper
+    assert verdict_of(fewest - 1).share_lower < 0.01 <= verdict_of(fewest).share_lower
+    assert f"{requests_needed(most + 1, 0.01, 20.0, 0.95)} requests would be enough" in verdict_of(most + 1).reason
+    assert verdict_of(0, found=None).answer == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("whole", "after_cut", "answer"),
+    [
+        (0, 0, "kept"),
+        (0, 5000, "undecided"),
+        (5000, 0, "undecided"),
+        (5000, 5000, "broken"),
+        (150, 0, "undecided"),
+        (0, 150, "undecided"),
+    ],
+)
+def test_what_mser_cuts_off_may_not_change_the_answer(whole, after_cut, answer):
+    steady = Steady(
+        earliest_ns=1_000_000_000, start_ns=3_000_000_000, stationary=True, backed_up=False, growing=False
+    )
+    verdict = verdict_of_steady(
+        steady, {1_000_000_000: verdict_of(whole), 3_000_000_000: verdict_of(after_cut)}.get
+    )
+    assert verdict.answer == answer
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer"),
+    [
+        ({}, "kept"),
+        ({"stationary": False}, "undecided"),
+        ({"backed_up": True}, "undecided"),
+        ({"backed_up": True, "growing": True}, "broken"),
+    ],
+)
+def test_no_rate_is_kept_while_latencies_change_or_requests_wait(changes, answer):
+    known = {"earliest_ns": 1, "start_ns": 1, "stationary": True, "backed_up": False, "growing": False}
+    verdict = verdict_of_steady(Steady(**{**known, **changes}), lambda _: verdict_of(0))
+    assert (verdict.answer, verdict.stationary, verdict.overloaded) == (answer, not changes, "growing" in changes)
+
+
+def test_requests_belong_to_the_warm_up_by_when_they_were_due():
+    """The client stood still until the warm-up was over: those that were due in it are still left out."""
+    log = steady_log(1000, 15)
+    late = np.maximum(log.sent_ns, 1_500_000_000)
+    log = dataclasses.replace(log, sent_ns=late, done_ns=np.maximum(log.done_ns, late + 1))
+    verdict = certify(log, limit_ms=30)
+    assert verdict.n == 14_000
+    latency = log.latency_failures_last.between(1000, len(log))
+    found = bursts(log.scheduled_ns[1000:], latency, limit_ns=30_000_000, start_ns=1_000_000_000)
+    assert verdict.vif == found.vif
 
 
 def test_another_quantile_is_another_promise():

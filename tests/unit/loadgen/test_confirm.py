@@ -2,12 +2,23 @@ import dataclasses
 import itertools
 import math
 
+import numpy as np
 import pytest
 from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU, LONG_BURSTS
 
+from loadgen.capacity import Probe
 from loadgen.certify import certify
-from loadgen.confirm import FIRST_SHARE, MOST_UNTRUSTED, UNTRUSTED_FOR_S, as_decided, confirm, seconds_needed
+from loadgen.confirm import (
+    FIRST_SHARE,
+    MOST_UNTRUSTED,
+    UNTRUSTED_FOR_S,
+    Confirmation,
+    as_decided,
+    confirm,
+    seconds_needed,
+)
+from loadgen.measurement import no_rows
 
 KNEE = BATCHING_GPU.rate_at_limit_per_s
 ANSWERS = ("undecided", "broken")
@@ -45,6 +56,73 @@ def test_no_seconds_no_attempt():
     load = SimulatedLoad(BATCHING_GPU)
     assert confirmed(load, KNEE, budget_s=1).kept is None
     assert load.rates == []
+
+
+@dataclasses.dataclass
+class Overloaded(SimulatedLoad):
+    """Every run ends because requests pile up, whatever its log says."""
+
+    def __call__(self, *arguments, **options):
+        return dataclasses.replace(super().__call__(*arguments, **options), overloaded=True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rate_that_overloads_the_server_is_broken_whatever_its_latencies(late):
+    load = Overloaded(BATCHING_GPU, problems_in=frozenset(range(100) if late else ()))
+    confirmation = confirmed(load, 0.5 * KNEE, floor_per_s=0.45 * KNEE)
+    assert confirmation.kept is None
+    for attempt in confirmation.attempts:
+        assert attempt.verdict.answer == "kept"
+        assert not attempt.kept
+        assert attempt.broken is not late
+
+
+def test_a_run_that_sent_nothing_counts_against_the_budget_too():
+    runs = []
+
+    def nothing(rate_per_s, duration_s, seed, watch=None):
+        assert len(runs) < 31, "it goes on for ever"
+        runs.append(rate_per_s)
+        return Probe(log=no_rows(), overloaded=False, problems=())
+
+    assert confirm(nothing, 1000.0, limit_ms=50, budget_s=60.0, seed=1).kept is None
+    assert len(runs) == 29  # 60 s without the last three of 2 s each, of which one is warm-up
+
+
+def test_the_limit_says_how_long_a_run_has_to_be_at_the_least():
+    """Three limits are left out, and a run of less than two seconds says nothing."""
+    slow = dataclasses.replace(BATCHING_GPU, limit_ms=2000)
+    for budget_s, runs in ((7.9, 0), (8.1, 1)):
+        load = SimulatedLoad(slow)
+        confirmed(load, 0.5 * KNEE, budget_s=budget_s)
+        assert len(load.rates) == runs
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.999])
+def test_a_rate_is_kept_with_the_confidence_that_was_asked_for(confidence):
+    confirmation = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE, confidence=confidence)
+    assert confirmation.kept.verdict.confidence == confidence
+
+
+def test_only_two_looks_in_a_row_end_a_run_as_kept():
+    """The look in between sees a second of requests that were late."""
+    good = next(BATCHING_GPU.logs(0.7 * KNEE, 20, seed=3, runs=1))
+    late = dataclasses.replace(good, done_ns=good.done_ns + np.where(good.scheduled_ns > 19.5e9, 10**9, 0))
+    assert [certify(log, limit_ms=50).answer for log in (good, late)] == ["kept", "undecided"]
+    answers = []
+
+    def measure(rate_per_s, duration_s, seed, watch):
+        answers.extend(watch(log) for log in (good, late, good, good))
+        return Probe(log=good, overloaded=False, problems=())
+
+    assert confirm(measure, 0.7 * KNEE, limit_ms=50, budget_s=60.0, seed=1).kept is not None
+    assert answers == [False, False, False, True]
+
+
+def test_what_was_served_is_that_of_the_last_run_that_could_not_keep_up():
+    attempt = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE).kept
+    served = [dataclasses.replace(attempt, served_per_s=rate) for rate in (100.0, 50.0, math.inf)]
+    assert Confirmation(kept=None, attempts=tuple(served), reason="").served_per_s == 50.0
 
 
 def test_the_floor_is_kept():

@@ -10,10 +10,12 @@ from simulated_bench import BudgetOfLoad, SimulatedBench
 from spaces import two_core_space
 
 from loadgen.capacity import Probe
+from loadgen.measurement import RequestLog
 from loadgen.neighbours import Neighbours
 from model_repo.spec import ServingConfig
 from search import events
 from search.certifier import Certifier, both, confidence_of_a_run
+from search.confirmable import KNEE_SHARE
 from search.confirmations import read_confirmations
 from search.demand import Demand
 from search.forecast import Forecast
@@ -76,9 +78,11 @@ class Runs(SimulatedBench):
     def __init__(self, **options: Any) -> None:
         super().__init__(service_s=lambda config, size: 0.005, limit_ms=LIMIT_MS, **options)
         self.runs: list[tuple[float, int, float]] = []
+        self.most_s: list[float] = []
 
     def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Any = None) -> Probe:
         before_s = self.spent.load_s
+        self.most_s.append(duration_s)
         probe = super().measure(rate_per_s, duration_s, seed, watch)
         self.runs.append((rate_per_s, seed, self.spent.load_s - before_s))
         return probe
@@ -206,10 +210,28 @@ def test_less_is_tried_on_a_machine_that_is_not_steady(tmp_path: Path) -> None:
     assert UNSTEADY.margin < 0.9
 
 
+class Told(Replays):
+    """The run's arrivals tell that the configuration keeps 1,500/s at its speed of now."""
+
+    def rate_at_limit(self, config: ServingConfig, log: RequestLog) -> float:
+        return 1500.0
+
+
+@pytest.mark.parametrize("steadiness", [Steadiness(), Steadiness(middle=0.0, spread=0.1)])
+def test_after_a_run_that_failed_no_more_is_tried_than_its_replay_tells(
+    steadiness: Steadiness, tmp_path: Path
+) -> None:
+    given, one, bench = certifier(tmp_path, steadiness=steadiness)
+    given.replays = Told(forecast=given.replays.forecast)
+    assert given.confirmed(one, 1700.0, budget_s=60.0) is not None
+    assert bench.runs[1][0] == pytest.approx(KNEE_SHARE * steadiness.margin * 1500.0)
+
+
 def test_a_confirmation_keeps_to_its_seconds_and_to_the_deadline(tmp_path: Path) -> None:
     given, one, bench = certifier(tmp_path, deadline_s=20.0)
     assert given.confirmed(one, 1590.0, budget_s=15.0, floor_per_s=1500.0) is None
-    assert 10.0 < bench.spent.load_s <= 16.0
+    assert bench.spent.load_s <= 16.0
+    assert bench.most_s[0] == 15.0
     assert given.left_s() == pytest.approx(20.0 - bench.spent.load_s - bench.spent.loading_s)
     bench.spent.load_s = 500.0
     assert given.left_s() == 0.0

@@ -66,7 +66,10 @@ def test_the_named_instance_type_wins(prices):
 
 def test_the_cheapest_of_the_same_size(prices):
     path = prices(
-        entry(usd_per_hour=0.3), entry(usd_per_hour=0.2, instance="cheap"), entry(usd_per_hour=0.1, vcpus=2)
+        entry(usd_per_hour=0.3),
+        entry(usd_per_hour=0.2, instance="cheap"),
+        entry(usd_per_hour=0.1, vcpus=2),
+        entry(usd_per_hour=0.1, vcpus=8),
     )
     price = price_for(machine(memory_gib=15.3), price_file=path)  # 16 GiB as the system reports them
     assert price.usd_per_hour == 0.2
@@ -261,6 +264,7 @@ def test_no_rate_has_no_cost(rate):
         (2001, 1000, 0.0, 3),
         (1, 1000, 0.0, 1),
         (3.3, 1.1, 0.0, 3),
+        (2.1, 0.7, 0.0, 3),  # 3.0000000000000004
         (800, 1000, 0.2, 1),
         (801, 1000, 0.2, 2),
     ],

@@ -1,0 +1,219 @@
+"""The send loop in virtual time: what leaves when, what is read when, and what ends how, to the nanosecond."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from loadgen.outcomes import CLOSED, OK, TIMED_OUT
+from loadgen.poller import Poller
+from loadgen.send_loop import Finished, SendLoop
+from loadgen.shared_log import LogTable, own_table
+
+MS = 1_000_000
+NEVER_NS = 1 << 60
+WALL_NS = 1_700_000_000_000 * MS
+FIRST_ROW_AT_NS = 7 * MS  # the clock when a run begins
+
+
+class VirtualServer:
+    """A wire, its poller and all clocks: each answer reaches the kernel `takes_ns(row)` after its request left.
+
+    Sending and reading one take `send_ns` and `read_ns`. `stamp` makes the kernel's note of an answer from when it
+    really came; `outcome` how a row ends.
+    """
+
+    answers_may_wait = True
+
+    def __init__(
+        self,
+        takes_ns: Callable[[int], int],
+        *,
+        send_ns: int = 0,
+        read_ns: int = 0,
+        stamp: Callable[[int], int] = lambda came_ns: came_ns,
+        outcome: Callable[[int], int] = lambda row: OK,
+    ) -> None:
+        self.takes_ns, self.send_ns, self.read_ns, self.stamp, self.outcome = (
+            takes_ns,
+            send_ns,
+            read_ns,
+            stamp,
+            outcome,
+        )
+        self.now_ns = FIRST_ROW_AT_NS
+        self.in_flight: dict[int, int] = {}  # when the answer comes
+        self.finished: Finished = lambda _row, _outcome, _arrived_ns: None
+        self.most_in_flight = self.most_sent_between_reads = self.longest_unread_ns = self._sent_since = 0
+        self.given_up: list[int] = []
+
+    def clock(self) -> SimpleNamespace:
+        return SimpleNamespace(monotonic_ns=lambda: self.now_ns, time_ns=lambda: WALL_NS + self.now_ns)
+
+    def send(self, row: int) -> bool:
+        self.in_flight[row] = self.now_ns + self.takes_ns(row)
+        self.now_ns += self.send_ns
+        self._sent_since += 1
+        self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
+        self.most_sent_between_reads = max(self.most_sent_between_reads, self._sent_since)
+        return True
+
+    def wait(self, timeout_ns: int) -> list[tuple[int, int]]:
+        assert self.now_ns < 60_000 * MS, "the loop goes on for ever"
+        self._sent_since = 0
+        self.now_ns = max(self.now_ns, min([self.now_ns + max(0, timeout_ns), *self.in_flight.values()]))
+        return [(row, 1) for row, came_ns in self.in_flight.items() if came_ns <= self.now_ns]
+
+    def sleep(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+    def handle(self, fd: int, _events: int) -> None:
+        self._sent_since = 0
+        came_ns = self.in_flight.pop(fd)
+        self.longest_unread_ns = max(self.longest_unread_ns, self.now_ns - came_ns)
+        self.now_ns += self.read_ns
+        stamp = self.stamp(came_ns)
+        self.finished(fd, self.outcome(fd), stamp and WALL_NS + stamp)
+
+    def give_up(self, row: int) -> None:
+        self.given_up.append(row)
+        del self.in_flight[row]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LogTable]:
+    """Sends rows, due at these times in ms, to a server; returns the table."""
+
+    def run(
+        server: VirtualServer,
+        due_ms: Any,
+        *,
+        part: int = 0,
+        parts: int = 1,
+        timeout_ms: int = 60_000,
+        tick: Callable[[int, int], bool] = lambda _now, _in_flight: False,
+        max_in_flight: int | None = None,
+    ) -> LogTable:
+        monkeypatch.setattr("loadgen.send_loop.time", server.clock())
+        due_ns = (np.asarray(due_ms) * MS).astype(np.int64)
+        table = own_table(len(due_ns))
+        table.scheduled_ns[:] = due_ns
+        loop = SendLoop(
+            table=table,
+            part=part,
+            parts=parts,
+            wire=server,
+            poller=cast("Poller", server),
+            timeout_ns=timeout_ms * MS,
+            tick=tick,
+            max_in_flight=max_in_flight,
+        )
+        server.finished = loop.finished
+        loop.run(FIRST_ROW_AT_NS)
+        return table
+
+    return run
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_each_part_sends_its_own_rows_at_their_times(sent: Callable[..., LogTable], part: int) -> None:
+    table = sent(VirtualServer(lambda row: (3 + row) * MS), np.arange(30) * 10.0, part=part, parts=3)
+    mine = np.arange(30) % 3 == part
+    assert table.sent_ns[mine].tolist() == np.maximum(table.scheduled_ns[mine], 1).tolist()  # 0: it never left
+    assert (table.done_ns[mine] - table.scheduled_ns[mine]).tolist() == [(3 + row) * MS for row in range(10)]
+    assert not table.sent_ns[~mine].any()
+    assert not table.done_ns[~mine].any()
+
+
+def test_nothing_leaves_before_its_time_and_no_more_than_eight_before_answers_are_read(
+    sent: Callable[..., LogTable],
+) -> None:
+    server = VirtualServer(lambda row: MS, send_ns=MS // 10, stamp=lambda _: 0)
+    table = sent(server, [0.0] * 50 + [20.0, 30.0, 30.0])
+    assert (table.sent_ns >= table.scheduled_ns).all()
+    assert server.most_sent_between_reads == 8
+    assert (table.sent_ns[50:] - table.scheduled_ns[50:]).max() == MS // 10  # the one before left at that moment
+
+
+def test_a_request_that_is_due_goes_before_the_next_answer_is_read(sent: Callable[..., LogTable]) -> None:
+    server = VirtualServer(lambda row: 50 * MS, read_ns=2 * MS)
+    table = sent(server, [0.0] * 8 + [55.0])
+    assert table.sent_ns[8] - table.scheduled_ns[8] <= 2 * MS
+
+
+def test_answers_that_the_kernel_notes_wait_for_four_milliseconds_at_most_and_others_do_not(
+    sent: Callable[..., LogTable],
+) -> None:
+    due_ms = np.arange(400) * 0.9
+    noted, not_noted = (
+        VirtualServer(lambda row: 5 * MS // 2),
+        VirtualServer(lambda row: 5 * MS // 2, stamp=lambda _: 0),
+    )
+    for server in (noted, not_noted):
+        table = sent(server, due_ms)
+        assert (table.done_ns - table.sent_ns <= 5 * MS // 2 + server.longest_unread_ns).all()
+    assert 2 * MS < noted.longest_unread_ns <= 5 * MS
+    assert not_noted.longest_unread_ns == 0
+
+
+def test_a_cap_holds_requests_back_until_an_answer_came(sent: Callable[..., LogTable]) -> None:
+    server = VirtualServer(lambda row: 30 * MS)
+    table = sent(server, np.arange(12) * 5.0, max_in_flight=2)
+    assert server.most_in_flight == 2
+    assert server.longest_unread_ns == 0, "an answer lets the next request go: it is read at once"
+    assert (table.sent_ns[2:] == np.maximum(table.done_ns[:-2], table.scheduled_ns[2:])).all()
+
+
+@pytest.mark.parametrize("sends_late", [False, True])
+def test_a_request_times_out_from_when_it_was_due(sent: Callable[..., LogTable], sends_late: bool) -> None:
+    """Within a quarter of the time-out, however late it left."""
+    server = VirtualServer(lambda row: 70 * MS if sends_late and row == 0 else NEVER_NS)
+    table = sent(server, [0.0, 0.0], timeout_ms=100, max_in_flight=1 if sends_late else None)
+    assert (table.outcome[1], server.given_up[-1]) == (TIMED_OUT, 1)
+    assert 100 * MS <= table.done_ns[1] <= 126 * MS
+    assert table.sent_ns[1] == (70 * MS if sends_late else 1)
+
+
+@pytest.mark.parametrize(("outcome", "counts_as"), [(OK, TIMED_OUT), (CLOSED, CLOSED)])
+def test_an_answer_after_the_time_out_is_none_and_a_failure_stays_what_it_was(
+    sent: Callable[..., LogTable], outcome: int, counts_as: int
+) -> None:
+    """The second left 70 ms late and its answer took 31 ms: after the time-out, before it was given up."""
+    server = VirtualServer(
+        lambda row: 70 * MS if row == 0 else 31 * MS, outcome=lambda row: outcome if row else OK
+    )
+    table = sent(server, [10.0, 10.0], timeout_ms=100, max_in_flight=1)
+    assert server.given_up == []
+    assert table.outcome.tolist() == [OK, counts_as]
+
+
+@pytest.mark.parametrize("wrong_ns", [-3600_000 * MS, -60 * MS, 1, 3600_000 * MS])
+def test_a_note_from_before_the_request_left_or_from_the_future_is_not_believed(
+    sent: Callable[..., LogTable], wrong_ns: int
+) -> None:
+    """Somebody set the clock. The second request was due 70 ms before it left."""
+    server = VirtualServer(lambda row: 70 * MS if row == 0 else 20 * MS, stamp=lambda came_ns: came_ns + wrong_ns)
+    table = sent(server, [0.0, 0.0], max_in_flight=1)
+    if wrong_ns != -60 * MS:
+        assert table.done_ns.tolist() == [70 * MS, 90 * MS]
+    assert table.done_ns[1] == 90 * MS
+
+
+def test_a_stop_sends_what_was_due_and_nothing_after_it(sent: Callable[..., LogTable]) -> None:
+    ticks: list[tuple[int, int]] = []
+
+    def stop(now_ns: int, in_flight: int) -> bool:
+        ticks.append((now_ns, in_flight))
+        return now_ns > 90 * MS
+
+    table = sent(
+        VirtualServer(lambda row: 60 * MS), [0.0, 0.0, 0.0, 10.0, 500.0, 501.0], max_in_flight=1, tick=stop
+    )
+    assert (table.sent_ns > 0).tolist() == [True] * 4 + [False] * 2
+    assert (table.done_ns > 0).tolist() == [True] * 4 + [False] * 2
+    assert max(in_flight for _, in_flight in ticks) == 1
+    gaps_ns = np.diff([now_ns for now_ns, _ in ticks])
+    assert (gaps_ns >= 50 * MS).all()
+    assert gaps_ns.max() <= 60 * MS
