@@ -1,5 +1,7 @@
 """The batching rule, case by case: who goes when, as read in Triton's scheduler and seen on a running server."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -141,10 +143,17 @@ def test_the_overhead_comes_on_top_and_keeps_no_instance_busy():
 def test_batches_are_as_slow_as_the_next_size_that_is_executed():
     seconds = padded(service(8, each_s=0.001), (4, 2, 16))
     assert list(np.round(seconds[1:, 1], 6)) == [0.012, 0.012, 0.014, 0.014, 0.015, 0.016, 0.017, 0.018]
+    assert (padded(service(8, each_s=0.001), (9,)) == service(8, each_s=0.001)).all()
 
 
 def test_the_saturation_is_that_of_the_best_batch_size():
     assert SimulatedServer(service_s=service(4, 2)).saturation_per_s == pytest.approx(800)
+
+
+def test_the_saturation_is_that_of_all_instances_at_work_and_of_the_mean_execution():
+    contended = service(4, 2)
+    contended[:, 2] *= 2.0
+    assert SimulatedServer(service_s=contended, noise=(0.5, 3.5)).saturation_per_s == pytest.approx(200)
 
 
 def test_counting_late_requests_stops_early_and_leaves_the_first_out():
@@ -153,6 +162,16 @@ def test_counting_late_requests_stops_early_and_leaves_the_first_out():
     assert count_late(server, at_once, limit_s=0.035) == 7
     assert count_late(server, at_once, limit_s=0.035, counted_from=5) == 5
     assert count_late(server, at_once, limit_s=0.035, at_most=2) == 3
+    assert count_late(replace(server, overhead_s=0.006), at_once, limit_s=0.035) == 8
+
+
+def test_counting_late_requests_is_the_same_for_a_server_that_delays():
+    server = SimulatedServer(service_s=service(2), max_queue_delay_s=0.005)
+    at_once = np.zeros(10)
+    assert count_late(server, at_once, limit_s=0.035) == 4
+    assert count_late(server, at_once, limit_s=0.035, counted_from=7) == 3
+    assert count_late(server, at_once, limit_s=0.035, at_most=1) == 2
+    assert count_late(replace(server, overhead_s=0.006), at_once, limit_s=0.035) == 6
 
 
 @pytest.mark.parametrize(
