@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.http_answer import AnswerReader, ReadBuffer
+from loadgen.http_answer import AnswerReader, ReadBuffer, parse_head
 from loadgen.wire_errors import ClosedEarly, MalformedAnswer
 
 
@@ -87,6 +87,39 @@ def test_one_answer_after_the_other_on_the_same_connection(answers, data, proven
         pieces += cut(sized(status, body), data.draw(st.lists(st.integers(0, 500), max_size=3)))
     seen = read_all(Pieces(pieces), len(answers), proven)
     assert [status for status, _ in seen] == [status for status, _ in answers]
+
+
+@pytest.mark.parametrize("proven", [False, True])
+@pytest.mark.parametrize("places", [(), (3,), (-3,), (3, -3), (-7, -3), (-6, -5, -3)])
+def test_bytes_after_the_end_of_an_answer_are_no_answer(places, proven):
+    data = sized(200, b"body") + b"more"
+    pieces = cut(data, [place % len(data) for place in places])
+    with pytest.raises(MalformedAnswer, match="after the end"):
+        read_all(Pieces(pieces), 2, proven)
+
+
+@pytest.mark.parametrize(
+    ("start", "fields", "length", "keep_alive"),
+    [
+        ("HTTP/1.1 200 OK", "Content-Length: 5", 5, True),
+        ("HTTP/1.1 200 OK", "Content-Length: 5\r\nConnection: Close", 5, False),
+        ("HTTP/1.0 200 OK", "Content-Length: 5", 5, False),
+        ("HTTP/1.0 200 OK", "Content-Length: 5\r\nConnection: Keep-Alive", 5, True),
+        ("HTTP/1.1 200 OK", "Connection: keep-alive", None, False),
+        ("HTTP/1.1 200 OK", "Transfer-Encoding: chunked", None, True),
+        ("HTTP/1.1 200 OK", "Transfer-Encoding: chunked\r\nContent-Length: 5", None, True),
+        ("HTTP/1.1 204 No Content", "Content-Length: 5", 0, True),
+        ("HTTP/1.1 304 Not Modified", "Content-Length: 5", 0, True),
+        ("HTTP/1.1 100 Continue", "Transfer-Encoding: chunked", 0, True),
+    ],
+)
+def test_a_head_tells_how_long_its_body_is_and_whether_another_answer_may_follow(
+    start, fields, length, keep_alive
+):
+    """RFC 9112, 6.3 and 9.3: chunks win over a length, and what has neither ends with its connection."""
+    head = parse_head(f"{start}\r\n{fields}\r\n\r\n".encode())
+    assert (head.length, head.keep_alive) == (length, keep_alive)
+    assert head.chunked is (length is None and "chunked" in fields)
 
 
 @given(BODY.filter(bool), st.integers(0, 10_000), st.booleans())
