@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.http_answer import AnswerReader, ReadBuffer, parse_head
+from loadgen.http_body import ChunkedBody, OpenBody, SizedBody
 from loadgen.wire_errors import ClosedEarly, MalformedAnswer
 
 
@@ -225,6 +226,25 @@ def test_of_a_long_body_no_more_is_kept_than_is_used():
     while reader.read(stream) is None:
         pass
     assert (len(reader.body), reader.size) == (1 << 16, 100_000_000)
+
+
+@pytest.mark.parametrize("body", [SizedBody(100, 10), OpenBody(10), ChunkedBody(10)])
+def test_of_a_body_in_pieces_exactly_as_much_is_kept_as_is_asked_for(body):
+    text = b"64\r\n" if isinstance(body, ChunkedBody) else b""
+    for piece in (text + b"012345", b"6789abcdef", b"ghi"):
+        assert body.take(bytearray(piece), 0, len(piece)) == len(piece)
+    assert (bytes(body.kept), body.size) == (b"0123456789", 19)
+
+
+def test_thousands_of_tiny_chunks_are_no_answer():
+    data = bytearray(b"1\r\nx\r\n" * 4097)
+    with pytest.raises(MalformedAnswer, match="over 4,096 chunks of under 16 bytes"):
+        ChunkedBody(10).take(data, 0, len(data))
+
+
+def test_a_short_head_is_found_after_a_long_one_that_came_in_pieces():
+    interim = b"HTTP/1.1 103 Early Hints\r\nLink: " + b"x" * 200
+    assert read_all(Pieces([interim, b"\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]), 1) == [(200, b"")]
 
 
 def test_a_document_over_its_limit_is_refused_before_it_is_all_there():
