@@ -1,0 +1,128 @@
+"""When CI calls the demo good: by its rate next to a closed loop's, and by what was measured while it failed."""
+
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from disturbance import Disturbance
+from recommendations import recommendation, trial
+
+from optimizer.cli import app
+from search.convert import trial_to_record
+from search.neighbours import NeighboursRecord
+
+sys.path.append(str(Path(__file__).parents[3] / ".ci"))
+
+from demo import EXITS, LEAST_SHARE, NOT_RUN, Try, decided, disturbance_in, exit_code_of, load_seconds
+
+RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first-light" / "demo"
+QUIET = Disturbance(watched_s=300.0, stolen_s=0.0, others_s=0.0)
+GOOD = Try(exit_code=0, certified_per_s=931.0, closed_loop_per_s=1300.0, load_s=260.0)
+FOUND_LITTLE = replace(GOOD, certified_per_s=93.0)
+FOUND_NOTHING = Try(exit_code=99, load_s=200.0)
+STALLS = "a processor stood still for 9.0 of 300 s"
+
+
+def disturbed(one: Try) -> Try:
+    return replace(one, disturbed=STALLS)
+
+
+@pytest.mark.parametrize(
+    ("tries", "decision"),
+    [
+        ([GOOD], "green"),
+        ([disturbed(GOOD)], "green"),
+        ([FOUND_LITTLE], "again"),
+        ([FOUND_NOTHING], "again"),
+        ([FOUND_NOTHING, GOOD], "green"),
+        ([FOUND_LITTLE, FOUND_LITTLE], "red"),
+        ([FOUND_NOTHING, FOUND_NOTHING], "red"),
+        ([disturbed(FOUND_NOTHING), FOUND_LITTLE], "red"),
+        ([FOUND_NOTHING, disturbed(FOUND_LITTLE)], "red"),
+        ([disturbed(FOUND_NOTHING), disturbed(FOUND_LITTLE)], "green"),
+    ],
+)
+def test_two_failures_are_red_unless_both_were_disturbed(tries: list[Try], decision: str) -> None:
+    assert decided(tries) == decision
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 97, 130, 137, NOT_RUN])
+def test_any_other_exit_code_is_red_at_once_on_any_machine(code: int) -> None:
+    assert decided([disturbed(Try(exit_code=code))]) == "red"
+    assert decided([FOUND_NOTHING, disturbed(Try(exit_code=code))]) == "red"
+
+
+def test_the_rate_is_compared_with_the_closed_loop() -> None:
+    least = replace(GOOD, certified_per_s=LEAST_SHARE * 1300.0)
+    assert least.fault is None
+    assert "of the 1300/s of a closed loop" in str(replace(least, certified_per_s=least.certified_per_s - 1).fault)
+    assert replace(GOOD, closed_loop_per_s=None).fault is not None
+    assert replace(GOOD, certified_per_s=None).fault is not None
+    assert replace(GOOD, certified_per_s=float("nan")).fault is not None
+
+
+def test_load_seconds_and_exit_code_are_told() -> None:
+    assert GOOD.text.startswith("certified 931/s, a closed loop does 1300/s; 260 s of load")
+    assert FOUND_NOTHING.text.startswith("exit code 99: no configuration keeps the limit; 200 s of load")
+    assert disturbed(FOUND_NOTHING).text.endswith(STALLS)
+
+
+def test_every_exit_code_of_the_command_is_known() -> None:
+    told = str(app.registered_callback.callback.__doc__)
+    codes = re.findall(r"\b(\d+) [a-z]", told[told.index("Exit codes:") :])
+    assert {int(code) for code in codes} == set(EXITS)
+
+
+@pytest.mark.parametrize(
+    ("make_code", "output", "code"),
+    [
+        (0, "", 0),
+        (2, "make: *** [Makefile:21: demo] Error 99\n", 99),
+        (2, "make[1]: *** [Makefile:21: demo] Error 3\nmake: *** [Makefile:2: demo] Error 3\n", 3),
+        (2, "make: *** [Makefile:16: .venv/.installed] Error 1\n", NOT_RUN),
+        (-2, "", NOT_RUN),
+    ],
+)
+def test_the_exit_code_is_read_from_what_make_prints(make_code: int, output: str, code: int) -> None:
+    assert exit_code_of(make_code, output) == code
+
+
+def test_a_run_on_a_quiet_machine_was_not_disturbed() -> None:
+    assert disturbance_in(RECORDED, QUIET) is None
+    assert load_seconds(RECORDED) == pytest.approx(259.5, abs=0.1)
+
+
+def test_stalls_count_from_half_a_percent_on() -> None:
+    brief = replace(QUIET, stalls_ns=((0, 1_400_000_000),))
+    long = replace(QUIET, stalls_ns=((0, 1_600_000_000),))
+    many_short = replace(QUIET, stalls_ns=((0, 10_000_000),) * 1000)
+    assert disturbance_in(RECORDED, brief) is None
+    assert disturbance_in(RECORDED, many_short) is None
+    assert disturbance_in(RECORDED, long) == "a processor stood still for 1.6 of 300 s (1600 ms at the worst)"
+
+
+def written(run: Path, neighbours: NeighboursRecord, *, found: bool) -> Path:
+    run.mkdir()
+    measured = trial_to_record(trial(0)).model_copy(update={"neighbours": neighbours, "load_s": 40.0})
+    (run / "trials.jsonl").write_text(measured.model_dump_json() + "\n")
+    if found:
+        told = recommendation().model_copy(update={"neighbours": neighbours})
+        (run / "recommendation.json").write_text(told.model_dump_json())
+    return run
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_contention_is_read_from_the_runs_own_records(tmp_path: Path, found: bool) -> None:
+    some = NeighboursRecord(watched_s=40.0, disturbed_s=20.0, others_cpu_s=15.0, stolen_cpu_s=0.0)
+    little = NeighboursRecord(watched_s=40.0, disturbed_s=1.0, others_cpu_s=0.8, stolen_cpu_s=0.0)
+    said = disturbance_in(written(tmp_path / "some", some, found=found), QUIET)
+    assert said == "other processes took 0.8 cores for 20 of 40 s of load"
+    assert disturbance_in(written(tmp_path / "little", little, found=found), QUIET) is None
+
+
+def test_a_run_that_found_nothing_counts_the_load_of_its_trials(tmp_path: Path) -> None:
+    quiet = NeighboursRecord(watched_s=40.0, disturbed_s=0.0, others_cpu_s=0.0, stolen_cpu_s=0.0)
+    assert load_seconds(written(tmp_path / "run", quiet, found=False)) == 40.0
+    assert load_seconds(tmp_path) == 0.0
