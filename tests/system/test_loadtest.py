@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,18 @@ import psutil
 import pytest
 from fake_triton import FakeTriton, fake_triton
 from load_records import measurement, record
+from waiting import wait_until
 
 from loadgen.reports.record import LoadTestRecord
 
 pytestmark = pytest.mark.system
 
 COMMAND = [sys.executable, "-c", "from loadgen.cli import main; main()"]
-EASY = ("--rate", "200", "--duration", "4.5s", "--p50", "600ms", "--warmup", "0s")
-"""A limit that a machine which stands still for half a second does not break, and seconds enough to decide it:
-three times the limit counts as warm-up."""
+NO_LIMIT = ("--rate", "200", "--duration", "2s", "--warmup", "0s")
+"""There is nothing to keep or to break: how fast the machine is does not matter."""
+
+LIMIT = ("--rate", "200", "--duration", "4.5s", "--p50", "600ms", "--warmup", "0s")
+"""Seconds enough to decide it. Whether it is kept depends on the machine: a test of that is marked `alone`."""
 
 
 @pytest.fixture(scope="module")
@@ -33,22 +36,9 @@ def server() -> Iterator[FakeTriton]:
 
 
 def loadtest(url: str, *options: str, expected: int, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run it to its end; again when a busy machine made it say, rightly, that nothing can be decided (96).
-
-    What a busy machine does to the client is no matter here: any send lag will do.
-    """
-    command = [*COMMAND, url, "--model", "delay", "--max-send-lag", "1s", *options]
-    for _ in range(4):
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            **settings,
-        )
-        if done.returncode == expected or done.returncode not in {96, 98}:
-            break
+    """Run it to its end, whatever a busy machine does to the client: no send lag is too much."""
+    command = [*COMMAND, url, "--model", "delay", "--max-send-lag", "30s", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, **settings)
     assert done.returncode == expected, done.stdout + done.stderr
     return done
 
@@ -70,12 +60,6 @@ def started(url: str, *options: str, environment: dict[str, str] | None = None) 
             process.kill()
 
 
-def wait_until(seen: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 90
-    while not seen() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 def children_of(pid: int) -> list[psutil.Process]:
     try:
         return psutil.Process(pid).children(recursive=True)
@@ -87,14 +71,15 @@ def record_of(done: subprocess.CompletedProcess[str]) -> LoadTestRecord:
     return LoadTestRecord.model_validate_json(done.stdout)
 
 
+@pytest.mark.alone
 def test_a_limit_that_holds(server: FakeTriton) -> None:
-    done = loadtest(server.url, *EASY, expected=0)
+    done = loadtest(server.url, *LIMIT, expected=0)
     assert done.stdout.splitlines()[1].startswith("│ KEPT  p50 <= 600 ms")
     assert "Measuring delay" in done.stderr
 
 
 def test_json_alone_is_on_stdout_and_its_figures_agree_with_the_server(server: FakeTriton) -> None:
-    seen = record_of(loadtest(server.url, *EASY, "--json", expected=0)).measurement
+    seen = record_of(loadtest(server.url, *NO_LIMIT, "--json", expected=0)).measurement
     assert seen is not None
     assert seen.server is not None
     assert seen.failures == 0
@@ -107,7 +92,7 @@ def test_json_alone_is_on_stdout_and_its_figures_agree_with_the_server(server: F
 def test_every_report_is_written(server: FakeTriton, tmp_path: Path) -> None:
     files = {"--output": "r.json", "--html": "r.html", "--junit": "r.xml", "--csv": "r"}
     options = [part for name, file in files.items() for part in (name, str(tmp_path / file))]
-    loadtest(server.url, *EASY, *options, expected=0)
+    loadtest(server.url, *NO_LIMIT, *options, expected=0)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"r.json", "r.html", "r.xml", "r_stats.csv", "r_stats_history.csv", "r_failures.csv"}
     LoadTestRecord.model_validate_json((tmp_path / "r.json").read_bytes())
@@ -120,6 +105,7 @@ def baseline_at(folder: Path, p99_ms: float) -> Path:
     return path
 
 
+@pytest.mark.alone
 def test_a_run_that_is_worse_than_its_baseline(server: FakeTriton, tmp_path: Path) -> None:
     baseline = baseline_at(tmp_path, 0.01)  # the server takes 2 ms
     options = ("--rate", "200", "--duration", "6s", "--warmup", "0s", "--compare", str(baseline))
@@ -163,6 +149,7 @@ def test_an_overloaded_server_is_not_loaded_to_the_end() -> None:
     assert record.measurement.duration_s < 20
 
 
+@pytest.mark.alone
 def test_a_run_that_is_too_short_says_how_long_it_takes(server: FakeTriton) -> None:
     done = loadtest(server.url, "--rate", "50", "--duration", "3s", "--p99", "700ms", expected=96)
     assert "NOT DECIDED" in done.stdout
@@ -171,7 +158,7 @@ def test_a_run_that_is_too_short_says_how_long_it_takes(server: FakeTriton) -> N
 
 def test_a_client_that_falls_behind_says_so(server: FakeTriton) -> None:
     before = len(server.document("/kept")["kept_ns"])
-    with started(server.url, *EASY, "--json") as process:
+    with started(server.url, *LIMIT, "--json") as process:
         wait_until(lambda: len(server.document("/kept")["kept_ns"]) > before + 20)
         (child,) = children_of(process.pid)
         child.suspend()
@@ -227,12 +214,12 @@ def test_a_secret_is_in_no_output_no_file_and_no_command_line(server: FakeTriton
     secret = "s3cret-7f3a"
     files = {"--output": "r.json", "--html": "r.html", "--junit": "r.xml", "--csv": "r"}
     options = [part for name, file in files.items() for part in (name, str(tmp_path / file))]
-    options += ["--header-env", "Authorization=STAGING_TOKEN"]
-    with started(server.url, *EASY, *options, environment={"STAGING_TOKEN": f"Bearer {secret}"}) as process:
+    options += ["--header-env", "Authorization=STAGING_TOKEN", "--max-send-lag", "30s"]
+    with started(server.url, *NO_LIMIT, *options, environment={"STAGING_TOKEN": f"Bearer {secret}"}) as process:
         wait_until(lambda: children_of(process.pid))
         lines = [child.cmdline() for child in children_of(process.pid)]
         out, err = process.communicate(timeout=120)
-    assert process.returncode in (0, 96, 98), err
+    assert process.returncode == 0, err
     assert lines
     written = [path.read_text() for path in tmp_path.iterdir()]
     assert len(written) == 6
@@ -257,15 +244,16 @@ def test_ctrl_c_leaves_a_marked_result_and_no_process(server: FakeTriton, after_
 def test_a_report_that_does_not_fit_on_the_disk_is_said_and_the_result_stands(
     server: FakeTriton, tmp_path: Path
 ) -> None:
-    # A limit on the size of files stands in for a full disk: enough for the log of the run, not for the page.
+    # A limit on the size of files stands in for a full disk: enough for the log of about 100 requests, not for the
+    # page of 13 kB.
     done = loadtest(
         server.url,
-        *("--rate", "110", "--duration", "4.5s", "--p50", "600ms", "--warmup", "0s"),
+        *("--rate", "50", "--duration", "2s", "--warmup", "0s"),
         *("--html", str(tmp_path / "r.html")),
         expected=3,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (14_000, 14_000)),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, 6_000)),
     )
-    assert "KEPT" in done.stdout
+    assert "MEASURED" in done.stdout
     assert done.stderr.splitlines()[-2].startswith(f"error: --html {tmp_path / 'r.html'} was not written")
     assert list(tmp_path.iterdir()) == []
 

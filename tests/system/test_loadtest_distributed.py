@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_triton import fake_triton
+from waiting import wait_until
 
 from loadgen.arrivals import schedule
 from loadgen.plan import LoadPlan
@@ -131,9 +132,7 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
             master(server.url, port, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process,
     ):
-        deadline = time.monotonic() + 90
-        while not server.document("/kept")["kept_ns"] and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_until(lambda: server.document("/kept")["kept_ns"])
         time.sleep(1.5)
         lost.kill()
         out, err = process.communicate(timeout=120)
@@ -186,9 +185,7 @@ def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            deadline = time.monotonic() + 90
-            while not server.document("/kept")["kept_ns"] and time.monotonic() < deadline:
-                time.sleep(0.1)
+            wait_until(lambda: server.document("/kept")["kept_ns"])
             time.sleep(0.5)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=120)

@@ -3,12 +3,12 @@
 import socket
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 import requests
 from fake_triton import fake_triton
+from waiting import wait_until
 
 from loadgen.cli import run_command
 from loadgen.reports.record import LoadTestRecord
@@ -42,9 +42,7 @@ def test_requests_are_shown_and_stop_ends_the_run_with_a_result() -> None:
         command = [sys.executable, "-c", "from loadgen.cli import main; main()", server.url, "--model", "delay"]
         command += ["--rate", "100", "--duration", "60s", "--json", "--web", "--web-port", url.rpartition(":")[2]]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            deadline = time.monotonic() + 90
-            while requests_shown(url) < 200 and time.monotonic() < deadline:
-                time.sleep(0.2)
+            wait_until(lambda: requests_shown(url) >= 200)
             shown = requests_shown(url)
             asked(f"{url}/stop", method="POST")
             out, err = process.communicate(timeout=90)

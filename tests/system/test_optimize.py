@@ -244,22 +244,20 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Pat
     )
     run.wait_for((run_dir / PROFILE_FILE).exists)
 
-    def failed() -> list[dict[str, object]]:
-        return [trial for trial in trials_in(run_dir) if trial["state"] == "failed"]
+    def loaded() -> int:
+        return (run_dir / "server.log").read_text().count("successfully loaded")
 
-    for _ in range(4):  # between two trials a dead server is replaced without a word: then once more
-        time.sleep(2.0)
-        before = len(trials_in(run_dir))
-        run.wait_for(lambda: len(run.servers()) == 1)
-        run.servers()[0].kill()
-        run.wait_for(lambda before=before: len(trials_in(run_dir)) > before)
-        if failed():
-            break
+    # Between two trials a dead server is replaced without a word. Load is sent once a configuration is loaded.
+    before = loaded()
+    run.wait_for(lambda: loaded() > before)
+    (server,) = run.servers()
+    server.kill()
+    run.wait_for(lambda: any(trial["state"] == "failed" for trial in trials_in(run_dir)))
     if run.interrupt_after(lambda: trials_in(run_dir)[-1]["state"] != "failed"):
         run.interrupt_again()
     code, _, err = run.end()
     assert code in {0, 130}, err
-    (lost,) = failed()
+    (lost,) = (trial for trial in trials_in(run_dir) if trial["state"] == "failed")
     assert "died" in lost["reason"]
     assert len(lost["reason"].splitlines()) > 2  # the server's last log lines
     assert len(trials_in(run_dir)) > lost["number"] + 1
