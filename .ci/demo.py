@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -156,7 +155,7 @@ def closed_loop_per_s(run: Path) -> float:
             load = [commands / "loadtest", served[2], "--model", served[1], "--concurrency", str(USERS)]
             done = subprocess.run([*load, "--duration", "8s", "--json"], stdout=subprocess.PIPE, check=True)
         finally:
-            serving.send_signal(signal.SIGINT)
+            serving.terminate()  # a shell's background process ignores SIGINT
     measurement = LoadTestRecord.model_validate_json(done.stdout).measurement
     assert measurement is not None
     return measurement.achieved_rate_per_s

@@ -21,6 +21,15 @@ RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first
 QUIET = Disturbance(watched_s=300.0, stolen_s=0.0, others_s=0.0)
 GOOD = Try(exit_code=0, certified_per_s=931.0, closed_loop_per_s=1300.0, load_s=260.0)
 FOUND_LITTLE = replace(GOOD, certified_per_s=93.0)
+CROWDED = Try(
+    exit_code=0,
+    certified_per_s=96.6,
+    closed_loop_per_s=523.8,
+    load_s=206.0,
+    disturbed="other processes took 1.3 cores for 206 of 206 s of load",
+)
+"""As it was on two processors that eight people shared."""
+
 FOUND_NOTHING = Try(exit_code=99, load_s=200.0)
 STALLS = "a processor stood still for 9.0 of 300 s"
 
@@ -42,6 +51,9 @@ def disturbed(one: Try) -> Try:
         ([disturbed(FOUND_NOTHING), FOUND_LITTLE], "red"),
         ([FOUND_NOTHING, disturbed(FOUND_LITTLE)], "red"),
         ([disturbed(FOUND_NOTHING), disturbed(FOUND_LITTLE)], "green"),
+        ([CROWDED], "again"),
+        ([CROWDED, CROWDED], "green"),
+        ([CROWDED, FOUND_NOTHING], "red"),
     ],
 )
 def test_two_failures_are_red_unless_both_were_disturbed(tries: list[Try], decision: str) -> None:
