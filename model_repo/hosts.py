@@ -102,7 +102,7 @@ class ProcessHost:
 
     def alive(self) -> bool:
         """Whether our process runs."""
-        return self._process is not None and self._process.returncode is None
+        return self._process is not None and self._process.runs
 
     def restart(self) -> None:
         """A new process, with an empty repository, on the same ports where they are still free."""
@@ -204,7 +204,7 @@ class ProcessHost:
 
     def _wait_until_live(self, endpoint: Endpoint, token: str) -> None:
         deadline = time.monotonic() + self._options.start_timeout_s
-        while self.alive():
+        while self._process is not None and self._process.returncode is None:  # until its status is known
             # Somebody else's server may have taken the port: only ours knows the token.
             if is_live(endpoint, timeout_s=1.0) and server_name(endpoint, timeout_s=1.0) == token:
                 return

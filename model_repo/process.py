@@ -81,6 +81,17 @@ class ServerProcess:
         """None while it runs; then its exit status, or 256 minus the number of the signal that ended it."""
         return self._warden.poll()
 
+    @property
+    def runs(self) -> bool:
+        """Whether the server's own process is there; its warden outlives it while it removes what is left."""
+        import psutil
+
+        try:
+            status = psutil.Process(self.pid).status()
+        except psutil.NoSuchProcess:
+            return False
+        return status not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD} and self.returncode is None
+
     def stop(self) -> None:
         """End it: SIGTERM, then SIGKILL after the grace. Returns when nothing of it is left; may be repeated."""
         assert self._warden.stdin is not None

@@ -71,6 +71,20 @@ def test_a_running_server_has_no_return_code_and_a_stopped_one_has(start):
     assert gone(process.pid)
 
 
+def test_a_server_that_has_died_does_not_run_however_late_its_warden_is(start):
+    process = start("sleep 60")
+    warden = psutil.Process(process.pid).parent()
+    assert process.runs
+    warden.suspend()
+    os.kill(process.pid, signal.SIGKILL)
+    wait_for(lambda: gone(process.pid))
+    assert not process.runs
+    assert process.returncode is None
+    warden.resume()
+    process.stop()
+    assert not process.runs
+
+
 def test_who_ignores_sigterm_is_killed_after_the_grace(start, tmp_path):
     process = start("trap '' TERM; echo ready; while :; do sleep 0.01; done", grace_s=0.05)
     wait_for(lambda: "ready" in (tmp_path / "log").read_text())
