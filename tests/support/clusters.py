@@ -1,8 +1,11 @@
 """Commands for load tests of several processes, and a user without a secret."""
 
 import socket
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 LOADTEST = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 
@@ -23,6 +26,22 @@ def master_command(url: str, port: int, *options: str, workers: int = 2) -> list
 def worker_command(port: int, *options: str) -> list[str]:
     """`loadtest --worker` for a master on this machine."""
     return [*LOADTEST, "--worker", "127.0.0.1", "--port", str(port), *options]
+
+
+@contextmanager
+def workers(port: int, *options: tuple[str, ...]) -> Iterator[list[subprocess.Popen[str]]]:
+    """A worker for each tuple of options; they end with their master, and by force at the end of the block."""
+    started = [
+        subprocess.Popen(worker_command(port, *more), stderr=subprocess.PIPE, text=True) for more in options
+    ]
+    try:
+        yield started
+        for process in started:
+            process.wait(timeout=120)
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
 
 
 def wait_until_listening(port: int) -> None:

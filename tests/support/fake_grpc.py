@@ -1,9 +1,13 @@
 """A Triton over gRPC for the tests of the load generator, on grpcio: an HTTP/2 that is not ours.
 
-`python fake_grpc.py --delay-ms 5` prints its port and serves until its stdin closes.
+`python fake_grpc.py --delay-ms 5` prints its port and serves until its stdin closes. It writes down, by its own
+clock, how long it really kept each inference; `kept` asks for that.
 """
 
 import argparse
+import contextlib
+import json
+import os
 import subprocess
 import sys
 import time
@@ -13,9 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+TLS_FOLDER = Path(__file__).parent / "tls"
 FAULTS = ("none", "error", "silent")
 
 
@@ -25,6 +32,10 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.count = 0
+        self.kept: list[tuple[int, int]] = []  # for how long, and since when
+
+    def ServerMetadata(self, request, context):
+        return pb.ServerMetadataResponse(name="fake", extensions=[json.dumps(self.kept)])
 
     def ModelMetadata(self, request, context):
         if request.name != "delay":
@@ -49,6 +60,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         return answer
 
     def ModelInfer(self, request, context):
+        arrived_ns = time.monotonic_ns()
         self.count += 1
         expected = request.inputs[0].shape[0] * self.options.size * 4
         if len(request.raw_input_contents[0]) != expected:
@@ -62,6 +74,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         answer = pb.ModelInferResponse(model_name="delay", model_version="1")
         answer.outputs.add(name="y", datatype="FP32", shape=[1, self.options.answer_size])
         answer.raw_output_contents.append(b"\0" * (4 * self.options.answer_size))
+        self.kept.append((time.monotonic_ns() - arrived_ns, arrived_ns))
         return answer
 
 
@@ -72,9 +85,30 @@ def fake_grpc(*options: str) -> Iterator[str]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:
-            yield f"grpc://127.0.0.1:{int(process.stdout.readline())}"
+            scheme = "grpcs" if "--tls" in options else "grpc"
+            yield f"{scheme}://127.0.0.1:{int(process.stdout.readline())}"
         finally:
             process.kill()
+
+
+def kept(url: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How long the fake kept each of the last `count` inferences, and when they came, by its own clock."""
+    scheme, address = url.split("://")
+    address = address.replace("127.0.0.1", "localhost")  # which the certificate is for
+    trusted = grpc.ssl_channel_credentials((TLS_FOLDER / "localhost-ca.pem").read_bytes())
+    secure = scheme == "grpcs"
+    with grpc.secure_channel(address, trusted) if secure else grpc.insecure_channel(address) as channel:
+        answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ServerMetadata(pb.ServerMetadataRequest())
+    kept_ns, arrived_ns = np.array(json.loads(answer.extensions[0])[-count:], np.int64).T
+    return kept_ns, arrived_ns
+
+
+def add_port(server: grpc.Server, *, tls: bool) -> int:
+    address = "127.0.0.1:0"
+    if not tls:
+        return server.add_insecure_port(address)
+    pem = (TLS_FOLDER / "localhost.pem").read_bytes()  # the key, and the certificate after it
+    return server.add_secure_port(address, grpc.ssl_server_credentials([(pem, pem)]))
 
 
 def main() -> None:
@@ -86,7 +120,10 @@ def main() -> None:
     parser.add_argument("--good-first", type=int, default=0)
     parser.add_argument("--most-calls", type=int, default=0, help="calls at a time on one connection")
     parser.add_argument("--connection-age-ms", type=int, default=0)
+    parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
     options = parser.parse_args()
+    with contextlib.suppress(PermissionError):  # on a busy machine the delay is kept where the system allows it
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     settings = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     if options.most_calls:
         settings.append(("grpc.max_concurrent_streams", options.most_calls))
@@ -94,7 +131,7 @@ def main() -> None:
         settings.append(("grpc.max_connection_age_ms", options.connection_age_ms))
     server = grpc.server(futures.ThreadPoolExecutor(32), options=settings)
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(options), server)
-    print(server.add_insecure_port("127.0.0.1:0"), flush=True)
+    print(add_port(server, tls=options.tls), flush=True)
     server.start()
     sys.stdin.read()
     server.stop(0)

@@ -1,17 +1,13 @@
 """The instrument against servers whose latency is known: from their own clock, or from queueing theory."""
 
-import math
 import os
-import random
 import signal
 import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from disturbance import Watch
 from fake_triton import fake_triton
-from tails import assert_no_tail_of_its_own
 
 from loadgen.arrivals import schedule
 from loadgen.measurement import RequestLog
@@ -52,23 +48,6 @@ def test_a_fixed_delay_is_measured_to_half_a_millisecond(generator: LoadGenerato
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-@pytest.mark.parametrize(
-    "plan",
-    [LoadPlan(rate_per_s=500, duration_s=3.0, seed=21), ClosedLoopPlan(concurrency=4, duration_s=3.0)],
-    ids=["open", "closed"],
-)
-def test_the_client_adds_no_tail_of_its_own(
-    generator: LoadGenerator, plan: LoadPlan | ClosedLoopPlan, scheme: str
-) -> None:
-    options = ["--tls"] if scheme == "https" else []
-    with Watch() as watch, fake_triton("--delay-ms", "5", *options, scheme=scheme) as server:
-        target = Target(url=server.url, model_name="delay", insecure=scheme == "https")
-        log = generator.run(target, plan).log
-        kept_ns, arrived_ns = server.kept(len(log))
-    assert_no_tail_of_its_own(log, kept_ns, arrived_ns, watch.seen)
-
-
-@pytest.mark.parametrize("scheme", ["http", "https"])
 def test_answers_that_stay_in_the_kernel_count_from_when_they_came(generator: LoadGenerator, scheme: str) -> None:
     """At 400/s each answer is there 1.5 ms before the next send, when it is taken: it took 1 ms, not 2.5."""
     plan = LoadPlan(rate_per_s=400, duration_s=2.0, seed=12, arrivals=Arrivals(kind="constant"))
@@ -91,12 +70,6 @@ def test_large_answers_are_taken_at_once(generator: LoadGenerator) -> None:
         measured = run(generator, server.url, plan)
     assert measured.measurement.errors == {}
     assert np.median(measured.log.service_ns) < np.median(alone.log.service_ns) + 8e6
-
-
-def test_a_closed_loop_asks_again_as_soon_as_it_has_its_answer(generator: LoadGenerator) -> None:
-    with fake_triton("--delay-ms", "1") as server:
-        measured = run(generator, server.url, ClosedLoopPlan(concurrency=1, duration_s=2.0)).measurement
-    assert measured.n > 450  # 2000 without any overhead; 400 if it slept 4 ms after each
 
 
 def test_a_load_that_is_counted_instead_of_kept_says_the_same(generator: LoadGenerator) -> None:
@@ -171,28 +144,6 @@ def test_sends_follow_the_schedule_without_drift(generator: LoadGenerator, kind:
     assert abs(first - second) < 1_000_000
     # A machine that stands still at the end sends the last of them half a second later.
     assert 0.75 * len(due_ns) / 2.0 < measured.measurement.achieved_rate_per_s < 1.003 * len(due_ns) / 2.0
-
-
-def test_every_request_of_a_queue_waits_as_long_as_the_queue_says(generator: LoadGenerator) -> None:
-    """M/M/1: the same arrivals and the same service times, put through Lindley's recursion by hand."""
-    mean_ms, seed = 4.0, 11
-    plan = LoadPlan(rate_per_s=150, duration_s=6.0, seed=6)  # 60 % busy
-    with fake_triton("--delay-ms", str(mean_ms), "--one-at-a-time", "--exponential-seed", str(seed)) as server:
-        measured = run(generator, server.url, plan)
-    draws = random.Random(seed)
-    draws.expovariate(1 / (mean_ms * 1e6))  # the trial request's
-    free_at, expected_ns = 0.0, []
-    for due in measured.log.scheduled_ns:
-        free_at = max(float(due), free_at) + draws.expovariate(1 / (mean_ms * 1e6))
-        expected_ns.append(free_at - due)
-    error_ms = (measured.log.latency_ns - np.array(expected_ns)) / 1e6
-    assert error_ms.min() > -0.1  # nothing is measured faster than it can have been
-    # A machine that stands still for half a second makes a fifth of them late; p99 is theirs then.
-    assert np.median(np.abs(error_ms)) < 1.0
-    closed_form_p99_ms = math.log(100) / (1 / mean_ms - 0.150)
-    # About 900 requests in busy periods of some ten tell p99 to within a factor of two, no better.
-    assert closed_form_p99_ms / 2 < np.quantile(expected_ns, 0.99) / 1e6 < closed_form_p99_ms * 2
-    assert closed_form_p99_ms / 2 < measured.measurement.p99_ms
 
 
 def test_the_servers_own_figures_are_those_of_the_window(generator: LoadGenerator) -> None:

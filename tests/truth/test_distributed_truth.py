@@ -1,0 +1,102 @@
+"""Two workers send one plan, and what they report together is what the server's own clock says."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from clusters import free_port, workers
+from disturbance import Watch
+from fake_triton import fake_triton
+from tails import ServersView, assert_no_tail_of_its_own, lindley_ns
+
+from loadgen.arrivals import schedule
+from loadgen.measurement import RequestLog
+from loadgen.plan import LoadPlan
+
+pytestmark = [pytest.mark.system, pytest.mark.alone]
+
+DELAY_MS = 2.0
+PLAN = LoadPlan(rate_per_s=300, duration_s=4.0, seed=5, timeout_s=1.0)
+
+PROGRAM = """
+import json, os, sys
+import locust
+from loadgen.cluster_secret import cluster_secret
+secret = cluster_secret("127.0.0.1", os.environ)
+from loadgen.distributed import DistributedGenerator
+from loadgen.plan import LoadPlan, Target
+from loadgen.tally import Tally
+
+url, port, counted = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "counted"
+plan = LoadPlan(**json.loads(sys.argv[4]))
+tally = Tally(timeout_s=plan.timeout_s, limits_ms=[50.0], bin_s=1.0) if counted else None
+looks = []
+with DistributedGenerator(host="127.0.0.1", port=port, workers=2, secret=secret) as several:
+    several.wait_for_workers(lambda: False)
+    run = several.run(
+        Target(url=url, model_name="delay"), plan, tally=tally,
+        watch=lambda log: bool(looks.append(log.scheduled_ns.tolist())),
+    )
+print(json.dumps({
+    "log": {name: getattr(run.log, name).tolist() for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome")},
+    "n": run.measurement.n,
+    "p99_ms": run.measurement.p99_ms,
+    "problems": run.measurement.problems,
+    "server_requests": run.measurement.server.requests,
+    "looks": looks,
+}))
+"""
+
+
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str], dict[str, Any]]:
+    """Carries `PLAN` out with two workers against the server at an address, `counted` or `kept`."""
+    monkeypatch.delenv("TRITUNE_CLUSTER_SECRET", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    fields = {name: getattr(PLAN, name) for name in ("rate_per_s", "duration_s", "seed", "timeout_s")}
+
+    def carried_out(url: str, how: str) -> dict[str, Any]:
+        port = free_port()
+        with workers(port, (), ()):
+            command = [sys.executable, "-c", PROGRAM, url, str(port), how, json.dumps(fields)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        seen: dict[str, Any] = json.loads(done.stdout)
+        return seen
+
+    return carried_out
+
+
+def test_every_request_of_two_workers_waits_as_long_as_the_queue_of_both_says(together) -> None:
+    """M/D/1. Clocks that do not agree, or a request of either that the other's do not wait for, would be seen."""
+    planned = schedule(PLAN)
+    with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
+        seen = together(server.url, "kept")
+        _, arrived_ns = server.kept(len(planned))
+    log = RequestLog(**{name: np.array(column) for name, column in seen["log"].items()})
+    assert log.scheduled_ns.tolist() == planned.tolist()
+    assert seen["server_requests"] == len(planned)
+    assert not log.failed.any()
+    expected_ns = lindley_ns(arrived_ns, [DELAY_MS * 1e6] * len(planned))
+    view = assert_no_tail_of_its_own(log, expected_ns, arrived_ns, watch.seen)
+    view.assert_is_p99(seen["p99_ms"])
+    counts = [len(look) for look in seen["looks"]]
+    assert counts == sorted(counts)
+    assert counts[-1] > 0.5 * len(planned)
+
+
+def test_the_master_of_a_load_too_long_to_keep_counts_what_comes_and_drops_it(together) -> None:
+    planned = schedule(PLAN)
+    with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
+        seen = together(server.url, "counted")
+        view = ServersView(planned, *server.kept(len(planned)), watch.seen)
+    assert seen["n"] == seen["server_requests"] == len(planned)
+    assert seen["log"]["scheduled_ns"] == []
+    counted = [due for look in seen["looks"] for due in look]
+    assert counted == planned[: len(counted)].tolist()  # the union of two workers, in the order of the plan
+    assert len(counted) > 0.5 * len(planned)
+    view.assert_is_p99(seen["p99_ms"])

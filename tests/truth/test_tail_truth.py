@@ -1,0 +1,130 @@
+"""The client adds no tail of its own: every latency and every p99, against the server's own clock in that run."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fake_grpc
+import numpy as np
+import pytest
+from disturbance import Watch
+from fake_triton import fake_triton
+from numpy.typing import NDArray
+from tails import ServersView, assert_no_tail_of_its_own, lindley_ns
+
+from loadgen.arrivals import schedule
+from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
+from loadgen.runner import LoadGenerator
+from loadgen.tally import Tally
+
+pytestmark = [pytest.mark.system, pytest.mark.alone]
+
+Kept = Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]]
+OPEN = LoadPlan(rate_per_s=400, duration_s=3.0, seed=21, timeout_s=2.0)
+CLOSED = ClosedLoopPlan(concurrency=3, duration_s=3.0)
+
+
+@pytest.fixture(scope="module")
+def generator() -> Iterator[LoadGenerator]:
+    with LoadGenerator() as generator:
+        yield generator
+
+
+@contextmanager
+def five_ms(scheme: str) -> Iterator[tuple[Target, Kept]]:
+    """A server that keeps each request for five milliseconds, and how it is asked what it really kept."""
+    options = ["--delay-ms", "5", *(["--tls"] if scheme.endswith("s") else [])]
+    if scheme.startswith("grpc"):
+        with fake_grpc.fake_grpc(*options) as url:
+            target = Target(url=url, model_name="delay", insecure=True)
+            yield target, lambda count: fake_grpc.kept(url, count)
+    else:
+        with fake_triton(*options, scheme=scheme) as server:
+            yield Target(url=server.url, model_name="delay", insecure=True), server.kept
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "grpc", "grpcs"])
+@pytest.mark.parametrize("plan", [OPEN, CLOSED], ids=["open", "closed"])
+def test_the_client_adds_no_tail_of_its_own(
+    generator: LoadGenerator, plan: LoadPlan | ClosedLoopPlan, scheme: str
+) -> None:
+    with Watch() as watch, five_ms(scheme) as (target, kept):
+        run = generator.run(target, plan)
+        kept_ns, arrived_ns = kept(len(run.log))
+    if isinstance(plan, LoadPlan):
+        assert run.log.scheduled_ns.tolist() == schedule(plan).tolist()
+    view = assert_no_tail_of_its_own(run.log, kept_ns, arrived_ns, watch.seen)
+    view.assert_is_p99(run.measurement.p99_ms)
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_load_that_is_counted_instead_of_kept_has_no_tail_of_its_own(scheme: str) -> None:
+    tally = Tally(timeout_s=OPEN.timeout_s, limits_ms=[50.0], bin_s=1.0)
+    due_ns = schedule(OPEN)
+    with Watch() as watch, LoadGenerator(processes=2) as generator, five_ms(scheme) as (target, kept):
+        measured = generator.run(target, OPEN, tally=tally).measurement
+        view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
+    assert measured.n == len(due_ns)
+    assert measured.percentiles_from == "histogram"
+    view.assert_is_p99(measured.p99_ms)
+
+
+def test_every_request_of_a_queue_waits_as_long_as_the_queue_says(generator: LoadGenerator) -> None:
+    """M/M/1: the same service times and the server's own arrival times, put through Lindley's recursion."""
+    mean_ms, seed = 4.0, 11
+    plan = LoadPlan(rate_per_s=150, duration_s=6.0, seed=6)  # 60 % busy
+    options = ("--delay-ms", str(mean_ms), "--one-at-a-time", "--exponential-seed", str(seed))
+    with Watch() as watch, fake_triton(*options) as server:
+        run = generator.run(Target(url=server.url, model_name="delay"), plan)
+        _, arrived_ns = server.kept(len(run.log))
+    draws = random.Random(seed)
+    _trial, *service_ns = (draws.expovariate(1 / (mean_ms * 1e6)) for _ in range(1 + len(run.log)))
+    expected_ns = lindley_ns(arrived_ns, service_ns)
+    assert (run.log.service_ns - expected_ns).min() > -100_000  # nothing is faster than it can have been
+    view = assert_no_tail_of_its_own(run.log, expected_ns, arrived_ns, watch.seen)
+    view.assert_is_p99(run.measurement.p99_ms)
+
+
+def test_a_closed_loop_asks_again_as_soon_as_it_has_its_answer(generator: LoadGenerator) -> None:
+    plan = ClosedLoopPlan(concurrency=1, duration_s=3.0)
+    with Watch() as watch, fake_triton("--delay-ms", "1") as server:
+        log = generator.run(Target(url=server.url, model_name="delay"), plan).log
+        kept_ns, arrived_ns = server.kept(len(log))
+    view = assert_no_tail_of_its_own(log, kept_ns, arrived_ns, watch.seen)
+    gaps_ns = np.diff(arrived_ns) - kept_ns[:-1]  # by the server's clock, from its answer to the next request
+    assert 0 < np.median(gaps_ns) < 1e6
+    view.assert_few(np.append(gaps_ns, 0) > 5e6, "answers were followed by a request after more than 5 ms")
+
+
+LOCUSTFILE = """
+from loadgen.triton_user import {user}
+
+class Delay({user}):
+    model_name = "delay"
+    rate_per_s = 400
+    duration_s = 3
+    seed = 21
+    timeout_s = 2
+"""
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_the_statistics_of_locust_have_no_tail_of_their_own(scheme: str, tmp_path: Path) -> None:
+    file = tmp_path / "locustfile.py"
+    file.write_text(LOCUSTFILE.format(user=f"Triton{scheme.title()}User"))
+    locust = Path(sys.executable).with_name("locust")
+    due_ns = schedule(OPEN)
+    with Watch() as watch, five_ms(scheme) as (target, kept):
+        command = [str(locust), "-f", str(file), "-H", target.url, "-u", "1"]
+        command += ["--headless", "-t", "8s", "--stop-timeout", "2", "--json"]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
+    (entry,) = (entry for entry in json.loads(ended.stdout) if entry["name"] == "delay")
+    counts = {float(ms): count for ms, count in entry["response_times"].items()}
+    assert entry["num_requests"] == len(due_ns) == sum(counts.values())
+    times_ms = np.repeat(sorted(counts), [counts[ms] for ms in sorted(counts)])
+    view.assert_is_p99(np.quantile(times_ms, 0.99, method="inverted_cdf"), rounded_ms=0.5)
