@@ -19,7 +19,7 @@ MOST_OFF = 0.002
 MOST_EXCUSED = 0.02
 """More than that, and a run says too little: it fails, and its stalls are the reason to repeat it."""
 
-MOST_BLURRED_MS = 20.0
+MOST_BLURRED_MS = 50.0
 """So much may the stalls of a run leave its p99 unknown; more, and it fails, for the same reason."""
 
 BELOW_MS = 1.0
