@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.system, pytest.mark.alone]
 
 
 def test_a_model_is_profiled_in_a_few_seconds_and_its_times_are_those_of_its_law(tmp_path: Path) -> None:
-    """It sleeps: a machine that stands still makes it slower and never faster, and its law leaves room for that."""
+    """It sleeps: a busy machine makes it slower and never faster, and its law leaves room for that."""
     law = Law(5e-3, 0.5e-3)
     config = ServingConfig(engine=sleeping_engine(tmp_path / "model", law), max_batch_size=16)
     with serve(ServerOptions(run_dir=tmp_path)) as server, LoadGenerator() as generator:
