@@ -71,7 +71,7 @@ def test_load_goes_over_the_protocol_of_the_demand(tmp_path: Path) -> None:
     demand = Demand(record=DemandRecord(protocol="grpc"))
 
     def failures(*arguments: str) -> int:
-        options = ServerOptions(run_dir=tmp_path, extra_arguments=arguments)
+        options = ServerOptions(run_dir=tmp_path, protocol="grpc", extra_arguments=arguments)
         with serve(options) as server, LoadGenerator() as generator:
             bench = TritonBench(server, generator, payload=Payload(), limit_ms=50.0, timeout_s=5.0, demand=demand)
             bench.load(config)
