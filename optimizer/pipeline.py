@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -55,9 +56,11 @@ from search.triton_bench import TritonBench
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from optimizer.config import OptimizeConfig
+    from search.bench import RunBench
     from search.certification import Certified
     from search.demand import Demand
     from search.engine_profile import TimeUseRecord
@@ -91,13 +94,16 @@ def optimize(
     gpus: Sequence[str] = (),
     on_event: OnEvent = events.ignore,
     stop: Callable[[], bool] = lambda: False,
+    bench_for: Callable[[OptimizeConfig, Prepared, Demand], AbstractContextManager[RunBench]] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> RecommendationRecord:
     """Find, certify and write down the answer. All files go to `config.output`, which must exist.
 
-    `gpus` get workers of their own; see `optimizer.gpu_choice`. Raises UserError: BadInput, NothingFound when no
+    `gpus` get workers of their own; see `optimizer.gpu_choice`. `bench_for` serves and measures, None: a real
+    Triton; `clock` gives the seconds of the time budget. Raises UserError: BadInput, NothingFound when no
     configuration keeps the limit.
     """
-    budget = Budget(total_s=config.time_budget_s)
+    budget = Budget(total_s=config.time_budget_s, clock=clock)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
     with stop_on_first_interrupt():
@@ -120,7 +126,7 @@ def optimize(
         objective=config.aim,
         on_event=on_event,
     )
-    with explained(), closing(ledger.storage), serving_bench(config, prepared, demand) as bench:
+    with explained(), closing(ledger.storage), (bench_for or serving_bench)(config, prepared, demand) as bench:
         on_event(events.PhaseStarted(name="search", detail=f"{prepared.space.size()} configurations"))
         with crew_for(ledger, config, prepared, gpus, on_event) as crew:
             search = Search(
@@ -250,7 +256,7 @@ def _recommendation(
     slo: Slo,
     ledger: Ledger,
     certified: Certified,
-    bench: TritonBench,
+    bench: RunBench,
     budget: Budget,
     time_use: TimeUseRecord | None,
 ) -> RecommendationRecord:

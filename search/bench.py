@@ -11,6 +11,7 @@ from loadgen.printable import printable
 if TYPE_CHECKING:
     from loadgen.capacity import Probe, Watch
     from model_repo.spec import ServingConfig
+    from search.demand import Demand
     from search.records import MeasurementRecord
     from search.service_time import ClosedLoop
 
@@ -75,4 +76,14 @@ class Bench(Protocol):
 
     def memory_bytes(self, config: ServingConfig) -> int | None:
         """The most that server and models took after a load on the configuration; None where it cannot be seen."""
+        ...
+
+
+class RunBench(Bench, Protocol):
+    """What a whole run needs besides, for its answer."""
+
+    demand: Demand
+
+    def replica_start_s(self, config: ServingConfig) -> float | None:
+        """How long a fresh server takes until it serves the configuration; None where that is not known."""
         ...

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 CERTIFY_SHARE = 0.45
 CERTIFY_AT_MOST_S = 300.0
@@ -22,14 +26,19 @@ MADE_UP_AT_LEAST = 0.05
 class Budget:
     """Wall time from now on. What certification needs is kept back from the search.
 
-    `started` is on the clock of `time.monotonic`. A run that is resumed starts a budget of its own. `prepared_s`
-    is what was gone when the search began: search and certification divide the rest.
+    `clock` gives seconds, and `started` is on it: None for now. A run that is resumed starts a budget of its own.
+    `prepared_s` is what was gone when the search began: search and certification divide the rest.
     """
 
     total_s: float
-    started: float = field(default_factory=time.monotonic)
+    clock: Callable[[], float] = time.monotonic
+    started: float | None = None
     prepared_s: float = field(default=0.0, init=False)
     made_up_s: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.started is None:
+            self.started = self.clock()
 
     def begin_search(self) -> None:
         """The preparation ends now."""
@@ -45,7 +54,8 @@ class Budget:
 
     def elapsed_s(self) -> float:
         """Seconds since the run started."""
-        return time.monotonic() - self.started
+        assert self.started is not None
+        return self.clock() - self.started
 
     def left_s(self) -> float:
         """Seconds until the run has to end; never negative."""

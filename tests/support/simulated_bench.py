@@ -167,6 +167,9 @@ class SimulatedBench:
     def memory_bytes(self, config: ServingConfig) -> int | None:
         return self.memory(config)
 
+    def replica_start_s(self, config: ServingConfig) -> float | None:
+        return 3.0 if config in self.loaded else None
+
     def last_measurement(self) -> MeasurementRecord | None:
         return self._last
 
