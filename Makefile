@@ -9,7 +9,7 @@ BROWSER := $(VENV)/chromium
 # What is installed besides. The tests of PyTorch's export need `dev-torch`: as gigabytes come with it, CI alone has it.
 EXTRAS ?= embedded,dev
 
-.PHONY: help demo test fuzz lint format lock clean
+.PHONY: help demo check test fuzz prove proved lint format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -40,6 +40,15 @@ $(BROWSER): $(STAMP)
 test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run all tests (GPU tests are skipped where there is no GPU)
 	$(BIN)/pytest --durations=20 -m 'not alone' --numprocesses 3 --dist loadfile; \
 	together=$$?; $(BIN)/pytest --durations=20 -m alone && exit $$together
+
+check: lint      ## what to run before every commit: lint, unit and property tests
+	$(BIN)/pytest --durations=5 -m 'not alone' --numprocesses 3 --dist loadfile tests/unit tests/property
+
+prove: $(STAMP)  ## what takes too long for CI, by hand: a line for each unit in tests/prove, where it goes on
+	$(BIN)/python tests/prove/prove.py
+
+proved: $(STAMP) ## fail if what `make prove` writes is missing or belongs to other code
+	$(BIN)/python tests/prove/prove.py --check
 
 FUZZ_S ?= 600
 fuzz: $(STAMP)   ## fuzz the wire parsers and the readers of files: FUZZ_S seconds each (600), 15 in `make test`

@@ -1,0 +1,143 @@
+"""What takes too long for every change: proved by hand with `make prove`, and checked in CI with `make proved`.
+
+    python tests/prove/prove.py [--check] [UNIT ...]
+
+A unit is a command that succeeds. Each that does leaves a line in `proofs.jsonl`, with a checksum of the modules
+that it is about and all they import. A run that is ended goes on where it was: units with a line that belongs to
+the code are not run again. `--check` runs nothing and fails if a line is missing or belongs to other code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+TABLE = Path(__file__).with_name("proofs.jsonl")
+PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+SEARCHES_OF_A_KIND = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """`about` are the modules that it proves something of; `files` are what it consists of itself."""
+
+    name: str
+    command: tuple[str, ...]
+    about: tuple[str, ...]
+    files: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def fuzzing(name: str, about: tuple[str, ...], seconds: int) -> Unit:
+    """A file of fuzz targets, each for so many seconds."""
+    file = f"tests/fuzz/test_{name}.py"
+    seconds_of = {"TRITUNE_FUZZ_S": str(seconds)}
+    return Unit(name=f"fuzz {name}", command=(*PYTEST, file), about=about, files=(file,), environment=seconds_of)
+
+
+def searches(kind: str) -> Unit:
+    """Whole searches in virtual time on drawn servers of a kind; their table is committed, too."""
+    script = "tests/prove/search_grid.py"
+    return Unit(
+        name=f"searches {kind}",
+        command=(sys.executable, script, kind, str(SEARCHES_OF_A_KIND)),
+        about=("search.study", "search.certification"),
+        files=(script, *(f"tests/support/{name}.py" for name in ("search_runs", "drawn_servers", "true_rates"))),
+    )
+
+
+UNITS = (
+    fuzzing("fuzz_wires", ("loadgen.triton",), 120),
+    fuzzing("onnx_reader", ("optimizer.batching", "optimizer.limited_call"), 120),
+    fuzzing("run_directories", ("optimizer.finished_runs", "optimizer.config"), 60),
+    *(searches(kind) for kind in ("cnn", "transformer", "tight", "cpu", "drawn")),
+)
+
+
+def imported_by() -> Callable[[str], Iterable[str]]:
+    """Returns which modules of ours a module needs, through any number of imports."""
+    import grimp
+
+    graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
+    return graph.find_upstream_modules
+
+
+def checksum(unit: Unit, needs: Callable[[str], Iterable[str]], root: Path = ROOT) -> str:
+    """Of the command, of the modules it is about with all they import, and of its own files; not of names."""
+    modules = {name for about in unit.about for name in (about, *needs(about))}
+    paths = [root / name for name in unit.files]
+    paths += [found for name in modules for found in (_source(root, name),) if found is not None]
+    words = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
+    said = json.dumps([unit.command[1:], dict(unit.environment), words])
+    return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def _source(root: Path, module: str) -> Path | None:
+    path = root.joinpath(*module.split("."))
+    candidates = (path.with_suffix(".py"), path / "__init__.py")
+    return next((one for one in candidates if one.is_file()), None)
+
+
+def proofs(table: Path) -> dict[str, dict[str, object]]:
+    """The lines of the table by unit."""
+    lines = table.read_text().splitlines() if table.exists() else []
+    return {record["unit"]: record for record in map(json.loads, lines)}
+
+
+def stale(units: Iterable[Unit], code: Mapping[str, str], table: Path) -> list[Unit]:
+    """The units without a line that belongs to this code."""
+    kept = proofs(table)
+    return [unit for unit in units if kept.get(unit.name, {}).get("code") != code[unit.name]]
+
+
+def prove(unit: Unit, code: str, table: Path, root: Path = ROOT) -> bool:
+    """Run it; if it succeeds, keep its line. Returns whether it did."""
+    began = time.monotonic()
+    done = subprocess.run(
+        unit.command, cwd=root, env={**os.environ, **unit.environment}, capture_output=True, text=True, check=False
+    )
+    last = ([*done.stdout.strip().splitlines(), ""] if done.returncode == 0 else [""])[-2:][0]
+    seconds = round(time.monotonic() - began)
+    if done.returncode:
+        print(f"FAILED {unit.name} after {seconds} s\n{done.stdout[-6000:]}{done.stderr[-2000:]}", flush=True)
+        return False
+    kept = {**proofs(table), unit.name: {"unit": unit.name, "code": code, "seconds": seconds, "said": last}}
+    draft = table.with_suffix(".draft")
+    draft.write_text("".join(json.dumps(kept[name]) + "\n" for name in sorted(kept)))
+    draft.replace(table)
+    print(f"proved {unit.name} in {seconds} s: {last}", flush=True)
+    return True
+
+
+def main(arguments: list[str] | None = None, units: tuple[Unit, ...] = UNITS, table: Path = TABLE) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("unit", nargs="*", help="names of units; all where none is given")
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args(arguments)
+    unknown = set(given.unit) - {unit.name for unit in units}
+    if unknown:
+        parser.error(f"no unit is called {', '.join(sorted(unknown))}")
+    needs = imported_by()
+    code = {unit.name: checksum(unit, needs) for unit in units}
+    wanted = [unit for unit in stale(units, code, table) if not given.unit or unit.name in given.unit]
+    if given.check:
+        gone = sorted(proofs(table).keys() - code.keys())
+        for name in (*(unit.name for unit in wanted), *gone):
+            print(f"{name}: {'no longer a unit' if name in gone else 'not proved for this code; run make prove'}")
+        return 1 if wanted or gone else 0
+    proved = [prove(unit, code[unit.name], table) for unit in wanted]  # all, whatever fails
+    return 0 if all(proved) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""Proofs are kept one by one, belong to the code they were made of, and are not made twice."""
+
+import importlib.util
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+PROVE = Path(__file__).parents[2] / "prove"
+
+
+def loaded(name):
+    spec = importlib.util.spec_from_file_location(name, PROVE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+prove, search_grid = loaded("prove"), loaded("search_grid")
+
+
+def unit(name, code="print('all is well')"):
+    return prove.Unit(name=name, command=(sys.executable, "-c", code), about=("loadgen.units",), files=())
+
+
+@pytest.fixture
+def table(tmp_path):
+    return tmp_path / "proofs.jsonl"
+
+
+def test_what_was_proved_is_kept_and_not_run_again(table, tmp_path, capsys):
+    once = unit("one", f"open({str(tmp_path / 'ran')!r}, 'a').write('x')")
+    units = (once, unit("two"))
+    assert prove.main(["--check"], units, table) == 1
+    assert prove.main(["one"], units, table) == 0
+    assert prove.main(["--check"], units, table) == 1  # the table is not complete
+    assert prove.main([], units, table) == 0
+    assert prove.main(["--check"], units, table) == 0
+    assert (tmp_path / "ran").read_text() == "x"
+    lines = [json.loads(line) for line in table.read_text().splitlines()]
+    assert [(line["unit"], line["said"]) for line in lines] == [("one", ""), ("two", "all is well")]
+
+
+def test_a_failure_leaves_no_line_and_the_others_go_on(table, capsys):
+    units = (unit("one", "raise SystemExit('one thing is wrong')"), unit("two"))
+    assert prove.main([], units, table) == 1
+    assert set(prove.proofs(table)) == {"two"}
+    assert "one thing is wrong" in capsys.readouterr().out
+
+
+def test_a_line_belongs_to_the_code_and_what_it_imports(tmp_path, table):
+    (tmp_path / "search").mkdir()
+    for name in ("top", "below"):
+        (tmp_path / "search" / f"{name}.py").write_text("x = 1\n")
+
+    def needs(module):
+        return ["search.below"]
+
+    one = replace(unit("one"), about=("search.top",))
+    before = prove.checksum(one, needs, tmp_path)
+    assert prove.prove(one, before, table, tmp_path)
+    assert prove.stale([one], {"one": before}, table) == []
+    (tmp_path / "search" / "below.py").write_text("x = 2\n")
+    now = prove.checksum(one, needs, tmp_path)
+    assert prove.stale([one], {"one": now}, table) == [one]
+
+
+def test_a_unit_that_is_gone_leaves_the_table_wrong(table):
+    prove.main([], (unit("one"), unit("two")), table)
+    assert prove.main(["--check"], (unit("one"),), table) == 1
+
+
+def test_every_unit_is_about_modules_and_files_that_exist():
+    needs = prove.imported_by()
+    for each in prove.UNITS:
+        assert all(prove._source(prove.ROOT, name) for name in each.about)
+        assert len(set(needs(each.about[0]))) > 5
+        assert prove.checksum(each, needs)
+
+
+def run(number, promised, chosen=100.0):
+    return SimpleNamespace(number=number, promised=promised, chosen=chosen)
+
+
+def test_promises_above_the_capacity_are_counted():
+    assert search_grid.most_above(20) == 4  # five or more of twenty: 0.26 % of draws
+    fine = [run(number, 99.0) for number in range(16)]
+    assert search_grid.problems_of([*fine, *(run(number, 101.0) for number in range(4))]) == []
+    assert search_grid.problems_of([*fine, *(run(number, 101.0) for number in range(5))])
+    assert search_grid.problems_of([*fine, run(20, 104.0)])
+    assert search_grid.problems_of([*fine, run(20, None, None)])
