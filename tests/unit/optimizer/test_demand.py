@@ -101,7 +101,7 @@ def test_batches_need_a_model_that_takes_them(tmp_path: Path) -> None:
 
 
 def test_lengths_are_taken_from_a_file_in_its_order(tmp_path: Path) -> None:
-    data = tmp_path / "lengths.txt"
+    data = tmp_path / "input-data.txt"
     data.write_text("12\n5\n12\n")
     demand = demand_of(config(tmp_path, input_data=data), batched=True)
     assert demand.shapes is not None
@@ -109,14 +109,14 @@ def test_lengths_are_taken_from_a_file_in_its_order(tmp_path: Path) -> None:
 
 
 def test_images_of_many_sizes_are_sent_though_nothing_predicts_them(tmp_path: Path) -> None:
-    data = tmp_path / "samples.json"
+    data = tmp_path / "input-data.json"
     data.write_text(json.dumps([{"x": [[0.0] * width] * height} for height in (1, 2, 3) for width in (1, 2)]))
     demand = demand_of(config(tmp_path, input_data=data), batched=True)
     assert (demand.shapes, demand.predictable) == (None, False)
 
 
 def test_samples_of_several_lengths_are_sent_but_make_no_batch(tmp_path: Path) -> None:
-    data = tmp_path / "samples.json"
+    data = tmp_path / "input-data.json"
     data.write_text(json.dumps({"data": [{"ids": [1, 2, 3]}, {"ids": [1, 2]}]}))
     demand = demand_of(config(tmp_path, input_data=data), batched=True)
     assert demand.shapes is not None
