@@ -1,0 +1,119 @@
+"""The wheel in an environment of its own, used from outside the checkout; also on a server that others run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_models import small_cnn
+from server_kinds import open_server
+
+from search.files import whole_lines
+from search.records import RecommendationRecord, TrialRecord
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).parents[2]
+RECORDED = ROOT / "docs" / "benchmarks" / "2026-11-21-first-light" / "demo"
+
+
+class Installed:
+    """The commands of an installed wheel, run in `folder` and without this checkout on any path."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "elsewhere"
+        self.folder.mkdir()
+        pip = [sys.executable, "-m", "pip"]
+        wheel = [*pip, "wheel", "-q", "--no-deps", "-w", folder, ROOT]
+        subprocess.run(wheel, check=True, capture_output=True, timeout=250)
+        self.prefix = folder / "environment"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.prefix], check=True, timeout=60)
+        (packages,) = self.prefix.glob("lib/python3*/site-packages")
+        # What we depend on comes from the tests' own environment; its link to the checkout is not followed.
+        (packages / "dependencies.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+        (built,) = folder.glob("tritune-*.whl")
+        install = [
+            *pip,
+            "--python",
+            self.prefix / "bin" / "python",
+            "install",
+            "-q",
+            "--no-deps",
+            "--no-index",
+            built,
+        ]
+        subprocess.run(install, check=True, capture_output=True, timeout=60)
+
+    def run(self, *words: object, code: int = 0) -> str:
+        """What the command prints on stdout."""
+        done = self.ended(*words)
+        assert done.returncode == code, done.stderr[-3000:]
+        return done.stdout
+
+    def ended(self, *words: object) -> subprocess.CompletedProcess[str]:
+        """The command, when it has ended."""
+        environment = {
+            name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}
+        }
+        program, *arguments = map(str, words)
+        return subprocess.run(
+            [self.prefix / "bin" / program, *arguments],
+            cwd=self.folder, env=environment, capture_output=True, text=True, timeout=280, check=False,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("wheel"))
+
+
+def test_the_packages_are_those_of_the_wheel(installed: Installed) -> None:
+    code = "import deploy, loadgen, model_repo, optimizer, search as s; print(s.__file__, optimizer.__file__)"
+    for path in installed.run("python", "-c", code).split():
+        assert Path(path).is_relative_to(installed.prefix)
+
+
+@pytest.mark.parametrize("command", ["optimize", "loadtest"])
+def test_the_commands_start(installed: Installed, command: str) -> None:
+    assert "Exit codes" in installed.run(command, "--help")
+
+
+def test_a_trial_is_explained(installed: Installed) -> None:
+    found = RecommendationRecord.model_validate_json((RECORDED / "recommendation.json").read_text())
+    text = " ".join(installed.run("optimize", "explain", RECORDED, found.winner.number).split())
+    assert f"rial {found.winner.number}" in text
+    assert f"{found.winner.certificate.rate_per_s:,.0f}" in text
+
+
+def test_a_report_is_written_from_a_run(installed: Installed) -> None:
+    installed.run("optimize", "report", RECORDED, "--output", installed.folder / "report.html")
+    assert "</html>" in (installed.folder / "report.html").read_text()
+
+
+def test_as_many_workers_as_there_are_gpus_to_measure_on(installed: Installed) -> None:
+    model = small_cnn(installed.folder / "auto.onnx")
+    words = ("optimize", "--model", model, "--p99", "50ms", "--dry-run", "--workers")
+    assert "configurations" in installed.run(*words, "auto")
+    installed.run(*words, "64", code=2)
+
+
+def test_a_server_that_others_run_says_why_it_does_not_take_the_model(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """The embedded program is without Triton's own backend for ONNX, which others' servers have."""
+    model = small_cnn(installed.folder / "theirs.onnx")
+    with open_server(tmp_path) as (endpoint, repository):
+        remote = ("--server", "remote", "--server-url", f"http://{endpoint.host}:{endpoint.http_port}")
+        wanted = ("--p99", "50ms", "--precisions", "fp32", "--output", "run", "--server-repository", repository)
+        done = installed.ended("optimize", "--model", model, *remote, *wanted)
+    assert done.returncode == 2, done.stderr
+    what, _ = done.stderr.splitlines()[-2:]
+    assert "trials in a row failed" in what
+    assert "theirs does not load" in what
+    assert "onnxruntime" in what
+    records = [
+        TrialRecord.model_validate_json(line) for line in whole_lines(installed.folder / "run/trials.jsonl")
+    ]
+    assert {record.state for record in records} == {"failed"}
