@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from wheels import built_wheel
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -25,10 +26,7 @@ HEAVY = (
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True, timeout=250)
-    return next(folder.glob("tritune-*.whl"))
+    return built_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 def test_wheel_holds_every_module_and_data_file_of_the_packages(wheel: Path) -> None:

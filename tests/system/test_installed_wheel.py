@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx_models import small_cnn
 from server_kinds import open_server
+from wheels import built_wheel
 
 from search.files import whole_lines
 from search.records import RecommendationRecord, TrialRecord
@@ -26,14 +27,12 @@ class Installed:
         self.folder = folder / "elsewhere"
         self.folder.mkdir()
         pip = [sys.executable, "-m", "pip"]
-        wheel = [*pip, "wheel", "-q", "--no-deps", "-w", folder, ROOT]
-        subprocess.run(wheel, check=True, capture_output=True, timeout=250)
+        built = built_wheel(folder)
         self.prefix = folder / "environment"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", self.prefix], check=True, timeout=60)
         (packages,) = self.prefix.glob("lib/python3*/site-packages")
         # What we depend on comes from the tests' own environment; its link to the checkout is not followed.
         (packages / "dependencies.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
-        (built,) = folder.glob("tritune-*.whl")
         install = [
             *pip,
             "--python",
