@@ -1,11 +1,17 @@
 """Locust's statistics tell of every request once, and of its latency from the time it was due."""
 
 import numpy as np
-from locust.stats import RequestStats
+import pytest
 
 from loadgen.laps import Laps
-from loadgen.locust_stats import METHOD, LocustFeed
 from loadgen.shared_log import own_table
+
+with pytest.MonkeyPatch.context() as environment:
+    # Locust replaces parts of the standard library unless told not to: the other tests of this process need them.
+    environment.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
+    from locust.stats import RequestStats
+
+    from loadgen.locust_stats import METHOD, LocustFeed
 
 MS = 1_000_000
 SECOND = 1000 * MS
