@@ -1,7 +1,8 @@
 """A pytest plugin: a test that measures and failed is run once more if the machine was seen to disturb it.
 
-Only tests marked `alone` are, once each, and only with a reason that was measured while they failed. Every repeat
-is listed at the end and kept in `build/test-repeats.jsonl`; more than `MOST_REPEATS` in a session fail it.
+Only tests marked `alone` or `system` are, once each, and only with a reason that was measured while they failed:
+for a test that runs beside others, what those take is one. Every repeat is listed at the end and kept in
+`build/test-repeats.jsonl`; more than `MOST_REPEATS` in a session fail it.
 """
 
 import json
@@ -22,12 +23,20 @@ class Repeats:
     def __init__(self, root: Path, watch: Callable[[], Watch] = Watch) -> None:
         self.watch = watch
         self.artefact = root / ARTEFACT
-        self.made: list[dict[str, str]] = []
+        self._known = len(self._kept())
+
+    @property
+    def made(self) -> list[dict[str, str]]:
+        """Those since the session began, of all its processes."""
+        return [json.loads(line) for line in self._kept()[self._known :]]
+
+    def _kept(self) -> list[str]:
+        return self.artefact.read_text().splitlines() if self.artefact.exists() else []
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
         """Run one test that measures, and once more if its failure has a reason outside of it."""
-        if item.get_closest_marker("alone") is None:
+        if item.get_closest_marker("alone") is None and item.get_closest_marker("system") is None:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         with self.watch() as watch:
@@ -43,10 +52,10 @@ class Repeats:
 
     def _note(self, nodeid: str, reason: str, failed: pytest.TestReport) -> None:
         crash = getattr(failed.longrepr, "reprcrash", None)
-        self.made.append({"test": nodeid, "reason": reason, "failure": str(getattr(crash, "message", ""))[:500]})
+        line = {"test": nodeid, "reason": reason, "failure": str(getattr(crash, "message", ""))[:500]}
         self.artefact.parent.mkdir(exist_ok=True)
         with self.artefact.open("a") as file:
-            file.write(json.dumps(self.made[-1]) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:

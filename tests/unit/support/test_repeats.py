@@ -44,7 +44,7 @@ def outcome(
     pytester: pytest.Pytester, seen: Disturbance, *, count: int = 1, failures: int = 1
 ) -> tuple[int, pytest.HookRecorder, list[dict[str, str]]]:
     pytester.makepyfile(FAILS_FIRST.replace("COUNT", str(count)).replace("FAILURES", str(failures)))
-    pytester.makeini("[pytest]\nmarkers = alone")
+    pytester.makeini("[pytest]\nmarkers =\n  alone\n  system")
     repeats = Repeats(pytester.path, watch=lambda: Watched(seen))
     run = pytester.inline_run("-p", "no:cacheprovider", plugins=[repeats])
     artefact = pytester.path / ARTEFACT
@@ -58,6 +58,16 @@ def test_a_disturbed_failure_is_repeated_and_told(pytester: pytest.Pytester) -> 
     assert code == 0
     assert [line["reason"] for line in told] == ["other guests of the host took processors for 4.0 s of 10.0 s"]
     assert "assert 1 > 1" in told[0]["failure"]
+
+
+def test_what_runs_beside_others_is_repeated_too_if_it_starts_real_servers(pytester: pytest.Pytester) -> None:
+    for mark, passed in (("system", 1), ("gpu", 0)):
+        source = FAILS_FIRST.replace("COUNT", "1").replace("FAILURES", "1").replace("mark.alone", f"mark.{mark}")
+        pytester.makepyfile(**{f"test_{mark}": source})
+        pytester.makeini("[pytest]\nmarkers =\n  alone\n  system\n  gpu")
+        repeats = Repeats(pytester.path, watch=lambda: Watched(STOLEN))
+        run = pytester.inline_run("-p", "no:cacheprovider", f"test_{mark}.py", plugins=[repeats])
+        run.assertoutcome(passed=passed, failed=1 - passed)
 
 
 def test_a_failure_on_a_quiet_machine_is_a_failure(pytester: pytest.Pytester) -> None:
