@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
 SECONDS = float(os.environ.get("TRITUNE_FUZZ_S", "15"))
@@ -43,6 +44,8 @@ def fuzz(
 
     one_round = settings(
         max_examples=examples,
+        derandomize=False,  # in CI Hypothesis would draw the same examples each time, and keep none
+        database=DirectoryBasedExampleDatabase(".hypothesis/examples"),
         deadline=None,
         print_blob=True,
         phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],  # no explanations: they trace every line
