@@ -36,7 +36,7 @@ $(BROWSER): $(STAMP)
 	@.ci/chromium $@
 
 # First what may run side by side: three at a time keep two processors busy, as many tests wait. Then what needs the
-# machine to itself. Both parts run, and `pytest --last-failed` knows what failed in either.
+# machine to itself. Both parts run, whatever failed in the first.
 test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run all tests (GPU tests are skipped where there is no GPU)
 	$(BIN)/pytest --durations=20 -m 'not alone' --numprocesses 3 --dist loadfile; \
 	together=$$?; $(BIN)/pytest --durations=20 -m alone && exit $$together
