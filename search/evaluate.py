@@ -132,10 +132,10 @@ def load_run_of(seen: Seen, *, seed: int) -> LoadRunRecord:
 def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:
     """The median latency of requests so rare that they meet an idle server: the least that this one can do."""
     slowest_ms = estimate.lone_latency_ms
-    if slowest_ms is None or not math.isfinite(slowest_ms):
-        return slowest_ms
-    rate_per_s = IDLE_SHARE * 1000 / slowest_ms
-    probe = bench.measure(rate_per_s, min(LONE_REQUESTS / rate_per_s, LONE_AT_MOST_S), seed)
+    # Where even the rarest requests overloaded it, what it answered meanwhile is what it can do.
+    at_most_per_s = 1000 / slowest_ms if slowest_ms else estimate.probes[-1].answered_per_s
+    rate_per_s = max(IDLE_SHARE * at_most_per_s, LONE_REQUESTS / LONE_AT_MOST_S)
+    probe = bench.measure(rate_per_s, LONE_REQUESTS / rate_per_s, seed)
     answered_ms = probe.log.latency_ns[~probe.log.failed] / 1e6
     return float(np.median(answered_ms)) if len(answered_ms) else slowest_ms
 

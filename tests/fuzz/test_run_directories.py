@@ -1,6 +1,7 @@
 """Files of a run, a price file and a baseline with anything in them: a value or two lines, and nothing else."""
 
 import contextlib
+import copy
 import io
 import json
 import shutil
@@ -57,7 +58,7 @@ def changed(document, draw_from, data):
         if data.draw(st.integers(0, 5)) == 0:
             del node[last]
         else:
-            node[last] = data.draw(draw_from)
+            node[last] = copy.deepcopy(data.draw(draw_from))  # the next change may be inside of it
     return document
 
 

@@ -147,7 +147,7 @@ def test_a_search_with_workers_finds_what_it_finds_alone(cluster, tmp_path):
             tritune_version="0",
             run="here",
             hardware=MACHINE,
-            model_sha256="0",
+            model_sha256="0" * 64,
             slo=SLO,
             seed=1,
             settings={},
