@@ -18,13 +18,16 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 PAUSE_S = 0.001
-SHORTEST_STALL_MS = 2.0
+SHORTEST_STALL_MS = 1.0
 """Shorter ones are not noted."""
 
 STALL_MS = 20.0
 """From when on a stall is a reason to repeat a test."""
 
 LOOK_EVERY_S = 0.5
+STOLEN_EVERY_S = 0.05
+"""How often it is looked whether other guests of the host took time: the kernel counts hundredths of a second."""
+
 COUNTS_CORES = 0.25
 """As in the product: what others take below it, a machine's own services take."""
 
@@ -39,12 +42,14 @@ class Disturbance:
 
     `stalls_ns` are the beginnings and ends, on the monotonic clock, of the times in which a processor ran nothing
     that wanted it: not even a thread of higher priority than load processes have, where the watcher may be one.
+    `stolen_ns` are those of the looks in which the host gave any time of a processor to other guests.
     """
 
     watched_s: float
     stolen_s: float
     others_s: float
     stalls_ns: tuple[tuple[int, int], ...] = ()
+    stolen_ns: tuple[tuple[int, int], ...] = ()
 
     @property
     def stalled_s(self) -> float:
@@ -93,16 +98,18 @@ class Watch:
     ) -> None:
         out, _ = self._process.communicate()
         found = json.loads(out)
-        stalls_ns = tuple((begin, end) for begin, end in found.pop("stalls_ns"))
-        self.seen = Disturbance(stalls_ns=stalls_ns, **found)
+        times_ns = {name: tuple(map(tuple, found.pop(name))) for name in ("stalls_ns", "stolen_ns")}
+        self.seen = Disturbance(**times_ns, **found)
 
 
 def watch(pid: int) -> Disturbance:
     """Until stdin closes: look at the processors and at the family of the process `pid`, which is the test's."""
     stalls_ns: list[tuple[int, int]] = []
+    stolen_ns: list[tuple[int, int]] = []
     processors = sorted(os.sched_getaffinity(0))
     for processor in processors:
         threading.Thread(target=_feel_stalls, args=(processor, stalls_ns), daemon=True).start()
+    threading.Thread(target=_see_theft, args=(processors, stolen_ns), daemon=True).start()
     print(flush=True)
     began = before = time.monotonic()
     last = ticks(processors, pid)
@@ -124,6 +131,7 @@ def watch(pid: int) -> Disturbance:
         stolen_s=stolen_s,
         others_s=others_s,
         stalls_ns=tuple(sorted(stalls_ns)),
+        stolen_ns=tuple(stolen_ns),
     )
 
 
@@ -139,6 +147,16 @@ def _feel_stalls(processor: int, stalls_ns: list[tuple[int, int]]) -> None:
             stalls_ns.append((due_ns, now_ns))
 
 
+def _see_theft(processors: list[int], stolen_ns: list[tuple[int, int]]) -> None:
+    last, before_ns = of_processors(processors)[2], time.monotonic_ns()
+    while True:
+        time.sleep(STOLEN_EVERY_S)
+        stolen, now_ns = of_processors(processors)[2], time.monotonic_ns()
+        if stolen > last:
+            stolen_ns.append((before_ns, now_ns))
+        last, before_ns = stolen, now_ns
+
+
 class Ticks(NamedTuple):
     """Of the processors together, in the kernel's clock ticks; `ours` are those of a process and its family."""
 
@@ -148,14 +166,20 @@ class Ticks(NamedTuple):
     ours: int
 
 
-def ticks(processors: list[int], pid: int) -> Ticks:
-    """The kernel's account of the processors, and of the family of the process `pid`."""
+def of_processors(processors: list[int]) -> tuple[int, int, int]:
+    """The ticks that they were busy or idle, and that were stolen."""
     busy = idle = stolen = 0
     for line in Path("/proc/stat").read_text().splitlines():
         name, *rest = line.split()
         if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in processors:
             user, nice, system, unused, waiting, _, _, steal = (int(field) for field in rest[:8])
             busy, idle, stolen = busy + user + nice + system, idle + unused + waiting, stolen + steal
+    return busy, idle, stolen
+
+
+def ticks(processors: list[int], pid: int) -> Ticks:
+    """The kernel's account of the processors, and of the family of the process `pid`."""
+    busy, idle, stolen = of_processors(processors)
     parents, taken = {}, {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -12,7 +12,7 @@ import pytest
 from clusters import free_port, workers
 from disturbance import Watch
 from fake_triton import fake_triton
-from tails import ServersView, assert_no_tail_of_its_own, lindley_ns
+from tails import ServersView, Taken, assert_no_tail_of_its_own, lindley_ns, of_a_log
 
 from loadgen.arrivals import schedule
 from loadgen.measurement import RequestLog
@@ -21,6 +21,8 @@ from loadgen.plan import LoadPlan
 pytestmark = [pytest.mark.system, pytest.mark.alone]
 
 DELAY_MS = 2.0
+QUEUE_MS = 50.0
+"""What a stall leaves in the queue is served so long after it."""
 PLAN = LoadPlan(rate_per_s=300, duration_s=4.0, seed=5, timeout_s=1.0)
 
 PROGRAM = """
@@ -74,29 +76,37 @@ def together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, 
 def test_every_request_of_two_workers_waits_as_long_as_the_queue_of_both_says(together) -> None:
     """M/D/1. Clocks that do not agree, or a request of either that the other's do not wait for, would be seen."""
     planned = schedule(PLAN)
-    with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
-        seen = together(server.url, "kept")
-        _, arrived_ns = server.kept(len(planned))
-    log = RequestLog(**{name: np.array(column) for name, column in seen["log"].items()})
-    assert log.scheduled_ns.tolist() == planned.tolist()
-    assert seen["server_requests"] == len(planned)
-    assert not log.failed.any()
-    expected_ns = lindley_ns(arrived_ns, [DELAY_MS * 1e6] * len(planned))
-    view = assert_no_tail_of_its_own(log, expected_ns, arrived_ns, watch.seen)
-    view.assert_is_p99(seen["p99_ms"])
-    counts = [len(look) for look in seen["looks"]]
-    assert counts == sorted(counts)
-    assert counts[-1] > 0.5 * len(planned)
+
+    def take() -> Taken:
+        with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
+            seen = together(server.url, "kept")
+            _, arrived_ns = server.kept(len(planned))
+        log = RequestLog(**{name: np.array(column) for name, column in seen["log"].items()})
+        assert log.scheduled_ns.tolist() == planned.tolist()
+        assert seen["server_requests"] == len(planned)
+        assert not log.failed.any()
+        counts = [len(look) for look in seen["looks"]]
+        assert counts == sorted(counts)
+        assert counts[-1] > 0.5 * len(planned)
+        expected_ns = lindley_ns(arrived_ns, [DELAY_MS * 1e6] * len(planned))
+        view = ServersView(planned, expected_ns, arrived_ns, watch.seen, after_ms=QUEUE_MS)
+        return of_a_log(log, view, seen["p99_ms"])
+
+    assert_no_tail_of_its_own(take)
 
 
 def test_the_master_of_a_load_too_long_to_keep_counts_what_comes_and_drops_it(together) -> None:
     planned = schedule(PLAN)
-    with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
-        seen = together(server.url, "counted")
-        view = ServersView(planned, *server.kept(len(planned)), watch.seen)
-    assert seen["n"] == seen["server_requests"] == len(planned)
-    assert seen["log"]["scheduled_ns"] == []
-    counted = [due for look in seen["looks"] for due in look]
-    assert counted == planned[: len(counted)].tolist()  # the union of two workers, in the order of the plan
-    assert len(counted) > 0.5 * len(planned)
-    view.assert_is_p99(seen["p99_ms"])
+
+    def take() -> Taken:
+        with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
+            seen = together(server.url, "counted")
+            view = ServersView(planned, *server.kept(len(planned)), watch.seen)
+        assert seen["n"] == seen["server_requests"] == len(planned)
+        assert seen["log"]["scheduled_ns"] == []
+        counted = [due for look in seen["looks"] for due in look]
+        assert counted == planned[: len(counted)].tolist()  # the union of two workers, in the order of the plan
+        assert len(counted) > 0.5 * len(planned)
+        return Taken(view=view, p99_ms=seen["p99_ms"])
+
+    assert_no_tail_of_its_own(take)

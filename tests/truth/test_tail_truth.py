@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import fake_grpc
@@ -14,7 +15,7 @@ import pytest
 from disturbance import Watch
 from fake_triton import fake_triton
 from numpy.typing import NDArray
-from tails import ServersView, assert_no_tail_of_its_own, lindley_ns
+from tails import ServersView, Taken, assert_no_tail_of_its_own, lindley_ns, of_a_log
 
 from loadgen.arrivals import schedule
 from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
@@ -26,6 +27,8 @@ pytestmark = [pytest.mark.system, pytest.mark.alone]
 Kept = Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]]
 OPEN = LoadPlan(rate_per_s=400, duration_s=3.0, seed=21, timeout_s=2.0)
 CLOSED = ClosedLoopPlan(concurrency=3, duration_s=3.0)
+QUEUE_MS = 100.0
+"""What a stall leaves in a queue is served so long after it."""
 
 
 @pytest.fixture(scope="module")
@@ -52,25 +55,32 @@ def five_ms(scheme: str) -> Iterator[tuple[Target, Kept]]:
 def test_the_client_adds_no_tail_of_its_own(
     generator: LoadGenerator, plan: LoadPlan | ClosedLoopPlan, scheme: str
 ) -> None:
-    with Watch() as watch, five_ms(scheme) as (target, kept):
-        run = generator.run(target, plan)
-        kept_ns, arrived_ns = kept(len(run.log))
-    if isinstance(plan, LoadPlan):
-        assert run.log.scheduled_ns.tolist() == schedule(plan).tolist()
-    view = assert_no_tail_of_its_own(run.log, kept_ns, arrived_ns, watch.seen)
-    view.assert_is_p99(run.measurement.p99_ms)
+    def take() -> Taken:
+        with Watch() as watch, five_ms(scheme) as (target, kept):
+            run = generator.run(target, plan)
+            times_ns = kept(len(run.log))
+        if isinstance(plan, LoadPlan):
+            assert run.log.scheduled_ns.tolist() == schedule(plan).tolist()
+        view = ServersView(run.log.scheduled_ns, *times_ns, watch.seen)
+        return of_a_log(run.log, view, run.measurement.p99_ms)
+
+    assert_no_tail_of_its_own(take)
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_a_load_that_is_counted_instead_of_kept_has_no_tail_of_its_own(scheme: str) -> None:
-    tally = Tally(timeout_s=OPEN.timeout_s, limits_ms=[50.0], bin_s=1.0)
     due_ns = schedule(OPEN)
-    with Watch() as watch, LoadGenerator(processes=2) as generator, five_ms(scheme) as (target, kept):
-        measured = generator.run(target, OPEN, tally=tally).measurement
-        view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
-    assert measured.n == len(due_ns)
-    assert measured.percentiles_from == "histogram"
-    view.assert_is_p99(measured.p99_ms)
+
+    def take() -> Taken:
+        tally = Tally(timeout_s=OPEN.timeout_s, limits_ms=[50.0], bin_s=1.0)
+        with Watch() as watch, LoadGenerator(processes=2) as generator, five_ms(scheme) as (target, kept):
+            measured = generator.run(target, OPEN, tally=tally).measurement
+            view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
+        assert measured.n == len(due_ns)
+        assert measured.percentiles_from == "histogram"
+        return Taken(view=view, p99_ms=measured.p99_ms)
+
+    assert_no_tail_of_its_own(take)
 
 
 def test_every_request_of_a_queue_waits_as_long_as_the_queue_says(generator: LoadGenerator) -> None:
@@ -78,26 +88,35 @@ def test_every_request_of_a_queue_waits_as_long_as_the_queue_says(generator: Loa
     mean_ms, seed = 4.0, 11
     plan = LoadPlan(rate_per_s=150, duration_s=6.0, seed=6)  # 60 % busy
     options = ("--delay-ms", str(mean_ms), "--one-at-a-time", "--exponential-seed", str(seed))
-    with Watch() as watch, fake_triton(*options) as server:
-        run = generator.run(Target(url=server.url, model_name="delay"), plan)
-        _, arrived_ns = server.kept(len(run.log))
-    draws = random.Random(seed)
-    _trial, *service_ns = (draws.expovariate(1 / (mean_ms * 1e6)) for _ in range(1 + len(run.log)))
-    expected_ns = lindley_ns(arrived_ns, service_ns)
-    assert (run.log.service_ns - expected_ns).min() > -100_000  # nothing is faster than it can have been
-    view = assert_no_tail_of_its_own(run.log, expected_ns, arrived_ns, watch.seen)
-    view.assert_is_p99(run.measurement.p99_ms)
+
+    def take() -> Taken:
+        with Watch() as watch, fake_triton(*options) as server:
+            run = generator.run(Target(url=server.url, model_name="delay"), plan)
+            _, arrived_ns = server.kept(len(run.log))
+        draws = random.Random(seed)
+        _trial, *service_ns = (draws.expovariate(1 / (mean_ms * 1e6)) for _ in range(1 + len(run.log)))
+        expected_ns = lindley_ns(arrived_ns, service_ns)
+        assert (run.log.service_ns - expected_ns).min() > -100_000  # nothing is faster than it can have been
+        view = ServersView(run.log.scheduled_ns, expected_ns, arrived_ns, watch.seen, after_ms=QUEUE_MS)
+        return of_a_log(run.log, view, run.measurement.p99_ms)
+
+    assert_no_tail_of_its_own(take)
 
 
 def test_a_closed_loop_asks_again_as_soon_as_it_has_its_answer(generator: LoadGenerator) -> None:
     plan = ClosedLoopPlan(concurrency=1, duration_s=3.0)
-    with Watch() as watch, fake_triton("--delay-ms", "1") as server:
-        log = generator.run(Target(url=server.url, model_name="delay"), plan).log
-        kept_ns, arrived_ns = server.kept(len(log))
-    view = assert_no_tail_of_its_own(log, kept_ns, arrived_ns, watch.seen)
-    gaps_ns = np.diff(arrived_ns) - kept_ns[:-1]  # by the server's clock, from its answer to the next request
-    assert 0 < np.median(gaps_ns) < 1e6
-    view.assert_few(np.append(gaps_ns, 0) > 5e6, "answers were followed by a request after more than 5 ms")
+
+    def take() -> Taken:
+        with Watch() as watch, fake_triton("--delay-ms", "1") as server:
+            run = generator.run(Target(url=server.url, model_name="delay"), plan)
+            kept_ns, arrived_ns = server.kept(len(run.log))
+        gaps_ns = np.diff(arrived_ns) - kept_ns[:-1]  # by the server's clock, from its answer to the next request
+        assert 0 < np.median(gaps_ns) < 1e6
+        view = ServersView(run.log.scheduled_ns, kept_ns, arrived_ns, watch.seen)
+        taken = of_a_log(run.log, view, run.measurement.p99_ms)
+        return replace(taken, off={**taken.off, "were followed after over 5 ms": np.append(gaps_ns, 0) > 5e6})
+
+    assert_no_tail_of_its_own(take)
 
 
 LOCUSTFILE = """
@@ -118,13 +137,18 @@ def test_the_statistics_of_locust_have_no_tail_of_their_own(scheme: str, tmp_pat
     file.write_text(LOCUSTFILE.format(user=f"Triton{scheme.title()}User"))
     locust = Path(sys.executable).with_name("locust")
     due_ns = schedule(OPEN)
-    with Watch() as watch, five_ms(scheme) as (target, kept):
-        command = [str(locust), "-f", str(file), "-H", target.url, "-u", "1"]
-        command += ["--headless", "-t", "8s", "--stop-timeout", "2", "--json"]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
-    (entry,) = (entry for entry in json.loads(ended.stdout) if entry["name"] == "delay")
-    counts = {float(ms): count for ms, count in entry["response_times"].items()}
-    assert entry["num_requests"] == len(due_ns) == sum(counts.values())
-    times_ms = np.repeat(sorted(counts), [counts[ms] for ms in sorted(counts)])
-    view.assert_is_p99(np.quantile(times_ms, 0.99, method="inverted_cdf"), rounded_ms=0.5)
+
+    def take() -> Taken:
+        with Watch() as watch, five_ms(scheme) as (target, kept):
+            command = [str(locust), "-f", str(file), "-H", target.url, "-u", "1"]
+            command += ["--headless", "-t", "8s", "--stop-timeout", "2", "--json"]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+            view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
+        (entry,) = (entry for entry in json.loads(ended.stdout) if entry["name"] == "delay")
+        counts = {float(ms): count for ms, count in entry["response_times"].items()}
+        assert entry["num_requests"] == len(due_ns) == sum(counts.values())
+        times_ms = np.repeat(sorted(counts), [counts[ms] for ms in sorted(counts)])
+        p99_ms = float(np.quantile(times_ms, 0.99, method="inverted_cdf"))
+        return Taken(view=view, p99_ms=p99_ms, rounded_ms=0.5)
+
+    assert_no_tail_of_its_own(take)
