@@ -3,20 +3,24 @@
     python tests/prove/prove.py [--check] [UNIT ...]
 
 A unit is a command that succeeds. Each that does leaves a line in `proofs.jsonl`, with a checksum of the modules
-that it is about and all they import. A run that is ended goes on where it was: units with a line that belongs to
-the code are not run again. `--check` runs nothing and fails if a line is missing or belongs to other code.
+that it is about and all they import. As many run side by side as there are processors. A run that is ended goes on
+where it was: units with a line that belongs to the code are not run again. `--check` runs nothing and fails if a
+line is missing or belongs to other code.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +29,7 @@ TABLE = Path(__file__).with_name("proofs.jsonl")
 PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 SEARCHES_OF_A_KIND = 20
+WRITING = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,13 +78,32 @@ def imported_by() -> Callable[[str], Iterable[str]]:
 
 
 def checksum(unit: Unit, needs: Callable[[str], Iterable[str]], root: Path = ROOT) -> str:
-    """Of the command, of the modules it is about with all they import, and of its own files; not of names."""
+    """Of the command, and of what the modules that it is about, all they import and its own files define.
+
+    Not of names, comments, docstrings and imports: what only moves to another module has not changed.
+    """
     modules = {name for about in unit.about for name in (about, *needs(about))}
     paths = [root / name for name in unit.files]
     paths += [found for name in modules for found in (_source(root, name),) if found is not None]
-    words = sorted(hashlib.sha256(path.read_bytes()).hexdigest() for path in paths)
-    said = json.dumps([unit.command[1:], dict(unit.environment), words])
+    said = json.dumps(
+        [unit.command[1:], dict(unit.environment), sorted({it for p in paths for it in _defined(p)})]
+    )
     return hashlib.sha256(said.encode()).hexdigest()[:16]
+
+
+def _defined(path: Path) -> Iterable[str]:
+    """A checksum of each statement of a module but its imports, without comments and docstrings."""
+    for statement in ast.parse(path.read_bytes()).body:
+        if not isinstance(statement, ast.Import | ast.ImportFrom):
+            for node in ast.walk(statement):
+                if isinstance(body := getattr(node, "body", None), list):
+                    node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
+            if not _is_text(statement):
+                yield hashlib.sha256(ast.dump(statement).encode()).hexdigest()
+
+
+def _is_text(statement: ast.AST) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _source(root: Path, module: str) -> Path | None:
@@ -111,10 +135,11 @@ def prove(unit: Unit, code: str, table: Path, root: Path = ROOT) -> bool:
     if done.returncode:
         print(f"FAILED {unit.name} after {seconds} s\n{done.stdout[-6000:]}{done.stderr[-2000:]}", flush=True)
         return False
-    kept = {**proofs(table), unit.name: {"unit": unit.name, "code": code, "seconds": seconds, "said": last}}
-    draft = table.with_suffix(".draft")
-    draft.write_text("".join(json.dumps(kept[name]) + "\n" for name in sorted(kept)))
-    draft.replace(table)
+    with WRITING:
+        kept = {**proofs(table), unit.name: {"unit": unit.name, "code": code, "seconds": seconds, "said": last}}
+        draft = table.with_suffix(".draft")
+        draft.write_text("".join(json.dumps(kept[name]) + "\n" for name in sorted(kept)))
+        draft.replace(table)
     print(f"proved {unit.name} in {seconds} s: {last}", flush=True)
     return True
 
@@ -135,7 +160,8 @@ def main(arguments: list[str] | None = None, units: tuple[Unit, ...] = UNITS, ta
         for name in (*(unit.name for unit in wanted), *gone):
             print(f"{name}: {'no longer a unit' if name in gone else 'not proved for this code; run make prove'}")
         return 1 if wanted or gone else 0
-    proved = [prove(unit, code[unit.name], table) for unit in wanted]  # all, whatever fails
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        proved = list(pool.map(lambda unit: prove(unit, code[unit.name], table), wanted))  # all, whatever fails
     return 0 if all(proved) else 1
 
 

@@ -64,6 +64,10 @@ def test_a_line_belongs_to_the_code_and_what_it_imports(tmp_path, table):
     before = prove.checksum(one, needs, tmp_path)
     assert prove.prove(one, before, table, tmp_path)
     assert prove.stale([one], {"one": before}, table) == []
+    (tmp_path / "search" / "top.py").write_text("")
+    moved = '"""Both."""\n\nimport math\n\nx = 1  # as before\n"""What it is."""\n'
+    (tmp_path / "search" / "below.py").write_text(moved)
+    assert prove.checksum(one, needs, tmp_path) == before
     (tmp_path / "search" / "below.py").write_text("x = 2\n")
     now = prove.checksum(one, needs, tmp_path)
     assert prove.stale([one], {"one": now}, table) == [one]
