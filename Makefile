@@ -6,6 +6,7 @@ STAMP  := $(VENV)/.installed
 PROMETHEUS := $(VENV)/prometheus
 POSTGRESQL := $(VENV)/postgresql
 BROWSER := $(VENV)/chromium
+MUTATION := $(VENV)/.mutation
 # What is installed besides. The tests of PyTorch's export need `dev-torch`: as gigabytes come with it, CI alone has it.
 EXTRAS ?= embedded,dev
 
@@ -44,7 +45,11 @@ test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run all tests (GPU t
 check: lint      ## what to run before every commit: lint, unit and property tests
 	$(BIN)/pytest --durations=5 -m 'not alone' --numprocesses 3 --dist loadfile tests/unit tests/property
 
-prove: $(STAMP)  ## what takes too long for CI, by hand: a line for each unit in tests/prove, where it goes on
+$(MUTATION): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),mutation]'
+	@touch $@
+
+prove: $(STAMP) $(MUTATION)  ## what takes too long for CI, by hand: a line for each unit in tests/prove, where it goes on
 	$(BIN)/python tests/prove/prove.py
 
 proved: $(STAMP) ## fail if what `make prove` writes is missing or belongs to other code
@@ -66,7 +71,7 @@ format: $(STAMP) ## reformat and fix what can be fixed
 
 lock:            ## refresh constraints.txt from the newest versions that pyproject.toml allows
 	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev,dev-torch]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev,dev-torch,mutation]'
 	$(BIN)/pip freeze --exclude-editable | sed -E 's/\+(cpu|cu[0-9]+)$$//' > constraints.txt
 
 clean:           ## remove the environment and all caches, not the runs

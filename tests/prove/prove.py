@@ -61,11 +61,21 @@ def searches(kind: str) -> Unit:
     )
 
 
+def mutants(module: str, *tests: str, most: int = 150) -> Unit:
+    """Faults put into a module. The line belongs to the module itself and to the tests that notice them."""
+    files = tuple(f"tests/{test}.py" for test in tests)
+    command = (sys.executable, "tests/prove/mutants.py", module, "--most", str(most), *files)
+    source = f"{module.replace('.', '/')}.py"
+    tool = ("tests/prove/mutants.py", "tests/prove/mutations.py")
+    return Unit(name=f"mutants {module}", command=command, about=(), files=(source, *tool, *files))
+
+
 UNITS = (
     fuzzing("fuzz_wires", ("loadgen.triton",), 120),
     fuzzing("onnx_reader", ("optimizer.batching", "optimizer.limited_call"), 120),
     fuzzing("run_directories", ("optimizer.finished_runs", "optimizer.config"), 60),
     *(searches(kind) for kind in ("cnn", "transformer", "tight", "cpu", "drawn")),
+    mutants("loadgen.evidence", "unit/loadgen/test_evidence"),
 )
 
 

@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import os
+import signal
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +23,7 @@ def loaded(name):
     return module
 
 
-prove, search_grid = loaded("prove"), loaded("search_grid")
+prove, search_grid, mutants = loaded("prove"), loaded("search_grid"), loaded("mutants")
 
 
 def unit(name, code="print('all is well')"):
@@ -82,8 +85,54 @@ def test_every_unit_is_about_modules_and_files_that_exist():
     needs = prove.imported_by()
     for each in prove.UNITS:
         assert all(prove._source(prove.ROOT, name) for name in each.about)
-        assert len(set(needs(each.about[0]))) > 5
+        assert each.about or each.files
+        assert all(len(set(needs(name))) > 5 for name in each.about)
         assert prove.checksum(each, needs)
+
+
+FAULT = SimpleNamespace(number=0, function="f", said="`f`: `x < 1` → `x <= 1`")
+
+
+def test_a_fault_that_nothing_noticed_is_in_its_modules_table_and_explained_in_its_modules_section():
+    found = SimpleNamespace(number=1, function="", said="`-`: `A = 1` → `A = 2`")
+    text = mutants.table("loadgen.units", [FAULT, found], [FAULT, found], {0: "survived", 1: "noticed"})
+    assert "| f | 1 | 1 | 0 |" in text
+    assert "| **all** | 2 | 2 | 1 |" in text
+    assert FAULT.said in text
+    assert found.said not in text
+    why = f"# Survivors\n\n## loadgen.units\n\nThe same.\n\n- {FAULT.said}\n\n## loadgen.finite\n\n- other\n"
+    assert mutants.explained("loadgen.units", why) == {FAULT.said}
+    assert mutants.explained("loadgen.finite", why) == {"other"}
+    assert mutants.explained("loadgen", why) == set()
+
+
+def test_what_became_of_a_fault_belongs_to_its_source_and_its_tests(tmp_path):
+    def fates(source, tests, other_tests=False):
+        kept = mutants.Kept(tmp_path / "kept.jsonl", source, tests)
+        kept.read(other_tests=other_tests)
+        return kept.fates
+
+    mutants.Kept(tmp_path / "kept.jsonl", "source", "tests").add(3, "noticed")
+    assert fates("source", "tests") == {3: "noticed"}
+    assert fates("source", "others") == fates("changed", "tests", other_tests=True) == {}
+    assert fates("source", "others", other_tests=True) == {3: "noticed"}
+
+
+def test_a_process_that_goes_on_or_dies_says_so():
+    assert mutants._forked(lambda: b"all is well", 60.0) == b"all is well"
+    assert mutants._forked(lambda: os.kill(os.getpid(), signal.SIGKILL), 60.0) == b""
+    assert mutants._forked(lambda: time.sleep(600), 0.1) is None
+
+
+@pytest.mark.parametrize("table", sorted(PROVE.glob("tables/mutants-*.md")), ids=lambda path: path.stem)
+def test_each_committed_table_is_complete_and_its_survivors_are_explained(table):
+    module = table.stem.removeprefix("mutants-")
+    text = table.read_text()
+    survivors = {line[2:] for line in text.splitlines() if line.startswith("- ")}
+    _, _, tried, noticed = (cell.strip() for cell in text.split("| **all**")[1].splitlines()[0].split("|")[:4])
+    assert int(noticed) >= mutants.LEAST_NOTICED * int(tried)
+    assert survivors <= mutants.explained(module, mutants.SURVIVORS.read_text())
+    assert f"mutants {module}" in {unit.name for unit in prove.UNITS}
 
 
 def run(number, promised, chosen=100.0):
