@@ -1,12 +1,12 @@
 """Puts faults into a module, one at a time, and counts those that its tests notice.
 
-    python tests/prove/mutants.py MODULE [--most N] [--survivors] TEST_FILE ...
+    python tests/prove/mutants.py MODULE [--most N] [--survivors] [--uncompiled] TEST_FILE ...
 
 Each fault is tried in a process of its own, forked from one that has imported all that does not need the module:
 it runs the tests that came by the changed lines, the fastest first, until one fails. A test that takes ten times
 what it took without the fault has failed, too. Of more than N faults, N are drawn with a fixed seed. What was
 tried is kept in build/mutants/ and not tried again. With `--survivors` only those that nothing noticed so far are
-tried again, and no table is written.
+tried again, and no table is written. With `--uncompiled`, what numba would compile is run by Python.
 
 Fails if fewer than 90 in 100 are noticed, or if `survivors.md` does not say of each that was not noticed why.
 """
@@ -47,6 +47,13 @@ MEMORY_BYTES = 4 * 2**30
 QUIET = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "-m", "not alone")
 PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
 NOTICED, SURVIVED, TOO_LONG = "noticed", "survived", "too long"
+
+UNCOMPILED = """
+for _name, _value in list(globals().items()):
+    if isinstance(_value, np.dtype):
+        globals()[_name] = np.dtype((np.record, _value))
+"""
+"""Added to a module that numba does not compile: its records have attributes only there."""
 
 
 class Chosen:
@@ -118,8 +125,9 @@ class Changed(importlib.abc.MetaPathFinder):
 class Trial:
     """Runs the tests of a module in processes of their own."""
 
-    def __init__(self, module: str, tests: list[str]) -> None:
-        self._module, self._tests = module, tests
+    def __init__(self, module: str, tests: list[str], *, uncompiled: bool) -> None:
+        self._module, self._tests, self._added = module, tests, UNCOMPILED if uncompiled else ""
+        os.environ["NUMBA_DISABLE_JIT"] = str(int(uncompiled))  # before it is imported
         self.file = ROOT / f"{module.replace('.', '/')}.py"
         sys.path.insert(0, str(ROOT))
         with _quiet():
@@ -140,10 +148,15 @@ class Trial:
                 if last in vars(sys.modules.get(parent, ModuleType("none"))):
                     delattr(sys.modules[parent], last)
 
+    def _import_from(self, source: str) -> None:
+        sys.meta_path.insert(0, Changed(self._module, self.file, source + self._added))
+        sys.dont_write_bytecode = True
+
     def clean(self) -> tuple[dict[str, set[int]], dict[str, float]]:
         """The lines of the module that each test comes by, and its seconds. Raises SystemExit if one fails."""
 
         def run() -> bytes:
+            self._import_from(self.file.read_text())
             plugin = Clean(str(self.file))
             if _run_pytest(self._tests, Chosen(None), plugin=plugin):
                 return b""
@@ -160,8 +173,7 @@ class Trial:
         """What becomes of a fault."""
 
         def run() -> bytes:
-            sys.meta_path.insert(0, Changed(self._module, self.file, source))
-            sys.dont_write_bytecode = True
+            self._import_from(source)
             files = sorted({name.split("::")[0] for name in wanted})
             return NOTICED.encode() if _run_pytest(files, Chosen(wanted)) else SURVIVED.encode()
 
@@ -249,15 +261,15 @@ def _checksum(files: Iterable[Path]) -> str:
 
 
 def tried(
-    module: str, tests: list[str], most: int, survivors: bool
+    module: str, tests: list[str], most: int, *, survivors: bool, uncompiled: bool
 ) -> tuple[list[Mutant], list[Mutant], dict[int, str]]:
     """All faults of a module, those of them that were drawn, and what became of these."""
     from mutations import mutants
 
-    trial = Trial(module, tests)
+    trial = Trial(module, tests, uncompiled=uncompiled)
     kept = Kept(
         ROOT / "build" / "mutants" / f"{module}.jsonl",
-        _checksum((Path(__file__), HERE / "mutations.py", trial.file)),
+        _checksum((HERE / "mutations.py", trial.file)),
         _checksum(ROOT / test for test in tests),
     )
     kept.read(other_tests=survivors)
@@ -271,7 +283,7 @@ def tried(
         if known is not None and not (survivors and known == SURVIVED):
             continue
         place = set(range(mutant.first, mutant.last + 1))
-        wanted = [name for name in lines if not mutant.function or lines[name] & place]
+        wanted = [name for name in lines if mutant.at_import or lines[name] & place]
         wanted.sort(key=lambda name: seconds[name])
         fate = trial.fate(mutant.source, wanted, sum(seconds[name] for name in wanted)) if wanted else SURVIVED
         kept.add(mutant.number, fate)
@@ -304,8 +316,10 @@ def main() -> int:
     parser.add_argument("tests", nargs="+")
     parser.add_argument("--most", type=int, default=100_000)
     parser.add_argument("--survivors", action="store_true")
+    parser.add_argument("--uncompiled", action="store_true")
     given = parser.parse_args()
-    every, drawn, fates = tried(given.module, given.tests, given.most, given.survivors)
+    how = {"survivors": given.survivors, "uncompiled": given.uncompiled}
+    every, drawn, fates = tried(given.module, given.tests, given.most, **how)
     survived = [mutant for mutant in drawn if fates[mutant.number] == SURVIVED]
     known = explained(given.module, SURVIVORS.read_text())
     unexplained = [mutant for mutant in survived if mutant.said not in known]

@@ -43,7 +43,8 @@ class Mutant:
     """`before` and `after` are the lines that differ; `first` to `last` is the place that changed."""
 
     number: int
-    function: str  # "" outside of functions
+    function: str  # or class; "" outside of both
+    at_import: bool  # no test comes by the line: a constant, or what is given where an argument is not
     first: int
     last: int
     before: str
@@ -64,7 +65,7 @@ def mutants(source: str) -> list[Mutant]:
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     made: dict[str, Mutant] = {}
-    for node, function, condition in _places(wrapper.module, ""):
+    for node, function, at_import, condition in _places(wrapper.module, "", True):
         span, place = spans[node], lines[node]
         begin, end = (starts[at.line - 1] + at.column for at in (span.start, span.end))
         for changed in _changes(node, condition):
@@ -73,27 +74,32 @@ def mutants(source: str) -> list[Mutant]:
                 continue
             before, after = _differing(source, text)
             made[text] = Mutant(
-                number=len(made), function=function, first=place.start.line, last=place.end.line,
-                before=before, after=after, source=text,
+                number=len(made), function=function, at_import=at_import,
+                first=place.start.line, last=place.end.line, before=before, after=after, source=text,
             )  # fmt: skip
     return list(made.values())
 
 
-def _places(node: cst.CSTNode, function: str, condition: bool = False) -> Iterator[tuple[cst.CSTNode, str, bool]]:
-    """Every node that may change, its function, and whether it is the condition of an `if` or a `while`."""
+def _places(
+    node: cst.CSTNode, function: str, at_import: bool, condition: bool = False
+) -> Iterator[tuple[cst.CSTNode, str, bool, bool]]:
+    """Every node that may change, its function, whether it runs at import, and whether it is a condition."""
     if isinstance(node, LEFT_ALONE) or _left_alone(node):
         return
     if isinstance(node, cst.FunctionDef | cst.ClassDef):
         function = f"{function}.{node.name.value}".lstrip(".")
-    yield node, function, condition
+    yield node, function, at_import, condition
     test = node.test if isinstance(node, cst.If | cst.While) else None
+    body = node.body if isinstance(node, cst.FunctionDef) else None
     for child in node.children:
-        yield from _places(child, function, child is test)
+        yield from _places(child, function, at_import and child is not body, child is test)
 
 
 def _left_alone(node: cst.CSTNode) -> bool:
     match node:
         case cst.If(test=cst.Name(value="TYPE_CHECKING")):
+            return True
+        case cst.Assign(value=cst.Subscript(value=cst.Name(value="Literal"))):
             return True
         case cst.Call(func=cst.Name(value=name)):
             return name in LEFT_ALONE_CALLS

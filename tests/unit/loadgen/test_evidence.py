@@ -28,6 +28,15 @@ def test_least_requests_are_those_of_the_exact_binomial(confidence, violations, 
     assert least_requests(violations, quantile=0.99, confidence=confidence) == expected
 
 
+def test_least_requests_are_asked_for_of_the_p99_at_95_percent():
+    assert least_requests(0) == 299
+    assert least_requests(0, quantile=0.5, confidence=0.95) == least_requests(0, quantile=0.5)
+
+
+def test_where_every_request_is_late_the_share_is_one_at_the_most():
+    assert share_at_most(50, 50, 1.0, 0.95) == 1.0
+
+
 def test_least_requests_at_the_median():
     assert least_requests(0, quantile=0.5, confidence=0.95) == 5  # 0.5**5 = 0.03125
 
@@ -99,7 +108,10 @@ def test_counts_and_bounds_say_the_same(n, burst):
     if most >= 0:
         assert share_at_most(most, n, burst, 0.95) <= 0.01
     assert share_at_most(most + 1, n, burst, 0.95) > 0.01
-    if fewest <= n:
+    assert (fewest > n) is (log_evidence_above(n, n, 0.01, burst) < math.log(20))
+    if fewest > n:
+        assert fewest == n + 1
+    else:
         assert share_at_least(fewest, n, burst, 0.95) >= 0.01
         assert share_at_least(fewest - 1, n, burst, 0.95) < 0.01
 
