@@ -46,7 +46,7 @@ class Stream(Protocol):
         """Go on connecting; True once data can be sent."""
 
     def send(self, data: bytes | bytearray | memoryview, /) -> int:
-        """The number of bytes taken, at least one."""
+        """The number of bytes taken, at least one. After BlockingIOError give it the same bytes again, or more."""
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """The number of bytes read; 0 at the end of the stream."""
@@ -124,6 +124,7 @@ class TlsStream:
         self._outgoing = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self._unsent = b""
+        self._taken = 0  # bytes of the user's that TLS has taken and the kernel has not, not wholly
         self._chunk = memoryview(bytearray(1 << 18))
         self._ready = False
         self._takes_no_more = False
@@ -157,11 +158,17 @@ class TlsStream:
         return self._tls.selected_alpn_protocol()
 
     def send(self, data: bytes | bytearray | memoryview, /) -> int:
-        """See `Stream`; takes at most 64 KiB at once."""
+        """See `Stream`; takes at most 64 KiB at once, which count as taken when the kernel has all of them.
+
+        Nobody would call again for what is left of the last of them.
+        """
         if not self._flush():
             raise BlockingIOError
-        taken = self._tls.write(data[: 1 << 16])
-        self._flush()
+        if not self._taken:
+            self._taken = self._tls.write(data[: 1 << 16])
+            if not self._flush():
+                raise BlockingIOError
+        taken, self._taken = self._taken, 0
         return taken
 
     def recv_into(self, buffer: memoryview, /) -> int:

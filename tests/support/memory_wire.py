@@ -1,5 +1,6 @@
 """Wires whose connections are in memory: the test is the server, and says itself what is ready."""
 
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 from tritonclient.grpc.service_pb2 import ModelInferResponse
@@ -31,33 +32,47 @@ class Finished(Protocol):
 class Memory:
     """A connection of which the test is the other end: it gives `coming`, one a read, for ever with `again`.
 
-    It stamps all that comes with the time 7.
+    It stamps all that comes with the time 7. `room` is what the kernel takes before it blocks, None: everything;
+    `steps` is how often it has to be asked until it is connected. `broken` is what it raises from now on.
     """
-
-    hides_data = False
-    arrived_ns = 7
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        self.arrived_ns = 7
+        self.hides_data = False
         self.coming: list[bytes] = []
         self.again = b""
         self.sent = bytearray()
         self.reads = 0
+        self.room: int | None = None
+        self.steps = 1
+        self.broken: OSError | None = None
+        self.closed = False
+        self.emptied = 0  # how often all that was hidden was asked for
 
     def fileno(self) -> int:
         return self.fd
 
     def connected(self) -> bool:
-        return True
+        self._check()
+        self.steps = max(0, self.steps - 1)
+        return self.steps == 0
 
     def wants(self) -> int:
-        return READ
+        return READ if self.steps == 0 else WRITE
 
     def send(self, data: bytes) -> int:
-        self.sent += data
-        return len(data)
+        self._check()
+        taken = bytes(data[: self.room])
+        if not taken:
+            raise BlockingIOError
+        if self.room is not None:
+            self.room -= len(taken)
+        self.sent += taken
+        return len(taken)
 
     def recv_into(self, buffer: memoryview) -> int:
+        self._check()
         self.reads += 1
         if not self.coming and not self.again:
             raise BlockingIOError
@@ -68,49 +83,92 @@ class Memory:
         buffer[: len(piece)] = piece
         return len(piece)
 
-    def take_no_more(self) -> None: ...
+    def take_no_more(self) -> None:
+        self.emptied += 1
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
+
+    def _check(self) -> None:
+        assert not self.closed, "it was closed before"
+        if self.broken is not None:
+            raise self.broken
 
 
 class Addresses:
-    """Opens connections in memory, the first with the file descriptor 100."""
+    """Opens connections in memory, the first with the file descriptor 100. `refusal`: what opening one raises."""
 
     def __init__(self) -> None:
         self.streams: list[Memory] = []
+        self.steps = 1
+        self.refusal: OSError | None = None
 
     def open(self) -> Memory:
-        self.streams.append(Memory(100 + len(self.streams)))
-        return self.streams[-1]
+        if self.refusal is not None:
+            raise self.refusal
+        stream = Memory(100 + len(self.streams))
+        stream.steps = self.steps
+        self.streams.append(stream)
+        return stream
 
 
-class Nobody:
-    """A poller that is never asked."""
+class Watched:
+    """A poller that is never asked; `events` is what it would watch for, by file descriptor.
 
-    def add(self, fd: int, events: int) -> None: ...
-    def change(self, fd: int, events: int) -> None: ...
-    def remove(self, fd: int) -> None: ...
+    It refuses what an epoll refuses.
+    """
+
+    def __init__(self) -> None:
+        self.events: dict[int, int] = {}
+
+    def add(self, fd: int, events: int) -> None:
+        if fd in self.events:
+            raise FileExistsError(fd)
+        self.events[fd] = events
+
+    def change(self, fd: int, events: int) -> None:
+        if fd not in self.events:
+            raise FileNotFoundError(fd)
+        self.events[fd] = events
+
+    def remove(self, fd: int) -> None:
+        if self.events.pop(fd, None) is None:
+            raise FileNotFoundError(fd)
 
 
-def http_wire(addresses: Addresses, finished: Finished, model: ModelInfo = MODEL) -> HttpWire:
+def http_wire(
+    addresses: Addresses,
+    finished: Finished,
+    model: ModelInfo = MODEL,
+    *,
+    requests: Sequence[bytes] = (b"hello",),
+    poller: Watched | None = None,
+) -> HttpWire:
     """A wire over HTTP/1.1 without connections."""
     return HttpWire(
         address=cast("Address", addresses),
-        requests=[b"hello"],
+        requests=requests,
         expected=ExpectedAnswer(model),
-        poller=cast("Poller", Nobody()),
+        poller=cast("Poller", poller or Watched()),
         finished=finished,
     )
 
 
-def grpc_wire(addresses: Addresses, finished: Finished, model: ModelInfo = MODEL) -> GrpcWire:
+def grpc_wire(
+    addresses: Addresses,
+    finished: Finished,
+    model: ModelInfo = MODEL,
+    *,
+    messages: Sequence[bytes] = (b"hello",),
+    poller: Watched | None = None,
+) -> GrpcWire:
     """A wire over gRPC without connections."""
     return GrpcWire(
         address=cast("Address", addresses),
         head=HEAD,
-        requests=[grpc_message(b"hello")],
+        requests=[grpc_message(message) for message in messages],
         expected=ExpectedAnswer(model),
-        poller=cast("Poller", Nobody()),
+        poller=cast("Poller", poller or Watched()),
         finished=finished,
     )
 
