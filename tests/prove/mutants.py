@@ -1,12 +1,12 @@
 """Puts faults into a module, one at a time, and counts those that its tests notice.
 
-    python tests/prove/mutants.py MODULE [--most N] [--survivors] [--uncompiled] TEST_FILE ...
+    python tests/prove/mutants.py MODULE [--most N] [--uncompiled] TEST_FILE ...
 
 Each fault is tried in a process of its own, forked from one that has imported all that does not need the module:
 it runs the tests that came by the changed lines, the fastest first, until one fails. A test that takes ten times
-what it took without the fault has failed, too. Of more than N faults, N are drawn with a fixed seed. What was
-tried is kept in build/mutants/ and not tried again. With `--survivors` only those that nothing noticed so far are
-tried again, and no table is written. With `--uncompiled`, what numba would compile is run by Python.
+what it took without the fault, and five seconds, has failed, too. Of more than N faults, N are drawn with a fixed
+seed. What was tried is kept in build/mutants/; what was noticed is not tried again while the test that noticed it
+is the same. With `--uncompiled`, what numba would compile is run by Python.
 
 Fails if fewer than 90 in 100 are noticed, or if `survivors.md` does not say of each that was not noticed why.
 """
@@ -14,7 +14,9 @@ Fails if fewer than 90 in 100 are noticed, or if `survivors.md` does not say of 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
+import functools
 import hashlib
 import importlib.abc
 import importlib.machinery
@@ -28,7 +30,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
@@ -44,6 +46,9 @@ LEAST_NOTICED = 0.9
 SEED = 16
 TIMES_LONGER, AT_LEAST_S = 10.0, 5.0
 MEMORY_BYTES = 4 * 2**30
+OUTPUT = ROOT / "build" / "mutants" / "output.txt"
+"""Of the process that ran last."""
+
 QUIET = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "-m", "not alone")
 PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
 NOTICED, SURVIVED, TOO_LONG = "noticed", "survived", "too long"
@@ -57,10 +62,15 @@ for _name, _value in list(globals().items()):
 
 
 class Chosen:
-    """A plugin: runs these tests only, in this order, and draws the same examples each time."""
+    """A plugin: runs these tests only, in this order, and draws the same examples each time.
 
-    def __init__(self, wanted: list[str] | None) -> None:
-        self._wanted = wanted
+    `seconds` are what each takes without a fault; all tests where there are none. `failed` is the one that did.
+    """
+
+    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
+        self._seconds = seconds
+        self.failed: str = ""
+        self.fate = NOTICED
 
     def pytest_configure(self) -> None:
         from hypothesis import settings
@@ -69,14 +79,24 @@ class Chosen:
         settings.load_profile("mutants")
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        if self._wanted is not None:
-            place = {name: at for at, name in enumerate(self._wanted)}
-            items[:] = sorted(
-                (item for item in items if item.nodeid in place), key=lambda item: place[item.nodeid]
-            )
+        import pytest
+
+        if self._seconds is None:
+            return
+        place = {name: at for at, name in enumerate(self._seconds)}
+        found = [item for item in items if item.nodeid in place]
+        items[:] = sorted(found, key=lambda item: place[item.nodeid])
+        for item in items:
+            limit_s = AT_LEAST_S + TIMES_LONGER * self._seconds[item.nodeid]
+            item.add_marker(pytest.mark.timeout(limit_s), append=False)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+            self.fate = TOO_LONG if "Timeout (>" in str(report.longrepr) else NOTICED
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Clean:
     """A plugin: which lines of a file each test comes by, and how long it takes."""
 
@@ -125,13 +145,13 @@ class Changed(importlib.abc.MetaPathFinder):
 class Trial:
     """Runs the tests of a module in processes of their own."""
 
-    def __init__(self, module: str, tests: list[str], *, uncompiled: bool) -> None:
+    def __init__(self, module: str, tests: list[str], *, file: Path, uncompiled: bool) -> None:
         self._module, self._tests, self._added = module, tests, UNCOMPILED if uncompiled else ""
         os.environ["NUMBA_DISABLE_JIT"] = str(int(uncompiled))  # before it is imported
-        self.file = ROOT / f"{module.replace('.', '/')}.py"
+        self.file = file
         sys.path.insert(0, str(ROOT))
         with _quiet():
-            _run_pytest(tests, Chosen(None), "--collect-only")  # imports everything
+            _run_pytest(tests, Chosen(), "--collect-only")  # imports everything
         self._forget()
 
     def _forget(self) -> None:
@@ -158,27 +178,31 @@ class Trial:
         def run() -> bytes:
             self._import_from(self.file.read_text())
             plugin = Clean(str(self.file))
-            if _run_pytest(self._tests, Chosen(None), plugin=plugin):
+            if _run_pytest(self._tests, Chosen(), plugin=plugin):
                 return b""
             lines = {name: sorted(found) for name, found in plugin.lines.items()}
             return json.dumps([lines, plugin.seconds]).encode()
 
         said = _forked(run, 600.0)
         if not said:
-            raise SystemExit(f"The tests of {self._module} fail without any fault.")
+            raise SystemExit(f"{OUTPUT.read_text()}The tests of {self._module} fail without any fault.")
         lines, seconds = json.loads(said)
         return {name: set(found) for name, found in lines.items()}, seconds
 
-    def fate(self, source: str, wanted: list[str], seconds: float) -> str:
-        """What becomes of a fault."""
+    def fate(self, source: str, wanted: dict[str, float]) -> tuple[str, str]:
+        """What becomes of a fault that so many seconds of tests come by, and which of them noticed it."""
 
         def run() -> bytes:
             self._import_from(source)
-            files = sorted({name.split("::")[0] for name in wanted})
-            return NOTICED.encode() if _run_pytest(files, Chosen(wanted)) else SURVIVED.encode()
+            chosen = Chosen(wanted)
+            ended = _run_pytest(sorted({name.split("::")[0] for name in wanted}), chosen)
+            return json.dumps([chosen.fate, chosen.failed] if ended else [SURVIVED, ""]).encode()
 
-        said = _forked(run, AT_LEAST_S + TIMES_LONGER * seconds)
-        return TOO_LONG if said is None else said.decode() or NOTICED  # it took the process down
+        said = _forked(run, AT_LEAST_S * len(wanted) + TIMES_LONGER * sum(wanted.values()))
+        if said is None:
+            return TOO_LONG, ""
+        fate, test = json.loads(said or f'["{NOTICED}", ""]')  # nothing: it took the process down
+        return fate, test
 
 
 def _run_pytest(files: list[str], *plugins: Any, plugin: Any = None) -> int:
@@ -203,6 +227,7 @@ def _quiet() -> Iterator[None]:
 
 def _forked(run: Callable[[], bytes], timeout_s: float) -> bytes | None:
     """What it returns in a process of its own: empty if that died, None if it took too long."""
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -210,9 +235,9 @@ def _forked(run: Callable[[], bytes], timeout_s: float) -> bytes | None:
             os.setpgid(0, 0)
             os.close(reading)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-            nowhere = os.open(os.devnull, os.O_RDWR)
+            output = os.open(OUTPUT, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             for number in range(3):
-                os.dup2(nowhere, number)
+                os.dup2(output, number)
             os.write(writing, run())
         os._exit(0)
     os.close(writing)
@@ -234,26 +259,43 @@ def _forked(run: Callable[[], bytes], timeout_s: float) -> bytes | None:
 
 @dataclass(slots=True)
 class Kept:
-    """The fates so far: a line each, of this source and these tests."""
+    """The fates so far: a line each, of a source and of the test that noticed; of all tests where none did."""
 
     path: Path
     source: str
     tests: str
     fates: dict[int, str] = field(default_factory=dict)
+    by: dict[int, str] = field(default_factory=dict)
 
-    def read(self, *, other_tests: bool) -> None:
-        """With `other_tests`, also what tests noticed that have changed since."""
+    def read(self) -> None:
+        """What still holds. Which test noticed a fault is known even where it is another test by now."""
         for line in self.path.read_text().splitlines() if self.path.exists() else ():
             record = json.loads(line)
-            if record["source"] == self.source and (other_tests or record["tests"] == self.tests):
-                self.fates[record["number"]] = record["fate"]
+            if record["source"] == self.source:
+                self.by[record["number"]] = record["by"]
+                self.fates.pop(record["number"], None)
+                if record["tests"] == self._checksum_of(record["by"]):
+                    self.fates[record["number"]] = record["fate"]
 
-    def add(self, number: int, fate: str) -> None:
+    def add(self, number: int, fate: str, by: str) -> None:
         self.fates[number] = fate
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        record = {"source": self.source, "tests": self.tests, "number": number, "fate": fate}
+        tests = self._checksum_of(by)
+        record = {"source": self.source, "tests": tests, "number": number, "fate": fate, "by": by}
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+    def _checksum_of(self, test: str) -> str:
+        return _checksum_of_test(test) if test else self.tests
+
+
+@functools.cache
+def _checksum_of_test(test: str) -> str:
+    """Of a test and all of its file that is no other test."""
+    file, _, name = test.partition("::")
+    path, name = ROOT / file, name.partition("[")[0].partition("::")[0]
+    tree = ast.parse(path.read_text() if path.exists() else "")
+    kept = [node for node in tree.body if not getattr(node, "name", "").startswith("test_") or node.name == name]
+    return hashlib.sha256("\n".join(map(ast.unparse, kept)).encode()).hexdigest()[:16]
 
 
 def _checksum(files: Iterable[Path]) -> str:
@@ -261,35 +303,35 @@ def _checksum(files: Iterable[Path]) -> str:
 
 
 def tried(
-    module: str, tests: list[str], most: int, *, survivors: bool, uncompiled: bool
+    module: str, tests: list[str], most: int, *, uncompiled: bool
 ) -> tuple[list[Mutant], list[Mutant], dict[int, str]]:
     """All faults of a module, those of them that were drawn, and what became of these."""
     from mutations import mutants
 
-    trial = Trial(module, tests, uncompiled=uncompiled)
-    kept = Kept(
-        ROOT / "build" / "mutants" / f"{module}.jsonl",
-        _checksum((HERE / "mutations.py", trial.file)),
-        _checksum(ROOT / test for test in tests),
-    )
-    kept.read(other_tests=survivors)
-    every = mutants(trial.file.read_text())
-    drawn = list(range(len(every)))
-    random.Random(SEED).shuffle(drawn)
-    drawn = sorted(drawn[:most])  # fewer are a part of more
-    lines, seconds = trial.clean()
-    for mutant in (every[number] for number in drawn):
-        known = kept.fates.get(mutant.number)
-        if known is not None and not (survivors and known == SURVIVED):
-            continue
-        place = set(range(mutant.first, mutant.last + 1))
-        wanted = [name for name in lines if mutant.at_import or lines[name] & place]
-        wanted.sort(key=lambda name: seconds[name])
-        fate = trial.fate(mutant.source, wanted, sum(seconds[name] for name in wanted)) if wanted else SURVIVED
-        kept.add(mutant.number, fate)
-        if fate == SURVIVED:
-            print(f"{len(wanted)} tests: {mutant.first} {mutant.said}", flush=True)
-    return every, [every[number] for number in drawn], kept.fates
+    file = ROOT / f"{module.replace('.', '/')}.py"
+    code = (_checksum((HERE / "mutations.py", file)), _checksum(ROOT / test for test in tests))
+    kept = Kept(ROOT / "build" / "mutants" / f"{module}.jsonl", *code)
+    kept.read()
+    every = mutants(file.read_text())
+    numbers = list(range(len(every)))
+    random.Random(SEED).shuffle(numbers)
+    drawn = [every[number] for number in sorted(numbers[:most])]  # fewer are a part of more
+    left = [mutant for mutant in drawn if mutant.number not in kept.fates]
+    if left:
+        trial = Trial(module, tests, file=file, uncompiled=uncompiled)
+        lines, seconds = trial.clean()
+        for mutant in left:
+            place = set(range(mutant.first, mutant.last + 1))
+            wanted = [name for name in lines if mutant.at_import or lines[name] & place]
+            before = kept.by.get(mutant.number)
+            wanted.sort(key=lambda name: (name != before, seconds[name]))
+            fate, by = (
+                trial.fate(mutant.source, {name: seconds[name] for name in wanted}) if wanted else (SURVIVED, "")
+            )
+            kept.add(mutant.number, fate, by)
+            if fate == SURVIVED:
+                print(f"{len(wanted)} tests: {mutant.first} {mutant.said}", flush=True)
+    return every, drawn, kept.fates
 
 
 def explained(module: str, text: str) -> set[str]:
@@ -315,11 +357,9 @@ def main() -> int:
     parser.add_argument("module")
     parser.add_argument("tests", nargs="+")
     parser.add_argument("--most", type=int, default=100_000)
-    parser.add_argument("--survivors", action="store_true")
     parser.add_argument("--uncompiled", action="store_true")
     given = parser.parse_args()
-    how = {"survivors": given.survivors, "uncompiled": given.uncompiled}
-    every, drawn, fates = tried(given.module, given.tests, given.most, **how)
+    every, drawn, fates = tried(given.module, given.tests, given.most, uncompiled=given.uncompiled)
     survived = [mutant for mutant in drawn if fates[mutant.number] == SURVIVED]
     known = explained(given.module, SURVIVORS.read_text())
     unexplained = [mutant for mutant in survived if mutant.said not in known]
@@ -331,8 +371,7 @@ def main() -> int:
     print(f"{share}, {too_long} of them by a test that went on; {len(every)} in all")
     if unexplained or noticed < LEAST_NOTICED * len(drawn):
         return 1
-    if not given.survivors:
-        (HERE / "tables" / f"mutants-{given.module}.md").write_text(table(given.module, every, drawn, fates))
+    (HERE / "tables" / f"mutants-{given.module}.md").write_text(table(given.module, every, drawn, fates))
     return 0
 
 

@@ -61,10 +61,10 @@ def searches(kind: str) -> Unit:
     )
 
 
-def mutants(module: str, *tests: str, most: int = 150) -> Unit:
+def mutants(module: str, *tests: str, most: int = 120, options: tuple[str, ...] = ()) -> Unit:
     """Faults put into a module. The line belongs to the module itself and to the tests that notice them."""
     files = tuple(f"tests/{test}.py" for test in tests)
-    command = (sys.executable, "tests/prove/mutants.py", module, "--most", str(most), *files)
+    command = (sys.executable, "tests/prove/mutants.py", module, "--most", str(most), *options, *files)
     source = f"{module.replace('.', '/')}.py"
     tool = ("tests/prove/mutants.py", "tests/prove/mutations.py")
     return Unit(name=f"mutants {module}", command=command, about=(), files=(source, *tool, *files))
@@ -75,7 +75,16 @@ UNITS = (
     fuzzing("onnx_reader", ("optimizer.batching", "optimizer.limited_call"), 120),
     fuzzing("run_directories", ("optimizer.finished_runs", "optimizer.config"), 60),
     *(searches(kind) for kind in ("cnn", "transformer", "tight", "cpu", "drawn")),
+    mutants("loadgen.bursts", "unit/loadgen/test_bursts"),
+    mutants("loadgen.warmup", "unit/loadgen/test_warmup"),
     mutants("loadgen.evidence", "unit/loadgen/test_evidence"),
+    mutants("loadgen.certify", "unit/loadgen/test_certify", "property/test_certify_properties"),
+    mutants("loadgen.confirm", "unit/loadgen/test_confirm", most=100),
+    mutants("loadgen.capacity", "unit/loadgen/test_capacity", most=100),
+    mutants("search.batcher", "unit/search/test_simulator", options=("--uncompiled",)),
+    mutants("search.simulator", "unit/search/test_simulator", "property/test_simulator_properties"),
+    mutants("search.cost", "unit/search/test_cost", "property/test_cost"),
+    mutants("search.certifier", "unit/search/test_certifier"),
 )
 
 

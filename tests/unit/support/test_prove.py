@@ -106,16 +106,28 @@ def test_a_fault_that_nothing_noticed_is_in_its_modules_table_and_explained_in_i
     assert mutants.explained("loadgen", why) == set()
 
 
-def test_what_became_of_a_fault_belongs_to_its_source_and_its_tests(tmp_path):
-    def fates(source, tests, other_tests=False):
-        kept = mutants.Kept(tmp_path / "kept.jsonl", source, tests)
-        kept.read(other_tests=other_tests)
-        return kept.fates
+def test_what_became_of_a_fault_belongs_to_its_source_and_to_the_test_that_noticed(tmp_path):
+    noticing = tmp_path / "test_noticing.py"
+    noticing.write_text("A = 1\ndef test_this():\n    assert A\ndef test_that():\n    assert A == 1\n")
 
-    mutants.Kept(tmp_path / "kept.jsonl", "source", "tests").add(3, "noticed")
-    assert fates("source", "tests") == {3: "noticed"}
-    assert fates("source", "others") == fates("changed", "tests", other_tests=True) == {}
-    assert fates("source", "others", other_tests=True) == {3: "noticed"}
+    def kept(source="source", tests="tests"):
+        mutants._checksum_of_test.cache_clear()
+        found = mutants.Kept(tmp_path / "kept.jsonl", source, tests)
+        found.read()
+        return found
+
+    kept().add(3, "noticed", f"{noticing}::test_this[1]")
+    kept().add(4, "survived", "")
+    assert kept().fates == {3: "noticed", 4: "survived"}
+    assert kept(source="changed").fates == {}
+    assert kept(tests="more").fates == {3: "noticed"}  # a new test may notice what none did
+    text = noticing.read_text()
+    noticing.write_text(text.replace("assert A == 1", "assert A == 1.0"))  # of another test
+    assert 3 in kept().fates
+    for change in (("    assert A\n", "    assert True\n"), ("A = 1\n", "A = 2\n"), ("test_this", "test_these")):
+        noticing.write_text(text.replace(*change, 1))
+        assert 3 not in kept().fates
+        assert kept().by[3] == f"{noticing}::test_this[1]"
 
 
 def test_a_process_that_goes_on_or_dies_says_so():
