@@ -81,6 +81,7 @@ class Verification:
     server: SimulatedServer
     once: bool = False
     _runs: list[LoadRunRecord] = field(default_factory=list)
+    _client_problems: list[tuple[str, ...]] = field(default_factory=list)
     _replay: ReplayRecord | None = None
 
     def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
@@ -127,8 +128,11 @@ class Verification:
         )
 
     def _late(self) -> str | None:
-        """What kept the client from sending, where nothing but runs of that kind was made."""
-        return self._runs[-1].problems[0] if self._runs and all(run.problems for run in self._runs) else None
+        """What kept the client from sending, where nothing but runs of that kind was made.
+
+        A run that is too short for a verdict is replayed all the same.
+        """
+        return self._client_problems[-1][0] if self._runs and all(self._client_problems) else None
 
     def _with_my_runs(self, trial: Trial, spent: Spent) -> Trial:
         """A trial that was measured otherwise in the end, with the runs that were made before."""
@@ -201,6 +205,7 @@ class Verification:
     def _run(self, number: int, rate_per_s: float, seconds: float) -> Probe:
         probe, seen, seed = short_run(self.attempts, rate_per_s, seconds, number=number, repeat=len(self._runs))
         self._runs.append(load_run_of(seen, seed=seed))
+        self._client_problems.append(probe.problems)
         tell(self.attempts.on_event, number, seen, kept=seen.reading.kept)
         return probe
 

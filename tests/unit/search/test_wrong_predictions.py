@@ -86,3 +86,20 @@ def test_where_predictions_do_not_hold_the_sampler_goes_on(
     assert len(ledger.trials) > 8
     assert certified is not None
     assert certified.winner.certificate.rate_per_s >= 0.85 * true_best
+
+
+class Hurried(SimulatedBench):
+    """Every run ends after a second, as where a budget is nearly spent: a replay can use it, a verdict cannot."""
+
+    def measure(self, rate_per_s, duration_s, seed, watch=None):
+        return super().measure(rate_per_s, min(duration_s, 1.0), seed, watch)
+
+
+def test_a_run_too_short_for_a_verdict_is_replayed_and_does_not_fail_its_trial(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    ledger, _, _ = search_on(Hurried(), space, tmp_path)
+    first = ledger.trials[0]
+    assert first.load_runs[0].requests == 0
+    assert first.state == "complete", first.reason
+    assert first.rate_at_limit_per_s > 0
