@@ -1,6 +1,7 @@
 """Servers of the kinds `local` and `docker` out of the embedded one, as PATH finds them elsewhere."""
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,26 @@ export VIRTUAL_ENV="{prefix}" PATH="{prefix}/bin:$PATH"
 exec "{server}" --backend-directory="{backends}" "$@"
 """
 
+ONNX_BACKEND = '''
+import importlib.util
+import json
+
+spec = importlib.util.spec_from_file_location("onnx_runtime", {runtime!r})
+onnx_runtime = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(onnx_runtime)
+
+
+class TritonPythonModel(onnx_runtime.TritonPythonModel):
+    """Reads the parameters of Triton's own backend for ONNX."""
+
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        parameters = config["parameters"]
+        parameters["intra_op_threads"] = parameters.pop("intra_op_thread_count")
+        parameters["model_file"] = {{"string_value": config["default_model_filename"] or "model.onnx"}}
+        super().initialize({{**args, "model_config": json.dumps(config)}})
+'''
+
 DOCKER = '''#!{python}
 """`docker run` without a container: a volume is the folder itself, so arguments get its name outside."""
 import os, sys
@@ -33,6 +54,23 @@ for outside, inside, *_ in volumes:
     command = [word.replace(inside, outside) if inside in word else word for word in command]
 os.execvp(command[0], command)
 '''
+
+
+def add_onnx_backend(backends: Path) -> None:
+    """A backend `onnxruntime`, which the embedded program lacks and NVIDIA's container has, written in Python."""
+    library = backends / "python" / "libtriton_python.so"
+    source = library.resolve()
+    library.unlink()
+    shutil.copy(source, library)  # Triton takes no link out of a backend's folder for a backend in Python
+    folder = backends / "onnxruntime"
+    folder.mkdir()
+    (folder / "model.py").write_text(ONNX_BACKEND.format(runtime=str(onnx_runtime_file())))
+
+
+def onnx_runtime_file() -> Path:
+    """Our runtime of ONNX models, which the backend in Python is made of."""
+    (found,) = Path(launchers.__file__).parent.rglob("onnx_runtime.py")
+    return found
 
 
 @contextmanager
@@ -51,10 +89,14 @@ def tritonserver_on_path(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_server(folder: Path) -> Iterator[tuple[Endpoint, Path]]:
-    """A server as anybody may start it, whose HTTP port takes control requests from whoever reaches it."""
+    """A server as anybody may start it, whose HTTP port takes control requests from whoever reaches it.
+
+    It has a backend `onnxruntime` too, as those of others have.
+    """
 
     def open_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:
         launch = launchers.embedded_launch(options, endpoint, folder, token)
+        add_onnx_backend(folder / "backends")
         return replace(launch, command=tuple(word for word in launch.command if "-restricted-" not in word))
 
     host = ProcessHost(ServerOptions(run_dir=folder, exit_grace_s=0.1), open_launch)

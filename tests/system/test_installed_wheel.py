@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from onnx_models import small_cnn
-from server_kinds import open_server
+from server_kinds import open_server, tritonserver_on_path
 from wheels import built_wheel
 
 from search.files import whole_lines
@@ -98,21 +98,45 @@ def test_as_many_workers_as_there_are_gpus_to_measure_on(installed: Installed) -
     installed.run(*words, "64", code=2)
 
 
-def test_a_server_that_others_run_says_why_it_does_not_take_the_model(
+@pytest.fixture(scope="module")
+def run_on_theirs(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a search on a server that others run, with Triton's own kind of backend for ONNX."""
+    model, run = small_cnn(installed.folder / "theirs.onnx"), installed.folder / "run"
+    with open_server(tmp_path_factory.mktemp("theirs")) as (endpoint, repository):
+        remote = ("--server", "remote", "--server-url", f"http://{endpoint.host}:{endpoint.http_port}")
+        # A promise that a machine which stands still now and then can keep, and that is decided in seconds.
+        easy = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--time-budget", "60s")
+        words = ("--precisions", "fp32", "--output", run, "--server-repository", repository)
+        installed.run("optimize", "--model", model, *easy, *remote, *words)
+        assert list(repository.iterdir()) == []  # what was served for the search is gone
+    return run
+
+
+@pytest.mark.alone
+def test_a_search_on_a_server_that_others_run(run_on_theirs: Path) -> None:
+    found = RecommendationRecord.model_validate_json((run_on_theirs / "recommendation.json").read_text())
+    assert found.winner.certificate is not None
+    records = [TrialRecord.model_validate_json(line) for line in whole_lines(run_on_theirs / "trials.jsonl")]
+    assert found.winner.number in {record.number for record in records if record.state == "complete"}
+
+
+@pytest.mark.alone
+def test_a_bundle_is_written_from_that_run(installed: Installed, run_on_theirs: Path) -> None:
+    installed.run("optimize", "bundle", run_on_theirs, "--output", installed.folder / "bundle")
+    assert list((installed.folder / "bundle").rglob("config.pbtxt"))
+
+
+def test_a_server_that_lacks_the_backend_says_why_it_does_not_take_the_model(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """The embedded program is without Triton's own backend for ONNX, which others' servers have."""
-    model = small_cnn(installed.folder / "theirs.onnx")
-    with open_server(tmp_path) as (endpoint, repository):
-        remote = ("--server", "remote", "--server-url", f"http://{endpoint.host}:{endpoint.http_port}")
-        wanted = ("--p99", "50ms", "--precisions", "fp32", "--output", "run", "--server-repository", repository)
-        done = installed.ended("optimize", "--model", model, *remote, *wanted)
+    model = small_cnn(installed.folder / "refused.onnx")
+    wanted = ("--p99", "50ms", "--precisions", "fp32", "--output", tmp_path / "run", "--server", "local")
+    with tritonserver_on_path(tmp_path / "local"):
+        done = installed.ended("optimize", "--model", model, *wanted)
     assert done.returncode == 2, done.stderr
     what, _ = done.stderr.splitlines()[-2:]
     assert "trials in a row failed" in what
-    assert "theirs does not load" in what
+    assert "refused does not load" in what
     assert "onnxruntime" in what
-    records = [
-        TrialRecord.model_validate_json(line) for line in whole_lines(installed.folder / "run/trials.jsonl")
-    ]
+    records = [TrialRecord.model_validate_json(line) for line in whole_lines(tmp_path / "run" / "trials.jsonl")]
     assert {record.state for record in records} == {"failed"}
