@@ -7,7 +7,7 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from loadgen.expected_answer import ExpectedAnswer
 from loadgen.grpc_wire import GrpcWire, grpc_message
-from loadgen.http2_frames import request_head
+from loadgen.http2_frames import HEADERS, request_head
 from loadgen.http_wire import HttpWire
 from loadgen.model_info import ModelInfo, Tensor
 from loadgen.poller import READ, WRITE, Poller
@@ -82,6 +82,20 @@ class Memory:
             piece = piece[: len(buffer)]
         buffer[: len(piece)] = piece
         return len(piece)
+
+    def frames(self) -> list[tuple[int, int, int, bytes]]:
+        """What was sent over HTTP/2 after the preface: kind, flags, stream, payload. The last may not be whole."""
+        found, at = [], len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        while at < len(self.sent):
+            end = at + 9 + int.from_bytes(self.sent[at : at + 3], "big")
+            number = int.from_bytes(self.sent[at + 5 : at + 9], "big")
+            found.append((self.sent[at + 3], self.sent[at + 4], number, bytes(self.sent[at + 9 : end])))
+            at = end
+        return found
+
+    def calls(self) -> int:
+        """How many calls of gRPC came."""
+        return sum(kind == HEADERS for kind, *_ in self.frames())
 
     def take_no_more(self) -> None:
         self.emptied += 1

@@ -7,72 +7,40 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from memory_wire import MODEL, Addresses, Memory, grpc_wire, right_message
+from memory_wire import MODEL, right_message
+from wire_benches import GrpcBench
 
 from loadgen.grpc_wire import grpc_message
-from loadgen.hpack import block_of
-from loadgen.http2_frames import frame
-from loadgen.model_info import ModelInfo, Tensor
+from loadgen.http2_frames import GOAWAY, frame
+from loadgen.model_info import Tensor
 from loadgen.outcomes import CLOSED, MALFORMED, OK
-from loadgen.poller import READ
 
-DATA, HEADERS, SETTINGS, GOAWAY = 0, 1, 4, 7
-
-
-class Bench:
-    """A wire with `count` connections that are ready, and what ended on it."""
-
-    def __init__(self, count: int, model: ModelInfo = MODEL) -> None:
-        self.ended: list[tuple[int, int, int]] = []
-        addresses = Addresses()
-        self.wire = grpc_wire(addresses, lambda *ended: self.ended.append(ended), model)
-        self.wire.open(count)
-        self.streams = addresses.streams
-        for stream in self.streams:
-            self.wire.handle(stream.fd, 4)
-            self.give(stream, frame(SETTINGS, 0, 0))
-
-    def give(self, stream: Memory, data: bytes) -> None:
-        stream.coming.append(data)
-        self.wire.handle(stream.fd, READ)
-
-    def answer(self, stream: Memory, call: int, message: bytes | None = None) -> None:
-        """The whole answer to the connection's n-th call, with this message and its prefix or the right one."""
-        number = 2 * call - 1
-        data = frame(DATA, 0, number, right_message() if message is None else message)
-        head = frame(HEADERS, 4, number, block_of([(b":status", b"200")])) + data
-        self.give(stream, head + frame(HEADERS, 5, number, block_of([(b"grpc-status", b"0")])))
-
-    def calls_on(self, stream: Memory) -> int:
-        at, calls = len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), 0
-        while at < len(stream.sent):
-            calls += stream.sent[at + 3] == HEADERS
-            at += 9 + int.from_bytes(stream.sent[at : at + 3], "big")
-        return calls
+STATUS = (b":status", b"200")
+NO_STATUS = "http 200 without a grpc-status"
 
 
 @pytest.fixture
-def two() -> Iterator[Bench]:
-    bench = Bench(2)
+def two() -> Iterator[GrpcBench]:
+    bench = GrpcBench(2)
     yield bench
     bench.wire.close()
 
 
-def test_a_call_goes_to_an_idle_connection_while_there_is_one(two: Bench) -> None:
+def test_a_call_goes_to_an_idle_connection_while_there_is_one(two: GrpcBench) -> None:
     first, second = two.streams
     assert two.wire.answers_may_wait
     assert two.wire.send(0)
     assert not two.wire.send(1)  # no other connection is left: the next answer must be looked at
     assert not two.wire.answers_may_wait
-    assert (two.calls_on(first), two.calls_on(second)) == (1, 1)
+    assert (first.calls(), second.calls()) == (1, 1)
     two.answer(second, 1)
     two.wire.send(2)
-    assert (two.calls_on(first), two.calls_on(second)) == (1, 2)
+    assert (first.calls(), second.calls()) == (1, 2)
     two.wire.send(3)  # both are busy: they share
-    assert two.calls_on(first) + two.calls_on(second) == 4
+    assert first.calls() + second.calls() == 4
 
 
-def test_every_answer_of_the_same_shape_has_its_time_and_its_row(two: Bench) -> None:
+def test_every_answer_of_the_same_shape_has_its_time_and_its_row(two: GrpcBench) -> None:
     counts = [itertools.count(1), itertools.count(1)]
     for row in range(10):
         two.wire.send(row)
@@ -81,31 +49,31 @@ def test_every_answer_of_the_same_shape_has_its_time_and_its_row(two: Bench) -> 
     assert not two.wire.in_flight
 
 
-def test_a_connection_that_ends_fails_its_calls_and_takes_no_more(two: Bench) -> None:
+def test_a_connection_that_ends_fails_its_calls_and_takes_no_more(two: GrpcBench) -> None:
     first, second = two.streams
     two.wire.send(0)
     two.give(first, b"")
     assert [(row, outcome) for row, outcome, _ in two.ended] == [(0, CLOSED)]
     two.wire.send(1)
     two.wire.send(2)
-    assert two.calls_on(second) == 2
+    assert second.calls() == 2
 
 
-def test_an_idle_connection_that_is_told_to_leave_is_not_used(two: Bench) -> None:
+def test_an_idle_connection_that_is_told_to_leave_is_not_used(two: GrpcBench) -> None:
     first, second = two.streams
     two.give(first, frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)))
     two.wire.send(0)
-    assert (two.calls_on(first), two.calls_on(second)) == (0, 1)
+    assert (first.calls(), second.calls()) == (0, 1)
 
 
-def test_a_call_that_is_given_up_leaves_its_connection_idle(two: Bench) -> None:
+def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> None:
     first, second = two.streams
     two.wire.send(0)
     two.wire.send(1)
     two.wire.give_up(0)
     assert two.wire.answers_may_wait
     two.wire.send(2)
-    assert (two.calls_on(first), two.calls_on(second)) == (2, 1)
+    assert (first.calls(), second.calls()) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +97,7 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: Bench) -> None:
 )
 @pytest.mark.parametrize("right_ones_before", [0, 1, 40])
 def test_a_status_of_ok_is_no_inference_by_itself(
-    two: Bench, message: bytes, named: str, right_ones_before: int
+    two: GrpcBench, message: bytes, named: str, right_ones_before: int
 ) -> None:
     for row in range(right_ones_before):
         two.wire.send(row)
@@ -141,7 +109,7 @@ def test_a_status_of_ok_is_no_inference_by_itself(
     assert re.search(named, two.wire.error_example or "")
 
 
-def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two: Bench) -> None:
+def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two: GrpcBench) -> None:
     """Once 32 kinds have been taken apart no further message is: its length has to do."""
     for row in range(100):
         two.wire.send(row)
@@ -154,7 +122,7 @@ def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two:
 
 def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_themselves() -> None:
     for datatype, shape in (("FP32", (-1, -1)), ("BYTES", (-1, 2))):
-        free = Bench(2, replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=shape),)))
+        free = GrpcBench(2, replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=shape),)))
         for row in range(100):
             free.wire.send(row)
             raw = bytes(4 * row) if datatype == "FP32" else 2 * (row.to_bytes(4, "little") + b"x" * row)

@@ -1,77 +1,29 @@
-"""Requests over keep-alive connections: each byte goes once, no answer is taken for another's, none is lost."""
+"""Requests over keep-alive connections: each byte goes once, and a connection that ends fails its own alone."""
 
 import errno
 from collections.abc import Iterator
 
 import pytest
-from memory_wire import Addresses, Memory, Watched, http_wire
+from memory_wire import Memory
+from wire_benches import REQUESTS, HttpBench, http_answer
 
-from loadgen.outcomes import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_http
+from loadgen.outcomes import CLIENT_LIMIT, CLOSED, NOT_CONNECTED, OK
 from loadgen.poller import READ, WRITE
 
-REQUESTS = (b"POST /first HTTP/1.1\r\n\r\n", b"POST /second HTTP/1.1\r\n\r\n+body", b"third")
 ERROR = 8  # EPOLLERR
-BODY = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'
-
-
-def answer(*fields: str, status: str = "200 OK", body: bytes = BODY) -> bytes:
-    return "\r\n".join([f"HTTP/1.1 {status}", *fields, f"Content-Length: {len(body)}", "", ""]).encode() + body
-
-
-def in_chunks(body: bytes = BODY) -> bytes:
-    chunks = b"%x;note=1\r\n%b\r\n%x\r\n%b\r\n" % (4, body[:4], len(body) - 4, body[4:])
-    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\nTrailer: x\r\n\r\n"
-
-
-RIGHT = answer()
-
-
-class Bench:
-    """A wire, the server's ends of its connections, what is watched, and what ended: row, outcome, time."""
-
-    def __init__(self, count: int = 0) -> None:
-        self.addresses, self.watched = Addresses(), Watched()
-        self.streams = self.addresses.streams
-        self.ended: list[tuple[int, int, int]] = []
-        self.wire = http_wire(
-            self.addresses, lambda *ended: self.ended.append(ended), requests=REQUESTS, poller=self.watched
-        )
-        self.wire.open(count)
-        self.connect()
-
-    def connect(self) -> None:
-        """As with an epoll, only those connections are heard of that are watched for what they are ready for."""
-        for stream in list(self.streams):
-            if self.watched.events.get(stream.fd, 0) & WRITE:
-                self.wire.handle(stream.fd, WRITE)
-
-    def of(self, row: int) -> Memory:
-        stream = self.wire.in_flight[row].stream
-        assert isinstance(stream, Memory)
-        return stream
-
-    def give(self, stream: Memory, *pieces: bytes, events: int = READ) -> None:
-        for piece in pieces:
-            stream.coming.append(piece)
-            self.wire.handle(stream.fd, events)
-
-    def open_streams(self) -> list[Memory]:
-        """Those that are not closed, which are the same that are watched."""
-        found = [stream for stream in self.streams if not stream.closed]
-        assert [stream.fd for stream in found] == sorted(self.watched.events)
-        return found
+RIGHT = http_answer()
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+def bench() -> Iterator[HttpBench]:
     """With three connections: enough that a request leaves two for the next."""
-    bench = Bench(3)
+    bench = HttpBench(3)
     yield bench
     bench.wire.close()
     assert bench.open_streams() == []
 
 
-def test_each_row_sends_its_request_byte_by_byte_the_same(bench: Bench) -> None:
+def test_each_row_sends_its_request_byte_by_byte_the_same(bench: HttpBench) -> None:
     for row in range(7):
         assert bench.wire.send(row)
         assert bench.of(row).sent.endswith(REQUESTS[row % 3])
@@ -86,7 +38,7 @@ def test_each_row_sends_its_request_byte_by_byte_the_same(bench: Bench) -> None:
     assert bench.wire.connections_opened == 3
 
 
-def test_free_connections_are_used_in_turn_so_that_none_grows_old(bench: Bench) -> None:
+def test_free_connections_are_used_in_turn_so_that_none_grows_old(bench: HttpBench) -> None:
     used = []
     for row in range(6):
         bench.wire.send(row)
@@ -96,7 +48,7 @@ def test_free_connections_are_used_in_turn_so_that_none_grows_old(bench: Bench) 
 
 
 @pytest.mark.parametrize("room", [0, 1, 3, 12, len(REQUESTS[1]) - 1])
-def test_what_the_kernel_does_not_take_follows_once_and_in_order(bench: Bench, room: int) -> None:
+def test_what_the_kernel_does_not_take_follows_once_and_in_order(bench: HttpBench, room: int) -> None:
     request = REQUESTS[1]
     stream = bench.streams[0]
     stream.room = room
@@ -116,7 +68,7 @@ def test_what_the_kernel_does_not_take_follows_once_and_in_order(bench: Bench, r
     assert bench.wire.answers_may_wait
 
 
-def test_a_kernel_that_takes_a_part_and_then_the_rest_is_not_waited_for(bench: Bench) -> None:
+def test_a_kernel_that_takes_a_part_and_then_the_rest_is_not_waited_for(bench: HttpBench) -> None:
     class InParts(Memory):
         def send(self, data: bytes) -> int:
             return super().send(data[:5])
@@ -130,7 +82,7 @@ def test_a_kernel_that_takes_a_part_and_then_the_rest_is_not_waited_for(bench: B
 
 
 def test_a_request_sent_before_its_connection_is_there_leaves_with_it() -> None:
-    bench = Bench()
+    bench = HttpBench()
     bench.addresses.steps = 2
     assert not bench.wire.send(0)
     assert (bench.wire.connecting, bench.wire.bytes_sent) == (2, 0)
@@ -150,7 +102,7 @@ def test_a_request_sent_before_its_connection_is_there_leaves_with_it() -> None:
 
 def test_a_connection_that_wants_something_else_while_it_connects_is_watched_for_that() -> None:
     """TLS waits to read in the middle of its handshake."""
-    bench = Bench()
+    bench = HttpBench()
     bench.addresses.steps = 2
     bench.wire.open(1)
     bench.streams[0].wants = lambda: READ  # type: ignore[method-assign]
@@ -159,7 +111,7 @@ def test_a_connection_that_wants_something_else_while_it_connects_is_watched_for
 
 
 def test_two_connections_are_kept_free_and_no_more_are_opened_at_once() -> None:
-    bench = Bench()
+    bench = HttpBench()
     counts = []
     for row in range(4):
         assert not bench.wire.send(row), "nothing has left"
@@ -181,7 +133,7 @@ def test_two_connections_are_kept_free_and_no_more_are_opened_at_once() -> None:
 
 
 def test_answers_may_wait_only_while_a_connection_is_free_and_none_is_on_its_way() -> None:
-    bench = Bench(1)
+    bench = HttpBench(1)
     assert bench.wire.answers_may_wait
     bench.wire.send(0)
     assert not bench.wire.answers_may_wait, "the next request would have to connect first"
@@ -195,109 +147,29 @@ def test_answers_may_wait_only_while_a_connection_is_free_and_none_is_on_its_way
 
 
 def test_answers_may_not_wait_where_no_other_connection_can_be_opened() -> None:
-    bench = Bench(1)
+    bench = HttpBench(1)
     bench.addresses.refusal = OSError(errno.EMFILE, "no")
     assert not bench.wire.send(0)
     assert not bench.wire.answers_may_wait
 
 
-def test_a_large_answer_means_that_no_later_one_may_wait(bench: Bench) -> None:
-    bench.wire.send(0)
-    bench.give(bench.of(0), answer(body=BODY + b" " * (1 << 14)))
-    assert not bench.wire.answers_may_wait
-
-
-@pytest.mark.parametrize(
-    "right", [RIGHT, in_chunks(), answer("Connection: keep-alive")], ids=["", "chunks", "alive"]
-)
-def test_an_answer_is_one_however_it_is_cut_and_its_connection_is_used_again(bench: Bench, right: bytes) -> None:
-    for at in range(1, len(right)):
-        row = len(bench.ended)
-        bench.wire.send(row)
-        stream = bench.of(row)
-        bench.give(stream, right[:at])
-        assert len(bench.ended) == row
-        bench.give(stream, right[at:])
-    assert bench.ended == [(row, OK, 7) for row in range(len(right) - 1)]
-    assert bench.wire.connections_opened == 3
-
-
-def test_an_interim_answer_is_not_the_answer(bench: Bench) -> None:
-    bench.wire.send(0)
-    bench.give(bench.of(0), b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert bench.ended == []
-    bench.give(bench.of(0), RIGHT)
-    assert bench.ended == [(0, OK, 7)]
-
-
-@pytest.mark.parametrize("status", [204, 304, 302, 400, 503, 599])
-def test_any_other_status_is_a_failure_of_that_status_and_the_connection_goes_on(
-    bench: Bench, status: int
-) -> None:
-    """204 and 304 have no body, whatever their length says (RFC 9112, 6.3)."""
-    bench.wire.send(0)
-    body = b"" if status in (204, 304) else b"sorry"
-    bench.give(bench.of(0), answer(status=f"{status} X", body=b"12345")[:-5] + body)
-    assert bench.ended == [(0, outcome_of_http(status), 7)]
-    assert (bench.wire.error_example or "").startswith(f"http {status}")
-    assert len(bench.open_streams()) == 3
-    bench.wire.send(1)
-    bench.give(bench.of(1), answer(status="500 X", body=b"later"))
-    assert "later" not in (bench.wire.error_example or ""), "the first error is the example"
-
-
-@pytest.mark.parametrize("body", [b"malformed", b"{}"])
-def test_of_two_malformed_answers_the_first_is_the_example(bench: Bench, body: bytes) -> None:
-    for row, text in enumerate((body, b"another")):
-        bench.wire.send(row)
-        bench.give(bench.of(row), answer(body=text))
-    assert [outcome for _, outcome, _ in bench.ended] == [MALFORMED] * 2
-    assert (bench.wire.error_example or "").startswith("malformed answer, no inference")
-    assert body.decode() in (bench.wire.error_example or "")
-
-
 @pytest.mark.parametrize("fields", [("Connection: close",), ("Connection: Close",)])
 def test_a_connection_that_the_server_will_close_takes_no_other_request(
-    bench: Bench, fields: tuple[str, ...]
+    bench: HttpBench, fields: tuple[str, ...]
 ) -> None:
     bench.wire.send(0)
     first = bench.of(0)
-    bench.give(first, answer(*fields))
+    bench.give(first, http_answer(*fields))
     assert bench.ended == [(0, OK, 7)]
     assert first not in bench.open_streams()
     bench.wire.send(1)
     assert bench.of(1) is bench.streams[1]
 
 
-@pytest.mark.parametrize("keep", range(0, len(RIGHT), 7))
-def test_an_answer_that_breaks_off_fails_its_request_alone(bench: Bench, keep: int) -> None:
-    bench.wire.send(0)
-    bench.wire.send(1)
-    bench.give(bench.of(0), *([RIGHT[:keep]] if keep else []), b"")
-    assert bench.ended == [(0, CLOSED, 0)]
-    assert "closed" in (bench.wire.error_example or "")
-    assert list(bench.wire.in_flight) == [1]
-    assert bench.streams[0] not in bench.open_streams()
-
-
-def test_a_body_without_a_length_ends_with_its_connection(bench: Bench) -> None:
-    bench.wire.send(0)
-    bench.give(bench.of(0), b"HTTP/1.1 200 OK\r\n\r\n" + BODY[:9], BODY[9:])
-    assert bench.ended == []
-    bench.give(bench.of(0), b"")
-    assert bench.ended == [(0, OK, 7)]
-    assert len(bench.open_streams()) == 2
-
-
-def test_two_answers_to_one_request_are_none(bench: Bench) -> None:
-    bench.wire.send(0)
-    bench.give(bench.of(0), RIGHT + RIGHT)
-    assert bench.ended == [(0, MALFORMED, 0)]
-    assert len(bench.open_streams()) == 2
-
-
 @pytest.mark.parametrize("unasked", [RIGHT, b"", b"rubbish\r\n\r\n"])
-def test_what_comes_between_requests_closes_the_connection_and_fails_none(bench: Bench, unasked: bytes) -> None:
+def test_what_comes_between_requests_closes_the_connection_and_fails_none(
+    bench: HttpBench, unasked: bytes
+) -> None:
     """A server may close a connection that nobody uses; an answer that nobody asked for is nobody's."""
     bench.wire.send(0)
     bench.give(bench.streams[0], RIGHT)
@@ -310,20 +182,8 @@ def test_what_comes_between_requests_closes_the_connection_and_fails_none(bench:
         assert bench.of(row) is not bench.streams[0]
 
 
-def test_an_answer_before_its_request_has_left_counts_and_ends_the_connection(bench: Bench) -> None:
-    """The server did not want the rest, which must not go out as the beginning of the next request."""
-    stream = bench.streams[0]
-    stream.room = 4
-    bench.wire.send(0)
-    bench.give(stream, answer(status="413 Too Large"))
-    assert bench.ended == [(0, outcome_of_http(413), 7)]
-    assert stream.sent == REQUESTS[0][:4]
-    assert stream not in bench.open_streams()
-    assert bench.wire.answers_may_wait, "nothing waits to be sent any more"
-
-
 @pytest.mark.parametrize(("room", "events"), [(None, READ), (0, WRITE), (0, WRITE | READ), (None, ERROR)])
-def test_a_connection_that_breaks_fails_its_request_once(bench: Bench, room: int | None, events: int) -> None:
+def test_a_connection_that_breaks_fails_its_request_once(bench: HttpBench, room: int | None, events: int) -> None:
     stream = bench.streams[0]
     stream.room = room
     bench.wire.send(0)
@@ -337,14 +197,14 @@ def test_a_connection_that_breaks_fails_its_request_once(bench: Bench, room: int
     assert len(bench.ended) == 1
 
 
-def test_a_connection_that_was_reset_while_free_fails_the_request_that_finds_it_so(bench: Bench) -> None:
+def test_a_connection_that_was_reset_while_free_fails_the_request_that_finds_it_so(bench: HttpBench) -> None:
     bench.streams[0].broken = BrokenPipeError(errno.EPIPE, "Broken pipe")
     assert not bench.wire.send(0)
     assert bench.ended == [(0, CLOSED, 0)]
     assert bench.open_streams() == bench.streams[1:]
 
 
-def test_the_first_broken_connection_is_the_example(bench: Bench) -> None:
+def test_the_first_broken_connection_is_the_example(bench: HttpBench) -> None:
     for row, text in enumerate(("first", "second")):
         bench.wire.send(row)
         stream = bench.of(row)
@@ -353,7 +213,7 @@ def test_the_first_broken_connection_is_the_example(bench: Bench) -> None:
     assert bench.wire.error_example == "first"
 
 
-def test_a_connection_that_breaks_after_a_part_of_its_request_fails_it_once(bench: Bench) -> None:
+def test_a_connection_that_breaks_after_a_part_of_its_request_fails_it_once(bench: HttpBench) -> None:
     class ResetAfterAPart(Memory):
         def send(self, data: bytes) -> int:
             if self.sent:
@@ -370,7 +230,7 @@ def test_a_connection_that_breaks_after_a_part_of_its_request_fails_it_once(benc
     ("number", "outcome"), [(errno.ECONNREFUSED, NOT_CONNECTED), (errno.EMFILE, CLIENT_LIMIT)]
 )
 def test_a_connection_that_cannot_be_opened_ends_the_request_at_once(number: int, outcome: int) -> None:
-    bench = Bench()
+    bench = HttpBench()
     bench.addresses.refusal = OSError(number, "no")
     assert bench.wire.send(0) is False
     assert bench.ended == [(0, outcome, 0)]
@@ -381,7 +241,7 @@ def test_a_connection_that_cannot_be_opened_ends_the_request_at_once(number: int
 
 
 def test_a_refused_connection_fails_the_request_that_waits_for_it_and_no_other() -> None:
-    bench = Bench()
+    bench = HttpBench()
     bench.wire.send(0)
     spare = bench.streams[1]
     for stream in bench.streams:
@@ -396,7 +256,7 @@ def test_a_refused_connection_fails_the_request_that_waits_for_it_and_no_other()
 
 
 def test_a_spare_connection_that_cannot_be_opened_harms_no_request() -> None:
-    bench = Bench(1)
+    bench = HttpBench(1)
     bench.addresses.refusal = OSError(errno.EMFILE, "no")
     bench.wire.send(0)
     assert bench.ended == []
@@ -407,7 +267,7 @@ def test_a_spare_connection_that_cannot_be_opened_harms_no_request() -> None:
 @pytest.mark.parametrize("steps", [1, 2])
 def test_a_request_given_up_takes_its_connection_with_it(steps: int) -> None:
     """Its answer may still come, and must not be taken for that of the next request."""
-    bench = Bench()
+    bench = HttpBench()
     bench.addresses.steps = steps
     bench.wire.send(0)
     stream = bench.of(0)
@@ -423,7 +283,7 @@ def test_a_request_given_up_takes_its_connection_with_it(steps: int) -> None:
     assert bench.ended == []
 
 
-def test_a_request_given_up_before_it_left_no_longer_keeps_answers_from_waiting(bench: Bench) -> None:
+def test_a_request_given_up_before_it_left_no_longer_keeps_answers_from_waiting(bench: HttpBench) -> None:
     bench.streams[0].room = 1
     bench.wire.send(0)
     bench.wire.give_up(0)
@@ -431,7 +291,7 @@ def test_a_request_given_up_before_it_left_no_longer_keeps_answers_from_waiting(
 
 
 def test_close_closes_all_that_is_free_busy_or_on_its_way() -> None:
-    bench = Bench(2)
+    bench = HttpBench(2)
     bench.wire.send(0)  # one busy, one free, one on its way
     assert bench.wire.connecting == 1
     bench.wire.close()
@@ -441,7 +301,7 @@ def test_close_closes_all_that_is_free_busy_or_on_its_way() -> None:
     assert bench.ended == []
 
 
-def test_a_connection_that_can_be_written_to_is_not_read_from(bench: Bench) -> None:
+def test_a_connection_that_can_be_written_to_is_not_read_from(bench: HttpBench) -> None:
     """It would be asked for nothing, at the cost of a system call."""
     stream = bench.streams[0]
     stream.room = 1
@@ -457,56 +317,10 @@ def test_a_connection_that_can_be_written_to_is_not_read_from(bench: Bench) -> N
     assert stream.sent == REQUESTS[0]
 
 
-def test_one_that_can_be_read_from_is_not_written_to(bench: Bench) -> None:
+def test_one_that_can_be_read_from_is_not_written_to(bench: HttpBench) -> None:
     stream = bench.streams[0]
     stream.room = 4
     bench.wire.send(0)
     stream.room = None
     bench.give(stream, RIGHT[:5])
     assert len(stream.sent) == 4
-
-
-def test_an_answer_that_is_there_is_taken_with_the_room_to_write(bench: Bench) -> None:
-    stream = bench.streams[0]
-    stream.room = 1
-    bench.wire.send(0)
-    stream.room = None
-    bench.give(stream, RIGHT, events=READ | WRITE)
-    assert stream.sent == REQUESTS[0]
-    assert bench.ended == [(0, OK, 7)]
-
-
-def test_a_long_answer_gets_no_more_than_its_share_of_reads_at_a_time(bench: Bench) -> None:
-    bench.wire.send(0)
-    stream = bench.of(0)
-    stream.coming = [RIGHT[at : at + 1] for at in range(len(RIGHT))]
-    rounds = 0
-    while not bench.ended:
-        rounds += 1
-        before = stream.reads
-        bench.wire.handle(stream.fd, READ)
-        assert stream.reads - before == min(5, len(RIGHT) - before)
-    assert 1 < rounds <= -(-len(RIGHT) // 4)
-    assert bench.ended == [(0, OK, 7)]
-
-
-@pytest.mark.parametrize("pieces", [1, 3, 40])
-def test_what_a_stream_hides_is_read_until_there_is_none_left(bench: Bench, pieces: int) -> None:
-    """The poller would not speak of it again. But nothing new may be let in meanwhile."""
-    bench.wire.send(0)
-    stream = bench.of(0)
-    stream.hides_data = True
-    step = -(-len(RIGHT) // pieces)
-    stream.coming = [RIGHT[at : at + step] for at in range(0, len(RIGHT), step)]
-    bench.wire.handle(stream.fd, READ)
-    assert bench.ended == [(0, OK, 7)]
-    assert stream.emptied == (pieces > 1)
-
-
-def test_an_answer_of_a_later_time_has_that_time(bench: Bench) -> None:
-    bench.wire.send(0)
-    stream = bench.of(0)
-    bench.give(stream, RIGHT[:10])
-    stream.arrived_ns = 99
-    bench.give(stream, RIGHT[10:])
-    assert bench.ended == [(0, OK, 99)]

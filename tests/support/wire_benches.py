@@ -1,0 +1,112 @@
+"""Wires on connections in memory, with the server's end of each, and what ended on them."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from memory_wire import MODEL, Addresses, Memory, Watched, grpc_wire, http_wire, right_message
+
+from loadgen.hpack import block_of
+from loadgen.http2_frames import DATA, HEADERS, SETTINGS, frame
+from loadgen.model_info import ModelInfo
+from loadgen.poller import READ, WRITE
+
+REQUESTS = (b"POST /first HTTP/1.1\r\n\r\n", b"POST /second HTTP/1.1\r\n\r\n+body", b"third")
+BODY = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'
+
+
+def http_answer(*fields: str, status: str = "200 OK", body: bytes = BODY) -> bytes:
+    """An answer that says its length; an inference of the model unless something is changed."""
+    return "\r\n".join([f"HTTP/1.1 {status}", *fields, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+
+class HttpBench:
+    """A wire, the server's ends of its connections, what is watched, and what ended: row, outcome, time."""
+
+    def __init__(self, count: int = 0) -> None:
+        self.addresses, self.watched = Addresses(), Watched()
+        self.streams = self.addresses.streams
+        self.ended: list[tuple[int, int, int]] = []
+        self.wire = http_wire(
+            self.addresses, lambda *ended: self.ended.append(ended), requests=REQUESTS, poller=self.watched
+        )
+        self.wire.open(count)
+        self.connect()
+
+    def connect(self) -> None:
+        """As with an epoll, only those connections are heard of that are watched for what they are ready for."""
+        for stream in list(self.streams):
+            if self.watched.events.get(stream.fd, 0) & WRITE:
+                self.wire.handle(stream.fd, WRITE)
+
+    def of(self, row: int) -> Memory:
+        stream = self.wire.in_flight[row].stream
+        assert isinstance(stream, Memory)
+        return stream
+
+    def give(self, stream: Memory, *pieces: bytes, events: int = READ) -> None:
+        for piece in pieces:
+            stream.coming.append(piece)
+            self.wire.handle(stream.fd, events)
+
+    def open_streams(self) -> list[Memory]:
+        """Those that are not closed, which are the same that are watched."""
+        found = [stream for stream in self.streams if not stream.closed]
+        assert [stream.fd for stream in found] == sorted(self.watched.events)
+        return found
+
+
+class GrpcBench:
+    """A wire with `count` connections, which are ready unless `settle` is false, and what ended on it."""
+
+    def __init__(
+        self,
+        count: int = 0,
+        model: ModelInfo = MODEL,
+        *,
+        messages: Sequence[bytes] = (b"hello",),
+        settle: bool = True,
+    ) -> None:
+        self.ended: list[tuple[int, int, int]] = []
+        self.addresses, self.watched = Addresses(), Watched()
+        self.wire = grpc_wire(
+            self.addresses, lambda *ended: self.ended.append(ended), model, messages=messages, poller=self.watched
+        )
+        self.wire.open(count)
+        self.streams = self.addresses.streams
+        if settle:
+            self.settle()
+
+    def settle(self, settings: bytes = b"") -> None:
+        """Let all connections that are on their way become ready, with these settings of the server's."""
+        for stream in list(self.streams):
+            if stream.steps and self.watched.events.get(stream.fd, 0) & WRITE:
+                self.wire.handle(stream.fd, WRITE)
+                self.give(stream, frame(SETTINGS, 0, 0, settings))
+
+    def give(self, stream: Memory, *pieces: bytes) -> None:
+        for piece in pieces:
+            stream.coming.append(piece)
+            self.wire.handle(stream.fd, READ)
+
+    def answer(self, stream: Memory, call: int, message: bytes | None = None) -> None:
+        """The whole answer to the connection's n-th call, with this message and its prefix or the right one."""
+        self.give(stream, grpc_answer(2 * call - 1, message))
+
+    def of(self, row: int) -> Memory:
+        """The connection of a row on its way."""
+        connection = self.wire.in_flight[row]
+        assert connection is not None
+        return cast("Memory", connection.stream)
+
+    def open_streams(self) -> list[Memory]:
+        """Those that are not closed, which are the same that are watched."""
+        found = [stream for stream in self.streams if not stream.closed]
+        assert [stream.fd for stream in found] == sorted(self.watched.events)
+        return found
+
+
+def grpc_answer(number: int, message: bytes | None = None, *, status: bytes = b"0") -> bytes:
+    """The whole answer to the call with this number, with this message and its prefix or the right one."""
+    head = frame(HEADERS, 4, number, block_of([(b":status", b"200")]))
+    data = frame(DATA, 0, number, right_message() if message is None else message)
+    return head + data + frame(HEADERS, 5, number, block_of([(b"grpc-status", status)]))
