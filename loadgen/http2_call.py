@@ -63,7 +63,7 @@ class Call:
         """Data have come; `wants` is asked once whether a message of this length is to be kept."""
         self.data_bytes += len(data)
         if self.answer is None:
-            if self.message_bytes >= 0:
+            if self.message_bytes >= 0 or not data:
                 return
             self.answer = bytearray()
         self.answer += data

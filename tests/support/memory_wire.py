@@ -115,13 +115,14 @@ class Addresses:
     def __init__(self) -> None:
         self.streams: list[Memory] = []
         self.steps = 1
+        self.hides_data = False
         self.refusal: OSError | None = None
 
     def open(self) -> Memory:
         if self.refusal is not None:
             raise self.refusal
         stream = Memory(100 + len(self.streams))
-        stream.steps = self.steps
+        stream.steps, stream.hides_data = self.steps, self.hides_data
         self.streams.append(stream)
         return stream
 

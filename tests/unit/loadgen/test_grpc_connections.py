@@ -30,6 +30,10 @@ def calls_at_a_time(most: int) -> bytes:
     return struct.pack(">HI", MAX_STREAMS, most)
 
 
+def settings_frame(settings: bytes) -> bytes:
+    return frame(SETTINGS, 0, 0, settings)
+
+
 def goodbye(last: int) -> bytes:
     return frame(GOAWAY, 0, 0, struct.pack(">II", last, 0))
 
@@ -171,7 +175,7 @@ def test_a_server_that_allows_no_calls_is_not_asked_again_and_again() -> None:
     assert bench.wire.connections_opened == 1
     assert not bench.wire.answers_may_wait
     assert bench.streams[0].calls() == 0
-    bench.give(bench.streams[0], frame(SETTINGS, 0, 0, calls_at_a_time(5)))
+    bench.give(bench.streams[0], settings_frame(calls_at_a_time(5)))
     assert bench.streams[0].calls() == 2
 
 
@@ -208,6 +212,18 @@ def test_calls_wait_on_while_another_connection_may_take_them(settled: bool) -> 
     assert bench.ended == [(0, NOT_CONNECTED, 0)]
     assert not bench.wire.in_flight
     assert bench.open_streams() == []
+    bench.wire.open(1)
+    bench.settle()
+    assert bench.streams[2].calls() == 0, "it has ended"
+
+
+def test_calls_that_wait_when_the_wire_is_closed_are_forgotten() -> None:
+    bench = GrpcBench()
+    bench.wire.send(0)
+    bench.wire.close()
+    bench.wire.open(1)
+    bench.settle()
+    assert bench.streams[1].calls() == 0
 
 
 def test_a_server_that_speaks_another_protocol_is_no_missing_connection() -> None:
@@ -314,11 +330,35 @@ def test_a_message_larger_than_the_servers_window_waits_for_room() -> None:
     assert ends == [0] * (len(ends) - 1) + [1]
 
 
+@pytest.mark.parametrize("last_words", [b"", settings_frame(calls_at_a_time(0))])
+def test_an_idle_connection_that_ends_or_allows_no_calls_any_more_is_not_used(
+    two: GrpcBench, last_words: bytes
+) -> None:
+    two.give(two.streams[0], last_words)
+    assert two.ended == []
+    two.wire.send(0)
+    assert two.of(0) is two.streams[1]
+
+
+def test_a_stream_that_wants_to_write_of_itself_is_watched_for_that() -> None:
+    """TLS may have to answer what it reads."""
+    bench = GrpcBench()
+    bench.addresses.hides_data = True
+    bench.wire.open(1)
+    bench.settle()
+    stream = bench.streams[0]
+    stream.wants = lambda: READ | WRITE  # type: ignore[method-assign]
+    bench.wire.handle(stream.fd, READ)
+    assert bench.watched.events == {100: READ | WRITE}
+
+
 def test_close_forgets_all_calls() -> None:
     bench = GrpcBench(2)
     for row in range(3):
         bench.wire.send(row)
+    sent = bench.wire.bytes_sent
     bench.wire.close()
+    assert bench.wire.bytes_sent == sent == sum(len(stream.sent) for stream in bench.streams)
     assert bench.open_streams() == []
     assert (bench.wire.in_flight, bench.ended) == ({}, [])
     bench.wire.send(3)

@@ -22,7 +22,7 @@ class VirtualServer:
     """A wire, its poller and all clocks: each answer reaches the kernel `takes_ns(row)` after its request left.
 
     Sending and reading one take `send_ns` and `read_ns`. `stamp` makes the kernel's note of an answer from when it
-    really came; `outcome` how a row ends.
+    really came; `outcome` how a row ends. A row that `blocks` leaves only once the loop looks at its connection.
     """
 
     answers_may_wait = True
@@ -35,14 +35,18 @@ class VirtualServer:
         read_ns: int = 0,
         stamp: Callable[[int], int] = lambda came_ns: came_ns,
         outcome: Callable[[int], int] = lambda row: OK,
+        blocks: Callable[[int], bool] = lambda row: False,
     ) -> None:
-        self.takes_ns, self.send_ns, self.read_ns, self.stamp, self.outcome = (
+        self.takes_ns, self.send_ns, self.read_ns, self.stamp, self.outcome, self.blocks = (
             takes_ns,
             send_ns,
             read_ns,
             stamp,
             outcome,
+            blocks,
         )
+        self.blocked = False
+        self.waits = 0  # for an answer or a time, whichever comes first
         self.now_ns = FIRST_ROW_AT_NS
         self.in_flight: dict[int, int] = {}  # when the answer comes
         self.finished: Finished = lambda _row, _outcome, _arrived_ns: None
@@ -58,18 +62,22 @@ class VirtualServer:
         self._sent_since += 1
         self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
         self.most_sent_between_reads = max(self.most_sent_between_reads, self._sent_since)
-        return True
+        self.blocked = self.blocked or self.blocks(row)
+        return not self.blocks(row)
 
     def wait(self, timeout_ns: int) -> list[tuple[int, int]]:
         assert self.now_ns < 60_000 * MS, "the loop goes on for ever"
-        self._sent_since = 0
+        self._sent_since, self.blocked = 0, False
+        self.waits += timeout_ns > 0
         self.now_ns = max(self.now_ns, min([self.now_ns + max(0, timeout_ns), *self.in_flight.values()]))
         return [(row, 1) for row, came_ns in self.in_flight.items() if came_ns <= self.now_ns]
 
     def sleep(self, seconds: float) -> None:
+        assert not self.blocked, "nothing would send the rest of the request"
         self.now_ns += round(seconds * 1e9)
 
-    def handle(self, fd: int, _events: int) -> None:
+    def handle(self, fd: int, events: int) -> None:
+        assert events == 1, "what the poller reported"
         self._sent_since = 0
         came_ns = self.in_flight.pop(fd)
         self.longest_unread_ns = max(self.longest_unread_ns, self.now_ns - came_ns)
@@ -127,6 +135,23 @@ def test_each_part_sends_its_own_rows_at_their_times(sent: Callable[..., LogTabl
     assert not table.done_ns[~mine].any()
 
 
+def test_how_many_rows_have_left_is_known_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, counts = VirtualServer(lambda row: MS), list[int]()
+    monkeypatch.setattr("loadgen.send_loop.time", server.clock())
+    table = own_table(3)
+    table.scheduled_ns[:] = [0, 60 * MS, 120 * MS]
+
+    def tick(_now_ns: int, _in_flight: int) -> bool:
+        counts.append(loop.rows_sent)
+        return False
+
+    parts = {"table": table, "part": 0, "parts": 1, "timeout_ns": 1000 * MS, "tick": tick}
+    loop = SendLoop(**parts, wire=server, poller=cast("Poller", server))  # type: ignore[typeddict-item]
+    server.finished = loop.finished
+    loop.run(FIRST_ROW_AT_NS)
+    assert (counts, loop.rows_sent) == ([1, 1, 2], 3)
+
+
 def test_nothing_leaves_before_its_time_and_no_more_than_eight_before_answers_are_read(
     sent: Callable[..., LogTable],
 ) -> None:
@@ -156,6 +181,23 @@ def test_answers_that_the_kernel_notes_wait_for_four_milliseconds_at_most_and_ot
         assert (table.done_ns - table.sent_ns <= 5 * MS // 2 + server.longest_unread_ns).all()
     assert 2 * MS < noted.longest_unread_ns <= 5 * MS
     assert not_noted.longest_unread_ns == 0
+    assert noted.waits < 40, "an answer that may wait wakes nobody"
+    assert not_noted.waits > 400
+
+
+def test_answers_are_read_at_once_while_the_wire_says_so(sent: Callable[..., LogTable]) -> None:
+    server = VirtualServer(lambda row: 5 * MS // 2)
+    server.answers_may_wait = False
+    sent(server, np.arange(100) * 0.9)
+    assert server.longest_unread_ns == 0
+
+
+def test_a_request_that_has_not_left_is_looked_after_before_the_loop_rests(sent: Callable[..., LogTable]) -> None:
+    """All the while the wire would let answers wait: it is the connection that must be looked at."""
+    server = VirtualServer(lambda row: 5 * MS // 2, blocks=lambda row: row % 10 == 5)
+    table = sent(server, np.arange(400) * 0.9)
+    assert (table.sent_ns[1:] == table.scheduled_ns[1:]).all()
+    assert server.longest_unread_ns > 2 * MS, "else the loop never rested"
 
 
 def test_a_cap_holds_requests_back_until_an_answer_came(sent: Callable[..., LogTable]) -> None:
@@ -164,6 +206,38 @@ def test_a_cap_holds_requests_back_until_an_answer_came(sent: Callable[..., LogT
     assert server.most_in_flight == 2
     assert server.longest_unread_ns == 0, "an answer lets the next request go: it is read at once"
     assert (table.sent_ns[2:] == np.maximum(table.done_ns[:-2], table.scheduled_ns[2:])).all()
+
+
+def test_below_a_cap_answers_are_read_at_once_as_well(sent: Callable[..., LogTable]) -> None:
+    server = VirtualServer(lambda row: 5 * MS // 2)
+    sent(server, np.arange(100) * 0.9, max_in_flight=4)
+    assert 2 <= server.most_in_flight < 4
+    assert server.longest_unread_ns == 0
+
+
+def test_a_time_out_counts_from_each_requests_own_time(sent: Callable[..., LogTable]) -> None:
+    server = VirtualServer(lambda row: 99 * MS)
+    table = sent(server, np.arange(50) * 10.0, timeout_ms=100)
+    assert not table.outcome.any()
+    assert server.given_up == []
+
+
+@pytest.mark.parametrize(("timeout_ms", "late_ms"), [(100, 25), (1000, 50), (2, 1)])
+def test_a_time_out_is_noticed_within_a_quarter_of_it_and_fifty_milliseconds(
+    sent: Callable[..., LogTable], timeout_ms: int, late_ms: int
+) -> None:
+    ticks: list[int] = []
+
+    def tick(now_ns: int, _in_flight: int) -> bool:
+        ticks.append(now_ns)
+        return False
+
+    table = sent(VirtualServer(lambda row: NEVER_NS), [0.3, 10.4, 31.7], timeout_ms=timeout_ms, tick=tick)
+    late_ns = table.done_ns - table.scheduled_ns - timeout_ms * MS
+    assert (table.outcome == TIMED_OUT).all()
+    assert (late_ns >= 0).all()
+    assert late_ns.max() <= late_ms * MS
+    assert np.diff(ticks).min() >= MS, "it does nothing else otherwise"
 
 
 @pytest.mark.parametrize("sends_late", [False, True])
@@ -217,3 +291,9 @@ def test_a_stop_sends_what_was_due_and_nothing_after_it(sent: Callable[..., LogT
     gaps_ns = np.diff([now_ns for now_ns, _ in ticks])
     assert (gaps_ns >= 50 * MS).all()
     assert gaps_ns.max() <= 60 * MS
+
+
+def test_a_stop_while_an_answer_is_waited_for_sends_nothing_more(sent: Callable[..., LogTable]) -> None:
+    table = sent(VirtualServer(lambda row: 900 * MS), [0.0, 500.0], tick=lambda now_ns, _: now_ns > 90 * MS)
+    assert table.sent_ns.tolist() == [1, 0]
+    assert table.done_ns.tolist() == [900 * MS, 0]
