@@ -142,14 +142,30 @@ def test_what_correlation_remains_in_the_fewest_blocks_is_made_up_for():
 
 
 def test_no_correlation_is_taken_for_more_than_nine_tenths():
-    """In a slow wave of fifteen blocks: what is added for it stays finite."""
-    counts, slower = np.full(15, 20), np.array([0] * 14 + [20])
-    assert of_blocks(counts, slower).vif == pytest.approx(inflation(counts, slower), rel=1e-4)
-    ramp = np.arange(15)
-    excess = ramp - 7
-    lag_1 = float(excess[1:] @ excess[:-1] / (excess @ excess))
-    expected = inflation(counts, ramp) * (1 + lag_1) / (1 - lag_1)
-    assert of_blocks(counts, ramp).vif == pytest.approx(expected, rel=1e-4)
+    """In one slow wave of fifteen blocks, the smoothest there is."""
+    counts = np.full(15, 2000)
+    wave = np.round(1000 + 900 * np.sin(2 * np.pi * np.arange(1, 16) / 16)).astype(int)
+    excess = wave - 1000
+    assert excess[1:] @ excess[:-1] / (excess @ excess) > 0.91
+    assert of_blocks(counts, wave).vif == pytest.approx(inflation(counts, wave) * 1.9 / 0.1, rel=1e-4)
+
+
+def test_a_level_that_is_done_with_stays_so():
+    """Its blocks of a sixth of these would correlate again, and say far more."""
+    counts = np.full(48, 40)
+    done = np.tile([0, 20] * 4 + [0] * 8, 3)
+    goes_on = np.repeat([0, 1, 1, 0, 0, 1, 1, 1, 0, 0, 1, 0], 4)
+    assert of_blocks(counts, goes_on, limit_ns=MS).vif < inflation(counts, done)
+    assert of_blocks(counts, done, goes_on).vif == pytest.approx(inflation(counts, done), rel=1e-4)
+
+
+@pytest.mark.parametrize(("blocks", "joined"), [(15, 1), (16, 2), (31, 2), (32, 4)])
+def test_no_fewer_than_eight_blocks_are_left(blocks, joined):
+    counts = np.full(blocks, 2)
+    slower = np.append(np.repeat(UNLIKE % 2, 4), [0] * 4)[:blocks]
+    both = [rows[: blocks // joined * joined].reshape(-1, joined).sum(axis=1) for rows in (counts, slower)]
+    expected = _inflation(*(rows.astype(float) for rows in (both[0], both[1][None])))
+    assert of_blocks(counts, slower).vif == pytest.approx(max(1.0, *expected))
 
 
 @pytest.mark.parametrize(("each", "joined"), [(20, 1), (19, 2), (10, 2), (9, 4)])
@@ -200,9 +216,9 @@ def test_a_run_is_cut_into_blocks_of_a_tenth_of_a_second_or_twenty_requests_or_a
 
 @pytest.mark.parametrize(("share_of_limit", "taken"), [(0.27, True), (0.23, False), (0.95, True)])
 def test_levels_from_a_quarter_of_the_limit_show_bursts_that_the_limit_does_not(share_of_limit, taken):
-    """A stall of one and a half seconds every five, at about this share of the limit, which none exceeds."""
+    """Every five seconds, and not at the beginning, a stall of a second and a half. None exceeds the limit."""
     slow_ns = share_of_limit * 100 * MS * np.random.default_rng(6).uniform(0.95, 1.05, 8000)
-    latency_ns = np.where(np.arange(8000) % 1000 < 300, slow_ns, MS).astype(np.int64)
+    latency_ns = np.where(np.arange(8000) % 1000 // 300 == 1, slow_ns, MS).astype(np.int64)
     found = bursts(evenly(8000, 40), times(latency_ns), limit_ns=100 * MS, start_ns=0)
     assert (found.size > 50) is taken
     assert taken or found.size == pytest.approx(5.0, rel=1e-3)  # a quarter of the limit's worth of requests

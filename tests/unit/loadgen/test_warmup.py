@@ -3,7 +3,7 @@ import pytest
 from simulated_queues import LONG_BURSTS, log_of
 
 from loadgen.times import Times
-from loadgen.warmup import _batch_means, mser, rising, steady_state
+from loadgen.warmup import _batch_means, left_out_ns, mser, rising, steady_state
 
 
 def arrivals(rate: float, seconds: float, seed: int = 0) -> np.ndarray:
@@ -21,7 +21,8 @@ def noisy(times: np.ndarray, mean_s: np.ndarray | float, seed: int = 1) -> np.nd
 def test_the_first_second_three_limits_and_the_given_time_are_dropped(limit_ms, warmup_s, expected_s):
     times = arrivals(300, 10)
     steady = steady_state(log_of(times, noisy(times, 0.005)), limit_ms=limit_ms, warmup_s=warmup_s)
-    assert steady.earliest_ns == expected_s * 1e9
+    assert steady.earliest_ns == left_out_ns(limit_ms, warmup_s) == expected_s * 1e9
+    assert left_out_ns(limit_ms) == max(1e9, 3e6 * limit_ms)
     assert steady.start_ns >= steady.earliest_ns
     assert steady.stationary
     assert not steady.backed_up
@@ -94,8 +95,10 @@ def test_the_cut_leaves_the_mean_with_the_least_standard_error(n):
 
 
 def test_batches_are_means_of_five_bins_and_an_empty_bin_is_as_the_one_before_it():
+    """Those before the first request are as the bin of that."""
     times_ns = (np.random.default_rng(3).permutation(20_000)[:150] * 1e5).astype(np.int64)
-    times_ns = np.sort(times_ns[(times_ns < 0.9e9) | (times_ns > 1.3e9)])
+    times_ns = np.sort(times_ns[(times_ns > 0.35e9) & (times_ns < 0.9e9) | (times_ns > 1.3e9)])
+    times_ns = np.append(times_ns, 2_410_000_000)  # long after all others
     latency_ns = np.random.default_rng(4).integers(1, 10**8, len(times_ns))
     start_ns = 130_000_000
     bins, last = [], None
@@ -109,7 +112,7 @@ def test_batches_are_means_of_five_bins_and_an_empty_bin_is_as_the_one_before_it
     latency = Times(len(latency_ns), lambda rows: latency_ns[rows])
     after = np.searchsorted(times_ns, start_ns)
     found = _batch_means(times_ns[after:], latency.between(int(after), len(times_ns)), start_ns)
-    assert len(found) == len(expected) == 7
+    assert len(found) == len(expected) == 9
     assert found == pytest.approx(expected)
 
 
@@ -122,6 +125,7 @@ def test_batches_are_means_of_five_bins_and_an_empty_bin_is_as_the_one_before_it
         ([105, 100, 115, 110, 120, 130, 150, 140], False),  # three
         ([100, 100, 100, 100, 100, 100, 200, 200], False),  # one step is no rise
         ([100, 105, 110, 115, 120, 130, 137, 137], True),  # 4/3 of 102.5 is 136.7
+        ([98, 100, 105, 110, 115, 120, 131, 133], False),  # 4/3 of 99 is 132, and no more
         ([150, 140, 130, 120, 115, 110, 105, 100], False),
     ],
 )
@@ -153,6 +157,10 @@ def test_more_than_three_limits_worth_of_requests_that_wait_all_the_time_are_a_b
 
 
 def test_a_backlog_that_grows_throughout_the_last_second_is_an_overload():
+    assert last_second(lambda before_s: 30 - 20 * np.minimum(before_s, 0.3), 20) == (
+        True,
+        False,
+    )  # in the end only
     assert last_second(lambda before_s: 40 - 10 * np.minimum(before_s, 2), 20) == (True, True)
     assert last_second(lambda before_s: 20 + 10 * np.minimum(before_s, 2), 20) == (True, False)
     assert last_second(lambda before_s: 40 - 10 * np.abs(0.5 - np.minimum(before_s, 1)), 20) == (True, False)
