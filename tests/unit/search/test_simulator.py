@@ -188,3 +188,54 @@ def test_counting_late_requests_is_the_same_for_a_server_that_delays():
 def test_impossible_servers_are_refused(wrong):
     with pytest.raises(ValueError, match=r"service|noise|preferred|turns"):
         SimulatedServer(**wrong)
+
+
+PAIRS = {"max_queue_delay_s": 0.001, "preferred_batch_sizes": (2,)}
+
+
+@pytest.mark.parametrize(("max_batch", "last_ms"), [(3, 30.5), (4, 20.5)])
+def test_batches_are_merged_up_to_the_largest_size(max_batch, last_ms):
+    """Behind the first pair three wait, for the next request fills a pair that is formed, and then one."""
+    server = SimulatedServer(service_s=service(max_batch), **PAIRS)
+    assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, last_ms]
+
+
+def test_a_batch_that_has_not_waited_for_the_delay_is_not_merged():
+    """When the instance is free, at 10.5, the last request, in a batch of its own, has waited for 0.6 ms of 1."""
+    server = SimulatedServer(service_s=service(8), **PAIRS)
+    assert done_ms(server, 0, 0.5, 2, 2.5, 9.8, 9.9) == [10.5, 10.5, 20.5, 20.5, 20.5, 30.5]
+
+
+def test_two_batches_for_each_instance_are_formed_ahead_and_no_more():
+    """Four pairs wait: two formed, which leave together; then the two that were in the queue until then."""
+    server = SimulatedServer(service_s=service(8), **PAIRS)
+    arrivals_ms = (0, 0.5, 2, 2.5, 4, 4.5, 6, 6.5, 8, 8.5)
+    assert done_ms(server, *arrivals_ms) == [10.5] * 2 + [20.5] * 4 + [30.5] * 4
+
+
+@pytest.mark.parametrize("rule", [{}, {"max_queue_delay_s": 1e-6}, {"commits_early": True}])
+def test_busy_neighbours_slow_an_execution_down_whatever_the_rule(rule):
+    contended = service(1, 3)
+    contended[:, 2], contended[:, 3] = 0.020, 0.040
+    server = SimulatedServer(service_s=contended, **rule)
+    # 0 alone until 4 (40 %), two until 8 (60 and 20 %), three from then on, at a quarter of the speed: the first
+    # ends at 24; by then 60 and 40 %; at half the speed the second ends at 32, with 80 %, and the third at 34.
+    assert done_ms(server, 0, 4, 8) == pytest.approx([24, 32, 34], abs=0.02)
+
+
+def test_early_commitment_takes_one_batch_each_ahead():
+    """Two instances: 0 and 1 begin, 2 and 3 are taken ahead and begin when those end; 4 and 5 go together."""
+    server = SimulatedServer(service_s=service(8, 2), commits_early=True)
+    assert done_ms(server, 0, 1, 2, 3, 4, 5) == [10, 11, 20, 21, 30, 30]
+
+
+def test_several_preferred_sizes_go_at_the_largest_that_is_there():
+    """Six wait when the instance is free: four of them, and then the two that are left."""
+    server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.030, preferred_batch_sizes=(4, 8))
+    assert done_ms(server, 0, 1, 2, 3, 4, 5) == [13, 13, 13, 13, 44, 44]
+
+
+def test_what_has_waited_for_the_delay_goes_though_more_would_be_preferred():
+    server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.005, preferred_batch_sizes=(4,))
+    assert done_ms(server, 0, 1, 2) == [15, 15, 15]
+    assert done_ms(server, 0, 1, 2, 3, 4) == [13, 13, 13, 13, 23]
