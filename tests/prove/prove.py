@@ -85,6 +85,8 @@ UNITS = (
     mutants("search.simulator", "unit/search/test_simulator", "property/test_simulator_properties"),
     mutants("search.cost", "unit/search/test_cost", "property/test_cost"),
     mutants("search.certifier", "unit/search/test_certifier"),
+    mutants("search.confirmable", "unit/search/test_confirmable"),
+    mutants("search.confirmations", "unit/search/test_certifier"),
 )
 
 

@@ -165,6 +165,12 @@ def test_counting_late_requests_stops_early_and_leaves_the_first_out():
     assert count_late(replace(server, overhead_s=0.006), at_once, limit_s=0.035) == 8
 
 
+@pytest.mark.parametrize("delay_s", [0.0, 1e-6])
+def test_a_request_is_late_by_what_it_took_itself(delay_s):
+    server = SimulatedServer(service_s=service(1), max_queue_delay_s=delay_s)
+    assert count_late(server, np.array([0.0, 1.0, 2.0, 3.0, 3.0]), limit_s=0.015) == 1
+
+
 def test_counting_late_requests_is_the_same_for_a_server_that_delays():
     server = SimulatedServer(service_s=service(2), max_queue_delay_s=0.005)
     at_once = np.zeros(10)
