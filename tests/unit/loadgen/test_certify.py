@@ -6,9 +6,10 @@ import pytest
 from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
 
 from loadgen.bursts import Bursts, bursts
-from loadgen.certify import Promise, certify, verdict_of_counts, verdict_of_steady
+from loadgen.certify import Promise, _order_statistics_ms, certify, verdict_of_counts, verdict_of_steady
 from loadgen.evidence import fewest_violations, most_violations, requests_needed
 from loadgen.measurement import RequestLog
+from loadgen.times import Times
 from loadgen.warmup import Steady
 
 
@@ -164,21 +165,25 @@ def test_what_mser_cuts_off_may_not_change_the_answer(whole, after_cut, answer):
         steady, {1_000_000_000: verdict_of(whole), 3_000_000_000: verdict_of(after_cut)}.get
     )
     assert verdict.answer == answer
+    assert verdict.reason.startswith(verdict_of(whole if answer == "undecided" else after_cut).reason)
+    unlike = "; the first 2 s after the warm-up are unlike the rest"
+    assert verdict.reason.endswith(unlike) is (answer == "undecided")
 
 
 @pytest.mark.parametrize(
-    ("changes", "answer"),
+    ("changes", "answer", "said"),
     [
-        ({}, "kept"),
-        ({"stationary": False}, "undecided"),
-        ({"backed_up": True}, "undecided"),
-        ({"backed_up": True, "growing": True}, "broken"),
+        ({}, "kept", "few enough at bursts of 20"),
+        ({"stationary": False}, "undecided", "few enough at bursts of 20; but the latencies had not settled"),
+        ({"backed_up": True}, "undecided", "few enough at bursts of 20; but the latencies had not settled"),
+        ({"backed_up": True, "growing": True}, "broken", "were waiting, and more and more for a second"),
     ],
 )
-def test_no_rate_is_kept_while_latencies_change_or_requests_wait(changes, answer):
+def test_no_rate_is_kept_while_latencies_change_or_requests_wait(changes, answer, said):
     known = {"earliest_ns": 1, "start_ns": 1, "stationary": True, "backed_up": False, "growing": False}
     verdict = verdict_of_steady(Steady(**{**known, **changes}), lambda _: verdict_of(0))
     assert (verdict.answer, verdict.stationary, verdict.overloaded) == (answer, not changes, "growing" in changes)
+    assert verdict.reason.endswith(said)
 
 
 def test_requests_belong_to_the_warm_up_by_when_they_were_due():
@@ -224,7 +229,44 @@ def test_a_server_that_slows_down_is_not_certified():
     assert certify(log, limit_ms=200).stationary
 
 
-@pytest.mark.parametrize("wrong", [{"limit_ms": 0}, {"limit_ms": math.nan}, {"quantile": 1}, {"confidence": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"limit_ms": 0},
+        {"limit_ms": math.nan},
+        {"quantile": 0},
+        {"quantile": 1},
+        {"confidence": 0},
+        {"confidence": 1},
+    ],
+)
 def test_impossible_promises_are_refused(wrong):
     with pytest.raises(ValueError, match="must be"):
         certify(steady_log(100, 2), **{"limit_ms": 30, **wrong})
+
+
+def test_a_verdict_says_of_which_promise_it_is_and_what_was_seen():
+    verdict = verdict_of(200)
+    assert (verdict.limit_ms, verdict.quantile, verdict.confidence) == (30, 0.99, 0.95)
+    assert (verdict.n, verdict.violations, verdict.share, verdict.vif, verdict.burst) == (
+        20_000,
+        200,
+        0.01,
+        40.0,
+        20.0,
+    )
+    assert (verdict.latency_ms, verdict.latency_upper_ms, verdict.latency_lower_ms) == (20.0, 25.0, 15.0)
+    assert (verdict.stationary, verdict.overloaded) == (True, False)
+    assert verdict.reason.startswith("200 of 20000 requests failed or took over 30 ms; ")
+    short = verdict_of(2, n=10, found=None)
+    assert math.isnan(short.vif)
+    assert math.isnan(short.burst)
+    assert (short.share_lower, short.share_upper) == (0.0, 1.0)
+    assert math.isnan(verdict_of(0, n=0, found=None).share)
+
+
+def test_a_bound_is_the_order_statistic_of_a_threshold_also_where_all_or_none_would_do():
+    latency = Times(3, lambda rows: np.array([2_000_000, 1_000_000, 3_000_000])[rows])
+    assert _order_statistics_ms(latency, 0.5, (-1, 4)) == (2.0, math.inf, 0.0)
+    assert _order_statistics_ms(latency, 0.5, (0, 3)) == (2.0, 3.0, 1.0)
+    assert _order_statistics_ms(latency, 0.99, (1, 2)) == (3.0, 2.0, 2.0)

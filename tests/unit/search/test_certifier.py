@@ -12,9 +12,11 @@ from spaces import two_core_space
 from loadgen.capacity import Probe
 from loadgen.measurement import RequestLog
 from loadgen.neighbours import Neighbours
+from loadgen.plan import Arrivals
 from model_repo.spec import ServingConfig
 from search import events
-from search.certifier import Certifier, both, confidence_of_a_run
+from search.bench import BenchFailed
+from search.certifier import NO_LOWER, Certifier, both, confidence_of_a_run, joined
 from search.confirmable import KNEE_SHARE
 from search.confirmations import read_confirmations
 from search.demand import Demand
@@ -270,3 +272,87 @@ def test_the_caveat_is_that_of_the_later_run_and_the_neighbours_are_those_of_bot
     together = both(first, second)
     assert together.caveat == "second"
     assert together.neighbours == neighbours(2.0, of_s=10.0) + neighbours(3.0, of_s=10.0)
+
+
+class Late(Runs):
+    """The client of the first run sends late."""
+
+    def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Any = None) -> Probe:
+        probe = super().measure(rate_per_s, duration_s, seed, watch)
+        return probe if len(self.runs) > 1 else replace(probe, problems=("the client sent late",))
+
+
+def test_a_run_that_measured_the_client_is_said_and_repeated_and_refutes_nothing(tmp_path: Path) -> None:
+    seen: list[events.Event] = []
+    given, one, bench = certifier(tmp_path, Late(), on_event=seen.append)
+    kept = given.confirmed(replace(one, certificate=of_a_run(500.0)), 500.0, budget_s=60.0)
+    assert kept is not None
+    note, certified = seen
+    assert note == events.Note(text="A confirmation run was not trusted: the client sent late", warning=True)
+    assert isinstance(certified, events.Certified)
+    assert (certified.certificate, certified.rate_per_s) == (kept.certificate, pytest.approx(500.0))
+    assert [rate for rate, _, _ in bench.runs] == [pytest.approx(500.0)] * 2
+    assert given.longer_s() == 0.0
+    first, second = read_confirmations(tmp_path)
+    assert (first.problems, first.kept, second.problems, second.kept) == (
+        ("the client sent late",),
+        False,
+        (),
+        True,
+    )
+
+
+def test_a_confirmation_that_failed_ends_with_the_rate_and_what_was_seen(tmp_path: Path) -> None:
+    seen: list[events.Event] = []
+    given, one, _ = certifier(tmp_path, on_event=seen.append)
+    assert given.confirmed(one, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
+    *_, last = seen
+    (attempt,) = read_confirmations(tmp_path)
+    assert last == events.Note(text=f"5,000/s: {attempt.reason}.")
+    assert (attempt.trial, attempt.answer, attempt.kept) == (one.number, "broken", False)
+    seen.clear()
+    assert given.confirmed(one, 500.0, budget_s=1.0) is None
+    assert seen == []  # nothing was tried
+
+
+def test_a_certificate_says_how_much_of_a_trace_its_runs_have_not_seen(tmp_path: Path) -> None:
+    trace = Demand(arrivals=Arrivals(kind="trace", times_s=tuple(i / 400 for i in range(10_000))))
+    given, one, _ = certifier(tmp_path, demand=trace, steadiness=UNSTEADY)
+    part = given.confirmed(one, 500.0, budget_s=18.0)  # the whole trace takes 20 s
+    assert part is not None
+    requests = part.certificate.seconds * part.certificate.rate_per_s
+    told = f"each run had about {requests:,.0f} of the trace's 10,000 arrivals"
+    assert part.certificate.caveat == joined(told, UNSTEADY.text) == f"{told}; {UNSTEADY.text}"
+    assert 5_000 < requests < 9_500
+    whole = given.confirmed(one, 500.0, budget_s=60.0)
+    assert whole is not None
+    assert whole.certificate.caveat == UNSTEADY.text
+
+
+def test_caveats_are_joined_where_there_are_any() -> None:
+    assert joined(None, None) is None
+    assert joined("one", None) == "one"
+
+
+def test_a_given_rate_has_a_floor_just_below_it(tmp_path: Path) -> None:
+    given, one, _ = certifier(tmp_path, objective=Objective(name="latency", rate_per_s=500.0))
+    kept = given.confirmed(one, 500.0, budget_s=60.0)
+    assert kept is not None
+    assert kept.certificate.rate_per_s == pytest.approx(500.0)
+    assert 0.99 < NO_LOWER < 1
+    assert given.confirmed(one, 490.0, budget_s=60.0) is None
+
+
+def test_what_is_refused_or_lost_is_said_with_its_first_line(tmp_path: Path) -> None:
+    seen: list[events.Event] = []
+    slo = Slo(limit_ms=LIMIT_MS, max_memory_bytes=2**29)
+    given, one, _ = certifier(tmp_path, slo=slo, on_event=seen.append)
+    given.lost(one, BenchFailed("The server ended.\nIts log"))
+    assert not given.fits(replace(one, memory_bytes=3 * 2**30))
+    assert seen == [
+        events.Note(text=f"Trial {one.number} failed while it was certified: The server ended.", warning=True),
+        events.Note(
+            text=f"Trial {one.number} is not chosen: the server took 3 GiB with it, over the limit of 512 MiB.",
+            warning=True,
+        ),
+    ]
