@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -130,3 +131,24 @@ def test_larger_bursts_say_less():
     lowers = [share_at_least(200, 10_000, burst, 0.95) for burst in (1, 2, 5, 20, 100)]
     assert all(np.diff(uppers) > 0)
     assert all(np.diff(lowers) < 0)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "times", "least"),
+    [
+        (log_evidence_below, np.linspace(0.005, 0.85, 60), 0.78),
+        (log_evidence_above, np.linspace(1.06, 4, 60), 0.85),
+    ],
+)
+def test_hardly_more_requests_are_needed_than_by_whoever_knows_the_true_share(evidence, times, least):
+    """With the g that suits it best, evidence grows by (1 - sqrt(r))^2 with each burst that is allowed, where r is
+    the true share as a multiple of what is allowed."""
+    allowed = 1e6  # bursts
+    for r in times:
+        assert evidence(r * allowed, allowed / 0.01, 0.01, 1.0) > least * allowed * (1 - math.sqrt(r)) ** 2
+
+
+@pytest.mark.parametrize("burst", [1.0, 7.5, 20.0])
+def test_in_the_shortest_run_that_can_be_broken_all_have_to_be_violations(burst):
+    n = next(n for n in itertools.count(1) if fewest_violations(n, 0.01, burst, 0.95) <= n)
+    assert fewest_violations(n, 0.01, burst, 0.95) == n
