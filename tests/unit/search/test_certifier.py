@@ -141,7 +141,7 @@ def test_after_a_second_confirmation_that_failed_all_take_longer(tmp_path: Path)
 
 
 def test_a_certificate_holds_what_its_run_showed(tmp_path: Path) -> None:
-    bench = Runs(taken_cores=lambda load_s: 0.5, memory=lambda config: 2**30)
+    bench = Runs(taken_cores=lambda load_s: 0.5, memory=lambda config: config.max_batch_size * 2**27)
     given, one, _ = certifier(tmp_path, bench, confidence=0.97, slo=Slo(limit_ms=LIMIT_MS, also=(MEDIAN,)))
     before = given.confirmed(one, 400.0, budget_s=60.0)
     kept = given.confirmed(one, 500.0, budget_s=60.0)
@@ -216,6 +216,8 @@ class Told(Replays):
     """The run's arrivals tell that the configuration keeps 1,500/s at its speed of now."""
 
     def rate_at_limit(self, config: ServingConfig, log: RequestLog) -> float:
+        assert config.max_batch_size == 8
+        assert len(log) > 1000
         return 1500.0
 
 
@@ -269,7 +271,8 @@ def test_the_caveat_is_that_of_the_later_run_and_the_neighbours_are_those_of_bot
         of_a_run(1.0, caveat=caveat, neighbours=neighbours(seconds, of_s=10.0))
         for caveat, seconds in (("first", 2.0), ("second", 3.0))
     )
-    together = both(first, second)
+    together = both(first, second.model_copy(update={"quantile": 0.9}))
+    assert together.quantile == 0.9
     assert together.caveat == "second"
     assert together.neighbours == neighbours(2.0, of_s=10.0) + neighbours(3.0, of_s=10.0)
 
@@ -341,6 +344,17 @@ def test_a_given_rate_has_a_floor_just_below_it(tmp_path: Path) -> None:
     assert kept.certificate.rate_per_s == pytest.approx(500.0)
     assert 0.99 < NO_LOWER < 1
     assert given.confirmed(one, 490.0, budget_s=60.0) is None
+
+
+def test_the_log_has_every_attempt_and_all_of_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="tritune.certification")
+    given, one, _ = certifier(tmp_path)
+    assert given.last_reason == ""
+    assert given.confirmed(one, 500.0, budget_s=60.0) is not None
+    given.lost(one, BenchFailed("The server ended.\nIts log"))
+    attempt, lost = (record.getMessage() for record in caplog.records)
+    assert attempt.startswith(f"trial {one.number}: Attempt(rate_per_s=500")
+    assert lost == f"certification of trial {one.number} failed: The server ended.\nIts log"
 
 
 def test_what_is_refused_or_lost_is_said_with_its_first_line(tmp_path: Path) -> None:
