@@ -46,9 +46,7 @@ LEAST_NOTICED = 0.9
 SEED = 16
 TIMES_LONGER, AT_LEAST_S = 10.0, 5.0
 MEMORY_BYTES = 4 * 2**30
-OUTPUT = ROOT / "build" / "mutants" / "output.txt"
-"""Of the process that ran last."""
-
+RESULTS = ROOT / "build" / "mutants"
 QUIET = ("-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "-m", "not alone")
 PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
 NOTICED, SURVIVED, TOO_LONG = "noticed", "survived", "too long"
@@ -149,6 +147,8 @@ class Trial:
         self._module, self._tests, self._added = module, tests, UNCOMPILED if uncompiled else ""
         os.environ["NUMBA_DISABLE_JIT"] = str(int(uncompiled))  # before it is imported
         self.file = file
+        self._output = RESULTS / f"{module}.txt"
+        RESULTS.mkdir(parents=True, exist_ok=True)
         sys.path.insert(0, str(ROOT))
         with _quiet():
             _run_pytest(tests, Chosen(), "--collect-only")  # imports everything
@@ -183,9 +183,9 @@ class Trial:
             lines = {name: sorted(found) for name, found in plugin.lines.items()}
             return json.dumps([lines, plugin.seconds]).encode()
 
-        said = _forked(run, 600.0)
+        said = _forked(run, 600.0, self._output)
         if not said:
-            raise SystemExit(f"{OUTPUT.read_text()}The tests of {self._module} fail without any fault.")
+            raise SystemExit(f"{self._output.read_text()}The tests of {self._module} fail without any fault.")
         lines, seconds = json.loads(said)
         return {name: set(found) for name, found in lines.items()}, seconds
 
@@ -198,7 +198,7 @@ class Trial:
             ended = _run_pytest(sorted({name.split("::")[0] for name in wanted}), chosen)
             return json.dumps([chosen.fate, chosen.failed] if ended else [SURVIVED, ""]).encode()
 
-        said = _forked(run, AT_LEAST_S * len(wanted) + TIMES_LONGER * sum(wanted.values()))
+        said = _forked(run, AT_LEAST_S * len(wanted) + TIMES_LONGER * sum(wanted.values()), self._output)
         if said is None:
             return TOO_LONG, ""
         fate, test = json.loads(said or f'["{NOTICED}", ""]')  # nothing: it took the process down
@@ -225,9 +225,11 @@ def _quiet() -> Iterator[None]:
     os.close(nowhere)
 
 
-def _forked(run: Callable[[], bytes], timeout_s: float) -> bytes | None:
-    """What it returns in a process of its own: empty if that died, None if it took too long."""
-    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+def _forked(run: Callable[[], bytes], timeout_s: float, output: Path) -> bytes | None:
+    """What it returns in a process of its own: empty if that died, None if it took too long.
+
+    What that prints goes to the file `output`.
+    """
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -235,9 +237,9 @@ def _forked(run: Callable[[], bytes], timeout_s: float) -> bytes | None:
             os.setpgid(0, 0)
             os.close(reading)
             resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-            output = os.open(OUTPUT, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            said_at = os.open(output, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             for number in range(3):
-                os.dup2(output, number)
+                os.dup2(said_at, number)
             os.write(writing, run())
         os._exit(0)
     os.close(writing)
@@ -310,7 +312,7 @@ def tried(
 
     file = ROOT / f"{module.replace('.', '/')}.py"
     code = (_checksum((HERE / "mutations.py", file)), _checksum(ROOT / test for test in tests))
-    kept = Kept(ROOT / "build" / "mutants" / f"{module}.jsonl", *code)
+    kept = Kept(RESULTS / f"{module}.jsonl", *code)
     kept.read()
     every = mutants(file.read_text())
     numbers = list(range(len(every)))

@@ -82,7 +82,7 @@ UNITS = (
     mutants("loadgen.confirm", "unit/loadgen/test_confirm", most=100),
     mutants("loadgen.capacity", "unit/loadgen/test_capacity", most=100),
     mutants("search.batcher", "unit/search/test_simulator", options=("--uncompiled",)),
-    mutants("search.simulator", "unit/search/test_simulator", "property/test_simulator_properties"),
+    mutants("search.simulator", "unit/search/test_simulator"),
     mutants("search.cost", "unit/search/test_cost", "property/test_cost"),
     mutants("search.certifier", "unit/search/test_certifier"),
     mutants("search.confirmable", "unit/search/test_confirmable"),

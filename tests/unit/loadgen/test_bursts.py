@@ -159,6 +159,28 @@ def test_a_level_that_is_done_with_stays_so():
     assert of_blocks(counts, done, goes_on).vif == pytest.approx(inflation(counts, done), rel=1e-4)
 
 
+def test_neighbours_are_alike_from_a_correlation_of_a_fifth_on():
+    excess = np.array([-2, 2, -1, 0, 3, 2, 3, 0, -3, -3, -2, 1, 3, -2, -3, 2])
+    assert 5 * (excess[1:] @ excess[:-1]) == excess @ excess
+    counts = np.full(16, 20)
+    expected = inflation(counts.reshape(-1, 2).sum(axis=1), (5 + excess).reshape(-1, 2).sum(axis=1))
+    assert of_blocks(counts, 5 + excess).vif == pytest.approx(expected, rel=1e-4)
+
+
+def test_sixteen_blocks_of_too_few_requests_are_joined_and_fifteen_are_not():
+    """What every other one is late by is the same in any two."""
+    few = np.full(16, 2)
+    assert of_blocks(few, np.tile([0, 2], 8)).vif == 1.0
+    assert of_blocks(few[:15], np.tile([0, 2], 8)[:15]).vif > 1.5
+
+
+def test_the_first_block_shows_levels_too():
+    """Sixty slow requests among 800 of 0.8 s, all in the first tenth."""
+    latency_ns = np.where(np.arange(800) < 60, 30 * MS, 0) + np.arange(800)
+    found = bursts(np.arange(801) * MS, times(np.append(latency_ns, 0)), limit_ns=40 * MS, start_ns=0)
+    assert found.size > 40 > 2 * 0.040 / 4 * 1000
+
+
 @pytest.mark.parametrize(("blocks", "joined"), [(15, 1), (16, 2), (31, 2), (32, 4)])
 def test_no_fewer_than_eight_blocks_are_left(blocks, joined):
     counts = np.full(blocks, 2)

@@ -186,12 +186,21 @@ def test_counting_late_requests_is_the_same_for_a_server_that_delays():
         {"service_s": np.ones(4)},
         {"service_s": np.zeros((3, 2))},
         {"service_s": service(2), "noise": (1.0, 0.0)},
+        {"service_s": np.array([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]])},
+        {"service_s": np.ones((1, 2))},
+        {"service_s": np.ones((2, 1))},
         {"service_s": service(2), "preferred_batch_sizes": (4,)},
+        {"service_s": service(2), "preferred_batch_sizes": (3,)},
+        {"service_s": service(2), "preferred_batch_sizes": (0, 1)},
+        {"service_s": service(2), "turns": np.array([[0, 0], [0, -1]])},
+        {"service_s": np.stack([service(2)] * 2), "turns": np.array([0, 1])},
         {"service_s": service(2), "turns": np.array([[0, 1], [0, 1]])},
         {"service_s": service(2)[None], "turns": np.zeros((2, 0), np.int64)},
     ],
 )
 def test_impossible_servers_are_refused(wrong):
+    """What stands for no batch and for no busy instance is not looked at."""
+    SimulatedServer(service_s=np.array([[0.0, 0.0], [0.0, 1.0]]), preferred_batch_sizes=(1,))
     with pytest.raises(ValueError, match=r"service|noise|preferred|turns"):
         SimulatedServer(**wrong)
 

@@ -130,10 +130,11 @@ def test_what_became_of_a_fault_belongs_to_its_source_and_to_the_test_that_notic
         assert kept().by[3] == f"{noticing}::test_this[1]"
 
 
-def test_a_process_that_goes_on_or_dies_says_so():
-    assert mutants._forked(lambda: b"all is well", 60.0) == b"all is well"
-    assert mutants._forked(lambda: os.kill(os.getpid(), signal.SIGKILL), 60.0) == b""
-    assert mutants._forked(lambda: time.sleep(600), 0.1) is None
+def test_a_process_that_goes_on_or_dies_says_so(tmp_path):
+    output = tmp_path / "output.txt"
+    assert mutants._forked(lambda: b"all is well", 60.0, output) == b"all is well"
+    assert mutants._forked(lambda: os.kill(os.getpid(), signal.SIGKILL), 60.0, output) == b""
+    assert mutants._forked(lambda: time.sleep(600), 0.1, output) is None
 
 
 @pytest.mark.parametrize("table", sorted(PROVE.glob("tables/mutants-*.md")), ids=lambda path: path.stem)
