@@ -10,7 +10,7 @@ MUTATION := $(VENV)/.mutation
 # What is installed besides. The tests of PyTorch's export need `dev-torch`: as gigabytes come with it, CI alone has it.
 EXTRAS ?= embedded,dev
 
-.PHONY: help demo check test fuzz prove proved lint format lock clean
+.PHONY: help demo check test long fuzz prove proved lint format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -38,12 +38,15 @@ $(BROWSER): $(STAMP)
 
 # First what may run side by side: three at a time keep two processors busy, as many tests wait. Then what needs the
 # machine to itself. Both parts run, whatever failed in the first.
-test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run all tests (GPU tests are skipped where there is no GPU)
-	$(BIN)/pytest --durations=20 -m 'not alone' --numprocesses 3 --dist loadfile; \
-	together=$$?; $(BIN)/pytest --durations=20 -m alone && exit $$together
+test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run the tests (GPU tests are skipped where there is no GPU)
+	$(BIN)/pytest --durations=20 -m 'not alone and not long' --numprocesses 3 --dist loadfile; \
+	together=$$?; $(BIN)/pytest --durations=20 -m 'alone and not long' && exit $$together
+
+long: $(STAMP)   ## run the tests that take longest: whole searches, exports, fuzzing. CI runs them after the others
+	$(BIN)/pytest --durations=20 -m long --numprocesses 3 --dist worksteal
 
 check: lint      ## what to run before every commit: lint, unit and property tests
-	$(BIN)/pytest --durations=5 -m 'not alone' --numprocesses 3 --dist loadfile tests/unit tests/property
+	$(BIN)/pytest --durations=5 -m 'not alone and not long' --numprocesses 3 --dist loadfile tests/unit tests/property
 
 $(MUTATION): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),mutation]'

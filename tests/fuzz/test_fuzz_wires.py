@@ -18,6 +18,8 @@ from loadgen.outcomes import outcome_name
 from loadgen.poller import READ
 from loadgen.triton import LoadWire
 
+pytestmark = pytest.mark.long
+
 MOST_BYTES = 64 << 20
 MOST_READS = 8  # in one go, before the clock is looked at again
 ROWS = 4

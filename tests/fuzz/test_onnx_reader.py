@@ -11,6 +11,8 @@ from malformed_models import model_of
 from model_reader import ModelReader
 from onnx import ModelProto, TensorProto, helper
 
+pytestmark = pytest.mark.long
+
 HANGS_S = 60.0
 """These files have a few hundred bytes; reading one takes well below a second."""
 

@@ -25,6 +25,8 @@ from search.prices import PriceError, read_prices
 from search.profile_file import CurveRecord, KindRecord, ProfileRecord, read_curves
 from search.run_files import read_recommendation, read_trials
 
+pytestmark = pytest.mark.long
+
 ODD_VALUES = (
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63), 10**400, 0.0, -0.0, 1e-320, 1e308, -1e308, float("nan"),
     float("inf"), "", "x", "../../x", "/etc/passwd", "a\nb", "\x1b[31m", "[/x]", "{{x}}", "\ud800", "x" * 20_000,

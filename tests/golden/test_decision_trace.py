@@ -12,6 +12,8 @@ import pytest
 from decision_trace import CONFIGURATIONS, SEARCHES, trace
 from drawn_servers import KINDS
 
+pytestmark = pytest.mark.long
+
 GOLDEN = Path(__file__).with_name("decisions")
 
 

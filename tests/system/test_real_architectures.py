@@ -14,6 +14,8 @@ from optimizer.onnx_run import run_model
 from optimizer.shape_view import ShapeView
 from optimizer.shapes import with_shapes
 
+pytestmark = pytest.mark.long
+
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 ALL = sorted(path.stem for path in LIGHT.glob("light_*.onnx") if not path.stem.endswith("_output_0"))
 HEAVY = {"light_vgg19", "light_bvlc_alexnet", "light_zfnet512"}  # up to half a gigabyte of weights when they run

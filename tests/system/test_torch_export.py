@@ -10,7 +10,7 @@ from optimizer.model_source import onnx_file
 from optimizer.onnx_model import read_model
 from optimizer.onnx_run import run_model
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 FACTORIES = """
 import torch

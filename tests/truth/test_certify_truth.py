@@ -61,6 +61,7 @@ def test_the_simulated_queues_have_their_quantile_at_the_limit(queue):
     assert least < queue.share_over_limit(queue.rate_at_limit_per_s, seed=11) < 0.0120
 
 
+@pytest.mark.long
 def test_a_promise_at_the_knee_is_false_at_most_once_in_twenty():
     """Just where the limit breaks, over 2,040 runs, each of them looked at eight times."""
     wrong = {queue.name: answers(queue, queue.rate_at_limit_per_s, seed=1, runs=RUNS)["kept"] for queue in QUEUES}
@@ -68,6 +69,7 @@ def test_a_promise_at_the_knee_is_false_at_most_once_in_twenty():
     assert max(wrong.values()) <= at_most(0.05, RUNS), wrong
 
 
+@pytest.mark.long
 def test_two_confirmations_at_the_root_are_both_false_at_most_once_in_twenty():
     """Each of the two on queues of their own, just where the limit breaks, in pairs of the same queue."""
     pairs, wrong = 60, 0

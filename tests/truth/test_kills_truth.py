@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 SUPPORT = Path(__file__).parents[1] / "support"
 KILLS = 100
 TOLD = {0: "COMPLETE", 1: "PRUNED", 2: "COMPLETE", 3: "FAIL", 4: "COMPLETE", 5: "PRUNED", 6: "COMPLETE"}
