@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -90,6 +91,7 @@ UNITS = (
 )
 
 
+@cache
 def imported_by() -> Callable[[str], Iterable[str]]:
     """Returns which modules of ours a module needs, through any number of imports."""
     import grimp
@@ -107,20 +109,23 @@ def checksum(unit: Unit, needs: Callable[[str], Iterable[str]], root: Path = ROO
     paths = [root / name for name in unit.files]
     paths += [found for name in modules for found in (_source(root, name),) if found is not None]
     said = json.dumps(
-        [unit.command[1:], dict(unit.environment), sorted({it for p in paths for it in _defined(p)})]
+        [unit.command[1:], dict(unit.environment), sorted({it for p in paths for it in _defined(p.read_bytes())})]
     )
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
-def _defined(path: Path) -> Iterable[str]:
+@cache
+def _defined(source: bytes) -> frozenset[str]:
     """A checksum of each statement of a module but its imports, without comments and docstrings."""
-    for statement in ast.parse(path.read_bytes()).body:
+    found = set()
+    for statement in ast.parse(source).body:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             for node in ast.walk(statement):
                 if isinstance(body := getattr(node, "body", None), list):
                     node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
             if not _is_text(statement):
-                yield hashlib.sha256(ast.dump(statement).encode()).hexdigest()
+                found.add(hashlib.sha256(ast.dump(statement).encode()).hexdigest())
+    return frozenset(found)
 
 
 def _is_text(statement: ast.AST) -> bool:
