@@ -113,12 +113,16 @@ def test_other_terms_are_scaled_like_the_price(prices):
 
 
 @pytest.mark.parametrize(
-    "wanted",
-    [machine(), machine(gpu="NVIDIA L4", gpu_count=1), machine(instance_type="small")],
+    ("wanted", "what"),
+    [
+        (machine(), "a machine without a GPU"),
+        (machine(gpu="NVIDIA L4", gpu_count=1), "a machine with NVIDIA L4"),
+        (machine(instance_type="small"), "Acme small in moon-1"),
+    ],
 )
-def test_a_term_without_a_price_is_not_made_up(prices, wanted):
+def test_a_term_without_a_price_is_not_made_up(prices, wanted, what):
     path = prices(entry(), entry(instance="gpu", gpu="L4", gpu_count=1))
-    with pytest.raises(PriceError, match="no spot price") as caught:
+    with pytest.raises(PriceError, match=f"no spot price for {what}") as caught:
         price_for(wanted, price_file=path, term="spot")
     assert "--price-per-hour" in str(caught.value).splitlines()[1]
 
