@@ -130,6 +130,7 @@ def test_what_was_served_is_that_of_the_last_run_that_could_not_keep_up():
     attempt = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE).kept
     served = [dataclasses.replace(attempt, served_per_s=rate) for rate in (100.0, 50.0, math.inf)]
     assert Confirmation(kept=None, attempts=tuple(served), reason="").served_per_s == 50.0
+    assert Confirmation(kept=attempt, attempts=(served[-1],), reason="").served_per_s == math.inf
 
 
 def test_the_floor_is_kept():

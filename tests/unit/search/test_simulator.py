@@ -215,6 +215,12 @@ def test_batches_are_merged_up_to_the_largest_size(max_batch, last_ms):
     assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, last_ms]
 
 
+def test_a_batch_that_was_too_large_to_be_merged_takes_no_more_requests():
+    """The one of 4.5 would have made four at 10.5; that of 20 waits for its own delay, and for the instance."""
+    server = SimulatedServer(service_s=service(3), **PAIRS)
+    assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5, 20) == [10.5, 10.5, 20.5, 20.5, 20.5, 30.5, 40.5]
+
+
 def test_a_batch_that_has_not_waited_for_the_delay_is_not_merged():
     """When the instance is free, at 10.5, the last request, in a batch of its own, has waited for 0.6 ms of 1."""
     server = SimulatedServer(service_s=service(8), **PAIRS)
