@@ -85,7 +85,7 @@ UNITS = (
     mutants("search.batcher", "unit/search/test_simulator", most=80, options=("--uncompiled",)),
     mutants("search.simulator", "unit/search/test_simulator", most=80),
     mutants("search.cost", "unit/search/test_cost", "property/test_cost"),
-    mutants("search.certifier", "unit/search/test_certifier", most=80),
+    mutants("search.certifier", "unit/search/test_certifier"),
     mutants("search.confirmable", "unit/search/test_confirmable"),
     mutants("search.confirmations", "unit/search/test_certifier"),
 )

@@ -260,3 +260,22 @@ def test_what_has_waited_for_the_delay_goes_though_more_would_be_preferred():
     server = SimulatedServer(service_s=service(8), max_queue_delay_s=0.005, preferred_batch_sizes=(4,))
     assert done_ms(server, 0, 1, 2) == [15, 15, 15]
     assert done_ms(server, 0, 1, 2, 3, 4) == [13, 13, 13, 13, 23]
+
+
+def test_what_comes_alone_behind_a_formed_batch_is_formed_when_an_instance_is_free():
+    """0 begins at 2, 5 at 7. At 12 three leave, and 11 and 12, which have not waited for 2 ms, stay behind. That
+    of 14 wakes nobody, for two were wanted: it is formed at 17, when those two begin, and begins at 22."""
+    server = SimulatedServer(service_s=service(4, 2), max_queue_delay_s=0.002, preferred_batch_sizes=(2,))
+    assert done_ms(server, 0, 5, 8, 9.5, 10, 11, 12, 14) == [12, 17, 22, 22, 22, 27, 27, 32]
+
+
+def test_what_a_batch_was_followed_by_is_not_said_of_the_next_one():
+    """The b leaves at 0.5, for an a follows. Four a fill a batch, the fifth leaves at 13 for the b behind it."""
+    server = shapes_of("baaaaab", max_queue_delay_s=0.003, preferred_batch_sizes=(2,))
+    assert done_ms(server, 0, 0.5, 2.5, 4.5, 6, 10, 13) == [20.5, 30.5, 30.5, 30.5, 30.5, 40.5, 60.5]
+
+
+def test_an_instance_that_is_free_just_as_a_delay_is_over_goes_first():
+    """At 11 it takes the four that are formed; the request of 10, formed only then, takes that of 14 along."""
+    server = SimulatedServer(service_s=service(4), max_queue_delay_s=0.001, preferred_batch_sizes=(3,))
+    assert done_ms(server, 0, 2, 2.5, 8, 9.5, 10, 14) == [11, 21, 21, 21, 21, 31, 31]
