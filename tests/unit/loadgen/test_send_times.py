@@ -237,7 +237,24 @@ def test_a_time_out_is_noticed_within_a_quarter_of_it_and_fifty_milliseconds(
     assert (table.outcome == TIMED_OUT).all()
     assert (late_ns >= 0).all()
     assert late_ns.max() <= late_ms * MS
-    assert np.diff(ticks).min() >= MS, "it does nothing else otherwise"
+    assert np.diff(ticks).min() >= late_ms * MS, "it is not looked for more often than that"
+
+
+@pytest.mark.parametrize(("takes_ns", "outcome"), [(100 * MS, OK), (100 * MS + 1, TIMED_OUT)])
+def test_an_answer_within_the_time_out_counts_to_the_nanosecond(
+    sent: Callable[..., LogTable], takes_ns: int, outcome: int
+) -> None:
+    table = sent(VirtualServer(lambda row: takes_ns), [10.0], timeout_ms=100)
+    assert (table.outcome.tolist(), table.done_ns.tolist()) == ([outcome], [10 * MS + takes_ns])
+
+
+def test_a_time_out_does_not_let_answers_wait_that_the_kernel_does_not_note(
+    sent: Callable[..., LogTable],
+) -> None:
+    server = VirtualServer(lambda row: NEVER_NS if row % 50 == 0 else 5 * MS // 2, stamp=lambda _: 0)
+    table = sent(server, np.arange(400) * 0.9, timeout_ms=100)
+    assert (table.outcome == TIMED_OUT).sum() == 8
+    assert server.longest_unread_ns == 0
 
 
 @pytest.mark.parametrize("sends_late", [False, True])
