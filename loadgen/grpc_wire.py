@@ -22,11 +22,11 @@ from loadgen.outcomes import (
 from loadgen.poller import READ, WRITE, Poller
 from loadgen.prepared_call import PreparedCall
 from loadgen.printable import printable
-from loadgen.streams import Address, Stream, TlsStream
+from loadgen.streams import Address, TlsStream
 from loadgen.wire_errors import MalformedAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from loadgen.expected_answer import ExpectedAnswer
     from loadgen.hpack import Field
@@ -82,21 +82,14 @@ class _Connection:
 
     __slots__ = ("events", "fd", "http2", "idle", "plain", "ready", "stream")
 
-    def __init__(
-        self,
-        stream: Stream,
-        head: RequestHead,
-        buffer: ReadBuffer,
-        ended: Callable[[Call, bool], None],
-        wants: Callable[[int], bool],
-    ) -> None:
-        self.stream = stream
-        self.fd = stream.fileno()
+    def __init__(self, http2: Http2Connection) -> None:
+        self.http2 = http2
+        self.stream = http2.stream
+        self.fd = http2.stream.fileno()
         self.ready = False
         self.idle = False  # it is among the wire's idle ones
         self.events = WRITE
-        self.plain = not stream.hides_data
-        self.http2 = Http2Connection(stream, head, buffer, ended, wants)
+        self.plain = not http2.stream.hides_data
 
     @property
     def usable(self) -> bool:
@@ -239,8 +232,10 @@ class GrpcWire:
             self._drop(connection)
 
     def _connect(self) -> None:
-        wants = self._expected.wants
-        connection = _Connection(self._address.open(), self._head, self._buffer, self._answered, wants)
+        stream = self._address.open()
+        connection = _Connection(
+            Http2Connection(stream, self._head, self._buffer, self._answered, self._expected.wants)
+        )
         self._connections[connection.fd] = connection
         self._unsettled = True
         self._turn.append(connection)

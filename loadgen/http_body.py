@@ -25,49 +25,52 @@ class Body(Protocol):
         """Go on with `data[at:end]`; returns the position after the body, `end` while it goes on."""
 
 
-class SizedBody:
+class _Kept:
+    """What the bodies share: bytes are counted, and the first `most_kept` of them kept."""
+
+    def __init__(self, most_kept: int) -> None:
+        self.kept = bytearray()
+        self.size = 0
+        self.ended = False
+        self._most_kept = most_kept
+
+    def _keep(self, data: bytearray, at: int, end: int) -> None:
+        self.size += end - at
+        room = self._most_kept - len(self.kept)
+        if room > 0:
+            self.kept += data[at : min(end, at + room)]
+
+
+class SizedBody(_Kept):
     """A body of so many bytes."""
 
     def __init__(self, length: int, most_kept: int) -> None:
-        self.kept = bytearray()
-        self.size = 0
+        super().__init__(most_kept)
         self.ended = length == 0
         self._length = length
-        self._most_kept = most_kept
 
     def take(self, data: bytearray, at: int, end: int) -> int:
         """See `Body`."""
-        count = min(end - at, self._length - self.size)
-        _keep(self.kept, data, at, at + count, self._most_kept)
-        self.size += count
+        after = min(end, at + self._length - self.size)
+        self._keep(data, at, after)
         self.ended = self.size == self._length
-        return at + count
+        return after
 
 
-class OpenBody:
+class OpenBody(_Kept):
     """A body that ends with the connection; its reader sets `ended`."""
 
-    def __init__(self, most_kept: int) -> None:
-        self.kept = bytearray()
-        self.size = 0
-        self.ended = False
-        self._most_kept = most_kept
-
     def take(self, data: bytearray, at: int, end: int) -> int:
         """See `Body`."""
-        _keep(self.kept, data, at, end, self._most_kept)
-        self.size += end - at
+        self._keep(data, at, end)
         return end
 
 
-class ChunkedBody:
+class ChunkedBody(_Kept):
     """A body in chunks, each after a line with its size, then trailers. `take` raises MalformedAnswer."""
 
     def __init__(self, most_kept: int) -> None:
-        self.kept = bytearray()
-        self.size = 0
-        self.ended = False
-        self._most_kept = most_kept
+        super().__init__(most_kept)
         self._line = bytearray()  # the beginning of a line that is not whole yet
         self._chunks = 0
         self._missing = 0  # bytes of the chunk that are still to come
@@ -78,12 +81,11 @@ class ChunkedBody:
         """See `Body`."""
         while at < end and not self.ended:
             if self._missing:
-                count = min(end - at, self._missing)
-                _keep(self.kept, data, at, at + count, self._most_kept)
-                self.size += count
-                self._missing -= count
+                after = min(end, at + self._missing)
+                self._keep(data, at, after)
+                self._missing -= after - at
                 self._after_data = self._missing == 0
-                at += count
+                at = after
                 continue
             line_end = data.find(b"\n", at, end)
             after = end if line_end < 0 else line_end + 1
@@ -124,8 +126,3 @@ def _chunk_size(line: bytes) -> int:
     if not 0 < len(digits) <= _MOST_SIZE_DIGITS or digits.strip(_HEX_DIGITS):
         raise MalformedAnswer(f"chunk size {line[:40]!r}")
     return int(digits, 16)
-
-
-def _keep(kept: bytearray, data: bytearray, at: int, end: int, most: int) -> None:
-    if len(kept) < most:
-        kept += data[at : min(end, at + most - len(kept))]
