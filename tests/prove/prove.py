@@ -71,6 +71,11 @@ def mutants(module: str, *tests: str, most: int = 120, options: tuple[str, ...] 
     return Unit(name=f"mutants {module}", command=command, about=(), files=(source, *tool, *files))
 
 
+HTTP = tuple(f"unit/loadgen/test_http_{name}" for name in ("answer", "answers", "connections", "wire"))
+GRPC = (
+    *(f"unit/loadgen/test_{name}" for name in ("http2", "answer_shape")),
+    *(f"unit/loadgen/test_grpc_{name}" for name in ("answers", "connections", "wire")),
+)
 UNITS = (
     fuzzing("fuzz_wires", ("loadgen.triton",), 120),
     fuzzing("onnx_reader", ("optimizer.batching", "optimizer.limited_call"), 120),
@@ -84,6 +89,13 @@ UNITS = (
     mutants("loadgen.capacity", "unit/loadgen/test_capacity", most=60),
     mutants("search.batcher", "unit/search/test_simulator", most=80, options=("--uncompiled",)),
     mutants("search.simulator", "unit/search/test_simulator", most=80),
+    mutants("loadgen.send_loop", "unit/loadgen/test_send_times", "unit/loadgen/test_send_loop"),
+    mutants("loadgen.http_wire", *HTTP),
+    mutants("loadgen.http_body", *HTTP, "property/test_answers", most=60),
+    mutants("loadgen.grpc_wire", *GRPC),
+    mutants("loadgen.http2", *GRPC, most=60),
+    mutants("loadgen.http2_sending", *GRPC, most=60),
+    mutants("loadgen.hpack", "unit/loadgen/test_hpack"),
     mutants("search.cost", "unit/search/test_cost", "property/test_cost"),
     mutants("search.certifier", "unit/search/test_certifier"),
     mutants("search.confirmable", "unit/search/test_confirmable"),

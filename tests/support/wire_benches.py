@@ -1,12 +1,16 @@
 """Wires on connections in memory, with the server's end of each, and what ended on them."""
 
+import struct
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
-from memory_wire import MODEL, Addresses, Memory, Watched, grpc_wire, http_wire, right_message
+from memory_wire import HEAD, MODEL, Addresses, Memory, Watched, grpc_wire, http_wire, right_message
 
 from loadgen.hpack import block_of
-from loadgen.http2_frames import DATA, HEADERS, SETTINGS, frame
+from loadgen.http2 import Http2Connection
+from loadgen.http2_call import Call
+from loadgen.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from loadgen.http_answer import ReadBuffer
 from loadgen.model_info import ModelInfo
 from loadgen.poller import READ, WRITE
 
@@ -110,3 +114,37 @@ def grpc_answer(number: int, message: bytes | None = None, *, status: bytes = b"
     head = frame(HEADERS, 4, number, block_of([(b":status", b"200")]))
     data = frame(DATA, 0, number, right_message() if message is None else message)
     return head + data + frame(HEADERS, 5, number, block_of([(b"grpc-status", status)]))
+
+
+class Http2Bench:
+    """A connection, the server's end of it, and the calls that ended: row, reset, call."""
+
+    def __init__(self, *settings: tuple[int, int], keep: bool = False) -> None:
+        self.stream = Memory(100)
+        self.ended: list[tuple[int, bool, Call]] = []
+        self.http2 = Http2Connection(
+            cast("Any", self.stream),
+            HEAD,
+            ReadBuffer(),
+            lambda call, reset: self.ended.append((call.row, reset, call)),
+            lambda length: keep,
+        )
+        self.give(settings_frame(*settings))
+
+    def give(self, *frames: bytes) -> None:
+        for data in frames:
+            self.stream.coming.append(data)
+            while self.stream.coming:
+                self.http2.receive()
+
+    def data(self) -> list[int]:
+        """The sizes of the DATA frames so far."""
+        return [len(payload) for kind, _, _, payload in self.stream.frames() if kind == DATA]
+
+
+def settings_frame(*settings: tuple[int, int]) -> bytes:
+    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
+
+
+def widen(stream_id: int, more: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream_id, struct.pack(">I", more))

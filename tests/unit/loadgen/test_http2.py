@@ -5,11 +5,10 @@ from typing import Any, cast
 
 import pytest
 from memory_wire import HEAD, Memory, right_message
-from wire_benches import grpc_answer
+from wire_benches import Http2Bench, grpc_answer, settings_frame, widen
 
-from loadgen.answer_shape import shape_of
 from loadgen.grpc_wire import grpc_message
-from loadgen.hpack import HeaderDecoder, block_of, literal
+from loadgen.hpack import HeaderDecoder, block_of
 from loadgen.http2 import Http2Connection
 from loadgen.http2_call import Call
 from loadgen.http2_frames import (
@@ -41,51 +40,17 @@ STATUS = block_of([(b":status", b"200")])
 DONE = block_of([(b"grpc-status", b"0")])
 
 
-class Bench:
-    """A connection, the server's end of it, and the calls that ended: row, reset, call."""
-
-    def __init__(self, *settings: tuple[int, int], keep: bool = False) -> None:
-        self.stream = Memory(100)
-        self.ended: list[tuple[int, bool, Call]] = []
-        self.http2 = Http2Connection(
-            cast("Any", self.stream),
-            HEAD,
-            ReadBuffer(),
-            lambda call, reset: self.ended.append((call.row, reset, call)),
-            lambda length: keep,
-        )
-        self.give(settings_frame(*settings))
-
-    def give(self, *frames: bytes) -> None:
-        for data in frames:
-            self.stream.coming.append(data)
-            while self.stream.coming:
-                self.http2.receive()
-
-    def data(self) -> list[int]:
-        """The sizes of the DATA frames so far."""
-        return [len(payload) for kind, _, _, payload in self.stream.frames() if kind == DATA]
-
-
-def settings_frame(*settings: tuple[int, int]) -> bytes:
-    return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
-
-
-def widen(stream_id: int, more: int) -> bytes:
-    return frame(WINDOW_UPDATE, 0, stream_id, struct.pack(">I", more))
-
-
 def test_a_connection_begins_with_the_preface_and_opens_all_windows_but_none_for_pushes() -> None:
     settings = "00000c040000000000" + "000200000000" + "00047fffffff"
     window = "000004080000000000" + "7fff0000"
     assert bytes.fromhex(settings + window) == OPENING.removeprefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    assert bytes(Bench().stream.sent) == OPENING + frame(SETTINGS, ACK, 0), (
+    assert bytes(Http2Bench().stream.sent) == OPENING + frame(SETTINGS, ACK, 0), (
         "and the server's settings are accepted"
     )
 
 
 def test_a_connection_is_settled_when_the_servers_settings_are_there() -> None:
-    bench = Bench()
+    bench = Http2Bench()
     assert bench.http2.settled
     fresh = Http2Connection(cast("Any", Memory(1)), HEAD, ReadBuffer(), lambda *_: None, lambda _: False)
     assert not fresh.settled
@@ -125,7 +90,7 @@ def test_a_connection_is_settled_when_the_servers_settings_are_there() -> None:
     ],
 )
 def test_what_no_server_may_do_ends_the_connection(data: bytes) -> None:
-    bench = Bench()
+    bench = Http2Bench()
     bench.http2.start(0, b"")
     with pytest.raises(MalformedAnswer):
         bench.give(data)
@@ -153,7 +118,7 @@ def test_what_no_server_may_do_ends_the_connection(data: bytes) -> None:
     ],
 )
 def test_what_a_server_may_do_does_not(data: bytes) -> None:
-    bench = Bench()
+    bench = Http2Bench()
     bench.http2.start(0, b"")
     bench.give(data)
     assert bench.ended == []
@@ -164,11 +129,11 @@ def test_what_a_server_may_do_does_not(data: bytes) -> None:
 
 def test_the_end_of_the_stream_is_an_error_of_its_own() -> None:
     with pytest.raises(ClosedEarly):
-        Bench().give(b"")
+        Http2Bench().give(b"")
 
 
 def test_frames_without_data_are_counted_for_each_answer() -> None:
-    bench = Bench()
+    bench = Http2Bench()
     for row in range(3):
         number = bench.http2.start(row, b"")
         bench.give(frame(HEADERS, 4, number, STATUS) + frame(DATA, 0, number, b"") * 9000)
@@ -177,7 +142,7 @@ def test_frames_without_data_are_counted_for_each_answer() -> None:
 
 
 def test_pings_are_answered_and_a_flood_of_them_is_not_kept_for_ever() -> None:
-    bench = Bench()
+    bench = Http2Bench()
     for at in range(20_000):
         bench.give(frame(PING, 0, 0, struct.pack(">Q", at)))
     assert bench.stream.frames()[-1] == (PING, ACK, 0, struct.pack(">Q", 19_999))
@@ -188,7 +153,7 @@ def test_pings_are_answered_and_a_flood_of_them_is_not_kept_for_ever() -> None:
 
 
 def test_our_window_is_topped_up_by_what_was_taken() -> None:
-    bench = Bench()
+    bench = Http2Bench()
     number = bench.http2.start(0, b"")
     bench.give(frame(HEADERS, 4, number, STATUS))
     bench.http2._taken = (1 << 28) - 20
@@ -204,7 +169,7 @@ def test_our_window_is_topped_up_by_what_was_taken() -> None:
 
 
 def test_our_window_is_topped_up_by_answers_of_a_known_shape_as_well() -> None:
-    bench = Bench()
+    bench = Http2Bench()
     bench.http2._ended = lambda call, _reset: setattr(call, "proven", True)
     for row in range(3):
         bench.http2.start(row, b"")
@@ -215,7 +180,7 @@ def test_our_window_is_topped_up_by_answers_of_a_known_shape_as_well() -> None:
 
 
 def test_a_window_that_shrinks_below_what_was_sent_lets_nothing_go_until_it_is_made_up_for() -> None:
-    bench = Bench((INITIAL_WINDOW, 100))
+    bench = Http2Bench((INITIAL_WINDOW, 100))
     bench.http2.start(0, bytes(300))
     assert bench.data() == [100]
     bench.give(settings_frame((INITIAL_WINDOW, 10)))
@@ -228,21 +193,21 @@ def test_a_window_that_shrinks_below_what_was_sent_lets_nothing_go_until_it_is_m
 
 
 def test_frames_are_as_large_as_the_server_takes_them() -> None:
-    assert Bench((INITIAL_WINDOW, 1 << 20)).data() == []
+    assert Http2Bench((INITIAL_WINDOW, 1 << 20)).data() == []
     for most, sizes in ((16_384, [16_384, 16_384, 7232]), (30_000, [30_000, 10_000])):
-        bench = Bench((INITIAL_WINDOW, 1 << 20), (MAX_FRAME, most))
+        bench = Http2Bench((INITIAL_WINDOW, 1 << 20), (MAX_FRAME, most))
         bench.http2.start(0, bytes(40_000))
         assert bench.data() == sizes
 
 
 def test_a_message_without_bytes_ends_its_call_whatever_the_windows() -> None:
-    bench = Bench((INITIAL_WINDOW, 0))
+    bench = Http2Bench((INITIAL_WINDOW, 0))
     bench.http2.start(0, b"")
     assert bench.stream.frames()[-1] == (DATA, 1, 1, b"")
 
 
 def test_a_call_reset_before_it_left_sends_no_more() -> None:
-    bench = Bench((INITIAL_WINDOW, 100))
+    bench = Http2Bench((INITIAL_WINDOW, 100))
     bench.http2.start(0, bytes(300))
     assert not bench.http2.idle_but_for_one
     bench.give(frame(RST_STREAM, 0, 1, bytes(4)))
@@ -252,7 +217,7 @@ def test_a_call_reset_before_it_left_sends_no_more() -> None:
 
 
 def test_a_cancelled_call_sends_no_more_and_one_that_is_not_there_is_none() -> None:
-    bench = Bench((INITIAL_WINDOW, 100))
+    bench = Http2Bench((INITIAL_WINDOW, 100))
     bench.http2.start(7, bytes(300))
     bench.http2.cancel(8)
     assert bench.stream.frames()[-1][0] == DATA
@@ -264,7 +229,7 @@ def test_a_cancelled_call_sends_no_more_and_one_that_is_not_there_is_none() -> N
 
 @pytest.mark.parametrize("prepared", [False, True])
 def test_no_call_has_a_number_beyond_the_last(prepared: bool) -> None:
-    bench = Bench()
+    bench = Http2Bench()
     bench.http2.start(0, b"")
     bench.http2._next_id = LARGEST - 4
     started = 0
@@ -279,7 +244,7 @@ def test_no_call_has_a_number_beyond_the_last(prepared: bool) -> None:
 
 
 def test_a_goodbye_names_the_last_call_that_was_taken() -> None:
-    bench = Bench()
+    bench = Http2Bench()
     for row in range(4):
         bench.http2.start(row, b"")
     bench.give(frame(GOAWAY, 0, 0, struct.pack(">II", 5 | 1 << 31, 0) + b"too old"))
@@ -291,7 +256,7 @@ def test_a_goodbye_names_the_last_call_that_was_taken() -> None:
 def test_what_is_kept_of_a_message_is_what_is_wanted(size: int) -> None:
     message = grpc_message(bytes(15))
     for keep in (False, True):
-        bench = Bench(keep=keep)
+        bench = Http2Bench(keep=keep)
         bench.http2.start(0, b"")
         parts = [message[:size], message[size:]]
         bench.give(
@@ -359,74 +324,11 @@ def test_heads_say_the_same_in_all_three_spellings_with_the_newest_field_first()
     assert b"secret" in head.later, "no server is to remember it"
 
 
-WIDENED = widen(0, 70_000)
-
-
-@pytest.mark.parametrize(
-    ("data", "stream_id", "window"),
-    [
-        (grpc_answer(5), 5, 0),
-        (WIDENED + grpc_answer(5) + WIDENED, 5, 140_000),
-        (grpc_answer(7).replace(STATUS, STATUS), 7, 0),
-    ],
-)
-def test_the_shape_of_an_answer_fits_the_next_one_but_for_its_number(
-    data: bytes, stream_id: int, window: int
-) -> None:
-    shape = shape_of(memoryview(data), HeaderDecoder().decode)
-    assert shape is not None
-    assert shape.stream_of(data) == stream_id  # type: ignore[arg-type]
-    assert (shape.window, shape.data_bytes) == (window, len(right_message()))
-    assert shape.fields == ((b":status", b"200"), (b"grpc-status", b"0"))
-    other = data.replace(struct.pack(">I", stream_id), struct.pack(">I", 999))
-    assert shape.stream_of(bytearray(other)) == 999
-    message = data.index(right_message())
-    for at in range(len(data)):
-        changed = bytearray(data)
-        changed[at] ^= 1
-        inside = message + 5 <= at < message + len(right_message())
-        assert shape.stream_of(changed) == (stream_id if inside else 0), "all but the message is told apart"
-
-
-ANSWER = grpc_answer(1)
-HEAD_OF_IT, BODY_OF_IT = frame(HEADERS, 4, 1, STATUS), frame(DATA, 0, 1, right_message())
-END_OF_IT = frame(HEADERS, 5, 1, DONE)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        ANSWER[:-1],
-        ANSWER + b"x",
-        ANSWER + ANSWER,
-        HEAD_OF_IT + BODY_OF_IT,
-        BODY_OF_IT + END_OF_IT,
-        END_OF_IT,
-        HEAD_OF_IT + HEAD_OF_IT + END_OF_IT,
-        HEAD_OF_IT + frame(DATA, 8, 1, b"\0" + right_message()) + END_OF_IT,
-        HEAD_OF_IT + frame(DATA, 1, 1, right_message()),
-        HEAD_OF_IT + frame(DATA, 0, 3, right_message()) + END_OF_IT,
-        HEAD_OF_IT + BODY_OF_IT + frame(HEADERS, 5, 3, DONE),
-        HEAD_OF_IT + frame(PING, 0, 0, bytes(8)) + BODY_OF_IT + END_OF_IT,
-        ANSWER + widen(0, 1)[:-1],
-        ANSWER + widen(1, 1),
-        frame(HEADERS, 0, 1, STATUS) + BODY_OF_IT + END_OF_IT,
-    ],
-)
-def test_what_is_not_one_whole_answer_in_its_usual_frames_has_no_shape(data: bytes) -> None:
-    assert shape_of(memoryview(data), HeaderDecoder().decode) is None
-
-
-def test_shapes_are_forgotten_when_the_table_changes_and_no_more_are_learned_after_a_while() -> None:
-    bench = Bench()
-    bench.http2._ended = lambda call, _reset: setattr(call, "proven", True)
-    shapes = bench.http2._shapes.by_length
-    for row in range(40):
-        bench.http2.start(row, b"")
-        bench.give(grpc_answer(2 * row + 1, grpc_message(bytes(row))))
-        assert len(shapes) == min(row + 1, 32)
-    bench.http2.start(40, b"")
-    block = literal((b":status", b"200"), remember=True)
-    bench.give(frame(HEADERS, 4, 81, block))
-    assert shapes == {}
+def test_the_window_of_the_connection_is_shared_and_grows_by_each_update() -> None:
+    bench = Http2Bench((INITIAL_WINDOW, 1 << 20))
+    bench.give(widen(0, 10), widen(0, 10))
+    bench.http2.start(0, bytes(60_000))
+    bench.http2.start(1, bytes(60_000))
+    assert sum(bench.data()) == 65_555
+    bench.give(widen(0, 100), widen(0, 100_000))
+    assert sum(bench.data()) == 120_000

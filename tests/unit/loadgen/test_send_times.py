@@ -73,6 +73,7 @@ class VirtualServer:
         return [(row, 1) for row, came_ns in self.in_flight.items() if came_ns <= self.now_ns]
 
     def sleep(self, seconds: float) -> None:
+        assert seconds > 0
         assert not self.blocked, "nothing would send the rest of the request"
         self.now_ns += round(seconds * 1e9)
 
