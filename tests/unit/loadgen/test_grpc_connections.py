@@ -372,3 +372,52 @@ def test_the_head_is_sent_whole_once_and_then_as_what_the_server_remembers(one: 
     blocks = [payload for kind, _, _, payload in one.streams[0].frames() if kind == HEADERS]
     assert [decoder.decode(block) for block in blocks] == [HeaderDecoder().decode(HEAD.plain)] * 3
     assert len(blocks[1]) < len(blocks[0])
+
+
+def test_a_server_without_http2_over_tls_is_no_server_of_grpc() -> None:
+    from loadgen.streams import TlsStream
+
+    class Http1Only(TlsStream):
+        protocol = "http/1.1"  # type: ignore[assignment]
+
+        def __init__(self) -> None:
+            self.fileno, self.close = lambda: 100, lambda: None
+
+        def connected(self) -> bool:
+            return True
+
+    bench = GrpcBench()
+    bench.addresses.open = Http1Only  # type: ignore[assignment, method-assign]
+    bench.wire.send(0)
+    bench.wire.handle(100, WRITE)
+    assert bench.ended == [(0, MALFORMED, 0)]
+    assert bench.wire.error_example == "malformed answer, the server speaks no HTTP/2 over TLS"
+
+
+def test_that_a_call_is_given_up_is_said_as_soon_as_the_kernel_takes_it(one: GrpcBench) -> None:
+    one.wire.send(0)
+    stream = one.streams[0]
+    stream.room = 0
+    one.wire.give_up(0)
+    assert one.watched.events[stream.fd] == READ | WRITE
+    stream.room = None
+    one.wire.handle(stream.fd, WRITE)
+    assert stream.frames()[-1][0] == RST_STREAM
+    assert one.watched.events[stream.fd] == READ
+
+
+def test_an_idle_connection_that_says_something_is_not_idle_twice(two: GrpcBench) -> None:
+    two.give(two.streams[0], frame(200, 0, 0, b"hello"))
+    two.give(two.streams[0], frame(200, 0, 0, b"hello"))
+    for row in range(2):
+        two.wire.send(row)
+    assert not two.wire.answers_may_wait, "no connection is idle"
+    assert [two.of(row) for row in range(2)] == two.streams
+
+
+def test_a_call_given_up_on_a_broken_connection_tells_why_the_others_failed(one: GrpcBench) -> None:
+    one.wire.send(0)
+    one.wire.send(1)
+    one.streams[0].broken = RESET
+    one.wire.give_up(0)
+    assert one.wire.error_example == "connection closed, [Errno 104] Connection reset by peer"
