@@ -113,9 +113,9 @@ class ChunkedBody(_Kept):
             self.ended = not text
         else:
             self._missing = _chunk_size(text)
-            self._chunks += 1
-            if self._chunks > _MOST_SMALL_CHUNKS and self.size < _SMALL_BYTES * self._chunks:
+            if self._chunks >= _MOST_SMALL_CHUNKS and self.size < _SMALL_BYTES * self._chunks:
                 raise MalformedAnswer(f"over {_MOST_SMALL_CHUNKS:,} chunks of under {_SMALL_BYTES} bytes")
+            self._chunks += 1
             if not self._missing:
                 self._trailer_bytes = 0
 

@@ -6,6 +6,7 @@ import pytest
 from memory_wire import Memory
 
 from loadgen.http_answer import AnswerReader, Head, ReadBuffer, error_text, excerpt, parse_head
+from loadgen.http_body import ChunkedBody, SizedBody
 from loadgen.wire_errors import ClosedEarly, MalformedAnswer
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
@@ -196,3 +197,30 @@ def test_a_document_may_be_as_long_as_it_is_wanted_and_no_longer(form: str) -> N
     assert read(reader, start, bytes(100)) is None
     with pytest.raises(MalformedAnswer, match="an answer of over 100 bytes"):
         read(reader, b"x")
+
+
+@pytest.mark.parametrize(("count", "size", "taken"), [(4096, 1, True), (4097, 15, False), (4097, 16, True)])
+def test_a_server_may_send_thousands_of_chunks_but_not_tiny_ones(count: int, size: int, taken: bool) -> None:
+    data, body = bytearray((b"%x\r\n%b\r\n" % (size, bytes(size))) * count), ChunkedBody(10)
+    if taken:
+        assert body.take(data, 0, len(data)) == len(data)
+        assert body.size == count * size
+    else:
+        with pytest.raises(MalformedAnswer, match=r"over 4,096 chunks of under 16 bytes"):
+            body.take(data, 0, len(data))
+
+
+def test_the_size_of_a_chunk_has_at_most_fifteen_digits() -> None:
+    data, body = bytearray(b"%015x\r\nabcde\r\n0\r\n\r\n" % 5), ChunkedBody(10)
+    assert body.take(data, 0, len(data)) == len(data)
+    assert (body.ended, bytes(body.kept)) == (True, b"abcde")
+    with pytest.raises(MalformedAnswer, match="chunk size"):
+        ChunkedBody(10).take(bytearray(b"%016x\r\n" % 5), 0, 18)
+
+
+def test_the_last_byte_that_is_kept_may_come_alone() -> None:
+    body = SizedBody(10, 4)
+    for piece in (b"abc", b"de", b"fghij"):
+        assert not body.ended
+        body.take(bytearray(piece), 0, len(piece))
+    assert (bytes(body.kept), body.size, body.ended) == (b"abcd", 10, True)
