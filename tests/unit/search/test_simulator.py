@@ -279,3 +279,9 @@ def test_an_instance_that_is_free_just_as_a_delay_is_over_goes_first():
     """At 11 it takes the four that are formed; the request of 10, formed only then, takes that of 14 along."""
     server = SimulatedServer(service_s=service(4), max_queue_delay_s=0.001, preferred_batch_sizes=(3,))
     assert done_ms(server, 0, 2, 2.5, 8, 9.5, 10, 14) == [11, 21, 21, 21, 21, 31, 31]
+
+
+def test_the_mean_batch_is_that_of_all_executions():
+    server = SimulatedServer(service_s=service(4))
+    assert simulate(server, np.array([0, 0.001, 0.002, 0.003])).mean_batch_size == 2.0
+    assert np.isnan(simulate(server, np.empty(0)).mean_batch_size)
