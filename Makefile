@@ -59,7 +59,7 @@ proved: $(STAMP) ## fail if what `make prove` writes is missing or belongs to ot
 	$(BIN)/python tests/prove/prove.py --check
 
 FUZZ_S ?= 600
-fuzz: $(STAMP)   ## fuzz the wire parsers and the readers of files: FUZZ_S seconds each (600), 15 in `make test`
+fuzz: $(STAMP)   ## fuzz the wire parsers and the readers of files: FUZZ_S seconds each (600), 15 in `make long`
 	TRITUNE_FUZZ_S=$(FUZZ_S) $(BIN)/pytest --numprocesses 2 --dist load tests/fuzz
 
 lint: $(STAMP)   ## ruff, mypy --strict, import contracts
