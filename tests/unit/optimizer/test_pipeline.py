@@ -124,16 +124,18 @@ def test_every_file_is_written_and_says_the_same(finished):
 
 
 def test_one_that_is_resumed_goes_on_and_keeps_what_it_had(tmp_path):
-    flow = Flow(tmp_path)
-    flow.run(stop=lambda: len(flow.bench.loaded) >= 3)
+    """Requests carry two rows here: a million inferences are half as many requests."""
+    flow, rows = Flow(tmp_path), 2
+    flow.run(stop=lambda: len(flow.bench.loaded) >= 3, client_batch=rows)
     first = flow.trials()
     assert first
     flow.bench = SimulatedBench()
-    found = flow.run()
+    found = flow.run(client_batch=rows)
     trials = flow.trials()
     assert trials[: len(first)] == first
     assert len(trials) > len(first)
-    assert found.winner.certificate is not None
+    requests_per_hour = 3600 * found.winner.certificate.rate_per_s
+    assert found.cost.cost_per_million_inferences_usd == pytest.approx(1e6 * PRICE / (rows * requests_per_hour))
 
 
 def test_a_limit_that_nothing_keeps(tmp_path):

@@ -1,4 +1,5 @@
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,16 @@ def test_a_line_is_written_and_then_waited_for_until_it_is_on_the_disk(device: s
     with pytest.raises(OSError, match=device) as failed:
         append_line(Path(device), "one")
     assert failed.value.errno == code
+
+
+def test_a_line_has_left_this_process_when_the_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, wait = tmp_path / "lines.jsonl", os.fsync
+    seen = []
+    monkeypatch.setattr(os, "fsync", lambda fd: (seen.append(path.read_text()), wait(fd)))
+    append_line(path, "one")
+    assert seen == ["one\n"]
 
 
 def test_records_come_back_in_order_and_none_where_there_is_no_file(tmp_path: Path) -> None:
