@@ -26,6 +26,9 @@ _STEP_DOWN = 0.25
 _BELOW_SATURATION = 0.9
 _LEAST_PROBE_S = 0.5
 _LONE_REQUESTS = 8
+_FAR_ABOVE = 100.0
+"""Times the highest rate that was tried: a bound beyond says nothing, and may be too large for any file."""
+
 _CAUTION = 0.5
 """How many standard errors below the estimate the reported rate is."""
 
@@ -52,7 +55,8 @@ class CapacityEstimate:
     """The rate at the limit, or why there is none.
 
     `rate_per_s` is on the cautious side; `lower_per_s` and `upper_per_s` each hold with about 95 %, less often
-    where the seconds ran out. All are None unless `outcome` is "found", but for the bounds named here.
+    where the seconds ran out. All are None unless `outcome` is "found", but for the bounds named here; so is an
+    upper bound far above everything that was tried.
     "too_slow": not even requests so rare that they hardly meet keep the limit. "gave_up": the rate to beat is out
     of reach, see `upper_per_s`. "untrusted": the client could not send the load, twice in a row; `lower_per_s` is
     the highest rate that seemed kept before. `lone_latency_ms` is the median of lone requests, if any were sent.
@@ -305,6 +309,8 @@ class _Search:
                 # The headroom fell off a cliff, as before a front end that has had enough: it is no line.
                 rate = math.sqrt(kept[-1].rate_per_s * self._ceiling_per_s())
                 lower, upper = min(lower, rate), self._ceiling_per_s()
+            if upper > _FAR_ABOVE * max(reading.rate_per_s for reading in self.readings):
+                upper = None
         elif outcome == "untrusted" and kept:
             lower = kept[-1].rate_per_s
         return CapacityEstimate(

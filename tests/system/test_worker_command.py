@@ -23,7 +23,7 @@ pytestmark = pytest.mark.system
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
 
 
-def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(tmp_path):
+def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(tmp_path, caplog):
     run, theirs = tmp_path / "run", tmp_path / "worker"
     run.mkdir()
     config = OptimizeConfig(
@@ -44,6 +44,7 @@ def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(tmp
             crew.offer(knobs, task(budget_s=60.0))
             while not (found := crew.gather()):
                 assert process.poll() is None, (tmp_path / "worker.out").read_text()
+                assert not caplog.records, caplog.text  # a trial that is not used would never come
                 time.sleep(0.5)
             crew.close()
             assert process.wait(timeout=120) == 0

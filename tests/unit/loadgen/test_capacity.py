@@ -72,6 +72,19 @@ def test_a_server_that_answers_nothing_is_too_slow():
     assert estimate.lone_latency_ms is None  # no request was answered
 
 
+def test_where_nothing_breaks_the_limit_there_is_no_upper_bound():
+    """Latencies are far below it wherever there were seconds to try: the line through them says nothing."""
+
+    def answer_at_once(rate_per_s, duration_s, seed, watch=None):
+        times = np.arange(0, duration_s, 1 / rate_per_s)
+        return Probe(log=log_of(times, times + 0.002), overloaded=False, problems=())
+
+    estimate = find_capacity(answer_at_once, limit_ms=200, budget_s=15, seed=1)
+    assert estimate.outcome == "found"
+    assert estimate.rate_per_s == max(seen.rate_per_s for seen in estimate.probes)
+    assert estimate.upper_per_s is None
+
+
 def test_empty_runs_come_to_an_end():
     nothing = Probe(log=log_of(np.empty(0), np.empty(0)), overloaded=False, problems=())
     estimate = find_capacity(lambda *_: nothing, limit_ms=50, budget_s=5, seed=1)
