@@ -134,8 +134,10 @@ def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> 
     slowest_ms = estimate.lone_latency_ms
     # Where even the rarest requests overloaded it, what it answered meanwhile is what it can do.
     at_most_per_s = 1000 / slowest_ms if slowest_ms else estimate.probes[-1].answered_per_s
-    rate_per_s = max(IDLE_SHARE * at_most_per_s, LONE_REQUESTS / LONE_AT_MOST_S)
-    probe = bench.measure(rate_per_s, LONE_REQUESTS / rate_per_s, seed)
+    if not at_most_per_s:
+        return None
+    rate_per_s = IDLE_SHARE * at_most_per_s
+    probe = bench.measure(rate_per_s, min(LONE_REQUESTS / rate_per_s, LONE_AT_MOST_S), seed)
     answered_ms = probe.log.latency_ns[~probe.log.failed] / 1e6
     return float(np.median(answered_ms)) if len(answered_ms) else slowest_ms
 

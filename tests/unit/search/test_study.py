@@ -196,6 +196,14 @@ def test_a_limit_below_the_service_time_is_infeasible_with_what_a_lone_request_t
     assert fastest == pytest.approx(2 + 2 / 2**0.8, rel=0.1)
 
 
+def test_lone_requests_of_a_slow_model_meet_an_idle_server(space: SearchSpace, tmp_path: Path) -> None:
+    """A third of a second at the least: at four requests a second, each would wait for the one before."""
+    bench = SimulatedBench(service_s=lambda config, size: 100 * default_service_s(config, size), limit_ms=100.0)
+    ledger, _, _ = search_on(bench, space, tmp_path, slo=Slo(limit_ms=100.0))
+    fastest = min(trial.lone_latency_ms for trial in ledger.trials)
+    assert fastest == pytest.approx(100 * (2 + 2 / 2**0.8), rel=0.1)
+
+
 def test_failed_trials_are_data_and_the_search_goes_on(space: SearchSpace, tmp_path: Path) -> None:
     def crowded(config: ServingConfig) -> str | None:
         return (
