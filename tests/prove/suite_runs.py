@@ -24,8 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "support"))
+
+from disturbance import of_processors  # noqa: E402
+from repeats import ARTEFACT  # noqa: E402
+
 TABLE = Path(__file__).with_name("tables") / "suite-runs.jsonl"
-REPEATS = ROOT / "build" / "test-repeats.jsonl"
+REPEATS = ROOT / ARTEFACT
 
 NEIGHBOUR_CORES = 0.5
 BURSTS_S = (0.05, 2.0)
@@ -58,8 +63,9 @@ def neighbour(wanted: bool) -> Iterator[None]:
 
 
 def stolen_s() -> float:
-    """What other guests of the host took since it was started, of all processors."""
-    return int(Path("/proc/stat").read_text().split("\n", 1)[0].split()[8]) / os.sysconf("SC_CLK_TCK")
+    """What other guests of the host took since it was started, of our processors."""
+    _, _, stolen = of_processors(sorted(os.sched_getaffinity(0)))
+    return stolen / os.sysconf("SC_CLK_TCK")
 
 
 def one_run(beside: bool) -> dict[str, object]:

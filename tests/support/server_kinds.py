@@ -12,6 +12,7 @@ import pytest
 
 from model_repo import launchers
 from model_repo.hosts import ProcessHost
+from model_repo.layout import RUNTIME
 from model_repo.options import ServerOptions
 from model_repo.process import Launch
 from model_repo.spec import Endpoint
@@ -64,13 +65,7 @@ def add_onnx_backend(backends: Path) -> None:
     shutil.copy(source, library)  # Triton takes no link out of a backend's folder for a backend in Python
     folder = backends / "onnxruntime"
     folder.mkdir()
-    (folder / "model.py").write_text(ONNX_BACKEND.format(runtime=str(onnx_runtime_file())))
-
-
-def onnx_runtime_file() -> Path:
-    """Our runtime of ONNX models, which the backend in Python is made of."""
-    (found,) = Path(launchers.__file__).parent.rglob("onnx_runtime.py")
-    return found
+    (folder / "model.py").write_text(ONNX_BACKEND.format(runtime=str(RUNTIME / "onnx_runtime.py")))
 
 
 @contextmanager

@@ -2,15 +2,17 @@
 
 import struct
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from memory_wire import HEAD, MODEL, Addresses, Memory, Watched, grpc_wire, http_wire, right_message
 
+from loadgen.grpc_wire import GrpcWire
 from loadgen.hpack import block_of
 from loadgen.http2 import Http2Connection
 from loadgen.http2_call import Call
 from loadgen.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
 from loadgen.http_answer import ReadBuffer
+from loadgen.http_wire import HttpWire
 from loadgen.model_info import ModelInfo
 from loadgen.poller import READ, WRITE
 
@@ -23,7 +25,28 @@ def http_answer(*fields: str, status: str = "200 OK", body: bytes = BODY) -> byt
     return "\r\n".join([f"HTTP/1.1 {status}", *fields, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
-class HttpBench:
+class _Bench:
+    """What the benches of wires share: at the end of its `with` block the wire has left no connection open."""
+
+    wire: HttpWire | GrpcWire
+    streams: list[Memory]
+    watched: Watched
+
+    def open_streams(self) -> list[Memory]:
+        """Those that are not closed, which are the same that are watched."""
+        found = [stream for stream in self.streams if not stream.closed]
+        assert [stream.fd for stream in found] == sorted(self.watched.events)
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.wire.close()
+        assert self.open_streams() == []
+
+
+class HttpBench(_Bench):
     """A wire, the server's ends of its connections, what is watched, and what ended: row, outcome, time."""
 
     def __init__(self, count: int = 0) -> None:
@@ -52,14 +75,8 @@ class HttpBench:
             stream.coming.append(piece)
             self.wire.handle(stream.fd, events)
 
-    def open_streams(self) -> list[Memory]:
-        """Those that are not closed, which are the same that are watched."""
-        found = [stream for stream in self.streams if not stream.closed]
-        assert [stream.fd for stream in found] == sorted(self.watched.events)
-        return found
 
-
-class GrpcBench:
+class GrpcBench(_Bench):
     """A wire with `count` connections, which are ready unless `settle` is false, and what ended on it."""
 
     def __init__(
@@ -101,12 +118,6 @@ class GrpcBench:
         connection = self.wire.in_flight[row]
         assert connection is not None
         return cast("Memory", connection.stream)
-
-    def open_streams(self) -> list[Memory]:
-        """Those that are not closed, which are the same that are watched."""
-        found = [stream for stream in self.streams if not stream.closed]
-        assert [stream.fd for stream in found] == sorted(self.watched.events)
-        return found
 
 
 def grpc_answer(number: int, message: bytes | None = None, *, status: bytes = b"0") -> bytes:

@@ -20,10 +20,8 @@ ANSWER = grpc_answer(1)
 
 @pytest.fixture
 def one() -> Iterator[GrpcBench]:
-    bench = GrpcBench(1)
-    yield bench
-    bench.wire.close()
-    assert bench.open_streams() == []
+    with GrpcBench(1) as bench:
+        yield bench
 
 
 @pytest.mark.parametrize(

@@ -40,18 +40,14 @@ def goodbye(last: int) -> bytes:
 
 @pytest.fixture
 def two() -> Iterator[GrpcBench]:
-    bench = GrpcBench(2)
-    yield bench
-    bench.wire.close()
-    assert bench.open_streams() == []
+    with GrpcBench(2) as bench:
+        yield bench
 
 
 @pytest.fixture
 def one() -> Iterator[GrpcBench]:
-    bench = GrpcBench(1)
-    yield bench
-    bench.wire.close()
-    assert bench.open_streams() == []
+    with GrpcBench(1) as bench:
+        yield bench
 
 
 def test_each_row_sends_its_message() -> None:

@@ -19,10 +19,8 @@ def in_chunks(body: bytes = BODY) -> bytes:
 @pytest.fixture
 def bench() -> Iterator[HttpBench]:
     """With three connections: enough that a request leaves two for the next."""
-    bench = HttpBench(3)
-    yield bench
-    bench.wire.close()
-    assert bench.open_streams() == []
+    with HttpBench(3) as bench:
+        yield bench
 
 
 def test_a_large_answer_means_that_no_later_one_may_wait(bench: HttpBench) -> None:

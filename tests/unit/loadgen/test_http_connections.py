@@ -17,10 +17,8 @@ RIGHT = http_answer()
 @pytest.fixture
 def bench() -> Iterator[HttpBench]:
     """With three connections: enough that a request leaves two for the next."""
-    bench = HttpBench(3)
-    yield bench
-    bench.wire.close()
-    assert bench.open_streams() == []
+    with HttpBench(3) as bench:
+        yield bench
 
 
 def test_each_row_sends_its_request_byte_by_byte_the_same(bench: HttpBench) -> None:
