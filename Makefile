@@ -37,16 +37,20 @@ $(BROWSER): $(STAMP)
 	@.ci/chromium $@
 
 # First what may run side by side: three at a time keep two processors busy, as many tests wait. Then what needs the
-# machine to itself. Both parts run, whatever failed in the first.
+# machine to itself. Both parts run, whatever failed in the first. $(1) is which tests, $(2) how they are shared out.
+define in_two_parts
+	$(BIN)/pytest --durations=20 -m 'not alone and $(1)' --numprocesses 3 --dist $(2); \
+	together=$$?; $(BIN)/pytest --durations=20 -m 'alone and $(1)' && exit $$together
+endef
+
 test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run the tests (GPU tests are skipped where there is no GPU)
-	$(BIN)/pytest --durations=20 -m 'not alone and not long' --numprocesses 3 --dist loadfile; \
-	together=$$?; $(BIN)/pytest --durations=20 -m 'alone and not long' && exit $$together
+	$(call in_two_parts,not long,loadfile)
 
-long: $(STAMP)   ## run the tests that take longest: whole searches, exports, fuzzing. CI runs them after the others
-	$(BIN)/pytest --durations=20 -m long --numprocesses 3 --dist worksteal
+long: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL)  ## run the tests that take longest, which CI runs after the others
+	$(call in_two_parts,long,worksteal)
 
-check: lint      ## what to run before every commit: lint, unit and property tests
-	$(BIN)/pytest --durations=5 -m 'not alone and not long' --numprocesses 3 --dist loadfile tests/unit tests/property
+check: lint      ## what to run before every commit: lint, and the quick unit and property tests
+	$(BIN)/pytest --durations=5 -m 'not alone and not long and not slow' --numprocesses 3 --dist loadfile tests/unit tests/property
 
 $(MUTATION): $(STAMP)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),mutation]'

@@ -34,7 +34,7 @@ from model_repo.server import serve
 from model_repo.spec import Endpoint, ServingConfig
 from model_repo.standing import serve_repository
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 NOBODY = 65534
 KINDS = ("embedded", "local", "docker")

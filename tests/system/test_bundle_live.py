@@ -22,7 +22,7 @@ from model_repo.standing import serve_repository
 from search.convert import trial_to_record
 from search.records import Slo
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))

@@ -18,7 +18,7 @@ from zmq.utils import z85
 from loadgen.cluster_secret import VARIABLE, keys_from_secret
 from loadgen.reports.record import LoadTestRecord
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 TOKEN = "bearer-of-the-staging-server"
 OURS, OTHERS = "a secret of sixteen or more", "another secret of that length"

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))

@@ -113,6 +113,7 @@ def run_on_theirs(installed: Installed, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.alone
+@pytest.mark.long
 def test_a_search_on_a_server_that_others_run(run_on_theirs: Path) -> None:
     found = RecommendationRecord.model_validate_json((run_on_theirs / "recommendation.json").read_text())
     assert found.winner.certificate is not None
@@ -121,6 +122,7 @@ def test_a_search_on_a_server_that_others_run(run_on_theirs: Path) -> None:
 
 
 @pytest.mark.alone
+@pytest.mark.long
 def test_a_bundle_is_written_from_that_run(installed: Installed, run_on_theirs: Path) -> None:
     installed.run("optimize", "bundle", run_on_theirs, "--output", installed.folder / "bundle")
     assert list((installed.folder / "bundle").rglob("config.pbtxt"))

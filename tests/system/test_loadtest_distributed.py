@@ -14,7 +14,7 @@ from waiting import wait_until
 
 from loadgen.reports.record import LoadTestRecord
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)

@@ -159,7 +159,7 @@ def test_finds_a_configuration_and_writes_every_file(
     start, model: Path, run_dir: Path, fast_baseline: Path
 ) -> None:
     run = start(
-        *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "100s"),
+        *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "45s"),
         *("--rate", "5000", "--price-per-hour", "2", "--json", "--baseline", str(fast_baseline)),
     )
     run.wait_for(lambda: len(run.family()) > 2)
@@ -203,6 +203,7 @@ def test_a_limit_below_the_engine_is_99_with_what_is_reachable(start, model: Pat
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so_far(
     start, model: Path, run_dir: Path
 ) -> None:
@@ -245,6 +246,7 @@ def test_two_ctrl_c_stop_now_whatever_was_going_on(start, model: Path, run_dir: 
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Path, run_dir: Path) -> None:
     run = start(
         *("--model", str(model), *EASY, "--output", str(run_dir), "--json"),
@@ -272,6 +274,7 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Pat
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_neighbour_is_seen_and_said(start, model: Path, run_dir: Path) -> None:
     """How much it takes and for how long is the machine's affair; that it was there has to be in every file."""
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -12,7 +12,7 @@ from postgresql import PASSWORD, postgresql
 
 from optimizer.worker_processes import COMMAND
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
 
 EASY = ("--p90", "200ms", "--confidence", "0.8", "--max-send-lag", "1s", "--time-budget", "30s")

@@ -24,7 +24,7 @@ from model_repo.options import ServerOptions
 from model_repo.server import serve
 from model_repo.spec import ServingConfig
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 SHM = Path("/dev/shm")
 

@@ -19,7 +19,7 @@ from search.crew import SharedStudy
 from search.ledger import open_ledger
 from search.space import default_config, knobs_of
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
 
 

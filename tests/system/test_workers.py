@@ -20,7 +20,7 @@ from search.study import Search
 from search.tasks import RECORD, OrderRecord
 from search.why import WhyRecord
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
 
 PROGRAM = Path(shared_studies.__file__)

@@ -10,6 +10,8 @@ from simulated_queues import BATCHING_GPU, FAST_EXPONENTIAL, LONG_BURSTS, SLOW_E
 from loadgen.capacity import find_capacity
 from loadgen.confirm import confirm
 
+pytestmark = pytest.mark.long
+
 RUNS = 16
 SEARCH_S = {SLOW_EXPONENTIAL: 40, FAST_EXPONENTIAL: 20, LONG_BURSTS: 20, BATCHING_GPU: 20}
 """A server that answers 90 requests a second needs longer than one that answers 700 and more."""

@@ -23,6 +23,8 @@ from search.ledger import key_of
 from search.records import Slo
 from search.space import MachineLimits, SearchSpace
 
+pytestmark = pytest.mark.long
+
 LAW = Law(4e-3, 1.6e-3, full_at=4, crowding=0.88)
 LIMIT_MS = 60.0
 

@@ -12,6 +12,8 @@ import pytest
 from drawn_servers import drawn_server
 from search_runs import SearchRun, search_run
 
+pytestmark = pytest.mark.long
+
 SERVERS = (
     *(("cnn", number) for number in range(1)),
     *(("transformer", number) for number in range(2)),

@@ -24,6 +24,8 @@ from loadgen.shared_log import own_table
 from loadgen.summary import circumstances_of, measurement_of
 from loadgen.triton import read_statistics
 
+pytestmark = pytest.mark.long
+
 MOST_BYTES = 64 << 20
 ROOT = Path(__file__).parents[2]
 LARGE = ("without end", "megabyte", "17 MiB", "16 MiB", "ten thousand", "4 GiB", "a flood", "100,000")

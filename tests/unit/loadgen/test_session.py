@@ -15,6 +15,8 @@ from loadgen.live_display import LiveDisplay
 from loadgen.reports import html_page, junit_xml
 from loadgen.reports.record import LoadTestRecord
 
+pytestmark = pytest.mark.slow
+
 
 def fails(*_: object, **__: object) -> None:
     raise ZeroDivisionError("a bug in a picture")

@@ -11,6 +11,8 @@ from optimizer.onnx_model import read_model
 from optimizer.onnx_run import run_model
 from optimizer.shapes import with_shapes
 
+pytestmark = pytest.mark.slow
+
 
 def batching(path, shapes=None):
     """What `optimize` does with a model, and where its rewritten files are."""

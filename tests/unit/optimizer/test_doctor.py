@@ -6,6 +6,8 @@ from rich.console import Console
 
 from optimizer.doctor import Check, _http_answers, diagnose, diagnosis_table, show_diagnosis
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def only(tmp_path, monkeypatch):

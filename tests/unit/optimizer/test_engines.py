@@ -24,6 +24,8 @@ from optimizer.onnx_model import read_model
 from optimizer.shapes import with_shapes
 from optimizer.tensorrt_library import find_tensorrt
 
+pytestmark = pytest.mark.slow
+
 AMPERE = Target(compute_capability="8.6")
 LIBRARY = find_tensorrt("tensorrt_rtx")
 needs_tensorrt_rtx = pytest.mark.skipif(LIBRARY is None, reason="tensorrt-rtx is not installed")

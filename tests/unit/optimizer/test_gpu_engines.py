@@ -19,6 +19,8 @@ from optimizer.onnx_model import read_model
 from optimizer.tensorrt_library import find_tensorrt
 from search.accuracy_record import AccuracyRecord
 
+pytestmark = pytest.mark.slow
+
 WITHOUT_GPU = Hardware(
     cpu="some processor",
     logical_cores=4,

@@ -16,6 +16,8 @@ from optimizer.errors import ModelError, UnsupportedModel
 from optimizer.limited_call import RaisedInChild, call_limited
 from optimizer.onnx_model import read_model
 
+pytestmark = pytest.mark.slow
+
 MODEL = Path("model.onnx")
 LIMITS = ChildLimits(memory_bytes=2 << 30, cpu_s=60)
 ENDS_S = 60.0

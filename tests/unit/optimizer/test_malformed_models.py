@@ -17,6 +17,8 @@ from optimizer.cli import run_command
 from optimizer.errors import BadInput
 from optimizer.onnx_model import read_model
 
+pytestmark = pytest.mark.long
+
 BY_COMMAND = (
     "a .pt2", "a shape", "an open axis", "a path", "a name", "an empty path", "a factory", "a terminal",
     "a link to", "inputs that are in a path", "names with markup", "an input called", "an output called",

@@ -17,6 +17,8 @@ from search import events
 from search.files import whole_lines
 from search.records import RecommendationRecord, TrialRecord
 
+pytestmark = pytest.mark.slow
+
 PRICE = 2.0
 RATE = 5000.0
 

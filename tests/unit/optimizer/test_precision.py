@@ -20,6 +20,8 @@ from optimizer.tensorrt_library import find_tensorrt
 from optimizer.thresholds import accuracy_rule
 from optimizer.weights import WEIGHTS_FILE, save_whole
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 ALL = ["fp16/gpu", "bf16/gpu", "int8/cpu", "int8/gpu", "fp8/gpu"]
 

@@ -18,6 +18,8 @@ from optimizer.onnx_model import read_model
 from optimizer.prepare import prepare
 from optimizer.served_model import served_model
 
+pytestmark = pytest.mark.slow
+
 
 def prepared(path, precisions=("fp32",)):
     run = path.parent / "run"

@@ -10,6 +10,8 @@ from optimizer.thresholds import accuracy_rule
 from optimizer.variants import VariantRequest, default_precisions, usable_variants
 from search.events import Note
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):

@@ -19,6 +19,8 @@ from optimizer.hardware import hardware
 from optimizer.worker_settings import WorkerSettings, check_same, checksum, settings_of, worker_config
 from search.tasks import ORDER, OrderRecord
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {"precisions": ["fp32"]}
 
 

@@ -14,6 +14,8 @@ from search.space import default_config, knobs_of
 from search.tasks import TASK
 from search.trial import Trial
 
+pytestmark = pytest.mark.slow
+
 STATES = optuna.trial.TrialState
 
 

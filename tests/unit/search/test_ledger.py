@@ -12,6 +12,8 @@ from search.ledger import STUDY_FILE, STUDY_NAME, TRIALS_FILE, Ledger, open_ledg
 from search.space import SearchSpace, default_config, knobs_of
 from search.trial import Trial
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def space(tmp_path: Path) -> SearchSpace:

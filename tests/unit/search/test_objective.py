@@ -20,6 +20,8 @@ from search.records import GpuRecord, Slo
 from search.simulator import SimulatedServer, simulate
 from search.study import Search
 
+pytestmark = pytest.mark.slow
+
 SLO = Slo(limit_ms=50.0)
 RATE = 300.0
 SOONEST = Objective(name="latency", rate_per_s=RATE)

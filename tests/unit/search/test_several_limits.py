@@ -20,6 +20,8 @@ from search.records import LimitRecord, RecommendationRecord, Slo, TrialRecord
 from search.simulator import SimulatedServer
 from search.study import Search
 
+pytestmark = pytest.mark.slow
+
 MEDIAN = LimitRecord(quantile=0.5, limit_ms=9.0)
 BOTH = Slo(limit_ms=50.0, also=(MEDIAN,))
 GIB = 2**30

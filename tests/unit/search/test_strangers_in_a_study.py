@@ -15,6 +15,8 @@ from search.profile_file import profile_text
 from search.service_time import ServiceCurve
 from search.tasks import PROFILE, TASK, WORKER_PREFIX
 
+pytestmark = pytest.mark.long
+
 INF, NAN = float("inf"), float("nan")
 NEGATIVE = -1.0
 

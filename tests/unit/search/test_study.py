@@ -23,6 +23,8 @@ from search.space import SearchSpace, default_config
 from search.steadiness import steadiness_of
 from search.study import Search, SearchImpossible
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Found:

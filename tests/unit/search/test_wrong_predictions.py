@@ -3,12 +3,15 @@
 import math
 from pathlib import Path
 
+import pytest
 from simulated_bench import SimulatedBench
 from simulated_search import search_on
 
 from search import events
 from search.space import SearchSpace
 from search.words import knobs_text
+
+pytestmark = pytest.mark.slow
 
 
 class Misleading(SimulatedBench):
