@@ -1,5 +1,6 @@
 """When CI calls the demo good: by its rate next to a closed loop's, and by what was measured while it failed."""
 
+import json
 import re
 import sys
 from dataclasses import replace
@@ -9,13 +10,24 @@ import pytest
 from disturbance import Disturbance
 from recommendations import recommendation, trial
 
+from loadgen.reports.record import TimelineRecord
 from optimizer.cli import app
 from search.convert import trial_to_record
 from search.neighbours import NeighboursRecord
 
 sys.path.append(str(Path(__file__).parents[3] / ".ci"))
 
-from demo import EXITS, LEAST_SHARE, NOT_RUN, Try, decided, disturbance_in, exit_code_of, load_seconds
+from demo import (
+    EXITS,
+    LEAST_SHARE,
+    NOT_RUN,
+    Try,
+    decided,
+    disturbance_in,
+    exit_code_of,
+    load_seconds,
+    slowest_per_s,
+)
 
 RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first-light" / "demo"
 QUIET = Disturbance(watched_s=300.0, stolen_s=0.0, others_s=0.0)
@@ -76,7 +88,7 @@ def test_the_rate_is_compared_with_the_closed_loop() -> None:
 
 
 def test_load_seconds_and_exit_code_are_told() -> None:
-    assert GOOD.text.startswith("certified 931/s, a closed loop does 1300/s; 260 s of load")
+    assert GOOD.text.startswith("certified 931/s, a closed loop does 1300/s at its slowest; 260 s of load")
     assert FOUND_NOTHING.text.startswith("exit code 99: no configuration keeps the limit; 200 s of load")
     assert disturbed(FOUND_NOTHING).text.endswith(STALLS)
 
@@ -132,6 +144,36 @@ def test_contention_is_read_from_the_runs_own_records(tmp_path: Path, found: boo
     said = disturbance_in(written(tmp_path / "some", some, found=found), QUIET)
     assert said == "other processes took 0.8 cores for 20 of 40 s of load"
     assert disturbance_in(written(tmp_path / "little", little, found=found), QUIET) is None
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "said"),
+    [
+        ([1.0, 1.0, 1.6], "the machine's speed went up and down by 27 %"),  # ln: 0, 0, 0.47; less 0.04
+        ([1.6, 1.6, 1.6], None),  # slow, and evenly so
+        ([1.0, 1.6], None),  # two tell nothing
+    ],
+)
+def test_a_speed_that_goes_up_and_down_is_a_reason(
+    tmp_path: Path, slowdowns: list[float], said: str | None
+) -> None:
+    records = [trial_to_record(trial(0)).model_dump(mode="json") for _ in slowdowns]
+    for record, slowdown in zip(records, slowdowns, strict=True):
+        record["replay"] = {"slowdown": slowdown, "rate_per_s": 500.0, "error": 0.01}
+    (tmp_path / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert disturbance_in(tmp_path, QUIET) == said
+
+
+def test_a_closed_loop_counts_with_its_slowest_two_seconds() -> None:
+    due = (700.0, 690.0, 400.0, 420.0, 650.0, 300.0, 700.0, 710.0)
+    none = (None,) * len(due)
+    timeline = TimelineRecord(
+        bin_s=1.0, start_s=tuple(range(len(due))), due_per_s=due, failures=(0,) * len(due),
+        p50_ms=none, p99_ms=none, max_ms=none,
+    )  # fmt: skip
+    assert slowest_per_s(timeline) == 410.0
+    assert slowest_per_s(timeline.model_copy(update={"bin_s": 2.0})) == 300.0
+    assert slowest_per_s(timeline.model_copy(update={"bin_s": 5.0})) == 300.0
 
 
 def test_a_run_that_found_nothing_counts_the_load_of_its_trials(tmp_path: Path) -> None:
