@@ -116,10 +116,20 @@ def test_batches_of_two_shapes_are_not_merged():
     assert done_ms(shapes_of("aaaabb", 8, **rule), 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 40.5, 40.5]
 
 
+def test_a_batch_that_another_shape_follows_is_not_merged_with_the_one_before():
+    """2, 2.5 and 4 are formed, and 4.5 when the b behind it comes. All four would fit together at 10.5."""
+    rule = {"max_queue_delay_s": 0.001, "preferred_batch_sizes": (2,)}
+    arrivals_ms = (0, 0.5, 2, 2.5, 4, 4.5, 5)
+    assert done_ms(shapes_of("aaaaaab", 8, **rule), *arrivals_ms) == [10.5, 10.5, 20.5, 20.5, 20.5, 30.5, 50.5]
+
+
 def test_the_saturation_and_the_mean_times_count_the_shapes_as_often_as_they_come():
     server = shapes_of("aab", instances=2)
     assert server.saturation_per_s == pytest.approx(2 * 3 / (0.0025 + 0.0025 + 0.005))
     assert server.mean_service_s[1, 2] == pytest.approx(0.040 / 3)
+    only_the_first = shapes_of("aa")
+    assert only_the_first.saturation_per_s == pytest.approx(4 / 0.010), "the other table is nobody's"
+    assert only_the_first.mean_service_s[4, 1] == pytest.approx(0.010)
 
 
 def test_busy_neighbours_slow_an_execution_down_for_as_long_as_they_are_busy():
@@ -160,6 +170,7 @@ def test_counting_late_requests_stops_early_and_leaves_the_first_out():
     server = SimulatedServer(service_s=service(1))
     at_once = np.zeros(10)
     assert count_late(server, at_once, limit_s=0.035) == 7
+    assert count_late(server, at_once, limit_s=0.005) == 10, "the first one, too, unless it is left out"
     assert count_late(server, at_once, limit_s=0.035, counted_from=5) == 5
     assert count_late(server, at_once, limit_s=0.035, at_most=2) == 3
     assert count_late(replace(server, overhead_s=0.006), at_once, limit_s=0.035) == 8
