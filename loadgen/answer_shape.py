@@ -81,8 +81,9 @@ def shape_of(data: memoryview, decode: Callable[[bytes], list[Field]]) -> Answer
         if end > len(data):
             return None
         last = kind == HEADERS and flags == END_HEADERS | END_STREAM and heads == 1
-        plain = (kind == HEADERS and flags == END_HEADERS and heads == 0) or (kind == DATA and not flags and heads)
-        if ended or not (last or plain) or stream not in (0, stream_id):
+        first = kind == HEADERS and flags == END_HEADERS and heads == 0
+        data_of_it = kind == DATA and not flags and heads and (data_bytes or length >= PREFIX_BYTES)
+        if ended or not (last or first or data_of_it) or stream not in (0, stream_id):
             return None
         stream, ended, heads = stream_id, last, heads + (kind == HEADERS)
         fixed += data[at : at + _ID_AT]
@@ -92,7 +93,7 @@ def shape_of(data: memoryview, decode: Callable[[bytes], list[Field]]) -> Answer
         if kind == HEADERS:
             fixed += data[payload_at:end]
             fields += decode(bytes(data[payload_at:end]))
-        elif data_bytes or length < PREFIX_BYTES:
+        elif data_bytes:
             layout.append(f"{length}x")
         else:
             layout += [f"{PREFIX_BYTES}s", f"{length - PREFIX_BYTES}x"]

@@ -4,7 +4,7 @@ import struct
 
 import pytest
 from memory_wire import right_message
-from wire_benches import Http2Bench, grpc_answer, widen
+from wire_benches import GrpcBench, Http2Bench, grpc_answer, widen
 
 from loadgen.answer_shape import shape_of
 from loadgen.grpc_wire import grpc_message
@@ -17,6 +17,7 @@ from loadgen.http2_frames import (
     PING,
     frame,
 )
+from loadgen.outcomes import MALFORMED, OK
 
 STATUS = block_of([(b":status", b"200")])
 DONE = block_of([(b"grpc-status", b"0")])
@@ -79,6 +80,47 @@ END_OF_IT = frame(HEADERS, 5, 1, DONE)
 )
 def test_what_is_not_one_whole_answer_in_its_usual_frames_has_no_shape(data: bytes) -> None:
     assert shape_of(memoryview(data), HeaderDecoder().decode) is None
+
+
+def test_an_answer_of_many_bytes_in_many_frames_has_a_shape() -> None:
+    message = grpc_message(bytes(40_000))
+    parts = [frame(DATA, 0, 1, message[at : at + 16_384]) for at in range(0, len(message), 16_384)]
+    data = b"".join((HEAD_OF_IT, *parts, END_OF_IT))
+    shape = shape_of(memoryview(data), HeaderDecoder().decode)
+    assert shape is not None
+    assert (shape.stream_of(bytearray(data)), shape.data_bytes) == (1, 40_005)
+
+
+@pytest.mark.parametrize("first", [5, 20])
+def test_of_a_message_in_two_frames_the_first_five_bytes_are_told_apart(first: int) -> None:
+    message = right_message()
+    data = HEAD_OF_IT + frame(DATA, 0, 1, message[:first]) + frame(DATA, 0, 1, message[first:]) + END_OF_IT
+    shape = shape_of(memoryview(data), HeaderDecoder().decode)
+    assert shape is not None
+    assert shape.data_bytes == len(message)
+    known = [*range(len(HEAD_OF_IT) + 9 + 5), *range(len(data) - len(END_OF_IT), len(data))]
+    known += range(len(HEAD_OF_IT) + 9 + first, len(HEAD_OF_IT) + 18 + first)  # the head of the second frame
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        assert shape.stream_of(changed) == (0 if at in known else 1)
+
+
+@pytest.mark.parametrize("first", [1, 4, 5, 20])
+@pytest.mark.parametrize("at", [0, 4])
+def test_a_wrong_message_is_one_however_its_first_bytes_are_cut_after_right_ones(first: int, at: int) -> None:
+    """It says that it is compressed, or another length; its frames are as long as those of the answers before."""
+    wrong = bytearray(right_message())
+    wrong[at] ^= 1
+    with GrpcBench(1) as bench:
+        for row, message in enumerate([right_message()] * 4 + [bytes(wrong), right_message()]):
+            bench.wire.send(row)
+            number = 2 * row + 1
+            parts = frame(DATA, 0, number, message[:first]) + frame(DATA, 0, number, message[first:])
+            bench.give(
+                bench.streams[0], frame(HEADERS, 4, number, STATUS) + parts + frame(HEADERS, 5, number, DONE)
+            )
+        assert [outcome for _, outcome, _ in bench.ended] == [OK, OK, OK, OK, MALFORMED, OK]
 
 
 def test_shapes_are_forgotten_when_the_table_changes_and_no_more_are_learned_after_a_while() -> None:
