@@ -62,8 +62,8 @@ def parse_head(head: bytes) -> Head:
     if status == 101:
         raise MalformedAnswer("http 101, another protocol, which was not asked for")
     fields = _fields(lines[1:])
-    connection = fields.get(b"connection", b"").lower()
-    keep_alive = connection != b"close" and (version != b"HTTP/1.0" or connection == b"keep-alive")
+    options = {option.strip() for option in fields.get(b"connection", b"").lower().split(b",")}
+    keep_alive = b"close" not in options and (version != b"HTTP/1.0" or b"keep-alive" in options)
     chunked = fields.get(b"transfer-encoding", b"").lower().endswith(b"chunked")
     length = _length(fields, b"content-length")
     if status in (204, 304) or status < 200:
@@ -91,6 +91,8 @@ def _fields(lines: list[bytes]) -> dict[bytes, bytes]:
         name, value = name.strip().lower(), value.strip()
         if name == b"content-length" and fields.get(name, value) != value:
             raise MalformedAnswer(f"two lengths, {fields[name][:40]!r} and {value[:40]!r}")
+        if name == b"connection" and name in fields:
+            value = fields[name] + b"," + value
         fields[name] = value
     return fields
 
@@ -248,7 +250,7 @@ class AnswerReader:
 
     def _body_of(self, head: Head) -> Body:
         if self._most_kept is not None:
-            most = self._most_kept + 1
+            most = self._most_kept
         elif head.status != 200:
             most = MOST_OF_AN_ERROR
         else:

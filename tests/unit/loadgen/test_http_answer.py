@@ -31,8 +31,45 @@ def test_a_head_tells_what_its_body_is() -> None:
         200, 7, chunked=False, keep_alive=True, content_type="application/json", json_bytes=None, proven=False
     )
     assert head() == Head(200, None, chunked=False, keep_alive=False, content_type="")
+    assert head("Content-Type: text/x; note=a:b").content_type == "text/x"
     assert head("content-length:300", "INFERENCE-HEADER-CONTENT-LENGTH: 300 ").json_bytes == 300
     assert head("Transfer-Encoding: gzip, Chunked", "Inference-Header-Content-Length: 5").json_bytes == 5
+
+
+@pytest.mark.parametrize("status", [100, 199, 204, 304])
+def test_some_answers_have_no_body_whatever_their_head_says(status: int) -> None:
+    raw = b"HTTP/1.1 %d X\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" % status
+    assert parse_head(raw) == Head(status, 0, chunked=False, keep_alive=True)
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "stays"),
+    [
+        ("1.1", "", True),
+        ("1.1", "Connection: Keep-Alive\r\n", True),
+        ("1.1", "Connection: close\r\n", False),
+        ("1.1", "connection: CLOSE\r\n", False),
+        ("1.1", "Connection: X-Hop , Close\r\n", False),
+        ("1.1", "Connection: close\r\nConnection: X-Hop\r\n", False),
+        ("1.1", "Connection: X-closed\r\n", True),
+        ("1.0", "", False),
+        ("1.0", "Connection: Keep-Alive\r\n", True),
+        ("1.0", "Connection: X-Hop,keep-alive\r\n", True),
+        ("1.0", "Connection: keep-alive, close\r\n", False),
+    ],
+)
+def test_a_connection_stays_open_as_its_options_say(version: str, fields: str, stays: bool) -> None:
+    """Options come in one field or in several, in any letters (RFC 9112, 9.3, and RFC 9110, 5.3)."""
+    raw = f"HTTP/{version} 200 OK\r\n{fields}Content-Length: 2\r\n\r\n".encode()
+    assert parse_head(raw).keep_alive is stays
+
+
+@pytest.mark.parametrize("before", [b"", b"HTTP/1.1 100 Continue\r\n\r\n"])
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+def test_an_empty_line_is_no_answer(at: int, before: bytes) -> None:
+    data, at = before + b"\r\n\r\n", len(before) + at
+    with pytest.raises(MalformedAnswer, match="no HTTP answer"):
+        read(AnswerReader(ReadBuffer()), *filter(None, (data[:at], data[at:])))
 
 
 @pytest.mark.parametrize("digits", [15, 16])
@@ -106,6 +143,21 @@ def test_heads_are_parsed_once_and_asked_about_once_while_they_are_remembered() 
     buffer.head(b"HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 2\r\n\r\n")
     assert buffer.head(OK) is not first, "there was no room for one more, so it began anew"
     assert not ReadBuffer().head(OK).proven
+
+
+@pytest.mark.parametrize("vouched", [False, True])
+def test_a_head_is_known_again_whatever_follows_it(vouched: bool) -> None:
+    asked: list[Head] = []
+
+    def vouches(one: Head) -> bool:
+        asked.append(one)
+        return vouched
+
+    buffer = ReadBuffer(vouches=vouches)
+    for body in (b"ab", b"cd", b"\r\n"):
+        assert read(AnswerReader(buffer), OK + body) is not None
+    assert read(AnswerReader(buffer), OK, b"ab") is not None
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("size", [2048, 2049])
@@ -193,6 +245,8 @@ def test_as_much_of_a_body_is_kept_as_is_read_later(start: bytes, most: int | No
 @pytest.mark.parametrize("form", ["Content-Length: 101", "X-Open: 1"])
 def test_a_document_may_be_as_long_as_it_is_wanted_and_no_longer(form: str) -> None:
     reader = AnswerReader(ReadBuffer(), 100)
+    assert read(reader, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n", b"x" * 99, b"y") is not None
+    assert (reader.body, reader.size) == (b"x" * 99 + b"y", 100)
     start = f"HTTP/1.1 200 OK\r\n{form}\r\n\r\n".encode()
     assert read(reader, start, bytes(100)) is None
     with pytest.raises(MalformedAnswer, match="an answer of over 100 bytes"):
