@@ -1,5 +1,6 @@
 """Bytes over TCP and TLS: none is lost between TLS and a kernel that takes a part, and none stays hidden."""
 
+import contextlib
 import socket
 import ssl
 import time
@@ -13,7 +14,7 @@ from loadgen.errors import TargetUnreachable
 from loadgen.http2_frames import SETTINGS, frame
 from loadgen.plan import Target
 from loadgen.poller import READ, WRITE
-from loadgen.streams import TcpStream, TlsStream, address_of, tls_context
+from loadgen.streams import Address, Stream, TcpStream, TlsStream, address_of, tls_context
 
 TLS_FOLDER = Path(__file__).parents[2] / "support" / "tls"
 BODY = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'
@@ -257,11 +258,64 @@ def test_a_name_with_two_addresses_is_the_one_that_takes_connections(
     entries = [(socket.AF_INET, 1, 6, "", dead), (socket.AF_INET, 1, 6, "", ("127.0.0.1", port))]
     monkeypatch.setattr("loadgen.streams.socket_names.getaddrinfo", lambda *_args, **_more: entries)
     assert address_of(target(f"http://two:{port}")).sockaddr == ("127.0.0.1", port)
+    entries[1] = (socket.AF_INET, 1, 6, "", ("127.0.0.2", dead[1]))
+    assert address_of(target(f"http://two:{port}")).sockaddr == dead, "where none does, it is the first"
     entries.pop()
     assert address_of(target(f"http://two:{port}")).sockaddr == dead, "an only one is not asked"
 
 
-def test_tls_is_there_for_https_and_says_http2_for_grpc_alone() -> None:
+def opened(listener: Any, url: str, host: str = "localhost") -> tuple[Stream, Any]:
+    """A connected stream to the listener, as the target at `url` has it, and its server's end."""
+    wanted = target(url, ca_cert=TLS_FOLDER / "localhost-ca.pem")
+    context = tls_context(wanted) if wanted.is_tls else None
+    stream = Address(family=socket.AF_INET, sockaddr=listener.getsockname(), host=host, context=context).open()
+    server, _ = listener.accept()
+    if wanted.is_tls:
+        offers = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        offers.load_cert_chain(TLS_FOLDER / "localhost.pem")
+        offers.set_alpn_protocols(["http/1.1", "h2"])
+        server = offers.wrap_socket(server, server_side=True, do_handshake_on_connect=False)
+    server.setblocking(False)
+    try:
+        while not stream.connected():
+            if isinstance(server, ssl.SSLSocket):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    server.do_handshake()
+    except OSError:
+        stream.close()
+        server.close()
+        raise
+    server.settimeout(10)
+    return stream, server
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "protocol"),
+    [
+        ("http://x:1", TcpStream, None),
+        ("grpc://x:1", TcpStream, None),
+        ("https://x:1", TlsStream, None),
+        ("grpcs://x:1", TlsStream, "h2"),
+    ],
+)
+def test_an_address_opens_what_its_target_speaks(
+    listener: Any, url: str, kind: type, protocol: str | None
+) -> None:
+    stream, server = opened(listener, url)
+    assert isinstance(stream, kind)
+    assert not isinstance(stream, TlsStream) or stream.protocol == protocol
+    assert stream.send(b"hello") == 5
+    assert server.recv(10) == b"hello"
+    stream.close()
+    server.close()
+
+
+def test_a_server_of_another_name_is_not_spoken_to(listener: Any) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        opened(listener, "https://x:1", "example")
+
+
+def test_tls_is_there_for_https_and_checks_unless_it_is_told_not_to() -> None:
     assert address_of(target("http://127.0.0.1:1")).context is None
     checked = address_of(target("https://127.0.0.1:1")).context
     assert checked is not None
