@@ -85,7 +85,7 @@ UNITS = (
     mutants("loadgen.warmup", "unit/loadgen/test_warmup"),
     mutants("loadgen.evidence", "unit/loadgen/test_evidence"),
     mutants("loadgen.certify", "unit/loadgen/test_certify", "property/test_certify_properties"),
-    mutants("loadgen.confirm", "unit/loadgen/test_confirm", most=60),
+    mutants("loadgen.confirm", "unit/loadgen/test_confirm", "unit/loadgen/test_confirm_outlook", most=60),
     mutants("loadgen.capacity", "unit/loadgen/test_capacity", most=60),
     mutants("search.batcher", "unit/search/test_simulator", most=80, options=("--uncompiled",)),
     mutants("search.simulator", "unit/search/test_simulator", most=80),
@@ -105,7 +105,7 @@ UNITS = (
     mutants("search.cost", "unit/search/test_cost", "property/test_cost"),
     mutants("search.certifier", "unit/search/test_certifier"),
     mutants("search.confirmable", "unit/search/test_confirmable"),
-    mutants("search.confirmations", "unit/search/test_certifier"),
+    mutants("search.confirmations", "unit/search/test_confirmations"),
 )
 
 

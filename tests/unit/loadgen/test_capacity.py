@@ -284,6 +284,8 @@ def test_one_unlucky_run_of_lone_requests_proves_nothing_but_two_do_and_so_do_mo
     unlucky = seen(5.0, 0.9, p99_ms=55.0)
     assert search(unlucky).answer() is None
     assert search(unlucky, unlucky).answer().outcome == "too_slow"
+    just_within = seen(5.0, 0.99, p99_ms=50.0)
+    assert search(just_within, just_within).answer() is None
     slow = search(seen(5.0, 0.5, p99_ms=100.0, median_ms=60.0)).answer()
     assert (slow.outcome, slow.rate_per_s, slow.lone_latency_ms) == ("too_slow", None, 60.0)
     assert "over 50 ms" in slow.reason
