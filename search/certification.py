@@ -35,15 +35,12 @@ with."""
 
 SHARE_FOR_FIRST_RUN = 0.5
 SHARE_FOR_SECOND_RUN = 0.6
-"""Of what is left of the budget; the baseline gets the rest."""
+"""Of what is left of the budget. The rest is for the next candidate or a last try at `LAST_RESORT_SHARE`, as a low
+promise beats none; after the second run it is the baseline's."""
 
-LAST_RESORT_S = 15.0
-LAST_RESORT_OF_WHAT_IS_LEFT = 0.5
-"""Seconds kept back, at the least and at the most, for a last try at `LAST_RESORT_SHARE`: a low promise beats
-none."""
-
-LAST_RESORTS, LOWER_EACH_TIME = 3, 0.7
-"""How many last tries there are while there is time, and by how much each is lower than the one before."""
+LAST_RESORTS, LOWER_EACH_TIME, LAST_RESORT_S = 3, 0.7, 15.0
+"""How many last tries there are, by how much each is lower than the one before, and the seconds that another one
+takes at the least."""
 
 NEARLY = 0.97
 """A candidate gives way when its rate has fallen to this share of what the next one is expected to keep."""
@@ -158,18 +155,13 @@ def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | N
     compared, or below what a last resort would try.
     """
     for index, trial in enumerate(candidates):
-        left_s = certifier.left_s()
-        last_resort_s = max(
-            LAST_RESORT_S, certifier.least_s(LAST_RESORT_SHARE * certifier.estimate_of(candidates[0]))
-        )
-        kept_back_s = min(last_resort_s, LAST_RESORT_OF_WHAT_IS_LEFT * left_s)
-        budget_s = min(SHARE_FOR_FIRST_RUN * left_s, left_s - kept_back_s)
+        budget_s = SHARE_FOR_FIRST_RUN * certifier.left_s()
         share = first_share(trial, certifier.slo, budget_s)
         if budget_s < certifier.least_s(certifier.rate_to_try(trial, share)):
             return None  # and those that follow need even longer
         by_rate = certifier.objective.name == "cost" and index + 1 < len(candidates)
         following_per_s = certifier.rate_to_try(candidates[index + 1], share) if by_rate else 0.0
-        floor_per_s = max(NEARLY * following_per_s, LAST_RESORT_SHARE * certifier.estimate_of(trial))
+        floor_per_s = max(NEARLY * following_per_s, certifier.rate_to_try(trial, LAST_RESORT_SHARE))
         confirmed = _loaded_and_confirmed(
             certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
         )

@@ -106,6 +106,7 @@ UNITS = (
     mutants("search.certifier", "unit/search/test_certifier"),
     mutants("search.confirmable", "unit/search/test_confirmable"),
     mutants("search.confirmations", "unit/search/test_confirmations"),
+    mutants("search.certification", "unit/search/test_certification", "unit/search/test_second_confirmation"),
 )
 
 
