@@ -12,7 +12,7 @@ from model_repo import control
 from model_repo.options import ServerOptions
 from model_repo.server import Server, serve
 
-pytestmark = [pytest.mark.system]
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 CONFIG = """
 backend: "python"

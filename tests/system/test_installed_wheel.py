@@ -14,7 +14,7 @@ from wheels import built_wheel
 from search.files import whole_lines
 from search.records import RecommendationRecord, TrialRecord
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "docs" / "benchmarks" / "2026-11-21-first-light" / "demo"
@@ -113,7 +113,6 @@ def run_on_theirs(installed: Installed, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.alone
-@pytest.mark.long
 def test_a_search_on_a_server_that_others_run(run_on_theirs: Path) -> None:
     found = RecommendationRecord.model_validate_json((run_on_theirs / "recommendation.json").read_text())
     assert found.winner.certificate is not None
@@ -122,7 +121,6 @@ def test_a_search_on_a_server_that_others_run(run_on_theirs: Path) -> None:
 
 
 @pytest.mark.alone
-@pytest.mark.long
 def test_a_bundle_is_written_from_that_run(installed: Installed, run_on_theirs: Path) -> None:
     installed.run("optimize", "bundle", run_on_theirs, "--output", installed.folder / "bundle")
     assert list((installed.folder / "bundle").rglob("config.pbtxt"))

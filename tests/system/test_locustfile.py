@@ -15,7 +15,7 @@ import requests
 from fake_grpc import fake_grpc
 from fake_triton import fake_triton
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.long]
 
 LOCUSTFILE = """
 from loadgen.triton_user import {user}

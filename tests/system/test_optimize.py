@@ -187,6 +187,7 @@ def test_finds_a_configuration_and_writes_every_file(
     assert run.left_behind() == []
 
 
+@pytest.mark.long
 def test_a_limit_below_the_engine_is_99_with_what_is_reachable(start, model: Path, run_dir: Path) -> None:
     quick = ("--output", str(run_dir), "--time-budget", "45s")
     run = start("--model", str(model), "--p99", "0.05ms", "--max-send-lag", "1s", *quick)

@@ -18,7 +18,7 @@ from loadgen.arrivals import schedule
 from loadgen.measurement import RequestLog
 from loadgen.plan import LoadPlan
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.long]
 
 DELAY_MS = 2.0
 QUEUE_MS = 50.0

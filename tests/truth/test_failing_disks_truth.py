@@ -17,6 +17,8 @@ from optimizer.session import logging_to
 from search.patience import patient_storage
 from search.run_files import read_trials
 
+pytestmark = pytest.mark.long
+
 TRIALS = 7
 BEFORE = 3
 

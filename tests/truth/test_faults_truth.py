@@ -23,6 +23,8 @@ from search.explain import explain_trial
 from search.ledger import TRIALS_FILE
 from search.run_files import read_trials
 
+pytestmark = pytest.mark.long
+
 
 def changing(after_load_s: float, factor: float) -> SimulatedBench:
     """A machine on which everything takes `factor` times as long after so many seconds of load."""
