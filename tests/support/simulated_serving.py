@@ -7,12 +7,12 @@ Virtual time would be over before a worker has begun: the search waits for each 
 
 import os
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
 import optuna
 from simulated_bench import SimulatedBench
+from waiting import wait_until
 
 from optimizer import pipeline, worker_processes
 from optimizer.cli import main
@@ -41,21 +41,18 @@ class OneOfSeveral(SimulatedBench):
 
     def load(self, config):
         if self.workers:
-            self._until(lambda study: len([one for one in study.user_attrs if one.startswith(WORKER_PREFIX)]))
-            self._until(lambda study: self._measured(study.get_trials(deepcopy=False)))
+            study = optuna.load_study(study_name=None, storage=self.study)
+            wait_until(lambda: self._all_came(study), most_s=WAIT_S)
+            wait_until(lambda: self._one_measured(study), most_s=WAIT_S)
         super().load(config)
 
-    def _measured(self, trials):
-        asked_for = [trial.user_attrs for trial in trials if TASK in trial.user_attrs]
-        return len(self.workers) if not asked_for or any(RECORD in known for known in asked_for) else 0
+    def _all_came(self, study):
+        return sum(name.startswith(WORKER_PREFIX) for name in study.user_attrs) >= len(self.workers)
 
-    def _until(self, count):
-        deadline = time.monotonic() + WAIT_S
-        study = optuna.load_study(study_name=None, storage=self.study)
-        while count(study) < len(self.workers):
-            logs = [(worker / worker_processes.LOG_FILE).read_text() for worker in self.workers]
-            assert time.monotonic() < deadline, logs
-            time.sleep(0.1)
+    def _one_measured(self, study):
+        """Or none was asked to."""
+        asked_for = [trial.user_attrs for trial in study.get_trials(deepcopy=False) if TASK in trial.user_attrs]
+        return not asked_for or any(RECORD in known for known in asked_for)
 
 
 def simulated(config, prepared, demand):
