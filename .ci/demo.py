@@ -1,17 +1,16 @@
-"""Run `make demo` and judge what came of it: `.venv/bin/python .ci/demo.py`.
+"""Run `make demo` and judge its result: `.venv/bin/python .ci/demo.py`.
 
-The demo has to certify at least `LEAST_SHARE` of what a closed loop does on the same configuration right after it,
-in its slowest seconds. One failure is repeated. Two are red, unless CPU contention, stalls or a speed that went up
-and down were measured in both of these runs.
+The demo has to certify at least `LEAST_SHARE` of the rate of a closed loop on the same configuration right after
+it, in its slowest seconds. One failure is repeated. Two are red, unless CPU contention, stalls or an unsteady
+speed were measured in both of these runs.
 Every try is printed and kept in `build/demo.jsonl`.
 """
 
-# ruff: noqa: T201 - what it prints is its result
+# ruff: noqa: T201 - it prints its result
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import statistics
 import subprocess
@@ -27,47 +26,45 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "support")]
 
 from disturbance import Disturbance, Watch  # noqa: E402 - found by the line above
 
-from loadgen.reports.record import LoadTestRecord, TimelineRecord  # noqa: E402
-from search.neighbours import mark_of  # noqa: E402
-from search.records import RecommendationRecord, TrialRecord  # noqa: E402
-from search.steadiness import LEAST_TRIALS, Steadiness  # noqa: E402
+from loadgen.exit_codes import TABLE  # noqa: E402
+from loadgen.measurement.cpu_contention import mark_of  # noqa: E402
+from loadgen.records.record import LoadTestRecord, TimelineRecord  # noqa: E402
+from search.records.recommendation import RecommendationRecord  # noqa: E402
+from search.records.run_files import recommendation_if_any  # noqa: E402
+from search.records.trial import TrialRecord  # noqa: E402
+from search.study.drift import variation_of  # noqa: E402
 
 LEAST_SHARE = 0.6
-"""Of the closed loop's rate: an open loop that keeps a p99 leaves some of the server idle."""
+"""Least share of the closed loop's rate: an open loop within a p99 leaves some of the server idle."""
 
 CLOSED_LOOP_S, SLOWEST_S = 30, 2.0
-"""A p99 is kept at the rate that the machine does in its slowest seconds: on some, executions take up to 1.5
+"""A p99 is met at the rate of the machine's slowest seconds: on some, executions take up to 1.5
 times as long from one second to the next, with nothing stolen."""
 
 STALLED_SHARE = 0.005
 """Stalls that count and take this share of a run leave less than a p99 of 50 ms to the server."""
 
 USERS = 16
-"""Of the closed loop: two batches of 8 are always under way, and 16 requests stay far below the latency limit."""
+"""Callers of the closed loop: two batches of 8 are always under way, far below the latency limit."""
 
 MOST_TRIES = 2
 ARTEFACT = ROOT / "build" / "demo.jsonl"
 
-EXITS = {
-    0: "found a configuration",
-    1: "a bug",
-    2: "bad input",
-    3: "a disk, a server or a storage failed",
-    97: "worse than a baseline, and the demo has none",
-    99: "no configuration keeps the limit",
-    130: "interrupted",
-}
-"""What the exit codes of `optimize` mean."""
+EXITS = {row.code: row.meaning for row in TABLE}
+"""The meaning of the exit codes of `optimize`."""
+
+OF_A_SLOW_MACHINE = {0, 96, 98, 99}
+"""Exit codes that the speed of the machine can be the reason for."""
 
 NOT_RUN = -1
-"""Stands for the exit code where make failed before `optimize` ran, or was ended itself."""
+"""Stands for the exit code if make failed before `optimize` ran, or was ended itself."""
 
 FAILED_MAKE = re.compile(r"make(?:\[\d+\])?: \*\*\* \[.*\bdemo\] Error (\d+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """One demo. Rates are None where no configuration was found; `disturbed`: by what, None for nothing."""
+    """One demo. Rates are None if no configuration was found; `disturbed` is the disturbance, if any."""
 
     exit_code: int
     certified_per_s: float | None = None
@@ -77,7 +74,7 @@ class Try:
 
     @property
     def fault(self) -> str | None:
-        """What is wrong with it; None if nothing is."""
+        """The fault of the demo; None if there is none."""
         if self.exit_code != 0:
             meaning = EXITS.get(self.exit_code, "optimize did not run, or was ended from outside")
             return f"exit code {self.exit_code}: {meaning}"
@@ -103,11 +100,11 @@ class Try:
 
 
 def decided(tries: list[Try]) -> Literal["green", "red", "again"]:
-    """What follows from the demos so far, the latest of which is the last."""
+    """Return the verdict on the demos so far; the latest is the last."""
     last = tries[-1]
     if last.fault is None:
         return "green"
-    if last.exit_code not in {0, 99}:  # the machine's speed is no reason for any other
+    if last.exit_code not in OF_A_SLOW_MACHINE:
         return "red"
     if len(tries) < MOST_TRIES:
         return "again"
@@ -115,11 +112,11 @@ def decided(tries: list[Try]) -> Literal["green", "red", "again"]:
 
 
 def disturbance_in(run: Path, watched: Disturbance) -> str | None:
-    """Why the run may have measured wrong: contention by its own records, stalls as they were felt beside it."""
-    contention = [trial.neighbours for trial in trials_of(run) if trial.neighbours is not None]
+    """Return why the run may have measured wrong: contention by its own records, stalls as measured meanwhile."""
+    contention = [trial.contention for trial in trials_of(run) if trial.contention is not None]
     found = recommendation_of(run)
-    seen = found.neighbours if found is not None else reduce(add, contention) if contention else None
-    reasons = [mark_of(seen), steadiness_in(run).text]
+    seen = found.contention if found is not None else reduce(add, contention) if contention else None
+    reasons = [mark_of(seen), variation_of(trial.replay for trial in trials_of(run)).text]
     if watched.stalled_s >= STALLED_SHARE * watched.watched_s > 0:
         worst = f"{watched.worst_stall_ms:.0f} ms at the worst"
         reasons.append(
@@ -128,27 +125,20 @@ def disturbance_in(run: Path, watched: Disturbance) -> str | None:
     return ", ".join(reason for reason in reasons if reason) or None
 
 
-def steadiness_in(run: Path) -> Steadiness:
-    """How far executions took longer in some trials than in others, as the run itself judges it."""
-    logarithms = [math.log(trial.replay.slowdown) for trial in trials_of(run) if trial.replay is not None]
-    return Steadiness(spread=statistics.stdev(logarithms)) if len(logarithms) >= LEAST_TRIALS else Steadiness()
-
-
 def recommendation_of(run: Path) -> RecommendationRecord | None:
-    """None where no configuration was found."""
-    path = run / "recommendation.json"
-    return RecommendationRecord.model_validate_json(path.read_bytes()) if path.exists() else None
+    """Return the recommendation; None if no configuration was found."""
+    return recommendation_if_any(run)
 
 
 def trials_of(run: Path) -> list[TrialRecord]:
-    """All finished trials; none where the run did not come so far."""
+    """Return all finished trials; none if the run ended before the first."""
     path = run / "trials.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [TrialRecord.model_validate_json(line) for line in lines]
 
 
 def load_seconds(run: Path) -> float:
-    """Seconds of load that the run sent: of all, where it found something, else those of its trials."""
+    """Return the seconds of load of the whole run if it found something, else of its trials."""
     found = recommendation_of(run)
     return found.seconds.load if found is not None else sum(trial.load_s for trial in trials_of(run))
 
@@ -167,7 +157,7 @@ def slowest_per_s(timeline: TimelineRecord) -> float:
 
 
 def closed_loop_per_s(run: Path) -> float:
-    """What `USERS` callers get who wait for each answer, on the run's configuration in its slowest seconds."""
+    """Return the lowest rate of `USERS` callers that wait for each response, on the run's configuration."""
     commands = Path(sys.executable).parent
     with subprocess.Popen([commands / "optimize", "serve", run], stdout=subprocess.PIPE, text=True) as serving:
         try:
@@ -186,7 +176,7 @@ def closed_loop_per_s(run: Path) -> float:
 
 
 def one_try() -> Try:
-    """Run the demo as the README has it."""
+    """Run the demo as in the README."""
     before = set((ROOT / "runs").glob("*"))
     with Watch() as watch:
         code = _shown(["make", "demo"])

@@ -1,39 +1,39 @@
-"""Does the search find the best configuration? Against exhaustive search on the real embedded Triton.
+"""Compare the search with exhaustive search on the real embedded Triton: does it find the best configuration?
 
     python benchmarks/exhaustive.py PHASE --on cnn|transformer|tight --out DIR [--minutes M]
     python benchmarks/exhaustive.py PHASE --model MODEL.onnx --limit-ms L --out DIR [--minutes M] \
         [--precisions fp16 --batches 8,32,64 --instances 1,2,4 --delays-ms 0]
     python benchmarks/exhaustive.py report --out DIR
 
-`--share 2/3` does every third step, from the second: three calls with `--out` in common and, by taskset,
-processors of their own do a phase together. The next phase begins once all of them have ended.
+`--share 2/3` does every third step, from the second: three calls with the same `--out`, each with its own
+processors (taskset), do a phase together. The next phase begins once all of them have ended.
 
-Phases, in this order; `all` goes through the first five:
+Phases, in this order; `all` runs the first five:
 
-- `eliminate`: every configuration of the space is put to the test 3 % below the best rate so far. One that is
-  clearly broken there (overloaded, or twice by the sequential test at 99 %) cannot be the best; nor can one that
-  breaks the limit in runs of `--edge-s` both there and 7 % below the best. The others are bisected. Of the sleeps,
-  one whose executions as measured, with all instances busy, serve too little for that rate is eliminated by that
-  throughput. The simulator's predictions give the order in which configurations are tried, for speed; they decide
-  nothing.
-- `sample`: a plain bisection of some configurations drawn at random, to extrapolate what it would cost on all.
-- `search`: the search and certification of `optimize`, once for each seed, on a server of its own.
-- `capacity`: a long bisection of what was chosen and of the best three of the elimination, with equal arrivals.
-- `audit`: fresh runs of `--audit-s` at each promised rate, on a fresh server each.
-- `tpe`: Optuna's TPE, 30 trials of 7 probes of 10 s. `report` takes 2,100 s for it, by arithmetic.
+- `eliminate`: every configuration of the space is tested 3 % below the best rate so far. One that clearly violates
+  the limit there (overloaded, or twice by the sequential test at 99 %) cannot be the best; nor can one that
+  violates it in runs of `--edge-s` both there and 7 % below the best. The others are bisected. A sleeping model is
+  also eliminated if its measured executions, with all instances busy, give too low a throughput for that rate. The
+  simulator's predictions order the configurations, for speed; they decide nothing.
+- `sample`: a plain bisection of some configurations drawn at random, to extrapolate the cost for all.
+- `search`: the search and certification of `optimize`, once per seed, each on its own server.
+- `capacity`: a long bisection of the chosen configurations and of the best three of the elimination, with equal
+  arrivals.
+- `audit`: new runs of `--audit-s` at each certified rate, each on a new server.
+- `tpe`: Optuna's TPE, 30 trials of 7 probes of 10 s. `report` counts 2,100 s for it, by arithmetic.
 
-DIR/NAME.jsonl gets a raw line for every step, and a second call goes on where the first one stopped. `--minutes`
-starts no more steps than can end by then, as far as that can be told.
+DIR/NAME.jsonl gets a raw line for every step, and a second call continues after the last one. `--minutes` starts
+only steps that can end by then, as far as known.
 
-The first three models sleep by a law of the batch size and of how many instances are busy (sleeping_model.py). On
-shared hardware, whose speed drifts by two to three times, only a sleep is the same machine an hour later. A real
-model is measured all the same; its rates are compared as they would be if an execution took the same time.
+The first three models sleep by a law of the batch size and the number of busy instances (sleeping_model.py). On
+shared hardware, whose speed drifts by a factor of two to three, only a sleep takes the same time an hour later. A
+real model is measured too; its rates are corrected to equal execution times.
 
-The thresholds stood here before the first run; a miss is reported, the threshold stays:
+The thresholds were written here before the first run; a miss is reported, the threshold stays:
 
-- audited capacity of what was chosen: at least 97 % of the best in the mean of ten seeds, 93 % in the worst
-- promised at most 1.02 times that capacity in at least 95 % of runs
-- the limit kept at the promised rate in at least 19 of 20 fresh 60 s runs
+- audited capacity of the choice: at least 97 % of the best in the mean of ten seeds, 93 % in the worst
+- certified rate at most 1.02 times that capacity in at least 95 % of runs
+- the limit met at the certified rate in at least 19 of 20 new 60 s runs
 - seconds of load, certificates included: at most a tenth of plain exhaustive bisection (which certifies nothing),
   extrapolated from the sample, and at most a fifth of Optuna's TPE
 """
@@ -46,12 +46,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ablation import ABLATIONS
-from exhaustive_call import Call, Settings
-from exhaustive_phases import PHASES
-from exhaustive_report import report
-from exhaustive_subjects import SLEEPS, model_subject, sleeping_subject
+from lib.ablation import ABLATIONS
+from lib.exhaustive.call import Call, Settings
+from lib.exhaustive.phases import PHASES
+from lib.exhaustive.report import report
+from lib.exhaustive.subjects import SLEEPS, model_subject, sleeping_subject
 
+from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 
 IN_ORDER = ("eliminate", "sample", "search", "capacity", "audit")
@@ -110,24 +111,22 @@ def main() -> None:
 
 
 def config_of(arguments: argparse.Namespace, folder: Path) -> OptimizeConfig:
-    """What `optimize` would be told about the model."""
-    return OptimizeConfig.model_validate(
-        {
-            "model": arguments.model,
-            "limit_ms": arguments.limit_ms,
-            "output": folder,
-            "precisions": arguments.precisions,
-            "io_precision": arguments.io_precision,
-            "protocol": arguments.protocol,
-            "shared_memory": arguments.shared_memory,
-            "cache_dir": arguments.cache_dir,
-            "price_per_hour_usd": 1.0,  # nothing here depends on it
-        }
+    """Return the configuration that `optimize` would get for the model."""
+    return OptimizeConfig(
+        model=arguments.model,
+        limits=(LatencyLimit(limit_ms=arguments.limit_ms),),
+        output=folder,
+        precisions=arguments.precisions,
+        io_precision=arguments.io_precision,
+        protocol=arguments.protocol,
+        shared_memory=arguments.shared_memory,
+        cache_dir=arguments.cache_dir,
+        price_per_hour_usd=1.0,  # no figure here depends on the price
     )
 
 
 def grid_of(arguments: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """Axes of the space in place of those of `optimize`."""
+    """Return axes of the space that replace those of `optimize`."""
     delays_ms = arguments.delays_ms
     given = {
         "max_batch_sizes": arguments.batches,

@@ -1,28 +1,30 @@
-"""From an .onnx to the first served request, cold and warm.
+"""Time the way from an .onnx to the first served request, cold and warm.
 
     python benchmarks/gpu_first_request.py CACHE
 
-takes that way once, with the engines in CACHE and the model beside it, and prints the seconds of each stage as
-JSON.
+Runs it once, with the engines in the folder CACHE and the model next to it, and prints the seconds of each stage
+as JSON.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from gpu_engines import build, timed_engine
-from gpu_models import MAX_BATCH
-from gpu_results import save
+from lib.gpu_engines import build, timed_engine
+from lib.gpu_results import MAX_BATCH, save
 
 
-def first_request(out: Path, work: Path, note) -> dict:
-    """A fresh process each: cold without any cache, warm with what the first left."""
+def first_request(out: Path, work: Path, note: Callable[[str], None]) -> dict[str, Any]:
+    """Measure in new processes: cold without any cache, then warm with the cache of the first."""
     result, cache = {}, work / "first-request-cache"
     shutil.rmtree(cache, ignore_errors=True)
     for state in ("cold", "warm"):
@@ -41,12 +43,12 @@ def first_request(out: Path, work: Path, note) -> dict:
 
 
 def first_request_process(cache: Path) -> None:
-    """From the .onnx to an answer, one instance with all its CUDA graphs; stages in seconds on stdout."""
+    """Go from the .onnx to a response, with one instance and all its CUDA graphs; print the stages in seconds."""
     import numpy as np
 
-    from model_repo.config_pbtxt import graph_batch_sizes
-    from model_repo.options import ServerOptions
-    from model_repo.server import serve
+    from model_repo.repository.config_pbtxt import graph_batch_sizes
+    from model_repo.server.options import ServerOptions
+    from model_repo.server.triton import serve
     from model_repo.spec import ServingConfig
 
     def note(text: str) -> None:
@@ -60,7 +62,7 @@ def first_request_process(cache: Path) -> None:
         began = time.monotonic()
         timed_engine(folder, "model.plan", built.engine.backend, "resnet50", True, note)
         stages["compile_kernels"] = time.monotonic() - began
-        built, _ = build("resnet50", cache, note)  # now with the kernels among its files
+        built, _ = build("resnet50", cache, note)  # now its files include the kernels
     config = ServingConfig(
         engine=built.engine, max_batch_size=MAX_BATCH, cuda_graph_batch_sizes=graph_batch_sizes(MAX_BATCH)
     )
@@ -89,5 +91,11 @@ def first_request_process(cache: Path) -> None:
     print(json.dumps(stages))
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cache", type=Path)
+    first_request_process(parser.parse_args().cache)
+
+
 if __name__ == "__main__":
-    first_request_process(Path(sys.argv[1]))
+    main()

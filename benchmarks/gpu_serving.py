@@ -1,9 +1,9 @@
-"""How much of a bare engine's speed is left when Triton serves it, on one NVIDIA GPU.
+"""Measure how much of a bare engine's speed remains when Triton serves it, on one NVIDIA GPU.
 
     python benchmarks/gpu_serving.py OUT [--minutes 9] [--only SECTION ...] [--without SECTION ...]
 
-Sections run one after the other, each in a process of its own with a time limit, so that one that fails or hangs
-costs only itself. Raw figures go to OUT/SECTION.json as soon as they are known, what a section said to
+Sections run one after the other, each in its own process with a time limit, so that one that fails or hangs costs
+only itself. Raw figures go to OUT/SECTION.json as soon as they are known, a section's output goes to
 OUT/SECTION.log, and the ratios are printed at the end and written to OUT/summary.txt.
 
 Needs torch, torchvision and transformers to write the models, TensorRT-RTX or TensorRT, and the embedded Triton.
@@ -20,13 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpu_designs import serve_designs
-from gpu_engines import bare_engine, ort_engine
 from gpu_first_request import first_request
 from gpu_models import export
-from gpu_results import save, summary
+from lib.gpu_designs import serve_designs
+from lib.gpu_engines import bare_engine, ort_engine
+from lib.gpu_results import save, summary
 
-# name -> (limit in seconds, what it is)
+# name -> (limit in seconds, description)
 SECTIONS = {
     "export": (110, "write the models as fp16 ONNX"),
     "engine-resnet50": (75, "bare engine by batch size"),
@@ -66,7 +66,7 @@ def main() -> int:
         if limit_s < 15:
             print(f"{section}: no time left", flush=True)
             continue
-        carry_out(section, out, work, limit_s)
+        run_shard(section, out, work, limit_s)
     text = summary(out)
     (out / "summary.txt").write_text(text)
     print(text)
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def run_section(section: str, out: Path, work: Path, limit_s: float) -> None:
-    """In this process."""
+    """Run a section in this process."""
     began = time.monotonic()
 
     def note(text: str) -> None:
@@ -95,8 +95,8 @@ def run_section(section: str, out: Path, work: Path, limit_s: float) -> None:
     save(out, section, result)
 
 
-def carry_out(section: str, out: Path, work: Path, limit_s: float) -> None:
-    """The section in a process group of its own, ended with all its children when its time is over."""
+def run_shard(section: str, out: Path, work: Path, limit_s: float) -> None:
+    """Run a section in its own process group, which ends with all its children when the time is over."""
     print(f"{section} ({SECTIONS[section][1]}), at most {limit_s:.0f} s", flush=True)
     began = time.monotonic()
     command = [sys.executable, "-u", __file__, str(out), "--work", str(work), "--section", section]

@@ -1,14 +1,14 @@
-"""What Triton's HTTP front end does with many connections: which of its threads work, and which answers get lost.
+"""Measure Triton's HTTP front end under many connections: which of its threads work, and which responses get lost.
 
     python benchmarks/http_front_end.py [--connections 64,512] [--row 3x224x224] [--server-argument ...]
 
 A model that does nothing (a batch of up to 64 sleeps for 3 ms) is served on two instances of the embedded
-Triton, under a closed loop. Two findings, each beside what shows it:
+Triton, under a closed loop. Two findings, each with its figures:
 
-- Connections are given to the first HTTP thread that has nothing to do, so nearly all end up on the first: the
-  share of the processor time that the busiest thread of the server took, beside that of the instances' threads.
-- The answers of a batch are handed to the HTTP thread through a socket; those that do not fit are dropped:
-  requests that the server counts as answered and the client does not. `net.core.wmem_default` is how much fits.
+- A connection goes to the first idle HTTP thread, so nearly all go to the first one. Shown by the share of the
+  processor time that the server's busiest thread took, compared with that of the instances' threads.
+- The responses of a batch reach the HTTP thread through a socket; those that do not fit are dropped. Shown by
+  requests that the server counts as answered and the client does not. `net.core.wmem_default` is the space.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from loadgen.plan import ClosedLoopPlan, Payload, Target
-from loadgen.runner import LoadGenerator
-from loadgen.summary import lost_answers
-from model_repo.options import ServerOptions
-from model_repo.server import serve
+from loadgen.measurement.result import lost_answers
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import ClosedLoopPlan, Payload
+from loadgen.spec.target import Target
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import serve
 from model_repo.spec import Engine, ServingConfig, TensorSpec
 
 SECONDS = 3.0
@@ -69,7 +70,7 @@ def main() -> None:
 
 
 def nothing(folder: Path, shape: tuple[int, ...]) -> Engine:
-    """An engine whose `model.py` is `MODEL`."""
+    """Return an engine whose `model.py` is `MODEL`."""
     path = folder / "model.py"
     path.write_text(MODEL)
     return Engine(
@@ -86,13 +87,13 @@ def nothing(folder: Path, shape: tuple[int, ...]) -> Engine:
 
 
 def one_loop(generator: LoadGenerator, target: Target, connections: int) -> str:
-    """A line about one closed loop."""
+    """Run one closed loop; returns its line."""
     ticks = thread_ticks()
     plan = ClosedLoopPlan(concurrency=connections, duration_s=SECONDS)
     seen = generator.run(target, plan, payload=Payload(seed=1)).measurement
     spent = sorted((now - ticks.get(thread, 0) for thread, now in thread_ticks().items()), reverse=True)
     counted = 0 if seen.server is None else seen.server.requests
-    lost = lost_answers(seen.n, seen.errors, seen.server)
+    lost = lost_answers(seen.n, seen.errors, seen.server)  # type: ignore[arg-type]
     return (
         f"{connections} connections: {seen.achieved_rate_per_s:,.0f}/s, "
         f"p50 {seen.p50_ms:.0f} p99 {seen.p99_ms:.0f} ms; "
@@ -103,7 +104,7 @@ def one_loop(generator: LoadGenerator, target: Target, connections: int) -> str:
 
 
 def thread_ticks() -> dict[str, int]:
-    """Processor time of each thread of every tritonserver here, in ticks."""
+    """Return the processor time of each thread of every tritonserver here, in ticks."""
     found = {}
     for comm in Path("/proc").glob("[0-9]*/comm"):
         try:

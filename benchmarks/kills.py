@@ -1,9 +1,9 @@
-"""`kill -9` of a real search at random moments, five times in a row: what is lost, told twice, or left over.
+"""Kill a real search at random moments, five times in a row, and report losses, duplicates and leftovers.
 
     python benchmarks/kills.py FOLDER [--kills 5] [--seed 0]
 
-Each kill comes at a random moment after at least five trials are done; then `optimize --resume` goes on. Prints a
-line of JSON per kill, and one for the end; the exit code is 1 if anything was lost or left over.
+Each kill comes at a random moment after at least five trials are done; then `optimize --resume` continues. Prints
+a line of JSON per kill, and one for the end; the exit code is 1 if anything was lost or left over.
 """
 
 import argparse
@@ -24,13 +24,14 @@ OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
 LIMIT = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--precisions", "fp32,fp16")
 TRIALS_BEFORE = 5
 WITHIN_S = 15.0
-"""A kill comes so soon after the fifth trial, or after the run went on: it prepares, searches or certifies."""
+"""A kill comes within so many seconds after the fifth trial, or after the run was resumed: while it prepares,
+searches or certifies."""
 
 GONE_WITHIN_S = 60.0
 
 
 class Search:
-    """An `optimize` process and all that it has started."""
+    """An `optimize` process and all processes that it has started."""
 
     def __init__(self, *arguments: str, log: Path) -> None:
         with log.open("a") as file:
@@ -38,7 +39,7 @@ class Search:
         self.family: dict[int, psutil.Process] = {}
 
     def look(self) -> bool:
-        """True while it runs; remembers its children."""
+        """Note its children; True while it runs."""
         try:
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 self.family.setdefault(child.pid, child)
@@ -47,7 +48,7 @@ class Search:
         return self.process.poll() is None
 
     def living(self) -> list[str]:
-        """Names of what it started that still lives."""
+        """Return the names of its children that still live."""
         names = []
         for child in self.family.values():
             try:
@@ -68,7 +69,7 @@ def lines_of(run: Path) -> list[str]:
 
 
 def told_twice(run: Path) -> int:
-    """Trials that Optuna holds as ended with a result more than once."""
+    """Count the trials that Optuna has more than once as ended with a result."""
     with sqlite3.connect(f"file:{run / 'study.db'}?mode=ro", uri=True) as database:
         rows = database.execute(
             "select a.value_json, count(*) from trials t join trial_user_attributes a on a.trial_id = t.trial_id "
@@ -79,7 +80,7 @@ def told_twice(run: Path) -> int:
 
 
 def left_over(run: Path) -> list[str]:
-    """What only a process that was killed leaves: drafts, scratch folders, shared memory of a server."""
+    """Return the remains of killed processes: drafts, scratch folders, shared memory of a server."""
     marks = ("draft", "tritune-", "server-")
     inside = [path.name for path in run.rglob("*") if any(mark in path.name for mark in marks)]
     mine = [path.name for path in Path(tempfile.gettempdir()).glob("tritune-*")]
@@ -135,7 +136,7 @@ def main() -> int:
     interrupted, confirmed = False, run / "confirmations.jsonl"
     known = len(lines_of(run))
     while search.look():
-        if not interrupted and (len(lines_of(run)) > known or confirmed.exists()):  # it has gone on: enough
+        if not interrupted and (len(lines_of(run)) > known or confirmed.exists()):  # it has continued: enough
             search.process.send_signal(signal.SIGINT)
             interrupted = True
         time.sleep(0.1)

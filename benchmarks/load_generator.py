@@ -1,11 +1,11 @@
-"""What one load process costs and holds, beside perf_analyzer, against the same Triton in the same minutes.
+"""Compare the cost and accuracy of one load process with perf_analyzer's, with the same Triton at the same time.
 
     python benchmarks/load_generator.py --perf-analyzer PATH [--quick] [--only grpc-1000] [--highest]
 
-Starts the embedded Triton with a model that swallows its input, and prints for each protocol and body size:
-the client's processor time for a request at a fixed rate, the ratio of the two, and the latency each saw after its
-first second. With --highest, the highest Poisson rate that our one process sends within its lag limit instead, and
-how near to its plan the rate at half of that is. Run it on an idle machine.
+Starts the embedded Triton with a model that ignores its input, and prints for each protocol and body size: the
+client's processor time per request at a fixed rate, the ratio of the two, and the latency that each measured after
+its first second. With --highest, it prints instead the highest Poisson rate that our one process sends within its
+lag limit, and how close to its plan the rate at half of that is. Run it on an idle machine.
 
 perf_analyzer comes with the wheel tritonclient==2.41.0; LD_LIBRARY_PATH must lead to its libb64 and libcudart.
 """
@@ -25,13 +25,15 @@ from pathlib import Path
 
 import requests
 
-from loadgen.measurement import percentiles_ns
-from loadgen.plan import Arrivals, LoadPlan, Target
-from loadgen.runner import LoadGenerator
-from loadgen.summary import MOST_CPU_SHARE, most_send_lag_ms
-from model_repo.options import ServerOptions
+from loadgen.measurement.request_log import percentiles_ns
+from loadgen.measurement.result import MOST_CPU_SHARE
+from loadgen.measurement.send_lag import most_send_lag_ms
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import Arrivals, LoadPlan
+from loadgen.spec.target import Target
+from model_repo.server.options import ServerOptions
+from model_repo.server.static_server import serve_repository
 from model_repo.spec import Endpoint
-from model_repo.standing import serve_repository
 
 MODEL = "swallow"
 CONFIG = """
@@ -62,8 +64,8 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """`cpu_us` is the client's processor time for one request, system calls included."""
+class ProbeResult:
+    """`cpu_us` is the client's processor time per request, system calls included."""
 
     cpu_us: float
     p50_ms: float
@@ -82,7 +84,7 @@ CASES = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--perf-analyzer", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--repeats", type=int, default=5)
@@ -110,7 +112,7 @@ def main() -> None:
 
 
 def print_highest(cases: list[Case]) -> None:
-    """A line for each protocol and body size."""
+    """Print one line per protocol and body size."""
     print("| case | highest rate | at half of it, achieved / planned |")
     print("|---|---|---|")
     for case in {(case.protocol, case.body_bytes): case for case in cases}.values():
@@ -122,8 +124,8 @@ def print_highest(cases: list[Case]) -> None:
         print(f"| {name} | {rate:.0f} | {half.achieved_rate_per_s / plan.rate_per_s:.5f} |", flush=True)
 
 
-def line(case: Case, pairs: list[tuple[Seen, Seen]]) -> str:
-    """Medians of the repeats; the ratio is the median of the pairs' ratios, with its range."""
+def line(case: Case, pairs: list[tuple[ProbeResult, ProbeResult]]) -> str:
+    """Return the medians of the repeats; the ratio is the median of the pairs' ratios, with its range."""
     mine, other = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     ratios = sorted(b.cpu_us / a.cpu_us for a, b in pairs)
 
@@ -142,12 +144,12 @@ def line(case: Case, pairs: list[tuple[Seen, Seen]]) -> str:
     )
 
 
-def ours(generator: LoadGenerator, endpoint: Endpoint, case: Case, seconds: float, seed: int) -> Seen:
+def ours(generator: LoadGenerator, endpoint: Endpoint, case: Case, seconds: float, seed: int) -> ProbeResult:
     plan = LoadPlan(rate_per_s=case.rate_per_s, duration_s=seconds, seed=seed)
     run = generator.run(target_of(endpoint, case), plan)
     seen, warm = run.measurement, run.log.between(min(1.0, seconds / 3), seconds)
     p50_ns, p99_ns = percentiles_ns(warm.latency_ns, (0.5, 0.99))
-    return Seen(
+    return ProbeResult(
         cpu_us=seen.client.cpu_s / seen.n * 1e6,
         p50_ms=p50_ns / 1e6,
         p99_ms=p99_ns / 1e6,
@@ -155,8 +157,8 @@ def ours(generator: LoadGenerator, endpoint: Endpoint, case: Case, seconds: floa
     )
 
 
-def theirs(perf_analyzer: Path, endpoint: Endpoint, case: Case, seconds: float) -> Seen:
-    """All its processor time over all the requests that the server counted, its warm-up among them."""
+def theirs(perf_analyzer: Path, endpoint: Endpoint, case: Case, seconds: float) -> ProbeResult:
+    """Measure perf_analyzer: its processor time over all requests that the server counted, warm-up included."""
     before = served(endpoint)
     port = endpoint.http_port if case.protocol == "http" else endpoint.grpc_port
     with tempfile.NamedTemporaryFile(suffix=".csv") as report:
@@ -173,7 +175,7 @@ def theirs(perf_analyzer: Path, endpoint: Endpoint, case: Case, seconds: float) 
         if process.returncode != 0:
             raise SystemExit(f"perf_analyzer failed with {process.returncode}:\n{output[-2000:]}")
         row = next(csv.DictReader(Path(report.name).read_text().splitlines()))
-    return Seen(
+    return ProbeResult(
         cpu_us=(usage.ru_utime + usage.ru_stime) / (served(endpoint) - before) * 1e6,
         p50_ms=float(row["p50 latency"]) / 1e3,
         p99_ms=float(row["p99 latency"]) / 1e3,
@@ -182,13 +184,13 @@ def theirs(perf_analyzer: Path, endpoint: Endpoint, case: Case, seconds: float) 
 
 
 def highest_rate(generator: LoadGenerator, endpoint: Endpoint, case: Case) -> float:
-    """The highest rate, in steps of a fifth, at which sends keep to their schedule; the server may well not."""
+    """Return the highest rate, in steps of a fifth, at which sends are on time; the server may be overloaded."""
     rate = case.rate_per_s / 2
     best = 0.0
     while True:
         plan = LoadPlan(rate_per_s=rate, duration_s=3.0, seed=1, timeout_s=5.0)
         seen = generator.run(target_of(endpoint, case), plan).measurement
-        cpu_share = seen.client.cpu_s / plan.duration_s  # answers that come later cost hardly anything
+        cpu_share = seen.client.cpu_s / plan.duration_s  # later responses cost hardly anything
         if seen.send_lag_p99_ms > most_send_lag_ms(None) or cpu_share > MOST_CPU_SHARE or seen.error_ratio > 0:
             return best
         best = seen.achieved_rate_per_s
@@ -207,7 +209,7 @@ def served(endpoint: Endpoint) -> int:
 
 @contextmanager
 def triton(size: int) -> Iterator[Endpoint]:
-    """The embedded Triton with the model that swallows `size` floats."""
+    """Start the embedded Triton with the model that ignores its `size` floats."""
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder, "repository")
         version = repository / MODEL / "1"

@@ -1,17 +1,17 @@
-"""What the search promises on simulated servers with known capacity, and what its answer is worth.
+"""Compare the search's certified rates and choices on simulated servers with their known capacities.
 
     python benchmarks/simulated_search.py run RESULTS.jsonl [--servers 500] [--jobs 1] [--seconds S]
                                               [--without replay|simulator|vif]
     python benchmarks/simulated_search.py report RESULTS.jsonl...
 
 `run` draws servers of five kinds in turn (tests/support/drawn_servers.py), searches and certifies on each in
-virtual time, and compares with the true capacity of every configuration, from a queue of its own
-(tests/support/fast_queue.py). Each server is a line of RESULTS, and lines that are there are not measured again.
-`--seconds` starts no more servers after so long. Ablations: `replay` reads the rate at the limit off the share of
-late requests instead of replaying the arrivals, `simulator` searches by probing alone, `vif` takes requests for
+virtual time, and compares with the true capacity of every configuration, from an independent queue
+(tests/support/fast_queue.py). Each server is a line of RESULTS, and existing lines are not measured again.
+`--seconds` starts no more servers after so long. Ablations: `replay` estimates the capacity from the share of late
+requests instead of replaying the arrivals, `simulator` searches by probing alone, `vif` treats requests as
 independent.
 
-The thresholds stood here before the first run; a miss is reported, the threshold stays.
+The thresholds were written here before the first run; a miss is reported, the threshold stays.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from itertools import islice
 from pathlib import Path
 from statistics import mean, median
 
-from ablation import ABLATIONS, ablated
-from raw_lines import Line, add_line, lines_of, verdict
+from lib.ablation import ABLATIONS, ablated
+from lib.raw_lines import Line, add_line, lines_of, verdict
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-MOST_PROMISED_TOO_MUCH = 0.05  # share of promises above the true capacity
-MOST_PROMISED_FAR_TOO_MUCH = 0.01  # share of promises above 1.02 times the true capacity
-LEAST_MEAN_OF_BEST = 0.97  # true capacity of what was chosen, as a share of the best of the space, mean of a kind
-LEAST_OF_BEST = 0.93  # and the worst of all servers
-LEAST_PROMISED = 0.99  # share of servers for which anything was promised
+MOST_PROMISED_TOO_MUCH = 0.05  # share of certified rates above the true capacity
+MOST_PROMISED_FAR_TOO_MUCH = 0.01  # share of certified rates above 1.02 times the true capacity
+LEAST_MEAN_OF_BEST = 0.97  # true capacity of the chosen configuration / that of the best, mean of a kind
+LEAST_OF_BEST = 0.93  # the same ratio for the worst of all servers
+LEAST_PROMISED = 0.99  # share of servers with a certified rate
 PROTOTYPE_S = {"cnn": 44.0, "transformer": 42.0, "tight": 53.0, "cpu": 91.0}
-"""Seconds of load of the prototype of this method on servers of these kinds. Ours are to be fewer, in the mean of
-each kind: until the best candidate is known, and, harder, until it is certified."""
+"""Seconds of load of this method's prototype on servers of these kinds. Ours must be fewer in the mean of each
+kind: until the best candidate is known, and, harder, until it is certified."""
 
 COLUMNS = (
     "kind",
@@ -97,7 +97,7 @@ def run_all(arguments: argparse.Namespace) -> None:
 
 
 def servers(count: int) -> Iterator[tuple[str, int]]:
-    """The kinds in turn, so that any beginning holds them equally."""
+    """Return the kinds in turn, so that any beginning has them equally."""
     from drawn_servers import KINDS
 
     return ((KINDS[index % len(KINDS)], index // len(KINDS)) for index in range(count))
@@ -150,7 +150,7 @@ def print_table(lines: list[Line]) -> None:
 
 
 def shares_of_best(lines: list[Line]) -> list[float]:
-    """0 where nothing was chosen."""
+    """Return the shares of the best capacity; 0 if nothing was chosen."""
     return [(line["chosen"] or 0.0) / line["best"] for line in lines]
 
 

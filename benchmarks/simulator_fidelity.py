@@ -1,14 +1,14 @@
-"""How far the simulator's rate at the limit is from that of the real server, over a grid of configurations.
+"""Compare the simulator's capacity with that of the real server, over a grid of configurations.
 
     python benchmarks/simulator_fidelity.py sleep RESULTS.jsonl [--seconds 170]
     python benchmarks/simulator_fidelity.py cnn RESULTS.jsonl [--seconds 170]
     python benchmarks/simulator_fidelity.py report RESULTS.jsonl...
 
-`sleep` serves a Python model that sleeps for 5 ms and 0.8 ms more a request: what differs then is the batching
-rule. `cnn` serves examples/small_cnn.py as `optimize` does. Execution times are measured once for each number of
-instances, with closed loops; all predictions follow from these. Each configuration is a line of RESULTS, and lines
-that are there are not measured again, so a long session can be cut into pieces of `--seconds`. Run it on an idle
-machine.
+`sleep` serves a Python model that sleeps for 5 ms and 0.8 ms more per request: differences then come from the
+batching rule. `cnn` serves examples/small_cnn.py as `optimize` does. Execution times are measured once for each
+number of instances, with closed loops; all predictions follow from these. Each configuration is a line of RESULTS,
+and existing lines are not measured again, so a long session can be cut into pieces of `--seconds`. Run it on an
+idle machine.
 """
 
 from __future__ import annotations
@@ -25,24 +25,29 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
+
+from loadgen.spec.limits import LatencyLimit
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-from raw_lines import add_line, lines_of
-from sleeping_model import Law, sleeping_engine
+from lib.raw_lines import add_line, lines_of
+from lib.sleeping_model import Law, sleeping_engine
 
-from loadgen.capacity import Probe, find_capacity
-from loadgen.knee import knee_from_readings
-from loadgen.measurement import RequestLog
-from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
-from loadgen.runner import LoadGenerator
-from model_repo.options import ServerOptions
-from model_repo.server import Server, serve
+from loadgen.measurement.request_log import RequestLog
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
+from loadgen.spec.target import Target
+from loadgen.statistics.capacity import find_capacity
+from loadgen.statistics.capacity_fit import Probe, fit_capacity
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import Server, serve
 from model_repo.spec import Engine, ServingConfig
-from search.predict import Promise, rate_at_limit, unit_arrivals
-from search.service_time import ClosedLoop, ServiceCurve, ServiceTimes, measure_curve
-from search.simulator import SimulatedServer
-from search.verify import replayed_slowdown
+from search.simulator.capacity import rate_at_limit
+from search.simulator.replay import replayed_slowdown
+from search.simulator.server import SimulatedServer
+from search.simulator.service_times import ClosedLoop, ServiceCurve, ServiceTimes, measure_curve
+from search.workload import unit_arrivals
 
 CAPACITY_S = 14.0
 PROFILE_S = 12.0
@@ -63,7 +68,7 @@ class Grid:
     settings: tuple[Setting, ...]
 
 
-def grid(max_batches: tuple[int, ...], instances: tuple[int, ...], delays_us: tuple[int, ...]):
+def grid(max_batches: tuple[int, ...], instances: tuple[int, ...], delays_us: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(
         Setting(max_batch=b, instances=k, delay_us=d) for d, k, b in product(delays_us, instances, max_batches)
     )
@@ -76,9 +81,16 @@ GRIDS = {
 
 
 class Bench:
-    """What is being served, under load."""
+    """The served model, under load."""
 
-    def __init__(self, server: Server, generator: LoadGenerator, model: str, limit_ms: float, load) -> None:
+    def __init__(
+        self,
+        server: Server,
+        generator: LoadGenerator,
+        model: str,
+        limit_ms: float,
+        load: Callable[[Setting], None],
+    ) -> None:
         self._server, self._generator, self._model, self._limit_ms = server, generator, model, limit_ms
         self.load: Callable[[Setting], None] = load
         self.runs: list[tuple[float, RequestLog]] = []
@@ -89,7 +101,9 @@ class Bench:
         batches = run.measurement.server.batches if run.measurement.server else ()
         return ClosedLoop(concurrency=concurrency, log=run.log, batches=batches)
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None) -> Probe:
+    def measure(
+        self, rate_per_s: float, duration_s: float, seed: int, watch: Callable[[RequestLog], bool] | None = None
+    ) -> Probe:
         plan = LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed)
         run = self._generator.run(self._target(), plan, limit_ms=self._limit_ms, watch=watch)
         self.runs.append((rate_per_s, run.log))
@@ -106,8 +120,8 @@ def sleep(folder: Path) -> Engine:
 def cnn(folder: Path) -> Engine:
     from small_cnn import main as write_cnn
 
-    from optimizer.gpu_engines import onnxruntime_engine
-    from optimizer.onnx_model import read_model
+    from optimizer.engines.candidates import onnxruntime_engine
+    from optimizer.model.onnx_model import read_model
 
     write_cnn(folder / "small_cnn.onnx")
     return onnxruntime_engine(read_model(folder / "small_cnn.onnx"))
@@ -135,7 +149,7 @@ ENGINES = {"sleep": sleep, "cnn": cnn}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*GRIDS, "report"])
     parser.add_argument("results", type=Path, nargs="+")
     parser.add_argument("--seconds", type=float, default=170.0, help="no configuration is begun later than that")
@@ -148,7 +162,7 @@ def main() -> None:
 
 
 def run(model: str, path: Path, *, until: float) -> None:
-    """Measure what is not in the file yet, while there is time for it."""
+    """Measure the configurations that are missing in the file, while there is time."""
     done = [line for line in lines_of(path) if line["model"] == model]
     measured = {Setting(**line["setting"]) for line in done if line["kind"] == "rate"}
     left = [setting for setting in GRIDS[model].settings if setting not in measured]
@@ -167,7 +181,7 @@ def run(model: str, path: Path, *, until: float) -> None:
                 append(path, compared(bench, model, setting, done))
 
 
-def profiled(bench: Bench, model: str, instances: int, *, alone: ServiceCurve | None) -> dict:
+def profiled(bench: Bench, model: str, instances: int, *, alone: ServiceCurve | None) -> dict[str, Any]:
     largest = max(setting.max_batch for setting in GRIDS[model].settings)
     bench.load(Setting(max_batch=largest, instances=instances, delay_us=0))
     started = time.monotonic()
@@ -182,24 +196,24 @@ def profiled(bench: Bench, model: str, instances: int, *, alone: ServiceCurve | 
     return {"kind": "profile", "model": model, "seconds": time.monotonic() - started, "curve": asdict(curve)}
 
 
-def compared(bench: Bench, model: str, setting: Setting, done: list[dict]) -> dict:
-    """The predicted and the measured rate at the limit of one configuration."""
+def compared(bench: Bench, model: str, setting: Setting, done: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the predicted and the measured capacity of one configuration."""
     limit_ms = GRIDS[model].limit_ms
     server = predicted_server(setting, done)
-    predicted = rate_at_limit(server, Promise(limit_s=limit_ms / 1e3), unit_arrivals(1))
+    predicted = rate_at_limit(server, (LatencyLimit(limit_ms=limit_ms),), unit_arrivals(1))
     bench.load(setting)
     bench.runs.clear()
     found = find_capacity(
         bench.measure,
-        limit_ms=limit_ms,
+        limits=(LatencyLimit(limit_ms=limit_ms),),
         budget_s=CAPACITY_S,
         seed=7,
         start_rate_per_s=max(predicted, 1.0),
         resolution=RESOLUTION,
     )
     readings = [seen.reading for seen in found.probes if not seen.problems]
-    # Without the caution that a promise needs: the middle of what the readings say.
-    knee = knee_from_readings(readings) if any(reading.headroom > 0 for reading in readings) else None
+    # Without the caution that a certified rate needs: the middle of the readings.
+    knee = fit_capacity(readings) if any(reading.headroom > 0 for reading in readings) else None
     _, log = min(bench.runs, key=lambda run: abs(math.log(run[0] / (knee.rate_per_s if knee else predicted))))
     slowdown = replayed_slowdown(server, log.scheduled_ns / 1e9, log.latency_ns / 1e9)
     return {
@@ -217,8 +231,8 @@ def compared(bench: Bench, model: str, setting: Setting, done: list[dict]) -> di
     }
 
 
-def predicted_server(setting: Setting, done: list[dict]) -> SimulatedServer:
-    """From the curves of one instance and of all of this configuration's."""
+def predicted_server(setting: Setting, done: list[dict[str, Any]]) -> SimulatedServer:
+    """Return the predicted server, from the curves of one instance and of all instances of the configuration."""
     busy = sorted({1, setting.instances})
     curves = [curve for curve in (curve_of(done, k) for k in busy) if curve is not None]
     times = ServiceTimes(curves=tuple(curves))
@@ -230,7 +244,7 @@ def predicted_server(setting: Setting, done: list[dict]) -> SimulatedServer:
     )
 
 
-def curve_of(done: list[dict], instances: int) -> ServiceCurve | None:
+def curve_of(done: list[dict[str, Any]], instances: int) -> ServiceCurve | None:
     for line in done:
         if line["kind"] == "profile" and line["curve"]["busy"] == instances:
             lists = {name: tuple(value) for name, value in line["curve"].items() if isinstance(value, list)}
@@ -238,14 +252,14 @@ def curve_of(done: list[dict], instances: int) -> ServiceCurve | None:
     return None
 
 
-def append(path: Path, line: dict) -> dict:
+def append(path: Path, line: dict[str, Any]) -> dict[str, Any]:
     add_line(path, line)
     print(json.dumps({name: line.get(name) for name in ("kind", "setting", "predicted_per_s", "measured_per_s")}))
     return line
 
 
-def report(lines: list[dict]) -> None:
-    """A table for each model, and the errors: median and 90th percentile of their absolute values."""
+def report(lines: list[dict[str, Any]]) -> None:
+    """Print a table per model, and the errors: median and 90th percentile of their absolute values."""
     for model in sorted({line["model"] for line in lines}):
         mine = [line for line in lines if line["model"] == model]
         errors, scales, rules = [], [], []
@@ -256,9 +270,9 @@ def report(lines: list[dict]) -> None:
             if line["kind"] != "rate":
                 continue
             setting = Setting(**line["setting"])
-            promise = Promise(limit_s=GRIDS[model].limit_ms / 1e3)
+            limits = (LatencyLimit(limit_ms=GRIDS[model].limit_ms),)
             server = predicted_server(setting, mine)
-            predicted = rate_at_limit(server, promise, unit_arrivals(1))
+            predicted = rate_at_limit(server, limits, unit_arrivals(1))
             name = f"{setting.max_batch} x {setting.instances}, {setting.delay_us / 1000:g} ms"
             measured = line["measured_per_s"]
             if measured is None:
@@ -267,7 +281,7 @@ def report(lines: list[dict]) -> None:
             slowdown = line["slowdown"]
             errors.append(math.log(predicted / measured))
             scales.append(math.log(slowdown))
-            rules.append(math.log(rate_at_limit(server.slowed(slowdown), promise, unit_arrivals(1)) / measured))
+            rules.append(math.log(rate_at_limit(server.slowed(slowdown), limits, unit_arrivals(1)) / measured))
             print(
                 f"| {name} | {predicted:.0f} | {measured:.0f} ({100 * line['measured_error']:.1f} %) "
                 f"| {100 * errors[-1]:+.1f} % | {slowdown:.3f} | {100 * rules[-1]:+.1f} % |"

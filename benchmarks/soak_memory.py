@@ -1,10 +1,10 @@
-"""Whether the memory of a load test stays flat: the RSS of all its processes while it runs at a high rate.
+"""Check that the memory of a load test stays flat: the private memory of all its processes at a high rate.
 
     python benchmarks/soak_memory.py --rate 5000 --seconds 600 [--processes 1] [--output rss.csv]
 
-Starts the embedded Triton with a model that swallows its input, loads it in the way of a run that is too long to
-keep every request, and samples the memory of this process and its load processes every second. Prints each
-one's memory at a quarter of the run, at its end and at its peak, and the growth between the first two.
+Starts the embedded Triton with a model that ignores its input, loads it as in a run that is longer than memory,
+and samples the private memory of this process and its load processes every second. Prints each one's memory at a
+quarter of the run, at its end and at its peak, and the growth between the first two.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from threading import Event, Thread
 import psutil
 from load_generator import MODEL, triton
 
-from loadgen.plan import LoadPlan, Target
-from loadgen.runner import LoadGenerator
-from loadgen.tally import Tally
+from loadgen.measurement.row_file import RowFile
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import LoadPlan
+from loadgen.spec.target import Target
 
-Sample = dict[int, int]  # process id -> bytes that are resident, its part of shared memory included
+Sample = dict[int, int]  # process id -> private bytes, without pages of files and of shared memory
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=float, default=5000.0)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--output", type=Path, help="every sample, as CSV")
     options = parser.parse_args()
     plan = LoadPlan(rate_per_s=options.rate, duration_s=options.seconds, seed=1, timeout_s=5.0)
-    tally = Tally(timeout_s=plan.timeout_s, limits_ms=[50.0], bin_s=max(1.0, plan.duration_s / 150))
     samples: list[tuple[float, Sample]] = []
     ended = Event()
-    with triton(250) as endpoint, LoadGenerator(options.processes) as generator:
+    with triton(250) as endpoint, LoadGenerator(options.processes) as generator, RowFile(Path()) as rows:
         sampler = Thread(target=watch, args=([psutil.Process().pid, *generator.pids], samples, ended))
         sampler.start()
         target = Target(url=f"http://{endpoint.host}:{endpoint.http_port}", model_name=MODEL)
         try:
-            seen = generator.run(target, plan, tally=tally).measurement
+            seen = generator.run(target, plan, rows=rows, watch=lambda log: len(log) < 0).measurement
         finally:
             ended.set()
             sampler.join()
@@ -54,12 +54,17 @@ def main() -> None:
 def watch(pids: list[int], samples: list[tuple[float, Sample]], ended: Event) -> None:
     started = time.monotonic()
     while not ended.wait(1.0):
-        memory = {pid: psutil.Process(pid).memory_info().rss for pid in pids}
+        memory = {pid: private_bytes(pid) for pid in pids}
         samples.append((time.monotonic() - started, memory))
 
 
+def private_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Anonymous:"))
+
+
 def table(samples: list[tuple[float, Sample]]) -> str:
-    """Growth from a quarter of the run to its end: what comes before is the ring's first lap and warm code."""
+    """Return the growth from a quarter of the run to its end: the first quarter warms up the ring and the code."""
     lines = ["| process | at a quarter, MB | at the end | peak | growth |", "|---|---|---|---|---|"]
     for number, pid in enumerate(samples[0][1]):
         series = [memory[pid] / 1e6 for _, memory in samples]

@@ -1,1 +1,1 @@
-"""A recommendation as files that go to production."""
+"""Render a recommendation as files for production."""

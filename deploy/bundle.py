@@ -1,40 +1,34 @@
-"""`bundle_from_recommendation`: the files that take a recommendation to production, and their one atomic write."""
+"""Render the files that take a recommendation to production, and write them atomically."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from deploy.containers import checked_image
 from deploy.errors import BundleRefused
-from deploy.manifest import MANIFEST_FILE, first_foreign, read_manifest, remove_listed, write_manifest
-from deploy.plan import plan_for
-from deploy.render import EMBEDDED_REPOSITORY, NATIVE_REPOSITORY, TARGETS, render_files
+from deploy.images.sources import CONSTRAINTS_FILE, Sources
+from deploy.manifest import MANIFEST_FILE, Manifest, first_foreign, read_manifest, remove_listed, write_manifest
+from deploy.plan import BundleOptions, Plan, plan_for
+from deploy.render import NATIVE_REPOSITORY, REPOSITORY, TARGETS, Target, render_files
 from deploy.smoke import LENGTHS_FILE, MOST_BYTES, TRACE_FILE, smoke_file
-from model_repo.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
-from model_repo.layout import VERSION, place, runtime_files, writing
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from pathlib import Path
-
-    from deploy.manifest import Manifest
-    from deploy.plan import BundleOptions, Plan
-    from deploy.render import Target
-    from model_repo.config_pbtxt import Runtime
-    from model_repo.spec import ServingConfig
-    from search.records import RecommendationRecord
+from loadgen.files import flush_folder
+from loadgen.processes import scratch_folder
+from model_repo.repository.config_pbtxt import render_config_pbtxt
+from model_repo.repository.write import place, runtime_files, writing
+from model_repo.spec import VERSION, Runtime, ServingConfig
+from search.records.recommendation import RecommendationRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """What is written: path -> text, and path -> the file that is copied there. Paths are relative, with `/`."""
+    """The content of a bundle by path: texts, bytes, and files to copy there. Paths are relative, with `/`."""
 
     plan: Plan
     texts: Mapping[str, str]
+    data: Mapping[str, bytes] = field(repr=False)
     copies: Mapping[str, Path]
 
 
@@ -47,19 +41,20 @@ def bundle_from_recommendation(
     loadtest_image: str | None = None,
     trace: str | None = None,
     lengths: str | None = None,
+    sources: Sources | None = None,
 ) -> Bundle:
-    """The bundle for a recommendation: pure, and the same for equal arguments. Raises BundleRefused.
+    """Return the bundle for a recommendation: equal for equal arguments. Raises BundleRefused.
 
-    `trace` is the text of the recorded arrivals, where the recommendation is about such, and `lengths` that of the
-    lengths of requests.
-    `config` is the winner's configuration with its engine's files.
+    `config` is the winner's configuration with its engine's files. `trace` is the text of recorded arrivals, and
+    `lengths` that of request lengths, if the recommendation is for such a workload. `sources` None: the packages
+    that the run recorded, and those of this installation.
     """
-    if found.demand.shared_memory != "none":
+    if found.workload.shared_memory != "none":
         raise BundleRefused(
-            "This promise is for clients that share memory with the server; those of a bundle come by network.",
-            "Run optimize without --shared-memory, or copy the run's model repository beside the clients.",
+            "The certified rate is for clients with shared memory; the clients of a bundle use the network.",
+            "Run optimize without --shared-memory, or serve the run's model repository on the clients' machine.",
         )
-    plan = plan_for(found, config, options)
+    plan = plan_for(found, config, options, sources)
     if loadtest_image is not None:
         checked_image(loadtest_image, "--loadtest-image")
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
@@ -68,29 +63,30 @@ def bundle_from_recommendation(
             kept = smoke_file(text, MOST_BYTES // len(plan.smoke.files))
             texts |= {f"{folder}/{name}": kept for folder in _smoke_folders(targets)}
     copies: dict[str, Path] = {}
-    for root, runtime in _repositories(config).items():
+    for root, runtime in _repositories(plan).items():
         folder = f"{root}/{config.engine.model_name}"
         texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(config, runtime=runtime)
         copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
         if runtime == "python":
             own = runtime_files(config.engine).items()
             copies |= {f"{folder}/{VERSION}/{name}": source for name, source in own}
-    return Bundle(plan=plan, texts=dict(sorted(texts.items())), copies=dict(sorted(copies.items())))
+    texts[CONSTRAINTS_FILE] = plan.sources.constraints
+    data = {f"images/{plan.sources.wheel_name}": plan.sources.wheel}
+    return Bundle(plan=plan, texts=dict(sorted(texts.items())), data=data, copies=dict(sorted(copies.items())))
 
 
 def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path | None:
-    """Write the bundle to `folder`, whole or not at all. A bundle that nobody changed is replaced.
+    """Write the bundle to `folder`, whole or not at all; replace an unchanged bundle.
 
-    With `force` whatever stands there is kept beside it as `FOLDER.old`, or `FOLDER.old-2` and so on. Returns what
-    was kept; None: nothing. Raises BundleRefused without `force` if `folder` holds anything but an
-    unchanged bundle, and RepositoryWriteFailed.
+    With `force` the old content is kept next to it as `FOLDER.old`, or `FOLDER.old-2` and so on. Returns the path
+    of the kept content, None if there is none. Raises RepositoryWriteFailed, and without `force` BundleRefused if
+    `folder` holds anything but an unchanged bundle.
     """
     folder = folder.resolve()
     with writing(folder):
         manifest = None if force or _is_free(folder) else _unchanged(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = folder.parent / tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)
-        try:
+        with scratch_folder("bundle", folder.parent) as draft:
             _fill(draft, bundle)
             old = _step_aside(folder)
             try:
@@ -99,8 +95,6 @@ def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path |
                 if old is not None:
                     old.rename(folder)
                 raise
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
     gone = old is None or (manifest is not None and remove_listed(old, manifest))
     return None if gone else old
 
@@ -108,6 +102,8 @@ def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path |
 def _fill(draft: Path, bundle: Bundle) -> None:
     for path, text in bundle.texts.items():
         _parent_made(draft / path).write_text(text, encoding="utf-8")
+    for path, content in bundle.data.items():
+        _parent_made(draft / path).write_bytes(content)
     copied: dict[Path, Path] = {}
     for path, source in bundle.copies.items():
         target = _parent_made(draft / path)
@@ -116,7 +112,7 @@ def _fill(draft: Path, bundle: Bundle) -> None:
         copied.setdefault(source, target)
     write_manifest(draft)
     draft.chmod(0o755)
-    _to_disk(draft)
+    flush_folder(draft)
 
 
 def _is_free(folder: Path) -> bool:
@@ -124,8 +120,8 @@ def _is_free(folder: Path) -> bool:
 
 
 def _unchanged(folder: Path) -> Manifest:
-    """The manifest of the bundle in `folder`. Raises BundleRefused if something else is in it, too."""
-    advice = f"Give another folder, or --force, which keeps this one as {folder.name}.old"
+    """Return the manifest of the bundle in `folder`. Raises BundleRefused if it holds anything else."""
+    advice = f"Give another folder, or --force, which renames this one to {folder.name}.old"
     if not folder.is_dir():
         raise BundleRefused(f"--output {folder} is a file.", "Give a folder for the bundle.")
     manifest = read_manifest(folder)
@@ -142,7 +138,7 @@ def _unchanged(folder: Path) -> Manifest:
 
 
 def _step_aside(folder: Path) -> Path | None:
-    """Rename `folder` to a free name beside it, and return that; None if there is nothing worth keeping."""
+    """Rename `folder` to a free name next to it, and return that; None if there was nothing to keep."""
     if not folder.exists():
         return None
     if _is_free(folder):
@@ -156,7 +152,7 @@ def _step_aside(folder: Path) -> Path | None:
 
 
 def _smoke_folders(targets: Collection[Target]) -> Iterator[str]:
-    """Where a smoke test runs from."""
+    """Yield the folders from which a smoke test runs."""
     if "compose" in targets:
         yield "compose"
     if "kubernetes" in targets:
@@ -164,24 +160,14 @@ def _smoke_folders(targets: Collection[Target]) -> Iterator[str]:
         yield "kubernetes/components/argo-rollouts"
 
 
-def _repositories(config: ServingConfig) -> dict[str, Runtime]:
-    """Folder -> what runs the engine in it: the container's own backend where it has one, and ours."""
-    repositories: dict[str, Runtime] = {}
-    if config.engine.backend in NATIVE_BACKENDS:
+def _repositories(plan: Plan) -> dict[str, Runtime]:
+    """Return folder -> runtime of the engine in it: what was measured, and the native backend if there is one."""
+    repositories: dict[str, Runtime] = {REPOSITORY: plan.runtime.runtime}
+    if plan.offers_native:
         repositories[NATIVE_REPOSITORY] = "native"
-    if config.engine.device == "gpu" or config.engine.backend == "onnxruntime":
-        repositories[EMBEDDED_REPOSITORY] = "python"
     return repositories
 
 
 def _parent_made(path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def _to_disk(folder: Path) -> None:
-    """Files that a rename makes visible must not be empty after a crash."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Which release of NVIDIA's Triton container serves an engine."""
+"""Choose the release of NVIDIA's Triton container that serves an engine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from deploy.errors import BundleRefused
-from model_repo.options import DEFAULT_IMAGE
+from model_repo.server.options import DEFAULT_IMAGE
 
 IMAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/:@-]{0,253}[A-Za-z0-9])?")
 
@@ -43,10 +43,10 @@ opsets as in ONNX Runtime's compatibility page (onnxruntime.ai/docs/reference/co
 
 
 def image_for(*, backend: str, tensorrt_version: str | None, opset: int) -> str:
-    """The image that serves the engine. Raises BundleRefused where no known release does.
+    """Return the image that serves the engine. Raises BundleRefused if no known release does.
 
-    An engine of TensorRT loads only in the version that built it, so the release is the one with that version.
-    For ONNX Runtime it is the release of the server that was measured, or the oldest one that knows the opset.
+    A TensorRT engine loads only in the version that built it, so the release is the one with that version. For
+    ONNX Runtime it is the release of the server that was measured, or the oldest one that reads the opset.
     """
     if backend == "tensorrt":
         return f"{REPOSITORY}:{_with_tensorrt(tensorrt_version).tag}-py3"
@@ -61,7 +61,7 @@ def image_for(*, backend: str, tensorrt_version: str | None, opset: int) -> str:
 
 
 def checked_image(image: str, option: str) -> str:
-    """The image if it can be the name of one. Raises BundleRefused, naming the option that gave it."""
+    """Return the image. Raises BundleRefused, which names the option, if it cannot be the name of an image."""
     if not IMAGE.fullmatch(image):
         raise BundleRefused(
             f"{option} {image!r} is not the name of a container image.", f"Write {option} REGISTRY/NAME:TAG"
@@ -70,7 +70,7 @@ def checked_image(image: str, option: str) -> str:
 
 
 def _with_tensorrt(version: str | None) -> Release:
-    """The newest release with this TensorRT: of the same major, minor and patch number."""
+    """Return the newest release with this TensorRT: same major, minor and patch number. Raises BundleRefused."""
     wanted = None if version is None else ".".join(version.split(".")[:3])
     for release in reversed(RELEASES):
         if release.tensorrt == wanted:

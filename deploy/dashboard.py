@@ -1,16 +1,14 @@
-"""The Grafana dashboard of a bundle: whether the promise holds, why not, and what it costs."""
+"""The Grafana dashboard of a bundle: traffic, latency against the limit, causes of violations, and cost."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
+from deploy.plan import Plan
 from deploy.promql import SHOWN_QUANTILES, selector
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from deploy.plan import Plan
+from loadgen.records.formats import format_rate
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
@@ -21,7 +19,7 @@ Target = tuple[str, str]
 
 
 def render_dashboard(plan: Plan, *, quantile_name: str) -> str:
-    """The dashboard's JSON: pure, and the same for equal plans."""
+    """Return the dashboard's JSON: pure, and the same for equal plans."""
     panels = _placed(_panels(plan, quantile_name))
     dashboard = {
         "title": f"{plan.model_name} on Triton",
@@ -42,13 +40,13 @@ def render_dashboard(plan: Plan, *, quantile_name: str) -> str:
 def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
     where = _where(plan)
     job = f'{{job="{plan.name}",namespace=~"$namespace"}}'
-    limit_ms = plan.found.slo.limit_ms
+    limit_ms = plan.found.slo.first.limit_ms
     certified = plan.certificate.rate_per_s
     price = plan.found.cost.price.usd_per_hour
     return [
         _panel("Requests", "reqps", [(f"sum(model:triton_requests:rate1m{where})", "requests")]),
         _panel(
-            f"Requests per replica, certified for {certified:,.5g}/s",
+            f"Requests per replica, certified for {format_rate(certified)}/s",
             "reqps",
             [
                 (f"model_instance:triton_requests:rate1m{where}", "{{instance}}"),
@@ -62,11 +60,11 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
             [
                 *_latency_targets(plan),
                 (f"vector({limit_ms:.9g})", "limit"),
-                *((f"vector({one.limit_ms:.9g})", f"limit of {one.name}") for one in plan.found.slo.further),
+                *((f"vector({one.limit_ms:.9g})", f"limit of {one.name}") for one in plan.found.slo.limits[1:]),
             ],
         ),
         _panel(
-            "Late or failed requests, as a multiple of what may be",
+            "Late or failed requests, as a multiple of the allowed share",
             "none",
             [
                 (f"model:triton_violations:burn_rate{window}{where}", f"over {window}")
@@ -74,7 +72,7 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
             ],
         ),
         _panel(
-            "Where the time goes (mean per request)",
+            "Latency breakdown (mean per request)",
             "ms",
             [
                 (f"model:triton_queue_ms:mean5m{where}", "queue"),
@@ -112,10 +110,16 @@ def _panels(plan: Plan, quantile_name: str) -> list[dict[str, Any]]:
             "currencyUSD",
             [
                 (f"model:triton_cost_usd_per_million:rate1h{where}", "last hour"),
-                (f"vector({plan.found.cost.cost_per_million_inferences_usd:.9g})", "promised at full load"),
+                (f"vector({plan.found.cost.cost_per_million_inferences_usd:.9g})", "at the certified rate"),
             ],
         ),
         _panel("Processor use of the node", "percentunit", [(f"nv_cpu_utilization{job}", "{{instance}}")]),
+        *(_gpu_panels(job) if plan.resources.gpus else ()),
+    ]
+
+
+def _gpu_panels(job: str) -> list[dict[str, Any]]:
+    return [
         _panel("GPU use", "percentunit", [(f"nv_gpu_utilization{job}", "{{instance}} {{gpu_uuid}}")]),
         _panel("GPU power", "watt", [(f"nv_gpu_power_usage{job}", "{{instance}} {{gpu_uuid}}")]),
         _panel("GPU memory", "bytes", [(f"nv_gpu_memory_used_bytes{job}", "{{instance}} {{gpu_uuid}}")]),
@@ -155,7 +159,7 @@ def _panel(title: str, unit: str, targets: Sequence[Target], *, stacked: bool = 
 
 
 def _placed(panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Three in a row."""
+    """Return the panels with their positions, three per row."""
     width = WIDTH // 3
     return [
         {
@@ -172,7 +176,7 @@ def _datasource_variable() -> dict[str, Any]:
 
 
 def _namespace_variable(plan: Plan) -> dict[str, Any]:
-    """Without Kubernetes there is no namespace, and `All` matches that as well."""
+    """Return the variable for the namespace; its value `All` also matches series without one, as in Compose."""
     query = f'label_values(up{{job="{plan.name}"}}, namespace)'
     return {
         "name": "namespace",

@@ -1,10 +1,10 @@
-"""Why no bundle can be rendered: two lines, what is wrong with which value, and what to do."""
+"""The error of a bundle that cannot be rendered, in two lines: the problem with its value, and the remedy."""
 
 from __future__ import annotations
 
 
 class BundleRefused(Exception):
-    """A recommendation, or an option, from which no honest bundle follows."""
+    """A recommendation or an option does not allow a correct bundle."""
 
     def __init__(self, what: str, fix: str) -> None:
         super().__init__(f"{what}\n{fix}")

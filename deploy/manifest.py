@@ -1,19 +1,17 @@
-"""The manifest of a bundle: hashes of its files, which tell an unchanged bundle from any other folder."""
+"""The manifest of a bundle: hashes of its files, which distinguish an unchanged bundle from any other folder."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from model_repo.kept_files import open_kept, read_kept
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from model_repo.repository.kept_files import open_kept, read_kept
 
 MANIFEST_FILE = "manifest.json"
 
@@ -30,7 +28,7 @@ class Manifest(BaseModel):
 
 
 def write_manifest(folder: Path) -> None:
-    """Write the manifest of what lies in `folder`."""
+    """Write the manifest of all files in `folder`."""
     hashes: dict[int, str] = {}  # by inode: both repositories share one copy of a large model
     files: dict[str, str] = {}
     for name in sorted(_names(folder)):
@@ -51,9 +49,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def first_foreign(folder: Path, manifest: Manifest) -> str | None:
-    """Name something in `folder` that the manifest does not list, or that was changed since; None: nothing is.
+    """Return the first difference from the manifest, an unlisted path or a changed file; None if there is none.
 
-    A file of the bundle that is gone does not count: replacing the rest loses nothing.
+    A file of the bundle that is missing does not count: replacing the rest loses nothing.
     """
     for name in sorted(_names(folder)):
         if name == MANIFEST_FILE:
@@ -69,9 +67,9 @@ def first_foreign(folder: Path, manifest: Manifest) -> str | None:
 
 
 def remove_listed(folder: Path, manifest: Manifest) -> bool:
-    """Delete what the manifest lists of the files in `folder`, and empty folders; True if nothing is left.
+    """Delete the files in `folder` that the manifest lists, and empty folders; return True if nothing is left.
 
-    What is not there is not looked for: a manifest may name files elsewhere.
+    Only names that are found in `folder` are deleted: a manifest may name files elsewhere.
     """
     for name in list(_names(folder)):
         if name == MANIFEST_FILE or name in manifest.files:
@@ -84,7 +82,7 @@ def remove_listed(folder: Path, manifest: Manifest) -> bool:
 
 
 def _names(folder: Path) -> Iterator[str]:
-    """Everything below `folder` that is no folder with something in it: files, links, devices, empty folders."""
+    """Yield the relative paths of everything below `folder` except filled folders: files, links, empty folders."""
     for parent, folders, files in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]  # noqa: PTH114, PTH118
         empty = parent != str(folder) and not folders and not files

@@ -1,38 +1,54 @@
-"""Everything the templates of a bundle say, settled before anything is rendered."""
+"""Compute all values in the templates of a bundle, before anything is rendered."""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from deploy.containers import checked_image, image_for
 from deploy.errors import BundleRefused
-from deploy.names import kubernetes_name
-from deploy.scaling import DEFAULT_MAX_REPLICAS, scaling_for, traffic_from
+from deploy.images.sources import Sources, installed_sources, measured_runtime
+from deploy.scaling import DEFAULT_MAX_REPLICAS, Scaling, scaling_for, traffic_from
 from deploy.smoke import Smoke, smoke_for
-from model_repo.config_pbtxt import NATIVE_BACKENDS
-from model_repo.layout import PACKAGES
-from search.cost import cost_per_million_inferences_usd
-from search.words import knobs_text
+from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
+from model_repo.spec import Runtime, ServingConfig
+from search.cost.cost import cost_per_million_inferences_usd
+from search.labels import knobs_text, runtime_text
+from search.records.recommendation import RecommendationRecord, RuntimeRecord
+from search.records.trial import CertificateRecord
 
-if TYPE_CHECKING:
-    from deploy.scaling import Scaling
-    from model_repo.spec import ServingConfig
-    from search.records import CertificateRecord, RecommendationRecord
+LONGEST = 40
+"""Names have at most 40 characters: a DNS label has at most 63, and an application's objects add suffixes."""
+
+FALLBACK = "model"
+
+YAML_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+"""Words that YAML does not read as text."""
+
+
+def kubernetes_name(model_name: str) -> str:
+    """Return a DNS label (RFC 1123) that is close to the model's name: lower case, letters, digits and dashes."""
+    name = re.sub(r"[^a-z0-9]+", "-", model_name.lower())
+    name = name.lstrip("-0123456789")[:LONGEST].strip("-")  # a Service's name starts with a letter (RFC 1035)
+    return f"{name}-{FALLBACK}" if name in YAML_WORDS else name or FALLBACK
+
 
 GIB = 2**30
 MIB = 2**20
 MEMORY_SLACK = 1.5
-"""What a container may take above what the measured server took: another allocator, another runtime."""
+"""A container may take 1.5 times the memory of the measured server: its allocator and runtime may differ."""
 
-SHARED_MEMORY_BYTES = GIB
-"""`/dev/shm` of the container: the Python backend keeps its tensors there, and Docker's 64 MB are not enough."""
+SHARED_MEMORY_BYTES = {"cpu": GIB, "gpu": 4 * GIB}
+"""`/dev/shm` of the container: the Python backend keeps its tensors there, and Docker's 64 MB are not enough.
+With 2 GiB free the server takes it in large steps on a GPU, as it does when it is measured. Native backends need
+none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleOptions:
-    """What the recommendation does not say. None: as the run has it, or as it is assumed."""
+    """Options that the recommendation does not contain. None: the run's value, or else an assumed one."""
 
     rate_per_s: float | None = None
     peak_rate_per_s: float | None = None
@@ -40,130 +56,210 @@ class BundleOptions:
     start_s: float | None = None
     max_replicas: int = DEFAULT_MAX_REPLICAS
     image: str | None = None
-    tensorrt_version: str | None = None  # that built the engine
+    tensorrt_version: str | None = None  # the version that built the engine
+    registry: str | None = None  # where the images are pushed; None: they have no registry in their names
+    prometheus_release: str | None = None  # label `release` of what kube-prometheus-stack selects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """What one replica asks of its node. `memory_measured` is false where the run could not see the server's."""
+    """Resources that one replica requests. `memory_measured` is False if the server's memory was not measured."""
 
     cpus: int
     memory_bytes: int
     memory_measured: bool
     gpus: int
+    shared_memory_bytes: int  # of /dev/shm; 0: what a container has by default
 
     @property
     def memory_mib(self) -> int:
-        """Of the container, without `/dev/shm`, which counts against its limit as well."""
-        return math.ceil((self.memory_bytes + SHARED_MEMORY_BYTES) / MIB)
+        """Return the container's memory in MiB, with `/dev/shm`, which counts against its limit."""
+        return math.ceil((self.memory_bytes + self.shared_memory_bytes) / MIB)
+
+    @property
+    def shm_mib(self) -> int:
+        """Return the size of `/dev/shm` in MiB."""
+        return self.shared_memory_bytes // MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """One recommendation, ready to be rendered. `name` is what everything is called in Kubernetes."""
+    """One recommendation, ready to be rendered. `name` is the name of all its objects in Kubernetes."""
 
     found: RecommendationRecord
     config: ServingConfig
     name: str
-    image: str  # of NVIDIA
+    runtime: RuntimeRecord  # that was measured
+    sources: Sources
+    tag: str  # of the images of server and model: changes with everything in them
+    image: str | None  # of Triton's native backends; None: no known release serves the engine
+    registry: str | None
+    prometheus_release: str | None
     scaling: Scaling
     resources: Resources
     smoke: Smoke
 
     @property
     def certificate(self) -> CertificateRecord:
-        """The promise. A plan is not made without one."""
+        """Return the winner's certificate; every plan has one."""
         assert self.found.winner.certificate is not None
         return self.found.winner.certificate
 
     @property
     def model_name(self) -> str:
-        """As Triton and its clients call it."""
+        """Return the model's name for Triton and its clients."""
         return self.config.engine.model_name
 
     @property
     def title(self) -> str:
-        """The same for people: on one line, whatever the model's file was called."""
+        """Return the same for people: on one line, with `?` for characters that cannot be printed."""
         return "".join(letter if letter.isprintable() else "?" for letter in self.model_name)
 
     @property
-    def has_native(self) -> bool:
-        """Whether NVIDIA's container has a backend for the engine."""
-        return self.config.engine.backend in NATIVE_BACKENDS
+    def builds_image(self) -> bool:
+        """True if our runtime in the Python backend was measured: the bundle builds its image."""
+        return self.runtime.runtime == "python"
+
+    @property
+    def offers_native(self) -> bool:
+        """True if there is a native backend besides what was measured."""
+        return self.builds_image and self.image is not None
 
     @property
     def serving_image(self) -> str:
-        """What the pods run: NVIDIA's image, or one with our runtime's packages (`images/triton.Dockerfile`)."""
-        tag = self.found.model.sha256[:12]
-        return self.image if self.has_native else f"registry.example.com/{self.name}-triton:{tag}"
+        """Return the image of the runtime that was measured: built by the bundle, or NVIDIA's."""
+        if self.builds_image:
+            return self.own_image("triton")
+        assert self.image is not None
+        return self.image
+
+    def own_image(self, part: str, suffix: str = "") -> str:
+        """Return the name of an image that the bundle builds; its tag is a hash of what is in the images."""
+        return f"{self._prefix}{self.name}-{part}:{self.tag}{suffix}"
 
     @property
-    def runtime_packages(self) -> str:
-        """What our runtime in Triton's Python backend needs."""
-        if self.config.engine.device == "cpu":
-            return "onnxruntime numpy"
-        return f"{PACKAGES[self.config.engine.backend]} cuda-bindings numpy"
+    def loadtest_image(self) -> str:
+        """Return the name of the smoke test's image."""
+        return f"{self._prefix}tritune-loadtest:{self.found.tritune_version}"
+
+    @property
+    def worker_image(self) -> str:
+        """Return the name of the image of a search's workers."""
+        return f"{self._prefix}tritune-worker:{self.found.tritune_version}"
+
+    @property
+    def runtime_words(self) -> str:
+        """Return the measured runtime in words."""
+        return runtime_text(self.runtime, self.config.engine.backend)
+
+    @property
+    def _prefix(self) -> str:
+        return "" if self.registry is None else f"{self.registry}/"
 
     @property
     def renamed(self) -> bool:
-        """Whether Kubernetes did not take the model's own name."""
+        """True if Kubernetes does not accept the model's own name."""
         return self.name != self.model_name
 
     @property
     def knobs(self) -> str:
-        """The configuration in words."""
+        """Return the configuration in words."""
         return knobs_text(self.config)
 
     @property
     def error_budget(self) -> float:
-        """The share of requests that may be over the limit."""
-        return round(1 - self.found.slo.quantile, 9)
+        """Return the share of requests that may be over the limit."""
+        return round(1 - self.found.slo.first.quantile, 9)
 
     @property
     def cost_per_million_at_least_load_usd(self) -> float:
-        """What a million inferences cost at the usual rate with the fewest replicas: the dearest planned hour."""
+        """Return USD per million inferences at the usual rate with the fewest replicas: the highest planned."""
         scaling = self.scaling
         per_hour = self.found.cost.price.usd_per_hour * scaling.min_replicas
         return cost_per_million_inferences_usd(
-            per_hour, self.found.demand.rows_per_request * scaling.traffic.rate_per_s
+            per_hour, self.found.workload.rows_per_request * scaling.traffic.rate_per_s
         )
 
 
-def plan_for(found: RecommendationRecord, config: ServingConfig, options: BundleOptions | None = None) -> Plan:
-    """The plan for a bundle. `config` is the winner with its engine. Raises BundleRefused."""
+def plan_for(
+    found: RecommendationRecord,
+    config: ServingConfig,
+    options: BundleOptions | None = None,
+    sources: Sources | None = None,
+) -> Plan:
+    """Return the plan for a bundle. `config` is the winner with its engine. Raises BundleRefused.
+
+    `sources` None: the packages of the run, and of this installation.
+    """
     options = options or BundleOptions()
     certificate = found.winner.certificate
     if certificate is None:
         raise BundleRefused(
-            "The run certified no rate, so there is nothing to promise and nothing to scale by.",
+            "The run certified no rate, so there is nothing to deploy and no rate to scale by.",
             "Run optimize again with a longer --time-budget or a higher --p99.",
         )
     rate = certificate.rate_per_s
     if not 0 < rate < math.inf:
         raise BundleRefused(
-            f"A certified rate of {rate:g}/s serves nobody.", "recommendation.json was changed by hand; run again."
+            f"A certified rate of {rate:g}/s is not a positive number.",
+            "recommendation.json was changed by hand; run again.",
         )
-    if options.image is not None:
-        image = checked_image(options.image, "--image")
-    else:
-        image = image_for(
-            backend=config.engine.backend,
-            tensorrt_version=options.tensorrt_version,
-            opset=found.model.opset,
-        )
+    sources = sources or installed_sources(found, config.engine)
+    runtime = measured_runtime(found, sources)
+    if options.registry is not None:
+        checked_image(options.registry, "--registry")
     return Plan(
         found=found,
         config=config,
         name=kubernetes_name(config.engine.model_name),
-        image=image,
+        runtime=runtime,
+        sources=sources,
+        tag=_tag(found, config, runtime, sources),
+        image=_native_image(found, config, options, runtime),
+        registry=options.registry,
+        prometheus_release=options.prometheus_release,
         scaling=_scaling(found, rate, options),
-        resources=resources_for(found, config),
+        resources=resources_for(found, config, runtime=runtime.runtime),
         smoke=smoke_for(found, config),
     )
 
 
+def _tag(found: RecommendationRecord, config: ServingConfig, runtime: RuntimeRecord, sources: Sources) -> str:
+    """Return a tag that no other model, configuration, package or code of ours has."""
+    parts = (
+        found.model.sha256,
+        render_config_pbtxt(config, runtime=runtime.runtime),
+        sources.python,
+        sources.constraints,
+        hashlib.sha256(sources.wheel).hexdigest(),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+def _native_image(
+    found: RecommendationRecord, config: ServingConfig, options: BundleOptions, runtime: RuntimeRecord
+) -> str | None:
+    """Return NVIDIA's image for the engine; None if there is none, which matters only if it was measured."""
+    if options.image is not None:
+        return checked_image(options.image, "--image") if config.engine.backend in NATIVE_BACKENDS else None
+    if runtime.image is not None:
+        return checked_image(runtime.image, "--image")
+    if config.engine.backend not in NATIVE_BACKENDS:
+        return None
+    try:
+        return image_for(
+            backend=config.engine.backend,
+            tensorrt_version=options.tensorrt_version,
+            opset=found.model.opset,
+        )
+    except BundleRefused:
+        if runtime.runtime == "native":
+            raise
+        return None
+
+
 def _scaling(found: RecommendationRecord, certified_rate_per_s: float, options: BundleOptions) -> Scaling:
-    """What was given, else what the run knows."""
+    """Return the scaling by the given options, else by the run's own values."""
     measured_start_s = found.served.replica_start_s if found.served is not None else None
     traffic = traffic_from(
         certified_rate_per_s=certified_rate_per_s,
@@ -180,10 +276,10 @@ def _scaling(found: RecommendationRecord, certified_rate_per_s: float, options: 
     )
 
 
-def resources_for(found: RecommendationRecord, config: ServingConfig) -> Resources:
-    """As much of the processor as was measured, and the server's memory with some slack.
+def resources_for(found: RecommendationRecord, config: ServingConfig, *, runtime: Runtime = "python") -> Resources:
+    """Return as many CPUs as the measured machine had, and the server's memory with some slack.
 
-    Where its memory was not seen, that of the whole machine bounds it: half of it is asked for.
+    If its memory was not measured, half of the machine's memory is requested.
     """
     seen = found.served.memory_bytes if found.served is not None else None
     memory = math.ceil(MEMORY_SLACK * seen) if seen is not None else found.machine.memory_bytes // 2
@@ -192,4 +288,5 @@ def resources_for(found: RecommendationRecord, config: ServingConfig) -> Resourc
         memory_bytes=memory,
         memory_measured=seen is not None,
         gpus=max(1, len(found.machine.gpus)) if config.engine.device == "gpu" else 0,
+        shared_memory_bytes=SHARED_MEMORY_BYTES[config.engine.device] if runtime == "python" else 0,
     )

@@ -1,4 +1,4 @@
-"""The PromQL of a bundle that is not written down in a template: selectors, steps, burn rates, canaries."""
+"""The PromQL of a bundle that is not in a template: selectors, steps, burn rates, canaries."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 OVER_BUDGET = (50.0, 15.0, 10.0, 7.0, 4.0, 2.0, 1.0, 0.1)
-"""At which multiples of the error budget the latency distribution is looked at. For a p99 limit these are the
-quantiles 0.5, 0.85, 0.9, 0.93, 0.96, 0.98, 0.99 and 0.999: one above each factor of the burn-rate alerts."""
+"""Multiples of the error budget at which the latency distribution is read. For a p99 limit these are the quantiles
+0.5, 0.85, 0.9, 0.93, 0.96, 0.98, 0.99 and 0.999: one above each factor of the burn-rate alerts."""
 
 SHOWN_QUANTILES = (0.5, 0.9)
-"""What a dashboard shows besides the quantile of the limit."""
+"""Quantiles that a dashboard shows in addition to those of the limits."""
 
 SUMMARY_ERRORS = ((0.9, 0.01), (0.99, 0.005), (1.0, 0.001))
-"""Below which quantile Triton's summary may be off by how much, as a rank: Prometheus' `quantile:error` pairs."""
+"""(quantile, error): quantiles of Triton's summary below the first may be off by the second, as a rank. These are
+Prometheus' `quantile:error` pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BurnAlert:
-    """One of the four alerts on how fast the error budget is used up."""
+    """One of the four alerts on the speed at which the error budget is used up."""
 
     speed: str
     factor: float
@@ -43,7 +44,7 @@ BURN_WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryMetric:
-    """A figure of the canary, and the most that it may be."""
+    """A metric of the canary, and its highest allowed value."""
 
     name: str
     words: str
@@ -52,8 +53,8 @@ class CanaryMetric:
 
 
 def selector(job: str, model: str, **more: str) -> Markup:
-    """`{job="...",model="..."}`, with further labels: one printable line, whatever the model is called."""
-    # The templates of Grafana ($name), Argo and Prometheus ({{name}}) find nothing in the model's name.
+    """Return `{job="...",model="..."}` with further labels: one printable line for every name of a model."""
+    # Grafana ($name), Argo and Prometheus ({{name}}) must find no variables in the model's name.
     literal = _escaped(model).replace("$", r"\x24").replace("{{", r"\x7b\x7b")
     labels = {"job": _escaped(job), "model": literal, **{name: _escaped(value) for name, value in more.items()}}
     return Markup("{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}")  # noqa: S704
@@ -65,20 +66,23 @@ def _escaped(value: str) -> str:
 
 
 def over_limit_steps(quantile: float) -> tuple[tuple[str, float], ...]:
-    """(share of requests, quantile of the latency): where the quantile is late, at least that share is."""
+    """Return pairs of (share of requests, quantile of the latency).
+
+    If the latency at the quantile is over the limit, at least that share of the requests is.
+    """
     budget = 1 - quantile
     shares = (multiple * budget for multiple in OVER_BUDGET)
     return tuple((f"{share:.6g}", round(1 - share, 9)) for share in shares if share < 1)
 
 
 def summary_quantiles(quantile: float, *further: float) -> tuple[float, ...]:
-    """Every quantile that Triton has to keep, ascending: for the first limit's error budget, and all limits."""
+    """Return the quantiles that Triton must report, ascending: for all limits and the first one's budget."""
     steps = {at for _, at in over_limit_steps(quantile)}
     return tuple(sorted(steps | set(SHOWN_QUANTILES) | {quantile, *further}))
 
 
 def summary_option(quantile: float, *further: float) -> str:
-    """The value of Triton's `--metrics-config summary_quantiles=`."""
+    """Return the value of Triton's `--metrics-config summary_quantiles=`."""
     pairs = (
         f"{at:g}:{next(error for below, error in SUMMARY_ERRORS if at < below):g}"
         for at in summary_quantiles(quantile, *further)
@@ -87,7 +91,7 @@ def summary_option(quantile: float, *further: float) -> str:
 
 
 def burn_alerts(quantile: float) -> tuple[BurnAlert, ...]:
-    """The alerts that can fire: a budget of 10 % cannot be used up 14.4 times too fast."""
+    """Return the alerts that can fire: a budget of 10 % cannot be used up 14.4 times too fast."""
     budget = 1 - quantile
     return tuple(
         BurnAlert(
@@ -104,7 +108,7 @@ def burn_alerts(quantile: float) -> tuple[BurnAlert, ...]:
 
 
 def request_rate(where: str) -> str:
-    """Requests per second that arrive at the replicas in `where`, failed ones included."""
+    """Return the query of requests per second, with failed ones, of the replicas that the selector matches."""
     return (
         f"sum(rate(nv_inference_request_success{where}[1m]))\n"
         f"  + sum(rate(nv_inference_request_failure{where}[1m]))"
@@ -114,7 +118,7 @@ def request_rate(where: str) -> str:
 def canary_metrics(
     *, model: str, job: str, namespace: str, limit_us: str, quantile: str
 ) -> tuple[CanaryMetric, ...]:
-    """What a canary is judged by. `{{args.canary}}` and `{{args.stable}}` are Argo's, filled in as it runs."""
+    """Return the metrics that judge a canary. Argo fills in `{{args.canary}}` and `{{args.stable}}` as it runs."""
 
     def of(version: str, **more: str) -> str:
         return selector(
@@ -134,7 +138,7 @@ def canary_metrics(
     return (
         CanaryMetric(
             name="latency-limit",
-            words="Its worst replica keeps the limit.",
+            words="Its worst replica is within the limit.",
             query=f"{latency('canary')} / {limit_us}",
             most=1.0,
         ),

@@ -1,4 +1,4 @@
-"""Values in templates: quoted by a library, or so plain that they need no quotes in any file of a bundle."""
+"""Quote the values in templates by a library, or make sure that they need no quotes in any file of a bundle."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ import math
 import re
 import shlex
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import yaml
 from markupsafe import Markup
 
 from loadgen.printable import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 PLAIN = re.compile(r"/?[A-Za-z0-9_](?:[A-Za-z0-9_./:@%,+-]*[A-Za-z0-9_])?")
-"""A value that ends no line, quote, comment or command, wherever it stands: names, numbers, addresses, images."""
+"""A value that cannot end a line, quote, comment or command: names, numbers, addresses, images."""
 
 COMMENT_WIDTH = 115
 
 
 class NotPlain(ValueError):
-    """A template shows a value that needs quotes without any: a fault of the template."""
+    """A template shows a value without the quotes that it needs, which is a bug of the template."""
 
 
 def plain(value: Any) -> Any:
-    """Return what a template shows as it is: text that a filter below has quoted, numbers, and plain text.
+    """Return a value that may be shown as it is: text that a filter below has quoted, a number, or plain text.
 
     Jinja calls this for every `{{ value }}`. Raises NotPlain for text that has to be quoted.
     """
@@ -37,14 +35,14 @@ def plain(value: Any) -> Any:
 
 
 def prose(value: Any) -> Any:
-    """The same in Markdown, where other text becomes one line without links, HTML and ends of table cells."""
+    """Return the same for Markdown; other text becomes one line without links, HTML and ends of table cells."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return re.sub(r"([\\`\[\]|])", r"\\\1", printable(value)).replace("<", "&lt;").replace(">", "&gt;")
     return plain(value)
 
 
 def yaml_scalar(text: str, style: str = '"') -> Markup:
-    """The text as a YAML scalar on one line; `style` is the quote, where the text can stand in it."""
+    """Return the text as a YAML scalar on one line; `style` is the quote, if all of the text is printable."""
     if not text.isprintable():
         style = '"'
     scalar = yaml.safe_dump(text, default_style=style, width=math.inf, allow_unicode=True)
@@ -52,39 +50,39 @@ def yaml_scalar(text: str, style: str = '"') -> Markup:
 
 
 def block(text: str, indent: int) -> Markup:
-    """The text as a block of lines, so many blanks from the left; quoted where no block can hold it."""
+    """Return the text as a YAML block with lines indented by `indent` blanks; quoted if no block can hold it."""
     scalar = yaml.safe_dump(text, default_style="|", width=math.inf, allow_unicode=True).removesuffix("\n")
     return Markup(scalar.replace("\n  ", "\n" + " " * indent))  # noqa: S704
 
 
 def argument(text: str) -> Markup:
-    """A command's argument in YAML. Kubernetes and Compose replace `$(NAME)` and `${NAME}`, but not `$$`."""
+    """Return a command's argument for YAML. Kubernetes and Compose replace `$(NAME)`, `${NAME}`, but not `$$`."""
     return yaml_scalar(text.replace("$", "$$"))
 
 
 def one_line(text: str) -> Markup:
-    """The text within a comment."""
+    """Return the text on one line, for a comment."""
     return Markup(printable(text))  # noqa: S704
 
 
 def comment(text: str) -> Markup:
-    """The text as lines of a comment."""
+    """Return the text as lines of a comment."""
     lines = textwrap.wrap(printable(text, most=10_000), width=COMMENT_WIDTH - 2)
     return Markup("\n".join(f"# {line}" for line in lines))  # noqa: S704
 
 
 def code(text: str) -> Markup:
-    """The text between two backticks in Markdown, also within a table."""
+    """Return the text for the place between two backticks in Markdown, also in a table."""
     return Markup(printable(text).replace("`", "'").replace("|", "/"))  # noqa: S704
 
 
 def shell(text: str) -> Markup:
-    """The text as one word of a shell's command line."""
+    """Return the text as one word of a shell's command line."""
     return Markup(shlex.quote(printable(text)))  # noqa: S704
 
 
 def go_text(text: str) -> str:
-    """The text within a Go template, such as an annotation of an alert, where `{{` would begin an action."""
+    """Return the text for a Go template, such as an annotation of an alert: there, `{{` would begin an action."""
     return printable(text).replace("{{", '{{"{{"}}')
 
 

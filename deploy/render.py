@@ -1,39 +1,43 @@
-"""A plan as the text files of its bundle: pure, and the same bytes for equal plans."""
+"""Render a plan as the text files of its bundle: pure, and the same bytes for equal plans."""
 
 from __future__ import annotations
 
 import functools
 import math
 import re
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote
 
 from markupsafe import Markup
 
 from deploy import promql
 from deploy.dashboard import render_dashboard
+from deploy.images.sources import base_image
 from deploy.manifest import MANIFEST_FILE
+from deploy.plan import Plan
 from deploy.quoting import FILTERS, plain, prose
 from deploy.scaling import HPA_SYNC_S, SCRAPE_INTERVAL_S
-from deploy.smoke import FILES_FOLDER, quantile_name
-from deploy.words import figures
+from deploy.smoke import FILES_FOLDER, check_for
+from deploy.text import figures
+from loadgen.spec.limits import quantile_option
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
     import jinja2
 
-    from deploy.plan import Plan
 
 Target = Literal["kubernetes", "kserve", "compose"]
 TARGETS: tuple[Target, ...] = ("kubernetes", "kserve", "compose")
 
-NATIVE_REPOSITORY = "model_repository"
-EMBEDDED_REPOSITORY = "model_repository_embedded"
+REPOSITORY = "model_repository"
+NATIVE_REPOSITORY = "model_repository_native"
 RULES_FILE = "prometheus-rules.yaml"
 DASHBOARD_FILE = "grafana-dashboard.json"
 README_FILE = "README.md"
 
-IMAGES = tuple(f"images/{name}.Dockerfile" for name in ("loadtest", "models", "triton", "worker"))
+IMAGES = tuple(f"images/{name}.Dockerfile" for name in ("loadtest", "models", "worker"))
+TRITON_IMAGE = "images/triton.Dockerfile"
+"""The server that was measured, unless it was one of NVIDIA's image."""
 KUBERNETES_BASE = (
     "kustomization.yaml",
     "service-account.yaml",
@@ -56,8 +60,10 @@ KUBERNETES_COMPONENTS = (
     "argo-rollouts/kustomization.yaml",
     "argo-rollouts/rollout.yaml",
     "argo-rollouts/services.yaml",
-    "repository-image/kustomization.yaml",
     "repository-object-storage/kustomization.yaml",
+    "repository-volume/copy-pod.yaml",
+    "repository-volume/kustomization.yaml",
+    "repository-volume/persistent-volume-claim.yaml",
 )
 FILES: Mapping[Target, tuple[str, ...]] = {
     "compose": (
@@ -80,12 +86,26 @@ FILES: Mapping[Target, tuple[str, ...]] = {
         "kubernetes/search/namespace.yaml",
         "kubernetes/search/job.yaml",
     ),
-    "kserve": ("kserve/kustomization.yaml", "kserve/serving-runtime.yaml", "kserve/inference-service.yaml"),
+    "kserve": (
+        "kserve/copy-pod.yaml",
+        "kserve/inference-service.yaml",
+        "kserve/kustomization.yaml",
+        "kserve/persistent-volume-claim.yaml",
+        "kserve/serving-runtime.yaml",
+    ),
 }
-"""The templates that each target consists of, by the path that their text gets in the bundle."""
+"""The templates of each target, by the path of their text in the bundle."""
+
+NATIVE_FILES = (
+    "kubernetes/components/native-backend/kustomization.yaml",
+    "kubernetes/overlays/native/kustomization.yaml",
+    "kubernetes/overlays/native/namespace.yaml",
+    "kubernetes/smoke-native/kustomization.yaml",
+)
+"""Of the target kubernetes, if the engine has a native backend that was not measured."""
 
 FACTORY = r"[\w.]+:\w+"
-"""A model that is made by `package.module:callable`, and no file."""
+"""A model that `package.module:callable` makes, instead of a file."""
 
 BEHAVIOR = Markup("""\
 # Up at once; down by one replica a minute, when ten minutes have not needed it.
@@ -108,29 +128,30 @@ scaleDown:
 """)
 
 CONTENTS = (
-    (NATIVE_REPOSITORY + "/", "the model with `config.pbtxt` for the native backend of NVIDIA's container"),
-    (EMBEDDED_REPOSITORY + "/", "the same for Triton's Python backend, as it was measured"),
+    (REPOSITORY + "/", "the model with its `config.pbtxt`, for the runtime that was measured"),
+    (NATIVE_REPOSITORY + "/", "the same for Triton's native backend: **not measured**"),
     ("compose.yaml", "Triton, Prometheus and Grafana on one machine"),
     ("kubernetes/", "Kustomize: base, components to choose from, overlays for staging and production"),
     ("kserve/", "ServingRuntime and InferenceService"),
     (RULES_FILE, "recording rules and alerts for Prometheus"),
     (DASHBOARD_FILE, "the dashboard for Grafana"),
-    (
-        "images/",
-        "Dockerfiles: of the smoke test, the models, Triton for our runtime, and the workers of a search",
-    ),
-    (MANIFEST_FILE, "the hash of every file: a new bundle replaces this one only if nobody changed it"),
+    ("images/", "recipes of the images, with the packages pinned and tritune as a wheel"),
+    (MANIFEST_FILE, "the hash of every file: a new bundle replaces this one only if it is unchanged"),
 )
 
 
 def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str | None) -> dict[str, str]:
-    """Path in the bundle -> text, for the targets that were asked for and what all of them share."""
+    """Return path in the bundle -> text, for these targets and for the files that all targets share."""
     context = _context(plan, targets, loadtest_image)
     rules = _rendered(f"{RULES_FILE}.j2", context)
     files: dict[str, str] = {RULES_FILE: rules}
     context["rules"] = _without_comment(rules)
     files[DASHBOARD_FILE] = render_dashboard(plan, quantile_name=context["quantile_name"])
     chosen = [path for target in TARGETS if target in targets for path in FILES[target]]
+    if plan.offers_native and "kubernetes" in targets:
+        chosen += NATIVE_FILES
+    if plan.builds_image:
+        chosen.append(TRITON_IMAGE)
     for path in (*IMAGES, *chosen):
         files[path] = _rendered(f"{path}.j2", context)
     if "kubernetes" in targets:
@@ -155,7 +176,7 @@ def _environment(*, markdown: bool) -> jinja2.Environment:
 
 
 def _rendered(template: str, context: Mapping[str, Any]) -> Markup:
-    """The text of a template, in which every value was quoted or plain; so it can stand in another one."""
+    """Return the text of a template. Every value in it was quoted or plain, so other templates may include it."""
     environment = _environment(markdown=template.endswith(".md.j2"))
     return Markup(environment.get_template(template).render(context))  # noqa: S704 - nothing of it is HTML
 
@@ -165,11 +186,15 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
     context: dict[str, Any] = {
         "plan": plan,
         "targets": targets,
-        "loadtest_image": loadtest_image or f"tritune-loadtest:{found.tritune_version}",
-        "model_tag": found.model.sha256[:12],
-        "repository": NATIVE_REPOSITORY if plan.has_native else EMBEDDED_REPOSITORY,
-        "embedded_repository": EMBEDDED_REPOSITORY,
-        "quantile_name": quantile_name(found.slo.quantile),
+        "loadtest_image": loadtest_image or plan.loadtest_image,
+        "repository": REPOSITORY,
+        "native_repository": NATIVE_REPOSITORY,
+        "servers": _compose_servers(plan),
+        # Quoted for a URL it needs no quotes in YAML: letters, digits and `_.-~%`.
+        "ready_path": Markup(f"/v2/models/{quote(plan.model_name, safe='')}/ready"),  # noqa: S704
+        "base": base_image(plan.sources, plan.config.engine),
+        "check": check_for(plan.smoke, plan.certificate.rate_per_s),
+        "quantile_name": quantile_option(found.slo.first.quantile),
         "worker_model": found.model.file
         if re.fullmatch(FACTORY, found.model.file)
         else f"/model/{found.model.file}",
@@ -190,12 +215,35 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
     return context
 
 
+def _compose_servers(plan: Plan) -> list[dict[str, Any]]:
+    """Return the servers of Compose: what was measured, and the native backend if that was not."""
+    measured = {
+        "name": "triton",
+        "smoke": "smoke",
+        "image": plan.serving_image,
+        "repository": REPOSITORY,
+        "ours": plan.builds_image,
+        "native_only": False,
+    }
+    if not plan.offers_native:
+        return [measured]
+    native = {
+        "name": "triton-native",
+        "smoke": "smoke-native",
+        "image": plan.image,
+        "repository": NATIVE_REPOSITORY,
+        "ours": False,
+        "native_only": True,
+    }
+    return [measured, native]
+
+
 def _queries(plan: Plan) -> dict[str, Any]:
-    """What rules, scalers and canary ask Prometheus."""
+    """Return the Prometheus queries of rules, scalers and canary."""
     slo = plan.found.slo
     namespace = f"{plan.name}-production"
-    limit_us = f"{1000 * slo.limit_ms:.9g}"
-    quantile = f"{slo.quantile:g}"
+    limit_us = f"{1000 * slo.first.limit_ms:.9g}"
+    quantile = f"{slo.first.quantile:g}"
     return {
         "selector": promql.selector(plan.name, plan.model_name),
         "quantile": quantile,
@@ -203,16 +251,17 @@ def _queries(plan: Plan) -> dict[str, Any]:
         "limit_us": limit_us,
         "latency_alerts": [
             {
-                "alert": "TritonLatencyOverLimit" + ("" if index == 0 else quantile_name(limit.quantile).upper()),
-                "name": quantile_name(limit.quantile),
+                "alert": "TritonLatencyOverLimit"
+                + ("" if index == 0 else quantile_option(limit.quantile).upper()),
+                "name": quantile_option(limit.quantile),
                 "quantile": limit.quantile,
                 "limit_ms": f"{limit.limit_ms:.9g}",
             }
             for index, limit in enumerate(slo.limits)
         ],
-        "over_limit_steps": promql.over_limit_steps(slo.quantile),
+        "over_limit_steps": promql.over_limit_steps(slo.first.quantile),
         "burn_windows": promql.BURN_WINDOWS,
-        "burn_alerts": promql.burn_alerts(slo.quantile),
+        "burn_alerts": promql.burn_alerts(slo.first.quantile),
         "scaler_query": promql.request_rate(promql.selector(plan.name, plan.model_name, namespace=namespace)),
         "canary_metrics": promql.canary_metrics(
             model=plan.model_name, job=plan.name, namespace=namespace, limit_us=limit_us, quantile=quantile
@@ -221,7 +270,7 @@ def _queries(plan: Plan) -> dict[str, Any]:
 
 
 def server_arguments(plan: Plan) -> list[str]:
-    """Of `tritonserver`, but for the model repository and the ports."""
+    """Return the arguments of `tritonserver`, without the model repository and the ports."""
     quantiles = [limit.quantile for limit in plan.found.slo.limits]
     return [
         "--disable-auto-complete-config",
@@ -233,7 +282,7 @@ def server_arguments(plan: Plan) -> list[str]:
 
 
 def _kserve(plan: Plan) -> dict[str, str]:
-    """Knative scales by whole numbers: requests per second, or in flight where those are fewer than one."""
+    """Return KServe's target, a whole number: requests per second, or requests in flight if that is below one."""
     target = math.floor(plan.scaling.target_rate_per_s)
     if target >= 1:
         return {
@@ -249,7 +298,7 @@ def _kserve(plan: Plan) -> dict[str, str]:
 
 
 def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, Markup]]:
-    always = {EMBEDDED_REPOSITORY + "/", MANIFEST_FILE} | ({NATIVE_REPOSITORY + "/"} if plan.has_native else set())
+    always = {REPOSITORY + "/", MANIFEST_FILE} | ({NATIVE_REPOSITORY + "/"} if plan.offers_native else set())
     return [
         (path, Markup(words))  # noqa: S704
         for path, words in CONTENTS
@@ -258,7 +307,7 @@ def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, Markup]]:
 
 
 def _without_comment(text: Markup) -> Markup:
-    """A YAML file from its first key on."""
+    """Return a YAML file without the comment before its first key."""
     lines = text.splitlines(keepends=True)
     first = next(index for index, line in enumerate(lines) if not line.startswith("#"))
     return Markup("").join(lines[first:])

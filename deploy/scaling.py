@@ -1,4 +1,4 @@
-"""How many replicas, and at which load another one is added: from the certified rate and the traffic's growth."""
+"""Compute the number of replicas, and the rate that adds one, from the certified rate and the traffic's growth."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from dataclasses import dataclass
 from typing import Literal
 
 from deploy.errors import BundleRefused
-from search.cost import replicas
+from loadgen.records.formats import format_rate
+from search.cost.cost import replicas
 
 RATE_WINDOW_S = 60.0
 SCRAPE_INTERVAL_S = 15.0
 HPA_SYNC_S = 15.0
 HPA_TOLERANCE = 0.1
-"""The window of the scaler's query and the interval of its samples, as this bundle sets them; how often the
-autoscaler looks (`--horizontal-pod-autoscaler-sync-period`) and what it overlooks
-(`--horizontal-pod-autoscaler-tolerance`), as Kubernetes does by default: kubernetes.io/docs/reference/
+"""This bundle sets the window of the scaler's query and the interval of its samples. The autoscaler's period
+(`--horizontal-pod-autoscaler-sync-period`) and the share of the target that it ignores
+(`--horizontal-pod-autoscaler-tolerance`) are the defaults of Kubernetes: kubernetes.io/docs/reference/
 command-line-tools-reference/kube-controller-manager."""
 
 ASSUMED_PEAK = 2.0
 ASSUMED_RAMP_S = 600.0
 ASSUMED_START_S = 60.0
-"""What stands in for what nobody said: the peak as a multiple of the rate, how long the traffic takes to grow to
-it, and how long a replica takes to start where the run did not measure it."""
+"""Values for options that were not given: the peak as a multiple of the rate, the time in which traffic grows to
+it, and the time until a replica is ready if the run did not measure it."""
 
 DEFAULT_MAX_REPLICAS = 100
 
 StartSource = Literal["measured", "given", "assumed"]
-"""Who says how long a replica takes to start: the run, without image and node; the user; nobody."""
+"""Source of a replica's start time: the run, without image and node; the user; `ASSUMED_START_S`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """The traffic to serve: its usual rate, its highest, and how long it takes to grow from one to the other."""
+    """The traffic to serve: its usual rate, its highest rate, and the time in which it grows to that."""
 
     rate_per_s: float
     peak_rate_per_s: float
     ramp_s: float
-    assumed: tuple[str, ...] = ()  # what nobody said, in words
+    assumed: tuple[str, ...] = ()  # options that were not given, in words
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= self.peak_rate_per_s < math.inf:
@@ -52,16 +53,16 @@ class Traffic:
 
     @property
     def growth_per_s2(self) -> float:
-        """Requests per second that are added in a second of the ramp."""
+        """Return the requests per second that are added per second of the ramp."""
         return (self.peak_rate_per_s - self.rate_per_s) / self.ramp_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """What the autoscaler is told, and the figures it was derived from. Rates are in requests per second."""
+    """Settings of the autoscaler, and the figures behind them. Rates are in requests per second."""
 
     certified_rate_per_s: float
-    target_rate_per_s: float  # per replica: above it another one is started
+    target_rate_per_s: float  # per replica: above it, another one is started
     min_replicas: int
     max_replicas: int
     start_s: float
@@ -71,12 +72,12 @@ class Scaling:
 
     @property
     def headroom(self) -> float:
-        """The share of the certified rate that the target leaves free."""
+        """Return the share of the certified rate that the target leaves free."""
         return 1 - self.target_rate_per_s / self.certified_rate_per_s
 
     @property
     def lead(self) -> float:
-        """What the traffic grows to, as a multiple of the usual rate, while a replica is on its way."""
+        """Return the factor by which traffic grows from the usual rate while a replica starts."""
         return 1 + self.traffic.growth_per_s2 * self.reaction_s / self.traffic.rate_per_s
 
 
@@ -87,13 +88,15 @@ def traffic_from(
     peak_rate_per_s: float | None,
     ramp_s: float | None = None,
 ) -> Traffic:
-    """The traffic that was asked for, with what nobody said filled in and named. Raises BundleRefused."""
+    """Return the requested traffic; missing values are assumed, and listed in `assumed`. Raises BundleRefused."""
     assumed = []
     if rate_per_s is None:
         rate_per_s = certified_rate_per_s
         if peak_rate_per_s is not None:
             rate_per_s = min(rate_per_s, peak_rate_per_s)
-        assumed.append(f"a usual rate of {rate_per_s:,.4g}/s, as much as one replica is certified for (--rate)")
+        assumed.append(
+            f"a usual rate of {format_rate(rate_per_s)}/s, as much as one replica is certified for (--rate)"
+        )
     if peak_rate_per_s is None:
         peak_rate_per_s = ASSUMED_PEAK * rate_per_s
         assumed.append(f"a peak of {ASSUMED_PEAK:g} times that (--peak-rate)")
@@ -111,19 +114,20 @@ def scaling_for(
     start_source: StartSource = "measured",
     max_replicas: int = DEFAULT_MAX_REPLICAS,
 ) -> Scaling:
-    """Target and bounds of the autoscaler. `start_s` None: not known. Raises BundleRefused over `max_replicas`.
+    """Return target and bounds of the autoscaler. Raises BundleRefused if the peak needs over `max_replicas`.
 
-    A replica that is asked for helps only `reaction_s` later: the query sees the middle of its window, a sample is
-    up to one scrape old, the autoscaler looks once in its period, and the replica has to start. Meanwhile the rate
-    r grows by g times that. With n replicas each at the target t and a tolerance e of the autoscaler, nothing is
-    started before r = n t (1 + e), and n c must still be enough `reaction_s` later:
+    `start_s` is None if it is not known. A new replica helps only T = `reaction_s` after the rate has grown: the
+    query sees the middle of its window, a sample is up to one scrape old, the autoscaler runs once per period, and
+    the replica has to start. Meanwhile the rate r grows by g T, with g the growth per second. The autoscaler has a
+    tolerance e: with n replicas at the target t, it starts none before r = n t (1 + e). The n replicas, each
+    certified for c, must still be enough T later:
 
         n t (1 + e) + g T <= n c,   so with r the usual rate   t = c / ((1 + e) (1 + g T / r))
 
-    which is lead-time demand of inventory control (Silver, Pyke and Thomas, Inventory and Production Management in
-    Supply Chains, ch. 7: the reorder point is the demand over the lead time) with replicas in stock; e and the
-    rule n = ceil(rate / t) are the autoscaler's (kubernetes.io/docs/concepts/workloads/autoscaling).
-    There is always one replica more than the usual rate needs, so that a drain or a lost node keeps the limit.
+    This is the lead-time demand of inventory control (Silver, Pyke and Thomas, Inventory and Production Management
+    in Supply Chains, ch. 7: the reorder point is the demand over the lead time) with replicas in stock. e and the
+    rule n = ceil(rate / t) are the autoscaler's (kubernetes.io/docs/concepts/workloads/autoscaling). There is
+    always one replica more than the usual rate needs, so that the limit is met during a drain or without a node.
     """
     if start_s is None:
         start_s, start_source = ASSUMED_START_S, "assumed"
@@ -139,7 +143,7 @@ def scaling_for(
     most = needed(traffic.peak_rate_per_s)
     if most > max_replicas:
         raise BundleRefused(
-            f"{traffic.peak_rate_per_s:,.10g} requests/s need {most:,} replicas at {target:,.4g}/s each, "
+            f"{traffic.peak_rate_per_s:,.10g} requests/s need {most:,} replicas at {format_rate(target)}/s each, "
             f"more than the limit of {max_replicas:,}.",
             "Raise --max-replicas, or give a lower --peak-rate.",
         )

@@ -1,51 +1,52 @@
-"""The load that new pods must stand before traffic moves to them: `loadtest` at the certified rate."""
+"""The smoke test that new pods must pass before they get traffic: `loadtest` at the certified rate."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-if TYPE_CHECKING:
-    from loadgen.order import LatencyLimit
-    from model_repo.spec import Protocol, ServingConfig
-    from search.demand import DemandRecord
-    from search.records import RecommendationRecord
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import Protocol, ServingConfig
+from search.records.recommendation import RecommendationRecord
+from search.records.slo import WorkloadRecord
 
 PORTS: dict[Protocol, int] = {"http": 8000, "grpc": 8001}
-"""Of Triton, as it comes."""
+"""The ports on which Triton listens by default."""
 
-LEAST_S = 30
-LONGER = 3.0
-"""How much longer than the run's own confirmation: some violations by bad luck need more requests to decide."""
+SHORTEST_RUN_S = 30
+"""A smoke test sends load for at least 30 s."""
+
+CONFIRMATION_LENGTHS = 3.0
+"""A smoke test is three times as long as the run's confirmation: more requests, so that violations by chance weigh
+less."""
 
 TRACE_FILE, LENGTHS_FILE, FILES_FOLDER = "trace.txt", "lengths.txt", "/etc/loadtest"
 MOST_BYTES = 900_000
-"""Of all files of a smoke test: a ConfigMap holds 1 MiB."""
+"""The files of a smoke test have at most 900 kB together: a ConfigMap holds 1 MiB."""
 
 HEAD_START_S = 60
-"""What a job may take besides the load: pulling its image, preparing payloads, warming up."""
+"""A job may take 60 s more than twice the time of its load: to pull its image, prepare payloads and warm up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
-    """One load run and its verdict. Exit code 0: every limit was kept; 99: one was broken; 96, 98: not decided."""
+    """One load run and its verdict. Exit code 0: all limits met; 99: one violated; 96, 98: inconclusive."""
 
     model_name: str
     rate_per_s: float
     limits: tuple[LatencyLimit, ...]
     duration_s: int
     shapes: tuple[str, ...]  # `NAME:D1,D2`, for dimensions that the model leaves open
-    traffic: tuple[str, ...] = ()  # options that say how requests come in and how much each carries
-    files: tuple[str, ...] = ()  # that it reads in `FILES_FOLDER`
+    traffic: tuple[str, ...] = ()  # options for the arrivals and the size of requests
+    files: tuple[str, ...] = ()  # names of the files that it reads in `FILES_FOLDER`
     protocol: Protocol = "http"
 
     def url(self, host: str) -> str:
-        """Where a Triton on its usual ports answers this load."""
+        """Return the URL for this load of a Triton on its usual ports."""
         return f"{self.protocol}://{host}:{PORTS[self.protocol]}"
 
     def arguments(self, url: str) -> list[str]:
-        """The command line after `loadtest`."""
+        """Return the command line after `loadtest`."""
         return [
             url,
             f"--model={self.model_name}",
@@ -60,12 +61,12 @@ class Smoke:
 
     @property
     def deadline_s(self) -> int:
-        """When a job that has not answered is given up."""
+        """Return the seconds after which a job without a result is given up."""
         return 2 * self.duration_s + HEAD_START_S
 
 
 def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
-    """The smoke test of a recommendation, as long as its certificate says that a decision takes."""
+    """Return the smoke test of a recommendation; its length follows from the certificate's."""
     certificate = found.winner.certificate
     assert certificate is not None
     shapes = (
@@ -73,47 +74,70 @@ def smoke_for(found: RecommendationRecord, config: ServingConfig) -> Smoke:
         for spec in config.engine.inputs
         if -1 in spec.shape and spec.concrete_shape is not None
     )
-    demand = found.demand
-    files = {TRACE_FILE: demand.trace, LENGTHS_FILE: demand.lengths}
+    workload = found.workload
+    files = {TRACE_FILE: workload.trace, LENGTHS_FILE: workload.lengths}
     return Smoke(
         model_name=config.engine.model_name,
         rate_per_s=certificate.rate_per_s,
         limits=found.slo.limits,
-        duration_s=max(LEAST_S, 5 * math.ceil(LONGER * certificate.seconds / 5)),
+        duration_s=max(SHORTEST_RUN_S, 5 * math.ceil(CONFIRMATION_LENGTHS * certificate.seconds / 5)),
         shapes=tuple(f"{name}:{','.join(str(size) for size in shape)}" for name, shape in shapes if shape),
         traffic=traffic_options(
-            demand,
+            workload,
             trace=f"{FILES_FOLDER}/{TRACE_FILE}",
-            input_data=demand.lengths and f"{FILES_FOLDER}/{LENGTHS_FILE}",
+            input_data=workload.lengths and f"{FILES_FOLDER}/{LENGTHS_FILE}",
         ),
         files=tuple(name for name, kept in files.items() if kept is not None),
-        protocol=demand.protocol,
+        protocol=workload.protocol,
     )
 
 
-def traffic_options(demand: DemandRecord, *, trace: str, input_data: str | None) -> tuple[str, ...]:
-    """The traffic of a promise as options of `loadtest`, which finds the trace, if there is one, at `trace`."""
+CHECK_S = 60
+"""Seconds of load of the README's check."""
+
+CHECK_RATE_PER_S = 25.0
+"""Most requests per second of the check: a port-forward carries them, and its own delay stays small."""
+
+ENOUGH = 12.0
+"""A quantile is decided when so many requests may be late: with fewer, a few at once leave it open."""
+
+
+def check_for(smoke: Smoke, certified_rate_per_s: float) -> Smoke:
+    """Return a check of a running server that decides within two minutes, at a low rate.
+
+    It asks for the first limit, at the highest quantile that so few requests can decide. The certified rate is for
+    the smoke test to check.
+    """
+    rate = min(CHECK_RATE_PER_S, 0.5 * certified_rate_per_s)
+    first = smoke.limits[0]
+    quantiles = (first.quantile, *(q for q in (0.95, 0.9, 0.5) if q < first.quantile))
+    decided = (q for q in quantiles if rate * CHECK_S * (1 - q) >= ENOUGH)
+    limit = replace(first, quantile=next(decided, quantiles[-1]))
+    return replace(smoke, rate_per_s=rate, limits=(limit,), duration_s=CHECK_S, traffic=_without_trace(smoke))
+
+
+def _without_trace(smoke: Smoke) -> tuple[str, ...]:
+    """Return the options without files, which are where the smoke test runs, and without recorded arrivals."""
+    return tuple(option for option in smoke.traffic if option.startswith("--batch-size"))
+
+
+def traffic_options(workload: WorkloadRecord, *, trace: str, input_data: str | None) -> tuple[str, ...]:
+    """Return the certified traffic as options of `loadtest`, which reads the trace, if any, at `trace`."""
     options = []
-    if demand.trace is not None:
+    if workload.trace is not None:
         options.append(f"--trace={trace}")
-    elif demand.arrivals != "poisson":
-        options.append(f"--arrivals={demand.arrivals}")
-    if demand.rows_per_request > 1:
-        options.append(f"--batch-size={demand.rows_per_request}")
+    elif workload.arrivals != "poisson":
+        options.append(f"--arrivals={workload.arrivals}")
+    if workload.rows_per_request > 1:
+        options.append(f"--batch-size={workload.rows_per_request}")
     if input_data is not None:
         options.append(f"--input-data={input_data}")
-    if demand.shared_memory != "none":
-        options.append(f"--shared-memory={demand.shared_memory}")
+    if workload.shared_memory != "none":
+        options.append(f"--shared-memory={workload.shared_memory}")
     return tuple(options)
 
 
 def smoke_file(text: str, most_bytes: int = MOST_BYTES) -> str:
-    """As much of a trace, or of lengths, as a ConfigMap holds: the first lines."""
+    """Return the first lines of a trace or of lengths, as many as a ConfigMap holds."""
     kept = text[:most_bytes]
     return kept if kept == text else kept[: kept.rfind("\n") + 1]
-
-
-def quantile_name(quantile: float) -> str:
-    """`p99` for 0.99, `p999` for 0.999."""
-    digits = f"{quantile:.6f}".removeprefix("0.").rstrip("0")
-    return f"p{digits.ljust(2, '0')}"

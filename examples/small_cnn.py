@@ -8,7 +8,7 @@ takes one to three ms on one core of a current server, so that batching, threads
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ SEED = 0
 
 
 def small_cnn() -> onnx.ModelProto:
-    """Convolutions with ReLU, a global average, and a linear layer with softmax."""
+    """Return convolutions with ReLU, a global average, and a linear layer with softmax."""
     random = np.random.default_rng(SEED)
     weights: list[onnx.TensorProto] = []
     nodes: list[onnx.NodeProto] = []
@@ -81,6 +81,6 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python examples/small_cnn.py PATH")
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="the file to write")
+    main(parser.parse_args().path)

@@ -2,13 +2,13 @@
 
     python examples/small_transformer.py small_transformer.onnx
 
-The shape of a sentence-embedding model (BERT with mean pooling) in small: two int64 inputs, a dynamic batch and a
-dynamic sequence axis. `optimize` needs to know the length of the sentences: `--shape input_ids:128`.
+It is a small sentence-embedding model (BERT with mean pooling): two int64 inputs, a dynamic batch and a dynamic
+sequence axis. `optimize` needs the length of the sentences: `--shape input_ids:128`.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ SEED = 0
 
 @dataclass
 class Graph:
-    """Nodes and weights as they are added; every method returns the name of its result."""
+    """Collects nodes and weights; every method returns the name of its result."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Graph:
 
 
 def embedded(graph: Graph) -> str:
-    """Token vectors plus position vectors, (batch, sequence, width)."""
+    """Add token vectors plus position vectors, (batch, sequence, width)."""
     tokens = graph.add("Gather", graph.weight("tokens", VOCABULARY, WIDTH), "input_ids", name="token_vectors")
     length = graph.add("Shape", "input_ids", name="length", start=1, end=2)
     start = graph.constant("zero", np.array([0], np.int64))
@@ -65,7 +65,7 @@ def embedded(graph: Graph) -> str:
 
 
 def heads_of(graph: Graph, tensor: str, *, name: str, order: list[int]) -> str:
-    """(batch, sequence, width) as one matrix for each head, its axes in `order`."""
+    """Split (batch, sequence, width) into one matrix per head, with axes in `order`."""
     projected = graph.linear(tensor, WIDTH, WIDTH, name=f"{name}.linear")
     parted = graph.add("Reshape", projected, "by_head", name=f"{name}.parted")
     return graph.add("Transpose", parted, name=name, perm=order)
@@ -86,7 +86,7 @@ def attended(graph: Graph, tensor: str, *, name: str) -> str:
 
 
 def encoded(graph: Graph, tensor: str, *, name: str) -> str:
-    """One encoder layer: attention and a two-layer network, each with its own shortcut."""
+    """Add one encoder layer: attention and a two-layer network, each with its own shortcut."""
     attention = attended(graph, tensor, name=f"{name}.attention")
     middle = graph.normalized(graph.add("Add", tensor, attention, name=f"{name}.sum1"), name=f"{name}.norm1")
     wide = graph.add("Relu", graph.linear(middle, WIDTH, 4 * WIDTH, name=f"{name}.wide"), name=f"{name}.relu")
@@ -95,7 +95,7 @@ def encoded(graph: Graph, tensor: str, *, name: str) -> str:
 
 
 def pooled(graph: Graph, tensor: str) -> str:
-    """The mean of the vectors whose tokens count, (batch, width)."""
+    """Add the mean of the vectors of unmasked tokens, (batch, width)."""
     weights = graph.add("Unsqueeze", "mask", "last", name="weights")
     weighted = graph.add("Mul", tensor, weights, name="weighted")
     total = graph.add("ReduceSum", weighted, "middle", name="total", keepdims=0)
@@ -138,6 +138,6 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python examples/small_transformer.py PATH")
-    main(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="the file to write")
+    main(parser.parse_args().path)

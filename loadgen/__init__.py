@@ -1,1 +1,1 @@
-"""Open-loop load and what it measured."""
+"""Send open-loop load and measure the responses."""

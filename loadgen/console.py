@@ -1,27 +1,30 @@
-"""The console that both commands print with: it cannot be steered by what is printed."""
+"""Print for both commands: a console that printed text cannot control, a live display, the result."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
 import sys
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.live import Live
 from rich.segment import Segment
 
+from loadgen.errors import EnvironmentFailed, UserError, unforeseen
 from loadgen.printable import printable
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rich.console import ConsoleOptions, RenderableType
-
-_MOST_IN_A_PIECE = 100_000  # characters; what is long on purpose is cut where it comes in
+_MOST_IN_A_PIECE = 100_000  # characters; longer texts from outside are cut when they are read
 
 
 class _Stderr(io.TextIOBase):
-    """Whatever stderr is at the moment, for messages whose loss must not end the work: its disk may be full."""
+    """The current stderr, for messages whose loss must not end the work: its disk may be full."""
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError):  # ValueError: it is closed
@@ -44,10 +47,10 @@ class _Stderr(io.TextIOBase):
 
 
 class SafeConsole(Console):
-    """Rich's console; characters that are not printable come out as escapes, whatever object they stand in.
+    """Rich's console; it prints characters that are not printable as escapes, in any object.
 
-    Colours and cursor movements of Rich itself are unharmed. A plain string is plain: what has markup on purpose
-    is printed as `Text.from_markup`. With `stderr`, a stderr that takes no more ends nothing.
+    Colours and cursor movements of Rich itself still work. A plain string is plain: intended markup is printed as
+    `Text.from_markup`. With `stderr`, a failing stderr is ignored.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -56,9 +59,79 @@ class SafeConsole(Console):
         super().__init__(**{"markup": False, "emoji": False, **options})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The pieces of text that the object consists of."""
+        """Yield the pieces of text of the object."""
         for piece in super().render(renderable, options):
             if piece.control is None and not piece.text.isprintable():
                 yield Segment(printable(piece.text, most=_MOST_IN_A_PIECE, lines=True), piece.style)
             else:
                 yield piece
+
+
+class LiveDisplay(ABC):
+    """Draws its picture four times per second during its `with` block; only on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self.broken: Exception | None = None
+        self._live: Live | None = None  # None: there is no terminal, or nothing is drawn now
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._live = Live(
+                get_renderable=self._drawn, console=self._console, refresh_per_second=4, transient=True
+            )
+            self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            with self.unharmed():
+                self._live.__exit__(kind, error, trace)
+
+    def _drawn(self) -> RenderableType:
+        """Return the picture; an empty one if drawing fails, so that the measurement goes on."""
+        try:
+            return self._picture()
+        except Exception as error:
+            self.broken = self.broken or error
+            return ""
+
+    @contextmanager
+    def unharmed(self) -> Iterator[None]:
+        """Remember the first error of the block in `broken`, instead of raising it."""
+        try:
+            yield
+        except Exception as error:
+            self.broken = self.broken or error
+
+    @abstractmethod
+    def _picture(self) -> RenderableType:
+        """Return the present picture."""
+
+
+def print_result(show: Callable[[], None], *, document: Callable[[], str]) -> list[UserError]:
+    """Let `show` print the result, or print `document`, its JSON, if that has a bug. Returns the errors."""
+    try:
+        try:
+            show()
+        except OSError:
+            raise
+        except Exception as error:
+            sys.stdout.write(document())
+            sys.stdout.flush()
+            return [unforeseen(error)]
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        _drop_stdout()
+    except OSError as error:
+        _drop_stdout()
+        return [EnvironmentFailed(f"The result could not be printed: {error.strerror}.", "Files still hold it.")]
+    return []
+
+
+def _drop_stdout() -> None:
+    """Point stdout to nowhere: at its end the interpreter would flush again, and fail again."""
+    with Path(os.devnull).open("w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)

@@ -1,24 +1,24 @@
-"""Files that survive a crash: written whole or not at all."""
+"""Write files that survive a crash: whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+from loadgen.processes import scratch_folder
 
 DRAFT = ".tritune-draft"
-"""How the name of a file ends that is being written."""
+"""The name of a file that is being written ends with this."""
 
 
 def remove_drafts(folder: Path) -> None:
-    """Remove what a process that was killed had half written in a folder that no other process writes to."""
+    """Remove the unfinished files of a killed process from a folder that no other process writes to."""
     for draft in folder.glob(f".*{DRAFT}"):
         with contextlib.suppress(OSError):
             draft.unlink()
@@ -27,12 +27,13 @@ def remove_drafts(folder: Path) -> None:
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text` in one step; a reader sees the old file or the new one, never half of it.
 
-    Raises OSError with the name of `path`.
+    For a folder that no other process writes to: `remove_drafts` removes the remains after a kill. Raises OSError
+    with the name of `path`.
     """
     with naming(path):
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=DRAFT)
         try:
-            # Halves of characters, as file names may have them, are written as JSON spells them.
+            # Lone surrogates, which file names may contain, are written as JSON escapes.
             with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
                 file.flush()
@@ -40,14 +41,44 @@ def write_atomically(path: Path, text: str) -> None:
             Path(temporary).chmod(0o644)
             Path(temporary).replace(path)
         except BaseException:
-            with contextlib.suppress(OSError):  # the first error says more
+            with contextlib.suppress(OSError):  # the first error matters more
                 Path(temporary).unlink(missing_ok=True)
             raise
 
 
 @contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file that appears under its name when the block ends; if the block fails, nothing remains.
+
+    For large files, and for folders that several processes write to: the next one removes the remains of a kill.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder("copy", path.parent) as folder:
+        draft = folder / "whole"
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """Copy a file, whole or not at all."""
+    with source.open("rb") as file, whole_file(target) as copy:
+        shutil.copyfileobj(file, copy, 1 << 20)
+
+
+def flush_folder(folder: Path) -> None:
+    """Wait until every file below `folder` is on the disk: a file must not be empty after a rename shows it."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+
+
+@contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """An OSError of the block names the file that people know; those of `write` and `fsync` name none."""
+    """Put the name that users know into an OSError of the block; those of `write` and `fsync` have none."""
     try:
         yield
     except OSError as error:

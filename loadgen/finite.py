@@ -1,4 +1,4 @@
-"""Numbers in records: finite, or null where a record allows for what is not known."""
+"""Numbers in records: finite, or null if a field may be unknown."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Count = Annotated[int, Field(ge=0)]
-"""How many; never negative."""
+"""A number of things; never negative."""
 
 
 class FiniteModel(BaseModel):
-    """Base of records: NaN and infinity are refused, in files as well.
+    """Base of records: NaN and infinity are rejected, in files as well.
 
-    Only where a field may be null does a value of ours that is not finite become null, which stands for unknown.
+    If a field may be null, a value from our code that is not finite becomes null, which means unknown.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -1,4 +1,4 @@
-"""Text of strangers, made safe to show: what a server, a model or a file says must not steer a terminal."""
+"""Make foreign text safe to show: text from a server, a model or a file must not control a terminal."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ MOST_CHARACTERS = 2000
 
 
 def printable(text: str, *, most: int = MOST_CHARACTERS, lines: bool = False) -> str:
-    r"""Return the text with an escape such as `\x1b` for every character that is not seen or moves others.
+    r"""Return the text with an escape such as `\x1b` for every character that is invisible or moves others.
 
     These are all that Unicode does not call printable: control characters, escape sequences, changes of direction,
     zero-width characters and lone surrogates. Breaks and unusual spaces become a space; with `lines`, line breaks
-    stay. A text of more than `most` characters is cut, and its length is named; the result is never longer.
-    The result is for people to read: a name that is sent to a server stays as it is.
+    stay. A text of more than `most` characters is cut, and its length is added; the result is never longer.
+    The result is for display only: a name that is sent to a server must not be changed.
     """
     if text.isprintable() and len(text) <= most:
         return text
@@ -23,9 +23,9 @@ def printable(text: str, *, most: int = MOST_CHARACTERS, lines: bool = False) ->
 
 
 def printable_json(document: str) -> str:
-    r"""Return a JSON document that means the same, with `\u001b` and the like for what is not printable.
+    r"""Return an equal JSON document with an escape such as `\u001b` for every character that is not printable.
 
-    JSON lets characters such as U+009B and U+202E stand in strings as they are, and a terminal obeys them.
+    JSON allows characters such as U+009B and U+202E in strings, and a terminal obeys them.
     """
     if document.isascii() and "\x7f" not in document:
         return document

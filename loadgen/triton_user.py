@@ -1,4 +1,4 @@
-"""Locust users that load a model on Triton, for a locustfile of one's own and for Locust's web UI.
+"""Locust users that load a model on Triton, for your own locustfile and for Locust's web UI.
 
     from loadgen.triton_user import TritonHttpUser
 
@@ -13,32 +13,30 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from loadgen.arrivals import peak_rate_per_s, schedule_pieces
-from loadgen.laps import Laps, rows_for
-from loadgen.locust_stats import LocustFeed
-from loadgen.open_loop import OpenLoopUser
-from loadgen.plan import Arrivals, LoadPlan, Payload, Target
-from loadgen.poller import Poller, precise_timers
-from loadgen.share import PreparedTarget, Share, carry_out
-from loadgen.shared_log import own_table
+from loadgen.sending.locust_stats import LocustFeed
+from loadgen.sending.locust_user import OpenLoopUser
+from loadgen.sending.request_table import own_table
+from loadgen.sending.ring import RingLog, rows_for
+from loadgen.sending.shard import PreparedTarget, run_shard, shard_of
+from loadgen.spec.plan import Arrivals, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.traffic.arrivals import peak_rate_per_s, schedule_pieces
+from loadgen.transport.poller import Poller, precise_timers
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
-_START_IN_NS = 250_000_000  # after the collection of garbage, which would delay the first requests
+_START_IN_NS = 250_000_000  # the load begins after a garbage collection, which would delay the first requests
 
 
 class TritonUser(OpenLoopUser):
     """One open loop at `rate_per_s`.
 
-    Locust's statistics are fed about once a second, with latency from the scheduled time, in Locust's own
+    Locust's statistics are updated about once per second, with latency from the scheduled time, in Locust's
     rounding; its `request` event is not fired, since that would cost more than the request. In a distributed run
-    every worker has its own seed. Only one user a process can run: a second would delay the first one's sends.
+    every worker has its own seed. Only one user per process can run: a second would delay the first one's sends.
     """
 
     abstract = True
@@ -56,34 +54,25 @@ class TritonUser(OpenLoopUser):
     payload = Payload()
 
     def replay(self) -> None:
-        """Prepare against the server, then send; what is in flight when Locust stops is waited for."""
+        """Prepare with the server, then send; when Locust stops, wait for the requests in flight."""
         plan = self._plan()
-        share = Share(
-            part=0,
-            parts=1,
-            timeout_s=plan.timeout_s,
-            rate_per_s=plan.rate_per_s,
-            limit_ms=None,
-            duration_s=plan.duration_s,
-            max_in_flight=plan.max_in_flight,
-            laps=True,
-        )
+        shard = shard_of(plan, 0, 1, limit_ms=None, ring=True)
         table = own_table(rows_for(peak_rate_per_s(plan), plan.timeout_s, 1))
-        feed = LocustFeed(self.environment.stats, Laps(table, schedule_pieces(plan)), name=self.model_name)
+        feed = LocustFeed(self.environment.stats, RingLog(table, schedule_pieces(plan)), name=self.model_name)
         poller = Poller()
         prepared = PreparedTarget(self._target(), self.payload, poller, plan.timeout_s)
         origin_ns = 0
 
         def stop() -> bool:
-            feed.go_on(time.monotonic_ns() - origin_ns)
+            feed.update(time.monotonic_ns() - origin_ns)
             self.give_way()
             return bool(self._state == LOCUST_STATE_STOPPING)
 
         try:
             precise_timers()
-            prepared.connect(share.connections_ahead)
+            prepared.connect(shard.connections_ahead)
             origin_ns = time.monotonic_ns() + _START_IN_NS
-            carry_out(share, table, prepared, poller, origin_ns, stop)
+            run_shard(shard, table, prepared, poller, origin_ns, stop)
         finally:
             feed.finish()
             prepared.close()
@@ -113,14 +102,14 @@ class TritonUser(OpenLoopUser):
 
 
 class TritonHttpUser(TritonUser):
-    """Over HTTP/1.1 and Triton's binary tensor extension; `host` is http:// or https://."""
+    """Loads over HTTP/1.1 and Triton's binary tensor extension; `host` is http:// or https://."""
 
     abstract = True
     host = "http://127.0.0.1:8000"
 
 
 class TritonGrpcUser(TritonUser):
-    """Over gRPC; `host` is grpc:// or grpcs://."""
+    """Loads over gRPC; `host` is grpc:// or grpcs://."""
 
     abstract = True
     host = "grpc://127.0.0.1:8001"

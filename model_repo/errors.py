@@ -1,4 +1,4 @@
-"""The errors of serving: what went wrong with the server or its repository, and what to do about it."""
+"""Errors of serving: failures of the server or its repository, each with advice."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _REASON = re.compile(
 
 
 class ServerError(Exception):
-    """Base of all serving errors. The message has two lines at most: what happened, then what to do.
+    """Base of all serving errors. The message has at most two lines: the event, then advice.
 
-    `log_tail` holds the server's last log lines where the server said something about it, else "".
+    `log_tail` holds the server's last log lines if they may explain the error, else "".
     """
 
     def __init__(self, message: str, *, log_tail: str = "") -> None:
@@ -21,11 +21,11 @@ class ServerError(Exception):
 
 
 class LauncherMissing(ServerError):
-    """The chosen kind of server is not installed here; the message says the command that adds it."""
+    """The chosen kind of server is not installed here; the message gives the command that adds it."""
 
 
 class PortInUse(ServerError):
-    """A port that the user gave is taken by another process."""
+    """Another process has taken a port that the user gave."""
 
 
 class ServerStartFailed(ServerError):
@@ -37,7 +37,7 @@ class ServerDied(ServerError):
 
 
 class ServerTimeout(ServerError):
-    """The server took a request and gave no answer in time."""
+    """The server accepted a request and gave no answer in time."""
 
 
 class RequestRefused(ServerError):
@@ -49,12 +49,12 @@ class RequestRefused(ServerError):
 
 
 class ModelLoadFailed(ServerError):
-    """A model could not be loaded. `reason` is what the server or the runtime said, on one line."""
+    """A model could not be loaded. `reason` is the message of the server or the runtime, on one line."""
 
     def __init__(self, model_name: str, reason: str, *, log_tail: str = "") -> None:
         super().__init__(
             f"{model_name} does not load: {reason}\nThe server's log has the details; a model that runs in "
-            "ONNX Runtime alone should load here.",
+            "ONNX Runtime without Triton should load here.",
             log_tail=log_tail,
         )
         self.model_name = model_name
@@ -62,12 +62,12 @@ class ModelLoadFailed(ServerError):
 
 
 class ModelCrashed(ServerError):
-    """The process that executes a model died in mid-service; the server itself is alive. `why`: if it is known."""
+    """The process that executes a model died in service; the server is alive. `why`: the cause, if known."""
 
     def __init__(self, model_name: str, *, why: str = "", log_tail: str = "") -> None:
         super().__init__(
             f"The process that executes {model_name} died while it was being served.\n"
-            f"{why or 'The last log lines may say why; too little memory is the usual cause.'}",
+            f"{why or 'See the last log lines; too little memory is the usual cause.'}",
             log_tail=log_tail,
         )
         self.model_name = model_name
@@ -78,7 +78,7 @@ class RepositoryWriteFailed(ServerError):
 
 
 def reason_of(refusal: str) -> str:
-    """What the model itself said, or what became of it: one line, out of Triton's wrapping."""
+    """Return the model's own error message, or the fate of its process, on one line without Triton's wrapping."""
     found = _REASON.search(refusal)
     reason = " ".join((found.group(1) if found else refusal).split())
     if reason.startswith("Stub process"):

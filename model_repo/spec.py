@@ -1,19 +1,25 @@
-"""What is served and how: tensors, an engine, and one serving configuration of it."""
+"""Types of serving: tensors, an engine, and one serving configuration of it."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
-if TYPE_CHECKING:
-    from pathlib import Path
+Runtime = Literal["python", "native"]
+"""Runtime of the engine in Triton: our code in the Python backend, or the backend of NVIDIA's container."""
+
+VERSION = "1"
+"""The version folder of every model we write: one model, one version."""
+
+ServerKind = Literal["embedded", "local", "docker", "remote"]
 
 Backend = Literal["onnxruntime", "tensorrt", "tensorrt_rtx"]
-"""What executes the engine; the folder `model_repo/runtime` has the code that does it inside Triton."""
+"""Library that executes the engine; the folder `model_repo/runtime` has the code for it inside Triton."""
 
 Protocol = Literal["http", "grpc"]
-"""How requests travel. Triton answers both, at rates of their own."""
+"""Protocol of requests. Triton serves both; their capacities differ."""
 
 DATATYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -26,7 +32,7 @@ _DATA_FILE = re.compile(r"model\.onnx|model\.plan|engine\.json|kernels\.cache|we
 
 
 def weights_name(number: int) -> str:
-    """The name of a model's weights file in a version folder, whatever the model itself calls it; from 0."""
+    """Return the name of weights file `number` (from 0) in a version folder, whatever its name in the model."""
     return f"weights-{number}.bin"
 
 
@@ -39,9 +45,9 @@ def is_data_file(name: str) -> bool:
 class TensorSpec:
     """One input or output of a model, as a request carries it.
 
-    `shape` leaves the batch dimension out and holds -1 where a dimension may vary between requests;
-    `sample_shape` is then a shape that requests do have, used where one must be chosen (warm-up, load). An empty
-    shape, one number a request, travels as (1,), because Triton knows no tensor without dimensions.
+    `shape` leaves the batch dimension out and holds -1 for a dimension that may vary between requests;
+    `sample_shape` is then a shape of real requests, for uses that need a fixed one (warm-up, load). An empty
+    shape, one number per request, is sent as (1,), because Triton knows no tensor without dimensions.
     """
 
     name: str
@@ -64,20 +70,20 @@ class TensorSpec:
 
     @property
     def concrete_shape(self) -> tuple[int, ...] | None:
-        """A shape without -1: `shape` itself, else `sample_shape`; None where neither says one."""
+        """A shape without -1: `shape` itself, else `sample_shape`; None if neither is one."""
         return self.sample_shape if -1 in self.shape else self.shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """Something that executes a model: a file, what runs it, and the tensors it takes and gives.
+    """An executable model: its file, its library, and its input and output tensors.
 
-    `files` maps each file's name in the model's version folder to where it lies now; `model_file` is
-    the one to open. `batched` says whether inputs and outputs have a leading batch dimension that may
-    vary; an engine that has none is served with `max_batch_size` 0. `alone_ms` says for some batch sizes how many
-    milliseconds one execution takes without a server, where that was measured. `code` is a `model.py` that runs in
-    place of our runtime: for models made of code, as tests and benchmarks have them. Nothing that comes with a
-    model file sets it, and `files` takes no name of code, so that a model brings data alone.
+    `files` maps each file's name in the model's version folder to its current path; `model_file` is the one to
+    open. `batched` is True if inputs and outputs have a leading batch dimension that may vary; an engine without
+    one is served with `max_batch_size` 0. `alone_ms` gives (batch size, milliseconds per standalone execution) for
+    the sizes that were measured. `code` is a `model.py` that replaces our runtime, for models made of code in
+    tests and benchmarks. Nothing that comes with a model file sets it, and `files` accepts no name of code, so
+    that a model brings data alone.
     """
 
     model_name: str
@@ -110,11 +116,11 @@ class Engine:
 class ServingConfig:
     """One way to serve one engine: a point of the search space, and all that `config.pbtxt` needs.
 
-    `max_batch_size` 0 means no batching: each request carries the whole tensors. `intra_op_threads` 0
-    leaves the number to ONNX Runtime (one per core). `preferred_batch_sizes` empty means that Triton
-    prefers the maximum batch size alone. `cuda_graph_batch_sizes` empty means no CUDA graphs; a batch in between
-    is padded to the next. `backend_options` are (name, value) pairs for whatever runs a GPU engine: `input_path`
-    and `gpu_wait` for our runtime (`runtime/tritune_gpu/opening.py`), `eager_batching` for Triton's TensorRT.
+    `max_batch_size` 0 means no batching: each request carries the whole tensors. `intra_op_threads` 0 leaves the
+    number to ONNX Runtime (one per core). `preferred_batch_sizes` empty means that Triton prefers the maximum
+    batch size alone. `cuda_graph_batch_sizes` empty means no CUDA graphs; a batch in between is padded to the
+    next. `backend_options` are (name, value) pairs for the runtime of a GPU engine: `input_path` and `gpu_wait`
+    for ours (`runtime/tritune_gpu/opening.py`), `eager_batching` for Triton's TensorRT.
     """
 
     engine: Engine
@@ -151,10 +157,10 @@ class ServingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a running Triton answers. Ports are TCP; None where the protocol has none, or metrics are off.
+    """The address of a running Triton. A TCP port is None if its protocol has none, or if metrics are off.
 
-    `control_folder` holds the Unix socket of the protocol without a port, which alone takes control requests: what
-    lies in it is out of reach for other users and for web pages. None: control requests go to the HTTP port.
+    `control_folder` holds the Unix socket of the protocol without a port, which alone takes control requests:
+    other users and web pages cannot reach it. None: control requests go to the HTTP port.
     """
 
     host: str
@@ -165,11 +171,11 @@ class Endpoint:
 
     @property
     def http_url(self) -> str:
-        """`http://host:port`, without a trailing slash. Raises ValueError where HTTP has no port."""
+        """The URL `http://host:port`, without a trailing slash. Raises ValueError if HTTP has no port."""
         return self.url("http")
 
     def url(self, protocol: Protocol) -> str:
-        """The same, or `grpc://host:port` as our load generator writes it."""
+        """Return `http://host:port`, or `grpc://host:port` as our load generator writes it. Raises ValueError."""
         port = self.http_port if protocol == "http" else self.grpc_port
         if port is None:
             raise ValueError(f"this server has no {protocol} port: it was started for the other protocol")

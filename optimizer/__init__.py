@@ -1,1 +1,1 @@
-"""From a model to the cheapest way of serving it."""
+"""Find the cheapest way to serve a model."""

@@ -1,17 +1,27 @@
-"""The `optimize` command: arguments in, exit code out."""
+"""The `optimize` command: options in, exit code out."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import sys
+from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from loadgen.command import leave, run_app, show_version
-from optimizer import options
-from optimizer.finished_runs import commands
-from optimizer.worker_command import commands as worker_commands
+from loadgen.command.app import leave, run_app, show_version
+from loadgen.errors import BadInput, UserError
+from loadgen.exit_codes import exit_codes_help
+from loadgen.options.command import Values, command_from
+from loadgen.options.declare import made_of, option_fields
+from loadgen.options.sources import TRUTHS, Origins, prefix_of
+from optimizer.command.finished_runs import commands
+from optimizer.config import WorkerOptions
+from optimizer.errors import WHEN_STOPPED
+from optimizer.options import OPTIONS, CallOptions
 
 app = typer.Typer(
     add_completion=False,
@@ -20,132 +30,47 @@ app = typer.Typer(
 )
 
 
-@app.callback(invoke_without_command=True)
-def optimize(
-    context: typer.Context,
-    model: options.Model = None,
-    shape: options.Shape = None,
-    input_data: options.InputData = None,
-    arrivals: options.Arrivals = None,
-    trace: options.Trace = None,
-    client_batch: options.ClientBatch = 1,
-    protocol: options.Protocol = "http",
-    shared_memory: options.SharedMemory = "none",
-    precisions: options.Precisions = None,
-    calibration_data: options.CalibrationData = None,
-    calibration_method: options.CalibrationMethod = "percentile",
-    accuracy: options.Accuracy = "strict",
-    io_precision: options.IoPrecision = "keep",
-    p99: options.P99 = None,
-    p50: options.P50 = None,
-    p90: options.P90 = None,
-    p95: options.P95 = None,
-    p999: options.P999 = None,
-    max_memory: options.MaxMemory = None,
-    confidence: options.Confidence = 0.95,
-    objective: options.Objective = "cost",
-    pareto: options.Pareto = False,
-    server: options.Server = "embedded",
-    server_url: options.ServerUrl = None,
-    server_repository: options.ServerRepository = None,
-    server_port: options.ServerPort = None,
-    docker_image: options.DockerImage = None,
-    price_per_hour: options.PricePerHour = None,
-    price_file: options.PriceFile = None,
-    price_term: options.PriceTerm = "on-demand",
-    rate: options.Rate = None,
-    peak_rate: options.PeakRate = None,
-    output: options.Output = None,
-    cache_dir: options.CacheDir = None,
-    resume: options.Resume = None,
-    time_budget: options.TimeBudget = "10m",
-    max_send_lag: options.MaxSendLag = None,
-    storage: options.Storage = None,
-    study: options.Study = None,
-    gpu: options.Gpu = None,
-    workers: options.Workers = None,
-    seed: options.Seed = 0,
-    baseline: options.Baseline = None,
-    dry_run: options.DryRun = False,
-    json: options.Json = False,
-    debug: options.Debug = False,
-    version: options.Version = False,
-) -> None:
-    """Find the cheapest Triton configuration that keeps a p99 latency limit.
+def optimize(values: Values, origins: Origins) -> None:
+    """Find the cheapest Triton configuration that meets a p99 latency limit.
 
     `optimize --model m.onnx --p99 50ms`
-
-    Exit codes: 0 found, 97 worse than --baseline, 99 no configuration keeps the limit, 2 bad input,
-    3 a disk, a server or a storage failed, 130 interrupted, 1 a bug.
     """
-    if context.invoked_subcommand is not None:
-        return
-    if version:
+    call = made_of(CallOptions, values, str)
+    if call.version:
         show_version()
         return
-    from optimizer.arguments import checked_storage, config_from_arguments, given_as_argument, given_options
-    from optimizer.resuming import resumed_config
+    from optimizer.command.arguments import checked_storage, config_from_options
+    from optimizer.command.resume import resumed_config
 
-    storage = checked_storage(storage, in_arguments=given_as_argument(context, "storage"))
-    further = {"p50": p50, "p90": p90, "p95": p95, "p999": p999}
-    if resume is not None:
-        given = given_options(context)
-        config, notes = resumed_config(resume, given=given, storage=storage, server_url=server_url)
-    else:
-        config, notes = config_from_arguments(
-            model=model,
-            p99=p99,
-            further_limits=further,
-            max_memory=max_memory,
-            objective=objective,
-            pareto=pareto,
-            shapes=shape or [],
-            input_data=input_data,
-            confidence=confidence,
-            server=server,
-            server_url=server_url,
-            server_repository=server_repository,
-            server_port=server_port,
-            docker_image=docker_image,
-            price_per_hour=price_per_hour,
-            price_file=price_file,
-            price_term=price_term,
-            rate=rate,
-            peak_rate=peak_rate,
-            output=output,
-            cache_dir=cache_dir,
-            time_budget=time_budget,
-            max_send_lag=max_send_lag,
-            storage=storage,
-            study=study,
-            gpu=gpu,
-            workers=workers or "1",
-            seed=seed,
-            precisions=precisions,
-            calibration_data=calibration_data,
-            calibration_method=calibration_method,
-            accuracy=accuracy,
-            io_precision=io_precision,
-            arrivals=arrivals,
-            trace=trace,
-            client_batch=client_batch,
-            protocol=protocol,
-            shared_memory=shared_memory,
-        )
-    from optimizer import session
+    checked_storage(values["storage"], in_arguments="storage" in origins and origins["storage"].kind == "flag")
+    make = config_from_options if call.resume is None else resumed_config
+    config, notes = make(values, origins)
+    from optimizer.command import session
 
-    del debug  # read from the arguments by `run_app`, which also covers errors before this point
-    if dry_run:
+    if call.dry_run:
         session.show_plan(config, notes)
-    else:
-        code = session.run(config, notes, as_json=json, resume=resume is not None, baseline=baseline)
-        raise typer.Exit(code)
+        return
+    resume = call.resume is not None
+    raise typer.Exit(
+        session.run(
+            config,
+            notes,
+            as_json=call.json,
+            resume=resume,
+            baseline=call.baseline,
+            accept_provisional=call.accept_provisional,
+        )
+    )
+
+
+optimize.__doc__ = f"{inspect.getdoc(optimize)}\n\n{exit_codes_help()}"
+app.callback(invoke_without_command=True)(command_from("optimize", OPTIONS, optimize))
 
 
 @app.command()
 def doctor() -> None:
-    """Say what this machine can do, and the command that adds what is missing."""
-    from optimizer.doctor import show_diagnosis
+    """Report the abilities of this machine, and the commands that add missing ones."""
+    from optimizer.machine.doctor import show_diagnosis
 
     show_diagnosis()
 
@@ -165,22 +90,75 @@ def serve(
 
     This runs the code in DIR as you: serve only what you trust.
     """
-    from optimizer.serving import serve_run
+    from optimizer.command.serve import serve_run
 
     serve_run(run, server=server, port=port, grpc_port=grpc_port, shared_memory=shared_memory)
 
 
+def worker(values: Values, origins: Origins) -> None:
+    """Measure for a search that runs elsewhere, on hardware like its own, until it is over.
+
+    `TRITUNE_STORAGE=postgresql://... optimize worker --study NAME --model MODEL`
+
+    The storage holds the configurations to measure. Code, images and files come from these options alone.
+
+    Exit codes: 0 the search is over, 2 bad input, 3 a disk, a server or the storage failed, 130 interrupted,
+    1 a bug.
+    """
+    from optimizer.command.arguments import checked_storage
+    from optimizer.run.worker import work
+
+    study = values["study"]
+    if study is None:
+        raise BadInput("No study was given.", "Add --study NAME, as the search prints it.")
+    in_arguments = "storage" in origins and origins["storage"].kind == "flag"
+    if checked_storage(values["storage"], in_arguments=in_arguments) is None:
+        raise BadInput("No storage was given.", "Set TRITUNE_STORAGE, or add --storage postgresql://HOST/DATABASE")
+    if values["model"] is None:
+        raise BadInput(
+            "No model was given, and a worker takes no file names from the storage.",
+            "Add --model with the search's model, as it is called on this machine.",
+        )
+    output = values["output"] or Path("runs") / f"worker-{study}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    finished = work(made_of(WorkerOptions, values, str, output=output.absolute()))
+    typer.echo(f"{finished} trial{'' if finished == 1 else 's'} measured")
+
+
+app.command()(command_from("worker", option_fields(WorkerOptions), worker))
 app.add_typer(commands)
-app.add_typer(worker_commands)
 
 
 def main() -> None:
-    """Entry point of the console command."""
+    """Run the console command and exit with its exit code."""
     leave(run_command(sys.argv[1:]))
 
 
 def run_command(arguments: list[str]) -> int:
     """Run the command line and return its exit code; no exception leaves."""
+    as_json = _wants_json(arguments, os.environ)
     return run_app(
-        app, arguments, name="optimize", when_stopped="Go on later with --resume and the run's directory."
+        app,
+        arguments,
+        name="optimize",
+        when_stopped=WHEN_STOPPED,
+        on_failure=_print_failure if as_json else lambda _: None,
     )
+
+
+def _wants_json(arguments: list[str], environment: Mapping[str, str]) -> bool:
+    """True if a search was called, and `recommendation.json` is to be printed."""
+    registered = [*app.registered_commands, *commands.registered_commands]
+    subcommands = {command.callback.__name__ for command in registered if command.callback is not None}
+    variable = environment.get(f"{prefix_of('optimize')}JSON", "").lower()
+    return ("--json" in arguments or TRUTHS.get(variable, False)) and subcommands.isdisjoint(arguments)
+
+
+def _print_failure(failure: UserError) -> None:
+    """Print `recommendation.json` of a run that failed, on stdout."""
+    from loadgen.console import print_result
+    from optimizer.run.recommendation import failure_record
+
+    def document() -> str:
+        return failure_record(failure).model_dump_json(indent=2) + "\n"
+
+    print_result(lambda: print(document(), end=""), document=document)  # noqa: T201

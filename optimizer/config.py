@@ -1,131 +1,320 @@
-"""Everything that decides a run, checked once and written to the run directory for `--resume`."""
+"""The configuration of a run: each field is declared once, together with its option of `optimize`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-
-from loadgen.addresses import plain_address
-from loadgen.files import write_atomically
-from loadgen.plan import SharedMemory
-from loadgen.user_errors import first_problem
-from model_repo.kept_files import read_kept
-from model_repo.spec import Protocol
-from optimizer.errors import BadInput
-from optimizer.model_source import FACTORY
-from optimizer.precisions import CalibrationMethod, IoPrecision, Precision
-from optimizer.thresholds import AccuracyRule
-from search.objective import Objective
-from search.prices import Term
-from search.records import LimitRecord, ObjectiveName, Slo
-
-FactoryName = Annotated[str, Field(pattern=rf"^{FACTORY}$")]
-"""`package.module:callable`, which returns a PyTorch model with example inputs."""
-
-ServerKind = Literal["embedded", "local", "docker", "remote"]
+from loadgen.errors import BadInput
+from loadgen.options.declare import Declared, check_values, option, options_of_one_field
+from loadgen.spec.addresses import plain_address
+from loadgen.spec.limits import LatencyLimit
+from loadgen.spec.plan import SharedMemory
+from loadgen.spec.units import memory_bytes, shapes_from_texts
+from model_repo.spec import Protocol, ServerKind
+from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
+from optimizer.environment import SERVER_URL_VARIABLE, STORAGE_VARIABLE
+from optimizer.model_source import source_beside, source_from_text
+from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
+from search.choices import LARGEST_BATCH, ObjectiveName, Term
 
 
-class OptimizeConfig(BaseModel):
-    """The arguments of one run. Durations are in seconds or ms as named, rates in requests per second."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    model: FactoryName | Path
-    limit_ms: float = Field(gt=0)
-    quantile: float = Field(default=0.99, ge=0.5, lt=1)
-    confidence: float = Field(default=0.95, gt=0.5, lt=1)
-    also: tuple[LimitRecord, ...] = ()  # further limits, of other quantiles
-    max_memory_bytes: int | None = Field(default=None, gt=0)
-    shapes: dict[str, tuple[int, ...]] = Field(default_factory=dict)
-    output: Path
-    server: ServerKind = "embedded"
-    server_url: str | None = None
-    server_repository: Path | None = None
-    server_port: int | None = Field(default=None, ge=1, le=65535)
-    docker_image: str | None = None
-    input_data: Path | None = None
-    objective: ObjectiveName = "cost"
-    pareto: bool = False
-    arrivals: str = "poisson"
-    trace: Path | None = None  # instead of arrivals
-    client_batch: int = Field(default=1, ge=1)
-    protocol: Protocol = "http"
-    shared_memory: SharedMemory = "none"
-    price_per_hour_usd: float | None = Field(default=None, gt=0)
-    price_file: Path | None = None
-    price_term: Term = "on-demand"
-    rate_to_serve_per_s: float | None = Field(default=None, gt=0)
-    peak_rate_per_s: float | None = Field(default=None, gt=0)
-    time_budget_s: float = Field(default=600.0, gt=0)
-    most_send_lag_ms: float | None = Field(default=None, gt=0)  # None: 1 ms, or 5 % of the limit
-    storage: str | None = None
-    study: str | None = None  # None: named after the directory
-    gpu: str | None = None  # part of the GPUs' name
-    workers: str = "1"  # processes that measure on this machine, or `auto`
-    cache_dir: Path | None = None  # None: in the user's cache folder
-    precisions: tuple[Precision, ...] | None = None  # None: what this machine runs without calibration data
-    calibration_data: Path | None = None
-    calibration_method: CalibrationMethod = "percentile"
-    accuracy: AccuracyRule = AccuracyRule()
-    io_precision: IoPrecision = "keep"
-    seed: int = 0
-
-    @field_validator("*", mode="after")
-    @classmethod
-    def _names_files(cls, value: object) -> object:
-        if isinstance(value, str | Path) and "\0" in str(value):
-            raise ValueError("must not hold the character NUL")
-        return value
-
-    @property
-    def slo(self) -> Slo:
-        """The promise that the run is to find."""
-        return Slo(
-            limit_ms=self.limit_ms,
-            quantile=self.quantile,
-            confidence=self.confidence,
-            also=self.also,
-            max_memory_bytes=self.max_memory_bytes,
-        )
-
-    @property
-    def aim(self) -> Objective:
-        """What makes one configuration better than another."""
-        rate = self.rate_to_serve_per_s if self.objective == "latency" else None
-        return Objective(name=self.objective, rate_per_s=rate, quantile=self.quantile)
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-RUN_FILE = "run.json"
+Show = Callable[[Any], str | list[str] | None]
+"""Turns the value of a field into the text of its option."""
 
 
-def save_config(config: OptimizeConfig, directory: Path) -> None:
-    """Write `run.json`, from which `--resume` continues; see `public_config` for what stays out."""
-    write_atomically(directory / RUN_FILE, public_config(config).model_dump_json(indent=2) + "\n")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """The further use of an option, once its value is in a run's configuration.
+
+    `show` turns the field's value into the option's text, for the command that repeats the run; None: that command
+    does not need the option. `always`: the option is shown even at its default. `may_change`: the option may
+    change if a run is resumed, because no measured trial depends on it.
+    """
+
+    show: Show | None = _plain
+    always: bool = False
+    may_change: bool = False
 
 
-def public_config(config: OptimizeConfig) -> OptimizeConfig:
-    """The configuration without secrets: no storage URL, and a server's scheme, host, port and path alone."""
-    url = config.server_url and plain_address(config.server_url)
-    return config.model_copy(update={"storage": None, "server_url": url})
+def kept(
+    text: str,
+    metavar: str | None = None,
+    *,
+    unit: str | None = None,
+    show: Show | None = _plain,
+    always: bool = False,
+    may_change: bool = False,
+    **rest: Any,
+) -> Any:
+    """Return a dataclass field that declares an option; `rest` are fields of `Declared`."""
+    in_unit = f"{{:g}}{unit}".format
+    more = Kept(show=show if unit is None else in_unit, always=always, may_change=may_change)
+    return option(text, metavar, unit=unit, absolute=True, more=more, **rest)
 
 
-def saved_config(directory: Path) -> OptimizeConfig:
-    """The arguments of the run in `directory`. Raises BadInput where there is none or it cannot be read."""
-    path = directory / RUN_FILE
-    if not path.is_file():
-        raise BadInput(
-            f"{directory} holds no run: there is no {RUN_FILE} in it.",
-            "Give --resume the directory that an earlier run named as its output.",
-        )
-    try:
-        config = OptimizeConfig.model_validate_json(read_kept(directory, RUN_FILE))
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
-    except ValidationError as error:
-        raise BadInput(
-            f"{path} is not a run's configuration: {first_problem(error)}.",
-            "It was changed or written by another version; start a new run.",
-        ) from error
-    return config.model_copy(update={"output": directory})
+def kept_limits(**texts: str) -> Any:
+    """Return a dataclass field for the latency limits, each with an option of its own and its help text."""
+    more = Kept(show=None)
+    return options_of_one_field(
+        {name: Declared(help=text, panel="Limit", metavar="DURATION", more=more) for name, text in texts.items()}
+    )
+
+
+MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = (
+    partial(kept, panel=panel) for panel in ("Model", "Traffic", "Limit", "Server", "Money", "Run")
+)
+"""Declare an option in a panel of `optimize --help`."""
+
+
+def _shown_shapes(shapes: dict[str, tuple[int, ...]]) -> list[str]:
+    return [f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items()]
+
+
+def _shown_accuracy(rule: AccuracyRule) -> str:
+    return ",".join([rule.level, *(f"{name}={value:g}" for name, value in rule.changes)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizeConfig:
+    """The checked settings of one run. Durations are in seconds or ms as named, rates in requests per second.
+
+    Raises BadInput for a value that an option refuses.
+    """
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
+
+    model: str | Path = MODEL(
+        "An ONNX file, a PyTorch ExportedProgram (`.pt2`), or `package.module:factory`, a callable that "
+        "returns a PyTorch module and example inputs.",
+        "MODEL",
+        default=...,
+        parse=source_from_text,
+        beside=source_beside,
+    )
+    shapes: dict[str, tuple[int, ...]] = MODEL(
+        "Sizes of an input's dimensions without the batch, such as `input_ids:128`. Repeatable.",
+        "NAME:D1,D2",
+        default=(),
+        name="shape",
+        parse=shapes_from_texts,
+        show=_shown_shapes,
+    )
+    input_data: Path | None = MODEL(
+        "Real inputs for the load: an .npz or .json file, or a .txt file with one request length per line.",
+        "FILE",
+        exists=True,
+    )
+    arrivals: str = TRAFFIC(
+        "Arrivals of requests: `poisson` (independent users), `constant`, or `gamma:cv=2` (bursts).",
+        "KIND",
+        default="poisson",
+    )
+    trace: Path | None = TRAFFIC(
+        "Recorded arrivals, one time in seconds per line; played faster or slower for each rate.",
+        "FILE",
+        exists=True,
+    )
+    client_batch: int = TRAFFIC(
+        "Client batch size: batch items per request.", "N", default=1, bounds=(1, LARGEST_BATCH)
+    )
+    protocol: Protocol = TRAFFIC("Protocol of the requests: `http` or `grpc`.", "NAME", default="http")
+    shared_memory: SharedMemory = TRAFFIC(
+        "`system`: clients on the server's machine leave inputs in /dev/shm, and requests refer to them.",
+        "KIND",
+        default="none",
+    )
+    precisions: tuple[Precision, ...] | None = MODEL(
+        "Precisions to try, of fp32, tf32, fp16, bf16, int8 and fp8. Default: fp32 on a CPU, fp32,tf32,fp16,bf16 "
+        "on a GPU.",
+        "P1,P2",
+        parse=precisions_from_text,
+        show=",".join,
+    )
+    calibration_data: Path | None = MODEL(
+        "Typical inputs for int8 and fp8: an .npz with an array per input, or a folder of INPUT.npy.", "PATH"
+    )
+    calibration_method: CalibrationMethod = MODEL(
+        "Ranges for int8 and fp8: `percentile`, or `entropy`, which clips more.", "METHOD", default="percentile"
+    )
+    accuracy: AccuracyRule = MODEL(
+        "Accuracy that a precision must reach, compared with fp32: `strict`, `standard` or `off`, and changes "
+        "such as `strict,sqnr_db=30`.",
+        "LEVEL",
+        default="strict",
+        parse=accuracy_rule,
+        show=_shown_accuracy,
+    )
+    io_precision: IoPrecision = MODEL(
+        "`keep`, or `fp16` for fp16 inputs and outputs of engines that compute in fp16.", "TYPE", default="keep"
+    )
+    limits: tuple[LatencyLimit, ...] = kept_limits(
+        p99="Latency limit for 99 % of all requests, such as `50ms` or `0.2s`.",
+        p50="The same for half of them. Several limits must all be met.",
+        p90="The same for 90 %.",
+        p95="The same for 95 %.",
+        p999="The same for 99.9 %.",
+    )
+    max_memory_bytes: int | None = LIMIT(
+        "Memory that the server may take with the model, such as `8GiB`.",
+        "SIZE",
+        name="max_memory",
+        parse=partial(memory_bytes, option="--max-memory"),
+        show=lambda size: f"{size / 2**20:.15g}MiB",
+        positive=True,
+    )
+    confidence: float = LIMIT("Confidence of the certified rate, 0.8 to 0.999.", default=0.95, bounds=(0.8, 0.999))
+    objective: ObjectiveName = LIMIT(
+        "The best within the limits is: `cost` (with --rate, the fewest replicas), `latency` (the lowest while "
+        "one replica answers --rate) or `energy` (the GPUs' least per inference).",
+        "WHAT",
+        default="cost",
+    )
+    pareto: bool = LIMIT(
+        "Keep and show the frontier of rate and latency of all trials.", default=False, may_change=True
+    )
+    server: ServerKind = SERVER(
+        "`embedded` (the server of the `embedded` extra), `local` (tritonserver on PATH), `docker` (NVIDIA's "
+        "image) or `remote` (a running server).",
+        "KIND",
+        default="embedded",
+    )
+    server_url: str | None = SERVER(
+        "Address of the remote server.", "URL", show=plain_address, may_change=True, variable=SERVER_URL_VARIABLE
+    )
+    server_repository: Path | None = SERVER(
+        "The remote server's model repository, as a folder on this machine.", "DIR"
+    )
+    server_port: int | None = SERVER(
+        "Port of the server that is started, HTTP or as --protocol says. Default: a free one.",
+        bounds=(1, 65535),
+        show=None,
+        may_change=True,
+    )
+    docker_image: str | None = SERVER("Image for `--server docker`.", "IMAGE")
+    price_per_hour_usd: float | None = MONEY(
+        "Price of this machine per hour, in USD.", "USD", name="price_per_hour", positive=True, may_change=True
+    )
+    price_file: Path | None = MONEY(
+        "Prices to use instead of the packaged ones.", "FILE", exists=True, may_change=True
+    )
+    price_term: Term = MONEY(
+        "Terms of the machine's price: `on-demand`, `spot`, `1-year` or `3-year`.",
+        "TERM",
+        default="on-demand",
+        may_change=True,
+    )
+    rate_to_serve_per_s: float | None = MONEY(
+        "Traffic to serve, in requests per second: the recommendation then has a number of replicas.",
+        "PER_S",
+        name="rate",
+        positive=True,
+        may_change=True,
+    )
+    peak_rate_per_s: float | None = MONEY(
+        "Peak traffic, in requests per second: the bundle's autoscaler scales up to it.",
+        "PER_S",
+        name="peak_rate",
+        positive=True,
+        may_change=True,
+    )
+    output: Path = RUN("Directory for the run's files. Default: runs/MODEL-TIME.", "DIR", default=..., show=None)
+    cache_dir: Path | None = RUN(
+        "Directory for built engines, kept between runs. Default: ~/.cache/tritune.",
+        "DIR",
+        show=None,
+        may_change=True,
+    )
+    time_budget_s: float = RUN(
+        "Wall time for the whole run. If other processes took CPU time, it is extended by the time lost, once, "
+        "and by half at most.",
+        "DURATION",
+        default="10m",
+        unit="s",
+        always=True,
+        may_change=True,
+    )
+    most_send_lag_ms: float | None = RUN(
+        "Highest p99 of the send lag with which a measurement counts. Default: 1ms, or 5 % of the limit.",
+        "DURATION",
+        name="max_send_lag",
+        unit="ms",
+    )
+    despite_noise: bool = RUN(
+        "Measure even if this machine's processors stall for longer than the limit, or other processes keep the "
+        "first minute of load from measuring anything.",
+        default=False,
+        may_change=True,
+    )
+    storage: str | None = RUN(
+        "Optuna storage URL, such as `postgresql://HOST/DATABASE`. Default: an SQLite file in the run's "
+        "directory.",
+        "URL",
+        show=None,
+        may_change=True,
+        variable=STORAGE_VARIABLE,
+    )
+    study: str | None = RUN(
+        "Name of the study in the storage, for its workers. Default: after the run's directory.", "NAME", show=None
+    )
+    gpu: str | None = RUN("Part of the name of the GPUs to use, such as `L4`. Default: all.", "NAME", show=None)
+    workers: str = RUN(
+        "`auto`: measure on each GPU of this machine at the same time; N: on N of them; 1: one server on all.",
+        "N",
+        default="1",
+        show=None,
+        may_change=True,
+    )
+    seed: int = RUN("Seed of all random choices.", default=0, bounds=(0, 2**31), always=True)
+    origins: dict[str, str] = field(default_factory=dict)
+    """The origin of each option's value: its flag, its variable, its file with the line, or `default`."""
+
+    def __post_init__(self) -> None:
+        if not self.limits:
+            raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")
+        check_values(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """The options of one `optimize worker`: code, images and files come from these alone."""
+
+    study: str = option("The study's name, as the search prints it.", "NAME", default=...)
+    storage: str = option(
+        "The search's storage, such as `postgresql://HOST/DATABASE`.",
+        "URL",
+        default=...,
+        variable=STORAGE_VARIABLE,
+    )
+    model: str | Path = option(
+        "The search's model, as it is called on this machine.", "MODEL", default=..., parse=source_from_text
+    )
+    input_data: Path | None = option(
+        "The same for the load's inputs, if the search has some.", "FILE", absolute=True
+    )
+    calibration_data: Path | None = option("The same for the calibration's inputs.", "PATH", absolute=True)
+    trace: Path | None = option("The same for the recorded arrivals.", "FILE", absolute=True)
+    server: Literal["embedded", "local", "docker"] = option(
+        "The search's kind of server: `embedded`, `local` or `docker`.", "KIND", default="embedded"
+    )
+    docker_image: str | None = option("Image for `--server docker`.", "IMAGE")
+    gpu: str | None = option("Part of the name of the GPUs to use, such as `L4`. Default: all.", "NAME")
+    workers: str = option("`auto`: a worker for each GPU; or how many.", "N", default="1")
+    output: Path = option(
+        "Directory for this worker's files. Default: runs/worker-STUDY-TIME.", "DIR", default=..., absolute=True
+    )
+    cache_dir: Path | None = option(
+        "Directory for built engines. Default: ~/.cache/tritune.", "DIR", absolute=True
+    )
+    idle_s: float = option("Time without work after which the worker leaves.", "DURATION", default="10m", unit="s")
+    debug: bool = option("Show tracebacks.", default=False)
+
+    def __post_init__(self) -> None:
+        check_values(self)

@@ -1,18 +1,13 @@
-"""Errors that a user can act on: what happened, and what to do about it."""
+"""Errors that a user can act on, with the problem and its fix; and the error of a model that cannot be run."""
 
 from __future__ import annotations
 
-from loadgen.user_errors import BadInput, EnvironmentFailed, UserError
+from typing import Literal
 
-__all__ = [
-    "BadInput",
-    "EnvironmentFailed",
-    "ModelError",
-    "ShapeError",
-    "UnsafeModel",
-    "UnsupportedModel",
-    "UserError",
-]
+from loadgen.errors import BadInput
+
+WHEN_STOPPED = "Go on later with --resume and the run's directory."
+"""The advice after Ctrl-C."""
 
 
 class ModelError(BadInput):
@@ -20,12 +15,24 @@ class ModelError(BadInput):
 
 
 class UnsafeModel(ModelError):
-    """The model file refers to files that it has no business with."""
+    """The model file refers to other files in an unsafe way: outside its folder, by a link, or ambiguously."""
 
 
 class UnsupportedModel(ModelError):
-    """A sound model that cannot be served or loaded here: an operator, an input's type, an opset."""
+    """A valid model that cannot be served or loaded here: its operators, input types or opset do not allow it."""
 
 
 class ShapeError(BadInput):
     """An input's shape is missing, or the given one does not fit the model."""
+
+
+class RunFailed(Exception):
+    """The model could not be loaded or run: `stage` is the step that failed, `reason` the library's message."""
+
+    def __init__(self, stage: Literal["load", "run"], reason: str) -> None:
+        super().__init__(stage, reason)
+        self.stage = stage
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.reason}"

@@ -1,28 +1,21 @@
-"""What `--model` may name: an ONNX file, a PyTorch ExportedProgram (`.pt2`), or a factory of a PyTorch model."""
+"""The sources for `--model`: an ONNX file, a PyTorch ExportedProgram (`.pt2`), or a factory of a PyTorch model."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-from optimizer.errors import BadInput
+from loadgen.errors import BadInput
+from loadgen.options.declare import is_file
 
 FACTORY = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-"""`package.module:callable`"""
-
-
-def is_file(path: Path) -> bool:
-    """True for a regular file that can be reached; a path that is too long, say, leads to none."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # ValueError: a NUL in the path
-        return False
+"""The form of a factory: `package.module:callable`."""
 
 
 def source_from_text(text: str) -> str | Path:
-    """A factory as it is written, anything else as an absolute path; a file that looks like one is a file.
+    """Return a factory as it is written, any other text as an absolute path.
 
-    Raises BadInput for a text that can be neither.
+    A text in the form of a factory is a path if that file exists. Raises BadInput for a text that can be neither.
     """
     if "\0" in text:
         raise BadInput(f"--model {text} holds a NUL, which no path does.", "Check the path.")
@@ -31,25 +24,27 @@ def source_from_text(text: str) -> str | Path:
     return Path(text).absolute()
 
 
+def saved_source(text: str) -> str | Path:
+    """Return a source as it was written to `run.json`: a factory, or an absolute path."""
+    return text if re.fullmatch(FACTORY, text) else Path(text)
+
+
+def source_beside(folder: Path, text: str) -> str:
+    """Return the value for `--model` of a path relative to `folder`; a factory stays as it is."""
+    beside = folder / text
+    return text if re.fullmatch(FACTORY, text) and not is_file(beside) else str(beside)
+
+
 def label_of(source: str | Path) -> str:
-    """The source as people call it: its file's name, or the factory."""
+    """Return the name of the source for users: its file's name, or the factory."""
     return source if isinstance(source, str) else source.name
 
 
 def stem_of(source: str | Path) -> str:
-    """A short name for files made of the source."""
+    """Return a short name for files made of the source."""
     return source.rpartition(":")[2] if isinstance(source, str) else source.stem
 
 
 def needs_export(source: str | Path) -> bool:
-    """True if the source is not an ONNX file, but something of PyTorch."""
+    """True if the source is a PyTorch model (a factory or a `.pt2`), not an ONNX file."""
     return isinstance(source, str) or source.suffix == ".pt2"
-
-
-def onnx_file(source: str | Path, folder: Path) -> Path:
-    """The model as an ONNX file: the user's own, or an export into `folder`. Raises ExportFailed."""
-    if isinstance(source, Path) and not needs_export(source):
-        return source
-    from optimizer.export import export_model
-
-    return export_model(source, folder)

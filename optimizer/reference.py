@@ -1,35 +1,34 @@
-"""The reference files under `docs/` that are generated from the code: `python -m optimizer.reference`."""
+"""Write the reference files under `docs/` that are generated from the code: `python -m optimizer.reference`."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DOCS = Path(__file__).parents[1] / "docs"
-RECORDED_RUN = DOCS / "benchmarks" / "2026-11-21-first-light" / "demo" / "recommendation.json"
+RECORDED_RUN = DOCS / "benchmarks" / "2026-11-23-demo" / "recommendation.json"
 
 
 def recommendation_schema() -> str:
-    """The JSON schema of `recommendation.json`."""
-    from search.records import RecommendationRecord
+    """Return the JSON schema of `recommendation.json`."""
+    from pydantic import TypeAdapter
 
-    return _schema(RecommendationRecord.model_json_schema(mode="serialization"))
+    from search.records.recommendation import AnyRecommendation
+
+    return _schema(TypeAdapter(AnyRecommendation).json_schema(mode="serialization"))
 
 
 def trial_schema() -> str:
-    """The JSON schema of a line of `trials.jsonl`."""
-    from search.records import TrialRecord
+    """Return the JSON schema of a line of `trials.jsonl`."""
+    from search.records.trial import TrialRecord
 
     return _schema(TrialRecord.model_json_schema(mode="serialization"))
 
 
 def cli_reference() -> str:
-    """Every option of both commands, as their `--help` says it."""
+    """Return the `--help` of both commands and their subcommands, as Markdown."""
     import typer
     from typer.testing import CliRunner
 
@@ -58,18 +57,18 @@ def cli_reference() -> str:
 
 
 def demo_picture() -> str:
-    """The terminal's answer for a recorded run, as an SVG."""
+    """Return the terminal view of a recorded run's recommendation, as an SVG."""
     from rich.terminal_theme import MONOKAI
 
     from loadgen.console import SafeConsole
-    from optimizer.report import recommendation_view
-    from search.records import RecommendationRecord
+    from optimizer.reports.terminal import recommendation_view
+    from search.records.recommendation import RecommendationRecord
 
     found = RecommendationRecord.model_validate_json(RECORDED_RUN.read_text())
     with Path(os.devnull).open("w") as nowhere:
         console = SafeConsole(record=True, width=84, force_terminal=True, color_system="truecolor", file=nowhere)
-        console.print(recommendation_view(found, Path("runs/small_cnn")))
-    return console.export_svg(title="optimize --model small_cnn.onnx --p99 50ms", theme=MONOKAI)
+        console.print(recommendation_view(found, Path("runs/ranking_mlp")))
+    return console.export_svg(title="optimize --model ranking_mlp.onnx --p99 50ms", theme=MONOKAI)
 
 
 FILES: dict[str, Callable[[], str]] = {
@@ -85,7 +84,7 @@ def _schema(schema: dict[str, object]) -> str:
 
 
 def main() -> None:
-    """Write all of them."""
+    """Write all reference files."""
     for name, render in FILES.items():
         (DOCS / name).write_text(render())
 

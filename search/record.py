@@ -1,25 +1,26 @@
-"""The base of everything in a run's files, and the types of what leads from them to other files."""
+"""The base of all records in a run's files, and the types of names and hashes in them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import fields, is_dataclass
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from loadgen.printable import printable, printable_json
 
 MOST_CHARACTERS = 10_000
-"""Of a text in a record; a longer one is cut."""
+"""A longer text in a record is cut."""
 
 LARGEST_INTEGER = 2**63 - 1
 LARGEST_NUMBER = 1e15
-"""Far beyond every figure of a run, and far from where products of a few of them overflow."""
+"""Far above every figure of a run, and low enough that products of a few of them do not overflow."""
 
 Rate = Annotated[float, Field(ge=1e-9)]
-"""Requests per second that something divides by."""
+"""Requests per second; above 0, as it is a divisor."""
 
 ModelName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=255)]
-"""As Triton, a URL and a file system take it: what a model is called, and the name of its folder."""
+"""The name of a model and of its folder: valid in Triton, a URL and a file system."""
 
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_length=255)]
 """A folder in the run's directory."""
@@ -27,7 +28,7 @@ FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$", max_
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.+!_-]*$", max_length=64)]
-"""Of a package, as PEP 440 has it."""
+"""The version of a package by PEP 440."""
 
 
 class Record(BaseModel):
@@ -40,8 +41,12 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def model_dump_json(self, **options: Any) -> str:
-        """As Pydantic's, and safe to look at on a terminal."""
+        """Return the JSON of pydantic, safe to print on a terminal."""
         return printable_json(super().model_dump_json(**options))
+
+    def changed(self, **values: Any) -> Self:
+        """Return a copy with other values of some fields, which are checked. Raises ValidationError."""
+        return type(self)(**{**dict(self), **values})
 
     @field_validator("*", mode="after")
     @classmethod
@@ -50,7 +55,7 @@ class Record(BaseModel):
 
 
 def _tame(value: object, *, read: bool) -> object:
-    """The value with printable texts. Raises ValueError for a number that no run writes."""
+    """Return the value with printable texts. Raises ValueError for a number that no run writes."""
     match value:
         case str():
             return printable(value, most=MOST_CHARACTERS, lines=True)
@@ -60,6 +65,9 @@ def _tame(value: object, *, read: bool) -> object:
             raise ValueError("must be an integer of 64 bits")
         case tuple():
             return tuple(_tame(part, read=read) for part in value)
+        case _ if read and is_dataclass(value):
+            for part in fields(value):
+                _tame(getattr(value, part.name), read=True)
         case dict():
             return {_tame(key, read=read): _tame(part, read=read) for key, part in value.items()}
     return value

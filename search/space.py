@@ -1,18 +1,15 @@
-"""The search space: which serving configurations are worth trying on this machine."""
+"""The search space: the serving configurations that are worth trying on this machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from model_repo.config_pbtxt import graph_batch_sizes
-from model_repo.spec import ServingConfig
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from model_repo.spec import Engine
+from model_repo.repository.config_pbtxt import graph_batch_sizes
+from model_repo.spec import Engine, ServingConfig
+from search.choices import LARGEST_BATCH
 
 Knobs = dict[str, int | str]
 """A point of the space by the names that Optuna and the trial records use."""
@@ -21,13 +18,12 @@ DELAY_SHARES = (0.0, 0.02, 0.05, 0.1)
 """Queue delays as shares of the latency limit. Under load a delay buys little (waiting batches grow while all
 instances are busy), so few values are enough."""
 
-LARGEST_BATCH = 64
 MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLimits:
-    """What the space adapts to: cores and memory that the server may use."""
+    """The cores and the memory that the server may use; the space depends on them."""
 
     cores: int
     memory_bytes: int
@@ -46,7 +42,7 @@ class SearchSpace:
     rows_per_request: int = 1
 
     def axes(self) -> dict[str, tuple[int | str, ...]]:
-        """Each knob's name and its values, in increasing order."""
+        """Return each knob's name and its values, in increasing order."""
         axes: dict[str, tuple[int | str, ...]] = {
             "engine": tuple(engine_label(engine) for engine in self.engines),
             "max_batch_size": self.max_batch_sizes,
@@ -58,11 +54,11 @@ class SearchSpace:
 
     @property
     def has_cuda_graphs(self) -> bool:
-        """Whether CUDA graphs are a knob, on (1) or off (0)."""
+        """True if CUDA graphs are a knob, on (1) or off (0)."""
         return any(takes_graphs(engine) for engine in self.engines)
 
     def has(self, knobs: Mapping[str, Any]) -> bool:
-        """Whether this is a legal point: for each knob, and for nothing else, a value of its axis."""
+        """True if this is a legal point: it has a value of the axis for each knob, and nothing else."""
         axes = {name: {(type(one), one) for one in values} for name, values in self.axes().items()}
         return (
             knobs.keys() == axes.keys()
@@ -71,17 +67,17 @@ class SearchSpace:
         )
 
     def is_legal(self, knobs: Mapping[str, int | str]) -> bool:
-        """Whether the combination makes sense: no more threads than cores, no delay where nothing is batched."""
+        """True if the combination makes sense: no more threads than cores, no delay without batching."""
         instances, threads = int(knobs["instance_count"]), int(knobs["intra_op_threads"])
         if threads > 1 and instances * threads > self.limits.cores:
             return False
-        # 0 gives every instance all the cores: two may overlap well, one is on the axis already, more only fight.
+        # 0 gives every instance all cores: two may overlap well, one is on the axis already, more only compete.
         if threads == 0 and len(self.intra_op_threads) > 1 and instances != 2:
             return False
         return int(knobs["max_batch_size"]) > self.rows_per_request or int(knobs["max_queue_delay_us"]) == 0
 
     def baseline(self, engine: Engine | None = None) -> ServingConfig:
-        """What this search is compared with: `default_config` of an engine, of the first where none is named.
+        """Return the baseline of this search: `default_config` of an engine, by default of the first.
 
         Requests that carry more rows than its largest batch would be refused, so it grows to one of them.
         """
@@ -91,7 +87,7 @@ class SearchSpace:
         return replace(config, max_batch_size=self.rows_per_request)
 
     def points(self) -> Iterator[Knobs]:
-        """Every legal combination."""
+        """Yield every legal combination."""
         axes = self.axes()
         for values in product(*axes.values()):
             knobs = dict(zip(axes, values, strict=True))
@@ -99,13 +95,13 @@ class SearchSpace:
                 yield knobs
 
     def size(self) -> int:
-        """How many legal combinations there are."""
+        """Return the number of legal combinations."""
         return sum(1 for _ in self.points())
 
-    def neighbours(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
-        """The legal points one step away along one axis, and those that trade instances for threads.
+    def adjacent(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
+        """Yield the legal points one step away along one axis, and those that trade instances for threads.
 
-        A value that is not on its axis (the baseline's, say) counts as lying between its neighbours.
+        A value that is not on its axis (the baseline's, for example) lies between the next lower and higher ones.
         """
         seen: set[tuple[int | str, ...]] = set()
         for candidate in (*self._steps(knobs), *self._trades(knobs)):
@@ -134,7 +130,7 @@ class SearchSpace:
                 yield {**knobs, "instance_count": instances, "intra_op_threads": other}
 
     def config(self, knobs: Mapping[str, int | str]) -> ServingConfig:
-        """The serving configuration at a point, legal or not."""
+        """Return the serving configuration at a point, legal or not."""
         engine = next(engine for engine in self.engines if engine_label(engine) == knobs["engine"])
         max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0
         batching = max_batch_size > self.rows_per_request
@@ -151,17 +147,17 @@ class SearchSpace:
 
 
 def engine_label(engine: Engine) -> str:
-    """The engine's name in the space, such as `onnxruntime-fp32`."""
+    """Return the engine's name in the space, such as `onnxruntime-fp32`."""
     return f"{engine.backend}-{engine.precision}"
 
 
 def takes_graphs(engine: Engine) -> bool:
-    """Whether CUDA graphs are a knob of this engine: where it runs on a GPU in batches."""
+    """True if CUDA graphs are a knob of this engine: it runs on a GPU in batches."""
     return engine.device == "gpu" and engine.batched
 
 
 def knobs_of(config: ServingConfig) -> Knobs:
-    """The point of the space that a configuration stands at."""
+    """Return the point of the space at which a configuration is."""
     knobs: Knobs = {
         "engine": engine_label(config.engine),
         "max_batch_size": max(config.max_batch_size, 1),
@@ -175,7 +171,7 @@ def knobs_of(config: ServingConfig) -> Knobs:
 
 
 def default_config(engine: Engine) -> ServingConfig:
-    """What Triton itself would do with the model and an empty `config.pbtxt`: the baseline of every search.
+    """Return Triton's own configuration for the model and an empty `config.pbtxt`: the baseline of every search.
 
     From Triton's model-configuration auto-complete and its ONNX Runtime backend: maximum batch size 4 with
     dynamic batching and no delay, one instance on a GPU and two on a CPU, as many threads as there are cores.
@@ -192,9 +188,10 @@ def default_config(engine: Engine) -> ServingConfig:
 def search_space(
     engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms: float, rows_per_request: int = 1
 ) -> SearchSpace:
-    """The space for these engines on this machine: powers of two up to its cores, memory and the limit.
+    """Return the space for these engines on this machine: powers of two up to its cores and memory.
 
-    Batches are of whole requests: 1, 2, 4, ... of them, of `rows_per_request` each.
+    Batches are of whole requests: 1, 2, 4, ... of them, of `rows_per_request` each. Queue delays are shares of
+    the latency limit.
     """
     batched = all(engine.batched for engine in engines)
     on_gpu = any(engine.device == "gpu" for engine in engines)
@@ -223,6 +220,6 @@ def _batch_sizes(rows_per_request: int) -> tuple[int, ...]:
 
 
 def _powers_of_two(largest: int) -> tuple[int, ...]:
-    """1, 2, 4, ... up to `largest`, and `largest` itself: (1, 2, 4, 6) for 6."""
+    """Return 1, 2, 4, ... up to `largest`, and `largest` itself: (1, 2, 4, 6) for 6."""
     powers = {2**exponent for exponent in range(largest.bit_length()) if 2**exponent <= largest}
     return tuple(sorted(powers | {largest}))

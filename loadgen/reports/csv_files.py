@@ -9,24 +9,18 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadgen.measurement import percentiles_ns
+from loadgen.measurement.chunked_times import PART
+from loadgen.measurement.request_log import RequestLog
 from loadgen.printable import printable
-from loadgen.tally import SO_FAR as QUANTILES
+from loadgen.records.record import LoadTestRecord
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from loadgen.measurement import RequestLog
-    from loadgen.reports.record import LoadTestRecord
-    from loadgen.tally import Tally
-
+QUANTILES = (0.5, 0.66, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 0.9999, 1.0)
 PERCENTILE_NAMES = tuple(f"{100 * quantile:.6g}%" for quantile in QUANTILES)
 STATS_COLUMNS = (
     "Type", "Name", "Request Count", "Failure Count", "Median Response Time", "Average Response Time",
@@ -47,20 +41,12 @@ _NOT_AVAILABLE = "N/A"
 
 def stats_csv(record: LoadTestRecord, log: RequestLog) -> str:
     """`PREFIX_stats.csv`: the model, and the same figures again as `Aggregated`, as Locust has it."""
-    latency = log.latency_charged_ns(_timeout_ns(record))
-    failures = int(np.count_nonzero(log.failed))
-    if not len(latency):
-        return _stats(record, 0, 0, [0, 0, 0, 0], [_NOT_AVAILABLE] * len(QUANTILES))
-    mean, least = float(latency.mean()), int(latency.min())
-    percentiles = [_ms(ns) for ns in percentiles_ns(latency, QUANTILES)]
-    return _stats(
-        record, len(log), failures, [percentiles[0], _ms(mean), _ms(least), percentiles[-1]], percentiles
-    )
-
-
-def _stats(
-    record: LoadTestRecord, n: int, failures: int, summary: Sequence[object], figures: Sequence[object]
-) -> str:
+    latency, n, failures = log.latency_charged(_timeout_ns(record)), len(log), int(np.count_nonzero(log.outcome))
+    summary: list[object] = [0, 0, 0, 0]
+    figures: list[object] = [_NOT_AVAILABLE] * len(QUANTILES)
+    if n:
+        figures = [_ms(ns) for ns in latency.percentiles_ns(QUANTILES)]
+        summary = [figures[0], _ms(latency.mean_ns), _ms(latency.least_ns), figures[-1]]
     per_s = [count / _seconds(record) if count else 0.0 for count in (n, failures)]
     middle = [n, failures, *summary, _mean_size(record), *per_s, *figures]
     return _table(
@@ -75,67 +61,42 @@ def history_csv(record: LoadTestRecord, log: RequestLog) -> str:
 
 def failures_csv(record: LoadTestRecord, log: RequestLog) -> str:
     """`PREFIX_failures.csv`: a line for each kind of failure, with its first and last time."""
-    from loadgen.outcomes import outcome_name
+    from loadgen.status import outcome_name
 
     started = record.started_at.timestamp()
     rows = []
-    for kind in np.unique(log.outcome[log.failed]):
-        times = log.done_ns[log.outcome == kind]
-        seen = [f"{started + ns / 1e9:.3f}" for ns in (times.min(), times.max())]
-        rows.append([_protocol(record), record.target.model_name, outcome_name(int(kind)), len(times), *seen])
+    for kind, (count, *first_last_ns) in sorted(_failures(log).items()):
+        seen = [f"{started + ns / 1e9:.3f}" for ns in first_last_ns]
+        rows.append([_protocol(record), record.target.model_name, outcome_name(kind), count, *seen])
     return _table(FAILURE_COLUMNS, rows)
 
 
-def stats_csv_of_tally(record: LoadTestRecord, tally: Tally) -> str:
-    """`PREFIX_stats.csv` of a run of which only a tally was kept."""
-    times = tally.latency
-    if not len(times):
-        return _stats(record, 0, 0, [0, 0, 0, 0], [_NOT_AVAILABLE] * len(QUANTILES))
-    percentiles = [_ms(ns) for ns in times.percentiles_ns(QUANTILES)]
-    summary = [percentiles[0], _ms(times.mean_ns), _ms(times.least_ns), _ms(times.greatest_ns)]
-    return _stats(record, len(times), tally.failures, summary, percentiles)
-
-
-def history_csv_of_tally(record: LoadTestRecord, tally: Tally) -> str:
-    """`PREFIX_stats_history.csv`, a line for each of the tally's bins instead of each second."""
-    started = int(record.started_at.timestamp())
-    least = _ms(tally.latency.least_ns) if len(tally) else 0
-    rows, most_ns = [], 0
-    for each in tally.bins:
-        so_far = [_ms(ns) for ns in each.so_far_ns]
-        most_ns = max(most_ns, each.max_ns)
-        rows.append([
-            started + math.ceil((each.number + 1) * tally.bin_s), record.load.concurrency or 0, "", "Aggregated",
-            each.n / tally.bin_s, each.failures / tally.bin_s, *so_far, each.so_far_n, each.so_far_failures,
-            so_far[0], _ms(each.so_far_mean_ns), least, _ms(most_ns), _mean_size(record),
-        ])  # fmt: skip
-    return _table(HISTORY_COLUMNS, rows)
-
-
-def failures_csv_of_tally(record: LoadTestRecord, tally: Tally) -> str:
-    """`PREFIX_failures.csv` of a run of which only a tally was kept."""
-    from loadgen.outcomes import outcome_name
-
-    started = record.started_at.timestamp()
-    rows = [
-        [_protocol(record), record.target.model_name, outcome_name(outcome), kind.n]
-        + [f"{started + ns / 1e9:.3f}" for ns in (kind.first_ns, kind.last_ns)]
-        for outcome, kind in sorted(tally.outcomes.items())
-        if outcome
-    ]
-    return _table(FAILURE_COLUMNS, rows)
+def _failures(log: RequestLog) -> dict[int, tuple[int, int, int]]:
+    """How often requests failed in each way, and when the first and the last of them ended."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for start in range(0, len(log), PART):
+        part = log.rows(start, min(start + PART, len(log)))
+        for kind in np.unique(part.outcome[part.failed]).tolist():
+            times_ns = part.done_ns[part.outcome == kind]
+            count, first_ns, last_ns = found.get(kind, (0, int(times_ns[0]), int(times_ns[0])))
+            first_ns, last_ns = min(first_ns, int(times_ns.min())), max(last_ns, int(times_ns.max()))
+            found[kind] = count + len(times_ns), first_ns, last_ns
+    return found
 
 
 def _history_rows(record: LoadTestRecord, log: RequestLog) -> Iterator[list[object]]:
     """Percentiles so far come from counts in steps of 0.23 %: sorting it all every second would take too long."""
-    latency = log.latency_charged_ns(_timeout_ns(record))
-    steps = _steps(latency)
-    counts = np.zeros(int(steps.max(initial=0)) + 1, np.int64)
+    timeout_ns = _timeout_ns(record)
+    longest_ns = log.latency_charged(timeout_ns).greatest_ns if len(log) else 0
+    counts = np.zeros(int(_steps(np.array([longest_ns]))[0]) + 1, np.int64)
     total, failed, spent, least, most = 0, 0, 0.0, math.inf, 0.0
     started = int(record.started_at.timestamp())
     for second, (start, end) in enumerate(_seconds_of(log), start=1):
-        part, part_failed = latency[start:end], int(np.count_nonzero(log.failed[start:end]))
-        counts += np.bincount(steps[start:end], minlength=len(counts))
+        part, part_failed = (
+            log.rows(start, end).latency_charged_ns(timeout_ns),
+            int(np.count_nonzero(log.outcome[start:end])),
+        )
+        counts += np.bincount(_steps(part), minlength=len(counts))
         total, failed, spent = total + len(part), failed + part_failed, spent + float(part.sum())
         least = min(least, float(part.min(initial=np.iinfo(np.int64).max)))
         most = max(most, float(part.max(initial=0)))
@@ -184,7 +145,7 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """The text with an apostrophe before what a spreadsheet would take for a formula."""
+    """Return the text; with an apostrophe in front if a spreadsheet would read it as a formula."""
     shown = printable(text)
     return f"'{shown}" if shown.startswith(("=", "+", "-", "@")) else shown
 

@@ -1,21 +1,25 @@
-"""The record as JUnit XML: a test case a limit, so that a pipeline shows which one broke."""
+"""The record as JUnit XML: a test case per limit, so that a pipeline shows which one is violated."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from loadgen.printable import printable
-from loadgen.reports import words
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from loadgen.reports.record import LoadTestRecord
+from loadgen.records.formats import (
+    HEADLINES,
+    comparison_in_words,
+    errors_in_words,
+    format_ms,
+    format_rate,
+    load_in_words,
+    observed_in_words,
+)
+from loadgen.records.record import LoadTestRecord
 
 
 def junit_xml(record: LoadTestRecord) -> str:
-    """One suite. A broken limit is a failure; what could not be decided or trusted is an error, never a pass."""
+    """Return one suite. A violated limit is a failure; an inconclusive or untrustworthy one an error, no pass."""
     suite = ET.Element("testsuite", name="loadtest", timestamp=record.started_at.strftime("%Y-%m-%dT%H:%M:%S"))
     properties = ET.SubElement(suite, "properties")
     for name, value in _properties(record).items():
@@ -38,15 +42,15 @@ def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
     reasons = "\n".join(record.reasons)
     spoilt = "error" if record.outcome in ("untrustworthy", "interrupted") else ""
     for check in record.checks:
-        tag = spoilt or {"kept": "", "broken": "failure", "undecided": "error"}[check.answer]
+        tag = spoilt or {"met": "", "violated": "failure", "inconclusive": "error"}[check.answer]
         message = f"the run was {record.outcome}" if spoilt else f"{check.name} is {check.answer}"
-        yield check.name, tag, message, f"{words.observed_in_words(check)}; {check.reason}"
+        yield check.name, tag, message, f"{observed_in_words(check)}; {check.reason}"
     for compared in record.comparison:
         tag = spoilt or ("failure" if compared.answer == "worse" else "")
         name = f"{compared.figure} is no worse than the baseline"
-        yield name, tag, f"{compared.figure} is {compared.answer}", words.comparison_in_words(compared)
-    tag = {"kept": "", "measured": "", "broken": "failure", "worse": "failure"}.get(record.outcome, "error")
-    yield "the answer as a whole", tag, words.HEADLINES[record.outcome].lower(), reasons
+        yield name, tag, f"{compared.figure} is {compared.answer}", comparison_in_words(compared)
+    tag = {"met": "", "measured": "", "violated": "failure", "worse": "failure"}.get(record.outcome, "error")
+    yield "the answer as a whole", tag, HEADLINES[record.outcome].lower(), reasons
 
 
 def _case(suite: ET.Element, record: LoadTestRecord, name: str) -> ET.Element:
@@ -56,19 +60,19 @@ def _case(suite: ET.Element, record: LoadTestRecord, name: str) -> ET.Element:
 
 
 def _properties(record: LoadTestRecord) -> dict[str, str]:
-    properties = {"url": record.target.url, "load": words.load_in_words(record.load), "tool": record.tool}
+    properties = {"url": record.target.url, "load": load_in_words(record.load), "tool": record.tool}
     measured = record.measurement
     if measured is not None:
         properties |= {
             "requests": str(measured.requests),
-            "errors": words.errors_in_words(record),
-            "p50_ms": words.ms(measured.latency_p50_ms),
-            "p99_ms": words.ms(measured.latency_p99_ms),
+            "errors": errors_in_words(record),
+            "p50_ms": format_ms(measured.latency_p50_ms),
+            "p99_ms": format_ms(measured.latency_p99_ms),
             "achieved_rate_per_s": f"{measured.achieved_rate_per_s:.6g}",
-            "send_lag_p99_ms": words.ms(measured.send_lag_p99_ms),
+            "send_lag_p99_ms": format_ms(measured.send_lag_p99_ms),
         }
     if record.capacity is not None:
-        properties["highest_rate_per_s"] = words.rate(record.capacity.certified_rate_per_s)
+        properties["highest_rate_per_s"] = format_rate(record.capacity.certified_rate_per_s)
     return properties
 
 

@@ -1,23 +1,20 @@
-"""The files of a finished load test: each is written whole or not at all, whatever becomes of the others."""
+"""The files of a finished load test: each is written whole or not at all, and none stops the others."""
 
 from __future__ import annotations
 
 import tempfile
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
 
-from loadgen.command import Bug, unforeseen
+from loadgen.errors import BadInput, Bug, EnvironmentFailed, UserError, unforeseen
 from loadgen.files import write_atomically
+from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.row_file import RowFile
 from loadgen.printable import printable_json
-from loadgen.user_errors import BadInput, EnvironmentFailed, UserError
+from loadgen.records.record import LoadTestRecord
+from loadgen.spec.load_test import Outputs
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from loadgen.measurement import RequestLog
-    from loadgen.order import Outputs
-    from loadgen.reports.record import LoadTestRecord
-    from loadgen.tally import Tally
+_STANDS = "The result below is valid; make room and take it from there, or run again."
 
 
 class ReportNotWritten(EnvironmentFailed):
@@ -25,12 +22,12 @@ class ReportNotWritten(EnvironmentFailed):
 
 
 def record_json(record: LoadTestRecord) -> str:
-    """What `--json` prints and `--output` writes."""
+    """Return the text that `--json` prints and `--output` writes."""
     return printable_json(record.model_dump_json(indent=2)) + "\n"
 
 
 def check_writable(outputs: Outputs) -> None:
-    """Raises BadInput when a report could not be written even now, before minutes of load are spent."""
+    """Raise BadInput if a report could not be written now, before minutes of load are spent."""
     for option, path in _paths(outputs).items():
         if path.is_dir():
             raise BadInput(f"{option} {path} is a directory.", "Give the name of a file.")
@@ -42,30 +39,49 @@ def check_writable(outputs: Outputs) -> None:
             raise BadInput(
                 f"{option} {path} cannot be written: {error.strerror or error}.", "Give another path."
             ) from error
+    if outputs.log is not None:
+        try:
+            outputs.log.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=outputs.log):
+                pass
+        except OSError as error:
+            raise BadInput(
+                f"--keep-log {outputs.log} is no folder to write to: {error.strerror or error}.",
+                "Give another folder.",
+            ) from error
 
 
-def write_reports(
-    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs, *, tally: Tally | None = None
-) -> list[UserError]:
-    """Write what was asked for; returns an error for each file that could not be written.
-
-    `tally`: what was kept of a run instead of its log.
-    """
+def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Outputs) -> list[UserError]:
+    """Write the reports of `outputs`. Return an error for each file that could not be written."""
     problems: list[UserError] = []
-    for option, path, text in _texts(record, log, outputs, tally):
+    for option, path, text in _texts(record, log, outputs):
         try:
             write_atomically(path, text())
         except OSError as error:
             problems.append(
                 ReportNotWritten(
                     f"{option} {path} was not written: {error.strerror or error}.",
-                    "The result below stands; make room and take it from there, or run again.",
+                    _STANDS,
                 )
             )
         except Exception as error:  # a bug in one page costs that page
             bug = unforeseen(error)
             problems.append(Bug(f"{option} {path} was not written. {bug.what}", bug.fix))
     return problems
+
+
+def write_log(log: RequestLog, outputs: Outputs) -> list[UserError]:
+    """Write the times of every request if `outputs.log` is set. Return an error if that failed."""
+    if outputs.log is None:
+        return []
+    try:
+        with RowFile(outputs.log, keep=True) as rows:
+            rows.add(log)
+    except OSError as error:
+        return [ReportNotWritten(f"--keep-log {outputs.log} was not written: {error.strerror or error}.", _STANDS)]
+    except UserError as error:
+        return [error]
+    return []
 
 
 def _paths(outputs: Outputs) -> dict[str, Path]:
@@ -79,12 +95,12 @@ def _paths(outputs: Outputs) -> dict[str, Path]:
 
 
 def _texts(
-    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs, tally: Tally | None
+    record: LoadTestRecord, log: RequestLog | None, outputs: Outputs
 ) -> list[tuple[str, Path, Callable[[], str]]]:
-    """(option, path, what makes its text) of each file; a format's libraries are loaded when it is wanted."""
+    """Return (option, path, function that makes the text) of each file; it loads only the libraries it needs."""
 
     def html() -> str:
-        from loadgen.reports.html_page import html_page
+        from loadgen.reports.views import html_page
 
         return html_page(record)
 
@@ -101,20 +117,14 @@ def _texts(
     if outputs.junit is not None:
         found.append(("--junit", outputs.junit, junit))
     if outputs.csv_prefix is not None and log is not None:
-        for ending, text in _csv_texts(record, log, tally).items():
+        for ending, text in _csv_texts(record, log).items():
             found.append(("--csv", _with_ending(outputs.csv_prefix, ending), text))
     return found
 
 
-def _csv_texts(record: LoadTestRecord, log: RequestLog, tally: Tally | None) -> dict[str, Callable[[], str]]:
+def _csv_texts(record: LoadTestRecord, log: RequestLog) -> dict[str, Callable[[], str]]:
     from loadgen.reports import csv_files
 
-    if tally is not None:
-        return {
-            "_stats.csv": lambda: csv_files.stats_csv_of_tally(record, tally),
-            "_stats_history.csv": lambda: csv_files.history_csv_of_tally(record, tally),
-            "_failures.csv": lambda: csv_files.failures_csv_of_tally(record, tally),
-        }
     return {
         "_stats.csv": lambda: csv_files.stats_csv(record, log),
         "_stats_history.csv": lambda: csv_files.history_csv(record, log),

@@ -1,7 +1,7 @@
 """The model.py of a GPU engine in Triton's Python backend: TensorRT, TensorRT-RTX or ONNX Runtime, without torch.
 
-Copied as it is into `<model>/1/model.py`, with the folder `tritune_gpu` beside it, so it imports nothing else of
-ours. `tritune_gpu.opening` says which `parameters` of the model's configuration it reads.
+Copied as it is to `<model>/1/model.py`, next to the folder `tritune_gpu`, so it imports nothing else of ours.
+`tritune_gpu.opening` lists the `parameters` of the model's configuration that it reads.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ _NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
 
 
 def _tensor(name: str, array: Any) -> Any:
-    """The stub of Triton 24.10 takes every array of numpy 2 for an empty one, and fails on DLPack of numpy 1."""
+    """Return the tensor of a response.
+
+    The stub of Triton 24.10 takes every array of numpy 2 for an empty one, and fails on DLPack of numpy 1.
+    """
     return pb_utils.Tensor(name, array) if _NUMPY_1 else pb_utils.Tensor.from_dlpack(name, array)
 
 
 class TritonPythonModel:
-    """What Triton's Python backend calls: `initialize` once per instance, then `execute` per batch."""
+    """The interface to Triton's Python backend: `initialize` once per instance, then `execute` per batch."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Load the engine and record its graphs. What is raised here fails the load, its text being the reason."""
+        """Load the engine and record its graphs. An exception fails the load; its text becomes the reason."""
         config = json.loads(args["model_config"])
         version_dir = Path(args["model_repository"], args["model_version"])
         self._runner = open_runner(version_dir, config, device=int(args["model_instance_device_id"]))
@@ -38,20 +41,20 @@ class TritonPythonModel:
         self._batched = config["max_batch_size"] > 0
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response per request, in order. Requests of one call always have equal shapes past the batch."""
+        """Return one response per request, in order. The requests have equal shapes past the batch."""
         try:
             if self._batched:
                 return self._run(requests)
             return [self._run([request])[0] for request in requests]
         except Exception as error:
-            # Whatever the engine raises is the answer to the requests it was given.
+            # Every error of the engine is the response to the requests of this call.
             if len(requests) == 1:
                 return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))]
-            # One bad request must not fail its neighbours: find it by running each alone.
+            # One bad request must not fail the others: run each by itself to find it.
             return [response for request in requests for response in self.execute([request])]
 
     def _input(self, request: Any, name: str) -> Any:
-        """The tensor in ordinary memory, or where Triton's shared memory has it, for the GPU to read.
+        """Return the tensor in ordinary memory, or in Triton's shared memory if the GPU reads it there.
 
         `as_numpy` gives a copy that Triton's Python backend has made already; DLPack gives the original.
         """

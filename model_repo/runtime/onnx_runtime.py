@@ -1,8 +1,8 @@
 """The model.py of an ONNX model in Triton's Python backend: ONNX Runtime, one session per instance.
 
-Copied as it is into `<model>/1/model.py`, so it imports nothing of ours. It reads these `parameters` of the
-model's configuration: `model_file`, `intra_op_threads` (0: ONNX Runtime decides), `allow_spinning` ("1": idle
-threads of ONNX Runtime busy-wait for work).
+Copied as it is to `<model>/1/model.py`, so it imports nothing of ours. It reads these `parameters` of the model's
+configuration: `model_file`, `intra_op_threads` (0: ONNX Runtime decides), `allow_spinning` ("1": idle threads of
+ONNX Runtime busy-wait for work).
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _NUMPY_1 = np.lib.NumpyVersion(np.__version__) < "2.0.0"
 
 
 class BatchBuffer:
-    """Joins the same input of several requests, in memory that is kept.
+    """Joins the same input of several requests, in memory that is reused.
 
-    Fresh memory for more than 32 MB comes from the kernel and goes back with each batch, which doubles the time
-    of the copy. The array that `join` returns is overwritten by the next call.
+    Fresh memory of more than 32 MB comes from the kernel and goes back with each batch, which doubles the time of
+    the copy. The next call overwrites the array that `join` returns.
     """
 
     def __init__(self) -> None:
         self._memory = np.empty(0, dtype=np.uint8)
 
     def join(self, parts: list[Array]) -> Array:
-        """The parts one after the other along their first axis. All have equal dtype and further axes."""
+        """Return the parts joined along their first axis. All have equal dtype and further axes."""
         if parts[0].dtype == np.object_:
             return text_from_bytes(np.concatenate(parts))
         if len(parts) == 1:
@@ -46,19 +46,19 @@ class BatchBuffer:
 
 
 def text_from_bytes(array: Array) -> Array:
-    """Triton gives the elements of a BYTES tensor as bytes; ONNX Runtime would take their repr for the text."""
+    """Return the texts of a BYTES tensor: Triton gives bytes, of which ONNX Runtime would take the repr."""
     texts = np.empty(array.shape, dtype=np.object_)
     texts.ravel()[:] = [element.decode() for element in array.ravel()]
     return texts
 
 
 def output_tensor(name: str, array: Array) -> Any:
-    """The tensor of a response. The stub of Triton 24.10 takes every array of numpy 2 for an empty one."""
+    """Return the tensor of a response. The stub of Triton 24.10 takes every array of numpy 2 for an empty one."""
     return pb_utils.Tensor(name, array) if _NUMPY_1 else pb_utils.Tensor.from_dlpack(name, array)
 
 
 def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) -> ort.InferenceSession:
-    """A session on the GPU of that number, or on the CPU for None. Never falls back from GPU to CPU silently."""
+    """Open a session on GPU number `gpu`, or on the CPU for None. Never falls back from GPU to CPU silently."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = int(parameters.get("intra_op_threads", "0"))
     options.inter_op_num_threads = 1
@@ -75,10 +75,10 @@ def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) 
 
 
 class TritonPythonModel:
-    """What Triton's Python backend calls: `initialize` once per instance, then `execute` per batch."""
+    """The interface to Triton's Python backend: `initialize` once per instance, then `execute` per batch."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Open the session. What is raised here fails the load, with its text as the reason."""
+        """Open the session. An exception fails the load; its text becomes the reason."""
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
         gpu = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
@@ -88,14 +88,14 @@ class TritonPythonModel:
         self._outputs = [tensor["name"] for tensor in config["output"]]
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """One response per request, in order. Requests of one call always have equal shapes past the batch."""
+        """Return one response per request, in order. The requests have equal shapes past the batch."""
         try:
             return self._run(requests)
         except Exception as error:
-            # Whatever the model raises is the answer to the requests it was given.
+            # Every error of the model is the response to the requests of this call.
             if len(requests) == 1:
                 return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))]
-            # One bad request must not fail its neighbours: find it by running each alone.
+            # One bad request must not fail the others: run each by itself to find it.
             return [response for request in requests for response in self.execute([request])]
 
     def _run(self, requests: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The model.py of a probe in Triton's Python backend: it loads where our runtime finds its packages."""
+"""The model.py of a probe in Triton's Python backend: it loads if our runtime finds its packages."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ NEEDED = ("numpy", "onnxruntime")
 
 
 class TritonPythonModel:
-    """What Triton's Python backend calls. It is never sent a request."""
+    """The interface to Triton's Python backend. No request is ever sent to it."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Import what every model needs. What is raised here fails the load, with its text as the reason."""
+        """Import the packages that every model needs. An exception fails the load; its text becomes the reason."""
         del args
         for name in NEEDED:
             importlib.import_module(name)

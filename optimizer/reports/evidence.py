@@ -2,73 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from optimizer.config import RUN_FILE, saved_config
+from optimizer.config import OptimizeConfig
 from optimizer.model_source import stem_of
-from search.importance import knob_importances
-from search.run_files import RECOMMENDATION_FILE, read_recommendation, read_trials
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from optimizer.config import OptimizeConfig
-    from search.accuracy_record import AccuracyRecord
-    from search.records import RecommendationRecord, Slo, TrialRecord
+from optimizer.profiling.text import similar_rates
+from optimizer.run_file import RUN_FILE, saved_config, slo_of
+from search.answer.analysis import knob_importances
+from search.records.confirmations import ConfirmationRecord, read_confirmations
+from search.records.recommendation import AnyRecommendation, RecommendationRecord
+from search.records.run_files import RECOMMENDATION_FILE, read_outcome, read_recommendation, read_trials
+from search.records.slo import Slo
+from search.records.trial import MeasurementRecord, TrialRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """A run's files. `found` is None for a run that found nothing or has not ended, `config` where it is not kept.
+    """A run's files. `found` is None for a run that found nothing or has not ended, `outcome` for one that has
+    not ended, `config` if it was not kept.
 
-    `importances` are shares per knob; empty where there are too few trials to tell.
+    `importances` are shares per knob; empty if there are too few trials.
     """
 
     directory: Path
     model_name: str
     slo: Slo
     found: RecommendationRecord | None
+    outcome: AnyRecommendation | None
     trials: tuple[TrialRecord, ...]
     config: OptimizeConfig | None
     importances: Mapping[str, float] = field(default_factory=dict)
+    confirmations: tuple[ConfirmationRecord, ...] = ()
 
     @property
     def baseline(self) -> TrialRecord | None:
-        """Triton's default configuration where it is another one than the winner's."""
-        if self.found is None or self.found.baseline is None:
-            return None
-        return None if self.found.baseline.number == self.found.winner.number else self.found.baseline
+        """Triton's default configuration if it is not the winner."""
+        return None if self.found is None else default_of(self.found)
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the machine has a GPU."""
+        """True if the machine has a GPU."""
         return self.found is not None and bool(self.found.machine.gpus)
 
-    @property
-    def accuracy(self) -> tuple[AccuracyRecord, ...]:
-        """How close each precision is to fp32, where it was looked at."""
-        return () if self.found is None else self.found.accuracy
+
+def default_of(found: RecommendationRecord) -> TrialRecord | None:
+    """Return the trial of Triton's default configuration if it is not the winner."""
+    baseline = found.baseline
+    return None if baseline is None or baseline.number == found.winner.number else baseline
+
+
+def compared_at_one_rate(found: RecommendationRecord) -> list[tuple[TrialRecord, MeasurementRecord]]:
+    """Return the winner with its measurement, and Triton's default if it was measured at a similar rate."""
+    winner, other = found.winner, default_of(found)
+    mine, its = winner.measurement, None if other is None else other.measurement
+    if mine is None:
+        return []
+    if other is None or its is None or not similar_rates(mine.rate_per_s, its.rate_per_s):
+        return [(winner, mine)]
+    return [(winner, mine), (other, its)]
 
 
 def read_evidence(directory: Path) -> Evidence:
-    """What `directory` holds. Raises BadInput where that is no run, or its files are damaged."""
+    """Read the files of `directory`. Raises BadInput if it is no run, or its files are damaged."""
     has_config = (directory / RUN_FILE).is_file()
     config = saved_config(directory) if has_config else None
     trials = read_trials(directory)
-    if config is None or (directory / RECOMMENDATION_FILE).is_file():
+    ended = read_outcome(directory) if (directory / RECOMMENDATION_FILE).is_file() else None
+    if isinstance(ended, RecommendationRecord):
+        found: RecommendationRecord | None = ended
+        slo, name = ended.slo, ended.model.name
+    elif config is not None:
+        found, slo = None, slo_of(config)
+        name = stem_of(config.model)
+    else:
         found = read_recommendation(directory)
         slo, name = found.slo, found.model.name
-    else:
-        found, slo = None, config.slo
-        name = stem_of(config.model)
     return Evidence(
         directory=directory,
         model_name=name,
         slo=slo,
         found=found,
+        outcome=ended,
         trials=trials,
         config=config,
         importances=knob_importances(trials),
+        confirmations=read_confirmations(directory),
     )

@@ -1,21 +1,19 @@
-"""What the page's plots draw, as plain values: the browser only places the marks."""
+"""The data of the page's plots; each is the name of a function in `page.js` and plain values."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-from optimizer.reports import words
-from optimizer.time_words import STAGES, stage_means
-from search.frontier import unbeaten
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from optimizer.reports.evidence import Evidence
-    from search.records import MeasurementRecord, TrialRecord
-
-Data = dict[str, Any]
+from loadgen.records.formats import format_rate
+from loadgen.reports.kit import Data, Plot, nines
+from loadgen.spec.limits import quantile_name
+from optimizer.profiling.text import STAGES, stage_means
+from optimizer.reports import text
+from optimizer.reports.evidence import Evidence, compared_at_one_rate
+from optimizer.reports.reasons import reason_of
+from search.answer.analysis import unbeaten
+from search.records.trial import MeasurementRecord, TrialRecord
 
 WINNER, BASELINE = "recommended", "Triton default"
 LEAST_REPLICAS = 8
@@ -23,73 +21,102 @@ QUANTILES = ((0.5, "latency_p50_ms"), (0.9, "latency_p90_ms"), (0.95, "latency_p
              (0.999, "latency_p999_ms"))  # fmt: skip
 
 
-def plots(evidence: Evidence) -> dict[str, Data]:
-    """The data of every plot that has any, by the plot's name."""
-    all_of_them = {
-        "rates": rates(evidence),
-        "quantiles": quantiles(evidence),
-        "stages": stages(evidence),
-        "search": search(evidence),
-        "importance": importance(evidence),
-        "replicas": replicas(evidence),
-    }
-    return {name: data for name, data in all_of_them.items() if data is not None}
+def rates(evidence: Evidence) -> Plot | None:
+    """Rate and latency of every trial's last good measurement, and of the confirmations, with the frontier.
 
-
-def rates(evidence: Evidence) -> Data | None:
-    """Rate against p99 of every trial's last good measurement, and of the certified runs, with the frontier."""
+    The latency is at the first limit's quantile. `over` is True if that measurement was over any limit.
+    """
+    first = evidence.slo.first
     points = [
         {
             **_named(evidence, trial),
             "rate": measured.rate_per_s,
-            "p99": measured.latency_p99_ms,
+            "ms": latency_ms,
+            "over": _over(measured, evidence),
             "state": trial.state,
         }
         for trial in evidence.trials
-        if (measured := trial.measurement) is not None and measured.latency_p99_ms
+        if (measured := trial.measurement) is not None and (latency_ms := measured.latency_at_ms(first.quantile))
     ]
     certified = [
         {
             **_named(evidence, trial),
             "role": role,
             "rate": certificate.rate_per_s,
-            "p99": certificate.p99_ms,
-            "low": certificate.p99_low_ms,
-            "high": certificate.p99_high_ms,
+            "ms": certificate.first.latency_ms,
+            "low": certificate.first.latency_low_ms,
+            "high": certificate.first.latency_high_ms,
         }
         for role, trial in _pair(evidence)
         if (certificate := trial.certificate) is not None
     ]
-    if not points and not certified:
+    confirmations = _confirmations(evidence)
+    if not points and not certified and not confirmations:
         return None
+    roles = {trial.number: role for role, trial in _pair(evidence)}
     runs = [
-        {"trial": trial.number, "rate": run.rate_per_s, "p99": run.latency_ms}
+        {
+            "trial": trial.number,
+            "rate": run.rate_per_s,
+            "ms": run.latency_ms,
+            "met": run.met,
+            "role": roles.get(trial.number),
+        }
         for trial in evidence.trials
         for run in sorted(trial.load_runs, key=lambda run: run.rate_per_s)
         if run.trusted and run.latency_ms
     ]
-    return {
+    met = [*(one for one in points if not one["over"]), *(run for run in runs if run["met"]), *certified]
+    return "rates", {
         "points": points,
         "runs": runs,
         "certified": certified,
-        "frontier": unbeaten([(point["rate"], point["p99"]) for point in [*points, *runs, *certified]]),
-        "limit": evidence.slo.limit_ms,
-        "quantile": f"p{100 * evidence.slo.quantile:g}",
+        "confirmations": confirmations,
+        "frontier": unbeaten([(one["rate"], one["ms"]) for one in met]),
+        "limits": _limits(evidence),
+        "quantile": evidence.slo.first.name,
     }
 
 
-def quantiles(evidence: Evidence) -> Data | None:
+def _over(measured: MeasurementRecord, evidence: Evidence) -> bool:
+    """True if the measurement is over one of the limits."""
+    seen = [(measured.latency_at_ms(limit.quantile), limit.limit_ms) for limit in evidence.slo.limits]
+    return any(latency_ms is not None and latency_ms > limit_ms for latency_ms, limit_ms in seen)
+
+
+def _confirmations(evidence: Evidence) -> list[Data]:
+    """Confirmations that were trusted; those that were met only if no certificate shows them."""
+    trials = {trial.number: trial for trial in evidence.trials}
+    return [
+        {
+            **_named(evidence, trials[one.trial]),
+            "rate": one.rate_per_s,
+            "ms": one.latency_ms,
+            "answer": one.answer,
+        }
+        for one in evidence.confirmations
+        if one.latency_ms and not one.problems and one.trial in trials
+        if one.answer != "met" or evidence.found is None
+    ]
+
+
+def quantiles(evidence: Evidence) -> Plot | None:
     """Latency at each quantile; x counts nines, so that every further one is as wide as the one before."""
-    lines = []
-    for role, trial in _pair(evidence):
-        measured = trial.measurement
-        if measured is not None and measured.requests > 1:
-            points = list(_distribution(measured))
-            lines += [{"role": role, "rate": measured.rate_per_s, **point} for point in points]
-    if not lines:
+    points, roles = [], []
+    for role, measured in _measured(evidence):
+        if measured.requests > 1:
+            label = f"{role} at {format_rate(measured.rate_per_s)}/s"
+            roles.append((role, label))
+            points += [{"role": role, "label": label, **point} for point in _distribution(measured)]
+    if not points:
         return None
-    ticks = [(_nines(share), f"p{100 * share:g}") for share in (0.5, 0.9, 0.99, 0.999)]
-    return {"points": lines, "ticks": ticks, "limit": evidence.slo.limit_ms}
+    ticks = [(nines(share), quantile_name(share)) for share in (0.5, 0.9, 0.99, 0.999)]
+    return "quantiles", {"points": points, "roles": roles, "ticks": ticks, "limits": _limits(evidence)}
+
+
+def _limits(evidence: Evidence) -> list[Data]:
+    first = evidence.slo.first
+    return [{"ms": first.limit_ms, "name": f"limit {first.limit_ms:g} ms"}]
 
 
 def _distribution(measured: MeasurementRecord) -> Iterator[Data]:
@@ -97,25 +124,24 @@ def _distribution(measured: MeasurementRecord) -> Iterator[Data]:
     for share, name in QUANTILES:
         latency = getattr(measured, name)
         if latency and share < slowest:
-            yield {"nines": _nines(share), "name": f"p{100 * share:g}", "ms": latency}
+            yield {"nines": nines(share), "name": quantile_name(share), "ms": latency}
     if measured.latency_max_ms:
-        yield {"nines": _nines(slowest), "name": "slowest", "ms": measured.latency_max_ms}
+        yield {"nines": nines(slowest), "name": "slowest", "ms": measured.latency_max_ms}
 
 
-def stages(evidence: Evidence) -> Data | None:
+def stages(evidence: Evidence) -> Plot | None:
     """The mean ms of a request in each stage."""
     bars = [
         {"role": role, "stage": stage, "ms": value}
-        for role, trial in _pair(evidence)
-        if trial.measurement is not None
-        for stage, value in stage_means(trial.measurement).items()
+        for role, measured in _measured(evidence)
+        for stage, value in stage_means(measured).items()
         if value is not None
     ]
     seen = {bar["stage"] for bar in bars}
-    return {"bars": bars, "stages": [stage for stage in STAGES if stage in seen]} if bars else None
+    return ("stages", {"bars": bars, "stages": [stage for stage in STAGES if stage in seen]}) if bars else None
 
 
-def search(evidence: Evidence) -> Data | None:
+def search(evidence: Evidence) -> Plot | None:
     """Each trial's rate over the seconds spent, and the best so far."""
     points, steps = [], []
     elapsed_s, best = 0.0, 0.0
@@ -131,34 +157,35 @@ def search(evidence: Evidence) -> Data | None:
                     "s": elapsed_s,
                     "rate": trial.rate_at_limit_per_s,
                     "state": trial.state,
-                    "reason": trial.reason,
+                    "reason": reason_of(trial),
                 }
             )
-    return {"points": points, "best": [step for step in steps if step["rate"]]} if points else None
+    if not any(point["rate"] for point in points):
+        return None
+    return "search", {"points": points, "best": [step for step in steps if step["rate"]]}
 
 
-def importance(evidence: Evidence) -> Data | None:
+def importance(evidence: Evidence) -> Plot | None:
     """Each knob's share."""
     if not evidence.importances:
         return None
-    return {
-        "bars": [
-            {"knob": words.KNOBS.get(name, name.replace("_", " ")), "share": share}
-            for name, share in evidence.importances.items()
-        ]
-    }
+    bars = [
+        {"knob": text.KNOBS.get(name, name.replace("_", " ")), "share": share}
+        for name, share in evidence.importances.items()
+    ]
+    return "importance", {"bars": bars}
 
 
-def replicas(evidence: Evidence) -> Data | None:
-    """USD an hour over the traffic, for as many replicas as it takes."""
+def replicas(evidence: Evidence) -> Plot | None:
+    """USD an hour over the traffic: for as many replicas as it takes, and pro rata."""
     found = evidence.found
     if found is None:
         return None
     usd = found.cost.price.usd_per_hour
     needed = found.cost.replicas or 0
     certificates = [(role, trial.certificate) for role, trial in _pair(evidence)]
-    assert certificates[0][1] is not None
-    widest = max(LEAST_REPLICAS, needed + 2) * certificates[0][1].rate_per_s
+    rates = [(role, certificate.rate_per_s) for role, certificate in certificates if certificate is not None]
+    widest = max(LEAST_REPLICAS, needed + 2) * rates[0][1]
     steps = [
         {
             "role": role,
@@ -167,12 +194,18 @@ def replicas(evidence: Evidence) -> Data | None:
             "usd": count * usd,
             "replicas": count,
         }
-        for role, certificate in certificates
-        if certificate is not None
-        for one in [certificate.rate_per_s]
+        for role, one in rates
         for count in range(1, math.ceil(widest / one - 1e-9) + 1)
     ]
-    return {"steps": steps, "wanted": found.cost.rate_to_serve_per_s, "widest": widest}
+    lines = [{"role": role, "usd": widest / one * usd} for role, one in rates]
+    return "replicas", {"steps": steps, "lines": lines, "wanted": found.cost.rate_to_serve_per_s, "widest": widest}
+
+
+def _measured(evidence: Evidence) -> Iterator[tuple[str, MeasurementRecord]]:
+    """Yield the measurements of recommendation and default whose latencies can be compared."""
+    if evidence.found is not None:
+        for role, (_, measured) in zip((WINNER, BASELINE), compared_at_one_rate(evidence.found), strict=False):
+            yield role, measured
 
 
 def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:
@@ -183,8 +216,4 @@ def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:
 
 
 def _named(evidence: Evidence, trial: TrialRecord) -> Data:
-    return {"trial": trial.number, "knobs": words.knobs(evidence, trial)}
-
-
-def _nines(share: float) -> float:
-    return -math.log10(1 - share)
+    return {"trial": trial.number, "knobs": text.knobs(evidence, trial)}

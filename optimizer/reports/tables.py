@@ -1,80 +1,84 @@
-"""The report's tables as text, with what to sort them by."""
+"""The tables of a run, the same in the page, in Markdown and on the terminal."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Callable, Iterator, Sequence
 
-from optimizer.reports import words
+from loadgen.measurement.cpu_contention import CpuContention, mark_of
+from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
+from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
+from loadgen.spec.limits import LatencyLimit
+from optimizer.profiling.text import BOUND_WORDS, STAGES, similar_rates, stage_means
+from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import LEAST_REPLICAS
-from optimizer.reports.words import KNOBS, UNKNOWN
-from optimizer.time_words import BOUND_WORDS, stage_means
-from search.neighbours import mark_of
-from search.words import memory_text, record_text
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from optimizer.reports.evidence import Evidence
-    from search.records import TrialRecord
+from optimizer.reports.text import KNOBS
+from search.cost.cost import replicas as count_of
+from search.labels import memory_text, record_text
+from search.records.recommendation import RecommendationRecord
+from search.records.trial import TrialRecord
 
 HOURS_A_MONTH = 730
+LEAST_PARTS = 4
+"""The cost table begins at about a quarter of what one replica serves."""
+
+EXACT_DB = 1000.0
+"""Equal results sort above every SQNR in dB; JavaScript does not read Python's `inf`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """What is shown; `order` is what it is sorted by where that is not the text."""
-
-    text: str
-    order: float | None = None
-    style: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Rows of cells under headings. The first column names the row."""
-
-    headings: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    sortable: bool = False
-
-
-def number(value: float | None, show: Callable[[float | None], str]) -> Cell:
-    """A figure that sorts as one; what is not known comes last."""
-    return Cell(text=show(value), order=value, style="number")
-
-
-def comparison(evidence: Evidence) -> Table | None:
-    """The recommendation beside Triton's default: knobs, promise, money."""
-    found = evidence.found
-    if found is None:
-        return None
-    shown = [found.winner] if evidence.baseline is None else [found.winner, evidence.baseline]
-    costs = [found.cost.cost_per_million_inferences_usd, found.cost.baseline_cost_per_million_inferences_usd]
-    energies = [
-        found.cost.energy_kwh_per_million_inferences,
-        found.cost.baseline_energy_kwh_per_million_inferences,
-    ]
-    first = f"{found.slo.limits[0].name} at that rate"
-    rows = [(name.format(latency=first), [value(trial) for trial in shown]) for name, value in _FIGURES]
+def comparison(found: RecommendationRecord, *, brief: bool = False) -> Table:
+    """The recommendation compared with Triton's default: knobs, certified rate, money; if not brief, power too."""
+    shown = _shown(found)
+    rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
+    rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
+    rows.append(("tested with", [_tested(trial) for trial in shown]))
+    rows += [(name, [value(trial) for trial in shown]) for name, value in _KNOBS]
     if found.slo.max_memory_bytes is not None:
-        rows.append(("server's memory", [_memory(trial) for trial in shown]))
+        name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
+        rows.append((name, [_memory(trial) for trial in shown]))
+    cost = found.cost
+    usd = [cost.cost_per_million_inferences_usd, cost.baseline_cost_per_million_inferences_usd]
+    rows.append(("cost per million", [format_dollars(one) for one in usd[: len(shown)]]))
+    return _compared("", rows if brief else [*rows, *_circumstances(found, shown)])
+
+
+def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Iterator[tuple[str, list[str]]]:
+    """Rows on GPUs, other processes and energy, if they were measured."""
     if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
-        rows.append(("GPUs meanwhile", [_gpu(trial) for trial in shown]))
-    marks = [None if trial.certificate is None else mark_of(trial.certificate.neighbours) for trial in shown]
-    if any(marks):
-        rows.append(("meanwhile", [mark or "nothing else took much of the processors" for mark in marks]))
-    rows.append(("cost per million", [words.money(usd) for usd in costs[: len(shown)]]))
+        yield "GPUs meanwhile", [_gpu(trial) for trial in shown]
+    seen = [None if trial.certificate is None else trial.certificate.contention for trial in shown]
+    if any(mark_of(one) for one in seen):
+        yield "meanwhile", [_contention(one) for one in seen]
+    cost = found.cost
+    energies = [cost.energy_kwh_per_million_inferences, cost.baseline_energy_kwh_per_million_inferences]
     if any(energy is not None for energy in energies):
         texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies[: len(shown)]]
-        rows.append(("energy per million, GPUs alone", texts))
-    return _named_rows(("", "recommended", "Triton default")[: len(shown) + 1], rows)
+        yield "energy per million, only GPUs", texts
 
 
-def _rate(trial: TrialRecord) -> str:
-    if trial.certificate is not None:
-        return f"{words.rate(trial.certificate.rate_per_s)}/s"
-    return f"not certified; about {words.rate(trial.rate_at_limit_per_s)}/s"
+def _contention(seen: CpuContention | None) -> str:
+    """What others took of the processors, also if it was too little to be reported elsewhere."""
+    if seen is None:
+        return UNKNOWN
+    if seen.disturbed_s > 0:
+        return seen.text
+    return f"nothing else took much of the processors in {seen.watched_s:.0f} s of load"
+
+
+def _shown(found: RecommendationRecord) -> list[TrialRecord]:
+    baseline = default_of(found)
+    return [found.winner] if baseline is None else [found.winner, baseline]
+
+
+def _compared(corner: str, rows: Sequence[tuple[str, Sequence[str]]], *, style: str = "") -> Table:
+    """Rows of the recommendation, and of Triton's default if there is a second column."""
+    headings = (corner, "recommended", "Triton default")[: 1 + max(len(texts) for _, texts in rows)]
+    first = f"main {style}".strip()
+    cells = [
+        (name, [Cell(text=one, style=style if position else first) for position, one in enumerate(texts)])
+        for name, texts in rows
+    ]
+    return table_of_texts(headings, cells)
 
 
 def _gpu(trial: TrialRecord) -> str:
@@ -91,18 +95,42 @@ def _memory(trial: TrialRecord) -> str:
     return UNKNOWN if trial.memory_bytes is None else memory_text(trial.memory_bytes)
 
 
+def _rate(trial: TrialRecord) -> str:
+    return "not certified" if trial.certificate is None else f"{format_rate(trial.certificate.rate_per_s)}/s"
+
+
+def _capacity(trial: TrialRecord) -> str:
+    rate_per_s = trial.rate_at_limit_per_s
+    return UNKNOWN if rate_per_s is None else f"about {format_rate(rate_per_s)}/s"
+
+
+def _latency(trial: TrialRecord, limit: LatencyLimit) -> str:
+    """`22.4 ms (19.8 to 31.4 at 95 %)` at the limit's quantile."""
+    certificate = trial.certificate
+    latencies = () if certificate is None else certificate.latencies
+    seen = next((seen for seen in latencies if seen.quantile == limit.quantile), None)
+    if certificate is None or seen is None:
+        return UNKNOWN
+    at, low, high = map(format_ms, (seen.latency_ms, seen.latency_low_ms, seen.latency_high_ms))
+    return f"{at} ms ({low} to {high} at {100 * certificate.confidence:.3g} %)"
+
+
 def _tested(trial: TrialRecord) -> str:
     seen = trial.certificate
     if seen is None:
         return UNKNOWN
     plural = "s" if seen.runs > 1 else ""
-    return f"{seen.requests:,} requests, {seen.violations:,} over the limit, in {seen.runs} run{plural}"
+    caveat = f"; {seen.caveat}" if seen.caveat else ""
+    return (
+        f"{seen.requests:,} requests, {seen.first.violations:,} over the limit, in {seen.runs} run{plural}{caveat}"
+    )
 
 
 _FIGURES: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
+    ("estimated capacity", _capacity),
     ("certified rate", _rate),
-    ("{latency}", lambda t: UNKNOWN if t.certificate is None else words.certified_p99(t.certificate)),
-    ("tested with", _tested),
+)
+_KNOBS: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
     (KNOBS["engine"], lambda t: t.config.engine),
     (KNOBS["max_batch_size"], lambda t: str(t.config.max_batch_size or "no batching")),
     (KNOBS["instance_count"], lambda t: str(t.config.instance_count)),
@@ -114,25 +142,53 @@ _FIGURES: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
 )
 
 
-def stages(evidence: Evidence) -> Table | None:
-    """Mean ms by stage, as the plot of it has them."""
-    found = evidence.found
-    if found is None or found.winner.measurement is None:
+def latencies(found: RecommendationRecord) -> Table | None:
+    """The latency at the first limit's quantile of recommendation and default, at one rate a row; None without a
+    default. Rates are those that were certified, or were measured last.
+    """
+    shown, first = _shown(found), found.slo.first
+    if len(shown) < 2:
         return None
-    shown = [found.winner.measurement]
-    if evidence.baseline is not None and evidence.baseline.measurement is not None:
-        shown.append(evidence.baseline.measurement)
-    columns = [stage_means(measured) for measured in shown]
-    known = [stage for stage in columns[0] if stage != "response" or any(column[stage] for column in columns)]
-    rows = [(stage, [words.ms(column[stage]) for column in columns]) for stage in known]
-    sizes = [None if measured.server is None else measured.server.mean_batch_size for measured in shown]
-    rows.append(("mean batch size", [words.ms(size) for size in sizes]))
-    return _named_rows(("mean ms of a request", "recommended", "Triton default")[: len(shown) + 1], rows)
+    rates = sorted({rate for trial in shown if (rate := _own_rate(trial)) is not None})
+    rows = [(f"{format_rate(rate)}/s", [_latency_at(trial, rate, first) for trial in shown]) for rate in rates]
+    return _compared(f"{first.name} at", rows) if rows else None
 
 
-def layers(evidence: Evidence) -> Table | None:
-    """The slowest layers of the recommendation's engine, and of the default's where that is another one."""
-    used = None if evidence.found is None else evidence.found.time_use
+def _own_rate(trial: TrialRecord) -> float | None:
+    return trial.rate_at_limit_per_s if trial.certificate is None else trial.certificate.rate_per_s
+
+
+def _latency_at(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) -> str:
+    """The latency in the run with the nearest rate, if it is near enough; else whether the rate is too high."""
+    certificate, measured = trial.certificate, trial.measurement
+    seen = [] if certificate is None else [(certificate.rate_per_s, certificate.first.latency_ms)]
+    seen += [(run.rate_per_s, run.latency_ms) for run in trial.load_runs if run.trusted and run.latency_ms]
+    if measured is not None and (latency_ms := measured.latency_at_ms(limit.quantile)):
+        seen.append((measured.rate_per_s, latency_ms))
+    near = [pair for pair in seen if similar_rates(pair[0], rate_per_s)]
+    if near:
+        return f"{format_ms(min(near, key=lambda pair: abs(pair[0] - rate_per_s))[1])} ms"
+    capacity = trial.rate_at_limit_per_s
+    if capacity is not None and capacity < rate_per_s:
+        return f"over its capacity of about {format_rate(capacity)}/s"
+    return "not measured"
+
+
+def stages(found: RecommendationRecord) -> Table:
+    """Mean ms of a request in each stage; of Triton's default if it was measured at a similar rate."""
+    shown = [measured for _, measured in compared_at_one_rate(found)]
+    columns = [stage_means(measured) for measured in shown] or [{}]
+    known = [stage for stage in STAGES if stage != "response" or any(column.get(stage) for column in columns)]
+    rows = [(stage, [format_ms(column.get(stage)) for column in columns]) for stage in known]
+    servers = [measured.server for measured in shown] or [None]
+    sizes = [None if server is None else server.mean_batch_size for server in servers]
+    rows.append(("mean batch size", [UNKNOWN if size is None else f"{size:.2f}" for size in sizes]))
+    return _compared("mean ms of a request", rows, style="number")
+
+
+def layers(found: RecommendationRecord) -> Table | None:
+    """The slowest layers of the recommendation's engine, and of the default's if that is another engine."""
+    used = found.time_use
     if used is None:
         return None
     profiles = [("recommended", used.winner)]
@@ -143,7 +199,7 @@ def layers(evidence: Evidence) -> Table | None:
             Cell(text=role),
             Cell(text=layer.name),
             Cell(text=layer.operator),
-            number(layer.mean_ms, words.ms),
+            number(layer.mean_ms, format_ms),
             number(100 * layer.share, lambda value: f"{value:.1f} %"),
             Cell(text=BOUND_WORDS[layer.bound]),
         )
@@ -151,143 +207,97 @@ def layers(evidence: Evidence) -> Table | None:
         if profile is not None
         for layer in profile.layers
     )
-    headings = ("engine", "layer", "operator", "ms an execution", "of all layers", "bound by")
+    headings = ("engine", "layer", "operator", "ms", "share", "bound by")
     return Table(headings=headings, rows=rows, sortable=True) if rows else None
 
 
-def frontier(evidence: Evidence) -> Table | None:
-    """What no other run beat in rate and latency; None where it was not asked for."""
-    found = evidence.found
-    if found is None or not found.frontier:
+def frontier(found: RecommendationRecord) -> Table | None:
+    """The runs that no other run beat in rate and latency; None if they were not asked for."""
+    if not found.frontier:
         return None
     rows = tuple(
         (
-            number(point.rate_per_s, words.rate),
-            number(point.latency_ms, words.ms),
-            number(point.trial, lambda value: f"{value:.0f}"),
-            Cell(text=record_text(point.config, on_gpu=evidence.on_gpu)),
+            number(point.rate_per_s, lambda value: f"{format_rate(value)}/s"),
+            number(point.latency_ms, lambda value: f"{format_ms(value)} ms"),
+            number(point.trial, count),
+            Cell(text=record_text(point.config, on_gpu=bool(found.machine.gpus))),
             Cell(text="certified" if point.certified else "one short run"),
         )
         for point in found.frontier
     )
-    headings = ("requests/s", f"{found.slo.limits[0].name} ms", "trial", "configuration", "")
+    headings = ("frontier", found.slo.first.name, "trial", "configuration", "")
     return Table(headings=headings, rows=rows, sortable=True)
 
 
-def trials(evidence: Evidence) -> Table:
-    """Every trial, what came of it and why."""
-    return Table(
-        headings=("trial", "configuration", "state", "rate at limit", "p99 ms", "seconds", "probes", "why"),
-        rows=tuple(_trial_row(evidence, trial) for trial in evidence.trials),
-        sortable=True,
-    )
-
-
-def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
-    measured = trial.measurement
-    seconds = trial.loading_s + trial.load_s
-    return (
-        number(trial.number, lambda value: f"{value:.0f}"),
-        Cell(text=words.knobs(evidence, trial)),
-        Cell(text=trial.state, style=f"state {trial.state}"),
-        number(trial.rate_at_limit_per_s, words.rate),
-        number(None if measured is None else measured.latency_p99_ms, words.ms),
-        number(seconds, lambda value: f"{value:.1f}"),
-        number(trial.probes, lambda value: f"{value:.0f}"),
-        Cell(text=words.reason(trial), style="reason"),
-    )
-
-
-def accuracy(evidence: Evidence) -> Table | None:
-    """Each precision's distance from fp32; None where none was looked at."""
+def accuracy(found: RecommendationRecord) -> Table | None:
+    """Each precision's distance from fp32; None if none was measured."""
     rows = tuple(
         (
             Cell(text=record.precision),
             Cell(text=f"{output.output}, batch {output.batch_size}"),
             Cell(text="passed" if output.passed else "failed", style="complete" if output.passed else "failed"),
-            Cell(text="exact", order=float("inf"), style="number")
+            Cell(text="exact", order=EXACT_DB, style="number")
             if output.exact
-            else number(output.sqnr_db, words.ms),
+            else number(output.sqnr_db, format_ms),
             number(output.cosine, lambda value: UNKNOWN if value is None else f"{value:.6f}"),
             number(output.top1_agreement, lambda value: UNKNOWN if value is None else f"{100 * value:.2f} %"),
             Cell(text=record.reason, style="reason"),
         )
-        for record in evidence.accuracy
+        for record in found.accuracy
         for output in record.outputs
     )
     headings = ("precision", "output", "gate", "SQNR dB", "cosine", "top-1 agreement", "why")
     return Table(headings=headings, rows=rows, sortable=True) if rows else None
 
 
-def replicas(evidence: Evidence) -> Table | None:
-    """What so many replicas serve and cost, and what the default would cost for as much."""
-    found = evidence.found
-    if found is None or found.winner.certificate is None:
+def replicas(found: RecommendationRecord) -> Table | None:
+    """The cost of round rates, and of those that were asked for, also with Triton's default."""
+    if found.winner.certificate is None:
         return None
-    from search.cost import replicas as count_of
-
-    one, usd = found.winner.certificate.rate_per_s, found.cost.price.usd_per_hour
-    other = evidence.baseline.certificate if evidence.baseline is not None else None
-    counts = sorted({*range(1, LEAST_REPLICAS + 1), found.cost.replicas or 1})
-    headings = ["replicas", "serve up to /s", "an hour", "a month"]
+    usd = found.cost.price.usd_per_hour
+    shown = [trial.certificate.rate_per_s for trial in _shown(found) if trial.certificate is not None]
+    asked = [rate for rate in (found.cost.rate_to_serve_per_s, found.cost.peak_rate_per_s) if rate is not None]
     rows = []
-    for count in counts:
-        cells = [
-            number(count, lambda value: f"{value:.0f}"),
-            number(count * one, words.rate),
-            number(count * usd, words.money),
-            number(count * usd * HOURS_A_MONTH, words.money),
-        ]
-        if other is not None:
-            cells.append(number(count_of(count * one, other.rate_per_s) * usd * HOURS_A_MONTH, words.money))
+    for rate in sorted({*round_rates(shown[0] / LEAST_PARTS, LEAST_REPLICAS * shown[0]), *asked}):
+        cells = [number(rate, format_rate, style="main" if rate in asked else "")]
+        for position, one in enumerate(shown):
+            several = count_of(rate, one)
+            hourly = [] if position else [number(several * usd, format_dollars)]
+            monthly = [several * usd * HOURS_A_MONTH, rate / one * usd * HOURS_A_MONTH]
+            cells += [number(several, count), *hourly, *(number(cost, format_dollars) for cost in monthly)]
         rows.append(tuple(cells))
-    if other is not None:
-        headings.append("a month with Triton's default")
-    return Table(headings=tuple(headings), rows=tuple(rows), sortable=True)
+    headings = ("requests/s", "replicas", "an hour", "a month", "pro rata",
+                "default: replicas", "default: a month", "default: pro rata")  # fmt: skip
+    return Table(headings=headings[: len(rows[0])], rows=tuple(rows), sortable=True)
 
 
-def price(evidence: Evidence) -> Table | None:
-    """Where the price is from, and what the machine costs bought otherwise."""
-    if evidence.found is None:
-        return None
-    paid = evidence.found.cost.price
-    rows = [("machine", [paid.describes]), ("price", [f"{words.money(paid.usd_per_hour)} an hour"])]
+def round_rates(low_per_s: float, high_per_s: float) -> list[float]:
+    """Return the rates 1, 2, 5, 10, 20 and so on between two others, which are above zero."""
+    powers = range(math.floor(math.log10(low_per_s)), math.ceil(math.log10(high_per_s)) + 1)
+    rates = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+    return [rate for rate in rates if low_per_s <= rate <= high_per_s]
+
+
+def price(found: RecommendationRecord) -> Table:
+    """The source of the price, and the machine's cost on other terms."""
+    paid = found.cost.price
     listed = f"{paid.source}, a list price of {paid.as_of}: check it before you decide on money"
-    rows.append(("published", [listed if paid.as_of else paid.source]))
-    rows += [(term, [f"{words.money(usd)} an hour"]) for term, usd in paid.other_terms_usd_per_hour.items()]
-    return _named_rows((), rows)
+    rows = [
+        ("machine", [paid.describes]),
+        ("price", [f"{format_dollars(paid.usd_per_hour)} an hour"]),
+        ("published", [listed if paid.as_of else paid.source]),
+    ]
+    others = paid.other_terms_usd_per_hour.items()
+    return table_of_texts((), rows + [(term, [f"{format_dollars(usd)} an hour"]) for term, usd in others])
 
 
-def machine(evidence: Evidence) -> Table | None:
-    """Where it was measured, with which versions."""
-    found = evidence.found
-    if found is None:
-        return None
-    where = found.machine
-    memory = f"{where.memory_bytes / 2**30:.0f} GiB"
-    rows = [("processor", [f"{where.cpu}, {where.cores} core{'s' if where.cores > 1 else ''}, {memory}"])]
-    rows += [("GPU", [name]) for name in where.gpus]
-    rows += [("model", [f"{found.model.file}, opset {found.model.opset}, SHA-256 {found.model.sha256}"])]
-    rows += [("batching", [found.model.batching]), ("measured", [found.created_at])]
-    rows += [(name, [version]) for name, version in where.versions.items()]
-    return _named_rows((), rows)
-
-
-def spent(evidence: Evidence) -> Iterator[tuple[str, str]]:
-    """How many trials ended how, and where the time went."""
-    for state in ("complete", "pruned", "infeasible", "failed"):
-        count = sum(trial.state == state for trial in evidence.trials)
-        if count:
-            yield state, str(count)
-    if evidence.found is not None:
-        seconds = evidence.found.seconds
-        yield "under load", f"{seconds.load:.0f} s"
-        yield "loading models", f"{seconds.loading_models:.0f} s"
-        yield "in all", f"{seconds.total:.0f} s"
-
-
-def _named_rows(headings: tuple[str, ...], rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
-    return Table(
-        headings=headings,
-        rows=tuple((Cell(text=name), *(Cell(text=text) for text in texts)) for name, texts in rows),
-    )
+def machine(found: RecommendationRecord) -> Table:
+    """The machine of the run, the model, and versions."""
+    computer, model = found.machine, found.model
+    memory = f"{computer.memory_bytes / 2**30:.0f} GiB"
+    rows = [("processor", [f"{computer.cpu}, {computer.cores} core{'s' if computer.cores > 1 else ''}, {memory}"])]
+    rows += [("GPU", [name]) for name in computer.gpus]
+    rows += [("model", [f"{model.file}, opset {model.opset}, SHA-256 {model.sha256}"])]
+    rows += [("batching", [model.batching]), ("measured", [found.created_at])]
+    rows += [(name, [version]) for name, version in computer.versions.items()]
+    return table_of_texts((), rows)

@@ -1,7 +1,9 @@
 """Every place where the product deletes, renames or replaces something on a disk, and why it is ours to touch."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
@@ -11,7 +13,6 @@ OF_MODULES = {"os": {"remove", "removedirs", "rename", "renames", "replace", "tr
 
 REASONS = {
     "deploy/bundle.py::write_bundle rename": "its own draft, and the bundle that it put aside itself",
-    "deploy/bundle.py::write_bundle rmtree": "its own draft",
     "deploy/bundle.py::_step_aside rmdir": "an empty folder",
     "deploy/bundle.py::_step_aside rename": "keeps what was there under a name that is free",
     "deploy/manifest.py::remove_listed unlink": "files of a bundle of ours, unchanged by their checksums",
@@ -19,53 +20,51 @@ REASONS = {
     "loadgen/files.py::remove_drafts unlink": "drafts by their name, in a run's directory, which is locked",
     "loadgen/files.py::write_atomically replace": "the file that is to be written: the caller names it",
     "loadgen/files.py::write_atomically unlink": "its own draft",
-    "loadgen/scratch.py::scratch_folder rmtree": "its own folder",
-    "loadgen/scratch.py::_remove_if_dead rmtree": "a scratch folder: marked, of this user, and its lock is free",
-    "loadgen/scratch.py::_remove_if_dead rmdir": "the same, empty by then",
-    "loadgen/shared_inputs.py::_written unlink": "its own file",
-    "loadgen/shared_inputs.py::remove_leftovers unlink": "by our name, of this user, of a process that is gone",
-    "model_repo/hosts.py::ProcessHost.close rmtree": "the folder that this server made, with a name of its own",
-    "model_repo/launchers.py::_link_backends unlink": "a link in the server's own folder",
-    "model_repo/layout.py::write_repository rmtree": "its own draft",
-    "model_repo/layout.py::rewrite_config replace": "the config of a model that this server has loaded",
-    "model_repo/layout.py::remove_model rmtree": "a model that this server has written: Server._claim",
-    "model_repo/layout.py::replace_folder rename": "a model that this server or run has written",
-    "model_repo/layout.py::replace_folder rmtree": "the same, put aside",
-    "model_repo/python_home.py::write_python_home unlink": "a link in the server's own folder",
-    "model_repo/warden.py::_clean_up unlink": "its own lock",
-    "model_repo/warden.py::remove_leftovers unlink": "the lock of a warden of this user that was killed",
-    "model_repo/warden.py::remove_shared_memory rmtree": "a folder by one server's token, which is random",
-    "model_repo/warden.py::remove_shared_memory unlink": "a file with the same",
-    "optimizer/batching.py::_proven_or_not unlink": "rewritten copies that are not used, in the run's directory",
-    "optimizer/demand.py::_copy replace": "a copy in the run's directory that is not there yet",
-    "optimizer/engine_cache.py::EngineCache.find rmtree": "a damaged entry of the cache, by its checksum",
-    "optimizer/engine_cache.py::EngineCache.put rename": "its own draft",
-    "optimizer/engine_cache.py::EngineCache.put_beside replace": "a file of the cache, by its own name",
-    "optimizer/fp8.py::int8_to_fp8 unlink": "a draft in a scratch folder",
-    "optimizer/onnx_files.py::_whole_file replace": "a model's copy in the run's directory or a scratch folder",
-    "optimizer/weights.py::save_whole rmtree": "a variant in the run's own directory, which has no links",
-    "optimizer/weights.py::save_whole rename": "its own draft",
-    "search/profile_file.py::put_aside rename": "the run's own profile",
+    "loadgen/files.py::whole_file replace": "the file that is to be written: the caller names it",
+    "loadgen/processes.py::scratch_folder rmtree": "its own folder",
+    "loadgen/processes.py::_remove_if_dead rmtree": "a scratch folder: marked, of this user, and its lock is free",
+    "loadgen/processes.py::_remove_if_dead rmdir": "the same, empty by then",
+    "loadgen/sending/shared_memory.py::_write_file unlink": "its own file",
+    "loadgen/sending/shared_memory.py::remove_leftovers unlink": "ours by name, of this user; its process is gone",
+    "model_repo/server/hosts.py::ProcessHost.close rmtree": "the folder that this server made, its name its own",
+    "model_repo/server/launchers.py::_link_backends unlink": "a link in the server's own folder",
+    "model_repo/repository/write.py::write_repository rmtree": "its own draft",
+    "model_repo/repository/write.py::rewrite_config replace": "the config of a model that this server has loaded",
+    "model_repo/repository/write.py::remove_model rmtree": "a model that this server has written: Server._claim",
+    "model_repo/repository/write.py::replace_folder rename": "a model that this server or run has written",
+    "model_repo/repository/write.py::replace_folder rmtree": "the same, put aside",
+    "model_repo/server/python_home.py::write_python_home unlink": "a link in the server's own folder",
+    "model_repo/server/supervisor.py::_clean_up unlink": "its own lock",
+    "model_repo/server/supervisor.py::remove_leftovers unlink": "the lock of a killed supervisor of this user",
+    "model_repo/server/supervisor.py::remove_shared_memory rmtree": "a folder by one server's random token",
+    "model_repo/server/supervisor.py::remove_shared_memory unlink": "a file with the same",
+    "optimizer/batching/dynamic_batch.py::_proven_or_not unlink": "unused rewritten copies in the run's directory",
+    "optimizer/engines/cache.py::EngineCache.find rmtree": "a damaged entry of the cache, by its checksum",
+    "optimizer/engines/cache.py::EngineCache.put rename": "its own draft",
+    "optimizer/precision/quantize.py::int8_to_fp8 unlink": "a draft in a scratch folder",
+    "optimizer/model/weights.py::save_whole rmtree": "a variant in the run's own directory, which has no links",
+    "optimizer/model/weights.py::save_whole rename": "its own draft",
+    "search/simulator/service_times_file.py::put_aside rename": "the run's own profile",
 }
 
 
-def deletions():
+def deletions() -> Iterator[Any]:
     """`file::function call` for each, with the innermost named function or class that it stands in."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             yield from _in(ast.parse(path.read_text()), str(path.relative_to(ROOT)), [])
 
 
-def _in(node, file, within):
+def _in(node: ast.AST, file: str, within: Any) -> Iterator[Any]:
     for child in ast.iter_child_nodes(node):
         named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-        inside = [*within, child.name] if named else within
+        inside = [*within, child.name] if named else within  # type: ignore[attr-defined]
         if isinstance(child, ast.Call) and (name := _deletion(child)):
             yield f"{file}::{'.'.join(inside)} {name}"
         yield from _in(child, file, inside)
 
 
-def _deletion(call):
+def _deletion(call: ast.Call) -> str | None:
     """What the call does to a disk: `Path.replace` has one argument, `str.replace` two."""
     if not isinstance(call.func, ast.Attribute):
         return None
@@ -75,13 +74,13 @@ def _deletion(call):
     return name if is_ours or is_path_replace else None
 
 
-def test_each_has_a_reason_and_each_reason_a_place():
+def test_each_has_a_reason_and_each_reason_a_place() -> None:
     found = set(deletions())
     assert found - REASONS.keys() == set(), "say here why it can only be something that this run made"
     assert REASONS.keys() - found == set(), "gone from the code"
 
 
-def test_what_it_looks_for_is_found():
+def test_what_it_looks_for_is_found() -> None:
     """Those that a look at the source would find."""
     code = """
 import os, shutil

@@ -3,7 +3,9 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import kubernetes_validate
@@ -25,19 +27,20 @@ CASES = {
 NOT_MANIFESTS = ("kustomization.yaml", "prometheus-adapter-values.yaml")
 COMPONENTS = (
     (),
-    ("repository-image",),
+    ("repository-volume",),
+    ("native-backend",),
     ("repository-object-storage",),
     ("autoscaling-hpa",),
     ("autoscaling-hpa", "argo-rollouts"),
-    ("autoscaling-keda", "argo-rollouts", "repository-image"),
+    ("autoscaling-keda", "argo-rollouts", "repository-volume"),
 )
 
 
-def texts(case):
+def texts(case: str) -> Mapping[str, str]:
     return bundle_from_recommendation(*CASES[case], options=ON_GPU).texts
 
 
-def check(manifest):
+def check(manifest: dict[Any, Any]) -> None:
     """Against the operator's schema where it is one of theirs, and Kubernetes' own otherwise."""
     kind = manifest["kind"]
     if kind in OPERATORS["properties"]:
@@ -49,7 +52,7 @@ def check(manifest):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_manifest_fits_its_schema(case):
+def test_every_manifest_fits_its_schema(case: str) -> None:
     checked = set()
     for path, text in texts(case).items():
         if (
@@ -79,7 +82,11 @@ def test_every_manifest_fits_its_schema(case):
         ("Deployment", ("spec", "template", "spec", "container"), []),
     ],
 )
-def test_the_schemas_notice_what_is_wrong(kind, path, damage):
+def test_the_schemas_notice_what_is_wrong(
+    kind: str,
+    path: tuple[Any, ...],
+    damage: str | dict[str, str] | list[Any] | dict[str, dict[str, list[dict[str, int]]]],
+) -> None:
     documents = (yaml.safe_load_all(text) for name, text in texts("recorded").items() if name.endswith(".yaml"))
     manifest = next(m for found in documents for m in found if isinstance(m, dict) and m.get("kind") == kind)
     check(manifest)
@@ -91,7 +98,7 @@ def test_the_schemas_notice_what_is_wrong(kind, path, damage):
         check(manifest)
 
 
-def test_the_job_of_a_rollout_is_the_smoke_job():
+def test_the_job_of_a_rollout_is_the_smoke_job() -> None:
     files = texts("recorded")
     (template,) = yaml.safe_load_all(files["kubernetes/components/argo-rollouts/analysis-smoke.yaml"])
     (job,) = yaml.safe_load_all(files["kubernetes/smoke/job.yaml"])
@@ -104,7 +111,7 @@ def test_the_job_of_a_rollout_is_the_smoke_job():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_compose_file_fits_its_schema(case):
+def test_the_compose_file_fits_its_schema(case: str) -> None:
     schema = json.loads((SCHEMAS / "compose_spec.json").read_text())
     compose = yaml.safe_load(texts(case)["compose.yaml"])
     jsonschema.Draft7Validator(schema).validate(compose)
@@ -114,7 +121,7 @@ def test_the_compose_file_fits_its_schema(case):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_file_that_compose_mounts_is_there(case):
+def test_every_file_that_compose_mounts_is_there(case: str) -> None:
     files = texts(case)
     mounts = [
         volume.split(":")[0].removeprefix("./")
@@ -128,13 +135,13 @@ def test_every_file_that_compose_mounts_is_there(case):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bundle")
     write_bundle(bundle_from_recommendation(*on_disk(folder)), folder / "bundle")
     return folder / "bundle"
 
 
-def kustomized(folder):
+def kustomized(folder: Path) -> list[Any]:
     if shutil.which("kubectl") is None:
         pytest.skip("there is no kubectl on PATH")
     done = subprocess.run(
@@ -144,8 +151,17 @@ def kustomized(folder):
     return list(yaml.safe_load_all(done.stdout))
 
 
-@pytest.mark.parametrize("folder", ["kubernetes/overlays/staging", "kubernetes/smoke", "kserve"])
-def test_kustomize_builds(written, folder):
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "kubernetes/overlays/staging",
+        "kubernetes/overlays/native",
+        "kubernetes/smoke",
+        "kubernetes/smoke-native",
+        "kserve",
+    ],
+)
+def test_kustomize_builds(written: Any, folder: str) -> None:
     manifests = kustomized(written / folder)
     assert manifests
     for manifest in manifests:
@@ -153,7 +169,9 @@ def test_kustomize_builds(written, folder):
 
 
 @pytest.mark.parametrize("components", COMPONENTS, ids=lambda names: "+".join(names) or "none")
-def test_kustomize_builds_production_with_its_components(written, tmp_path, components):
+def test_kustomize_builds_production_with_its_components(
+    written: Any, tmp_path: Path, components: tuple[Any, ...]
+) -> None:
     folder = tmp_path / "bundle"
     shutil.copytree(written, folder)
     path = folder / "kubernetes" / "overlays" / "production" / "kustomization.yaml"
@@ -171,7 +189,9 @@ def test_kustomize_builds_production_with_its_components(written, tmp_path, comp
         assert container["securityContext"]["readOnlyRootFilesystem"]
         assert not container["securityContext"]["allowPrivilegeEscalation"]
     (volume,) = (volume for volume in pods["volumes"] if volume["name"] == "models")
-    assert ("persistentVolumeClaim" in volume) == ("repository" not in " ".join(components))
+    assert ("persistentVolumeClaim" in volume) == ("repository-volume" in components)
+    filled = not {"repository-volume", "repository-object-storage"} & set(components)
+    assert bool(pods.get("initContainers")) == filled
     if "argo-rollouts" in components:
         scaler = kinds.get("ScaledObject") or kinds["HorizontalPodAutoscaler"]
         assert scaler["spec"]["scaleTargetRef"]["kind"] == "Rollout"

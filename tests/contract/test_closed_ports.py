@@ -6,33 +6,34 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import psutil
 import pytest
 from engines import cnn_engine
-from google.protobuf.message import Message
+from google.protobuf.message import Message  # type: ignore[import-untyped]
 from infer import infer
 from server_kinds import docker_on_path, tritonserver_on_path
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from loadgen.clients.grpc import status_of
+from loadgen.clients.triton_grpc import _ended_call
 from loadgen.errors import TargetUnreachable
-from loadgen.grpc_wire import status_of
-from loadgen.outcomes import OK
-from loadgen.plan import Target
-from loadgen.triton_grpc import _ended_call
-from model_repo import control
-from model_repo.access import MEMORY_KEY_HEADER
-from model_repo.hosts import ProcessHost
-from model_repo.layout import write_final_repository
-from model_repo.options import DEFAULT_IMAGE, ServerOptions
-from model_repo.server import serve
+from loadgen.spec.target import Target
+from loadgen.status import OK
+from model_repo.repository.write import write_final_repository
+from model_repo.server import control
+from model_repo.server.access import MEMORY_KEY_HEADER
+from model_repo.server.hosts import ProcessHost
+from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
+from model_repo.server.static_server import serve_repository
+from model_repo.server.triton import serve
 from model_repo.spec import Endpoint, ServingConfig
-from model_repo.standing import serve_repository
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -70,7 +71,7 @@ def process_of(host: object) -> int:
 
 
 @contextmanager
-def on_trial(folder: Path, kind: str, protocol: str) -> Iterator[Running]:
+def on_trial(folder: Path, kind: Any, protocol: Any) -> Iterator[Running]:
     options = ServerOptions(run_dir=folder, kind=kind, protocol=protocol, runtime="python", exit_grace_s=0.1)
     with serve(options) as server:
         server.load(ServingConfig(engine=cnn_engine(folder), max_batch_size=4))
@@ -78,14 +79,14 @@ def on_trial(folder: Path, kind: str, protocol: str) -> Iterator[Running]:
 
 
 @contextmanager
-def standing(folder: Path, kind: str) -> Iterator[Running]:
+def standing(folder: Path, kind: Any) -> Iterator[Running]:
     write_final_repository(folder / "repository", ServingConfig(engine=cnn_engine(folder), max_batch_size=4))
     options = ServerOptions(run_dir=folder, kind=kind, runtime="python", exit_grace_s=0.1)
     with serve_repository(folder / "repository", options) as served:
         yield Running(served.endpoint, kind, process_of(served._host), folder / "marker")
 
 
-STARTED: dict[str, Callable[[Path, str], Iterator[Running]]] = {
+STARTED: dict[str, Callable[[Path, str], AbstractContextManager[Running]]] = {
     "trials over http": lambda folder, kind: on_trial(folder, kind, "http"),
     "trials over grpc": lambda folder, kind: on_trial(folder, kind, "grpc"),
     "optimize serve": standing,

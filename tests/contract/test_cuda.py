@@ -1,13 +1,17 @@
 """What the GPU runtime relies on: held against the fake, and against the driver where there is a GPU."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from fake_cuda import FakeCuda
+from numpy.typing import NDArray
 
 from model_repo.runtime.tritune_gpu.driver import CudaError, DriverCuda
 
 
-def driver_cuda():
+def driver_cuda() -> DriverCuda:
     try:
         return DriverCuda()
     except (CudaError, ImportError, RuntimeError) as reason:  # no driver, or none that finds a GPU
@@ -15,17 +19,17 @@ def driver_cuda():
 
 
 @pytest.fixture(params=["fake", pytest.param("driver", marks=pytest.mark.gpu)])
-def cuda(request):
+def cuda(request: pytest.FixtureRequest) -> Iterator[FakeCuda | DriverCuda]:
     made = FakeCuda() if request.param == "fake" else driver_cuda()
     yield made
     made.close()
 
 
-def address(array):
+def address(array: NDArray[np.uint8]) -> Any:
     return array.__array_interface__["data"][0]
 
 
-def test_memory_starts_as_zero_and_is_kept(cuda):
+def test_memory_starts_as_zero_and_is_kept(cuda: Any) -> None:
     stream, device = cuda.stream(), cuda.allocate(1000)
     back = cuda.allocate_pinned(1000)
     back[:] = 7
@@ -34,7 +38,7 @@ def test_memory_starts_as_zero_and_is_kept(cuda):
     assert not back.any()
 
 
-def test_copies_go_there_and_back_in_order(cuda):
+def test_copies_go_there_and_back_in_order(cuda: Any) -> None:
     stream, device = cuda.stream(), cuda.allocate(64)
     host, back = cuda.allocate_pinned(64), cuda.allocate_pinned(64)
     host[:] = np.arange(64)
@@ -47,7 +51,7 @@ def test_copies_go_there_and_back_in_order(cuda):
     assert back.tolist() == expected.tolist()
 
 
-def test_a_graph_does_nothing_until_it_is_launched_and_then_reads_what_is_there(cuda):
+def test_a_graph_does_nothing_until_it_is_launched_and_then_reads_what_is_there(cuda: Any) -> None:
     stream, device = cuda.stream(), cuda.allocate(16)
     host, back = cuda.allocate_pinned(16), cuda.allocate_pinned(16)
     with cuda.capture(stream) as captured:
@@ -64,10 +68,10 @@ def test_a_graph_does_nothing_until_it_is_launched_and_then_reads_what_is_there(
     cuda.free_graph(captured.handle)
 
 
-def test_a_capture_that_fails_leaves_the_stream_usable(cuda):
+def test_a_capture_that_fails_leaves_the_stream_usable(cuda: Any) -> None:
     stream, device, back = cuda.stream(), cuda.allocate(16), cuda.allocate_pinned(16)
 
-    def fail_while_capturing():
+    def fail_while_capturing() -> None:
         with cuda.capture(stream):
             cuda.copy_out(address(back), device, 16, stream)
             raise ZeroDivisionError
@@ -80,7 +84,7 @@ def test_a_capture_that_fails_leaves_the_stream_usable(cuda):
     assert not back.any()
 
 
-def test_registered_memory_is_read_where_it_lies(cuda):
+def test_registered_memory_is_read_where_it_lies(cuda: Any) -> None:
     ordinary = np.full(8192, 4, dtype=np.uint8)
     stream, device, back = cuda.stream(), cuda.allocate(8192), cuda.allocate_pinned(8192)
     assert cuda.register(address(ordinary), ordinary.nbytes)
@@ -90,12 +94,12 @@ def test_registered_memory_is_read_where_it_lies(cuda):
     assert set(back.tolist()) == {4}
 
 
-def test_closing_twice_is_quiet(cuda):
+def test_closing_twice_is_quiet(cuda: Any) -> None:
     cuda.allocate(10)
     cuda.close()
     cuda.close()
 
 
-def test_a_way_to_wait_that_is_none_is_refused():
+def test_a_way_to_wait_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="'sleep' is not one of block, spin, yield"):
         DriverCuda(wait="sleep")

@@ -1,9 +1,12 @@
 """What every kind of server must do: embedded, local, docker (its command, without a container), remote."""
 
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -12,23 +15,23 @@ from engines import broken_engine, cnn_engine, doubler_engine, echo_engine, fixe
 from infer import InferenceRefused, get, infer
 from server_kinds import docker_on_path, open_server, tritonserver_on_path
 
-from model_repo.control import is_model_ready
 from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed
-from model_repo.options import DEFAULT_IMAGE, ServerOptions
-from model_repo.server import serve
-from model_repo.spec import ServingConfig
+from model_repo.server.control import is_model_ready
+from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
+from model_repo.server.triton import Server, serve
+from model_repo.spec import Engine, ServingConfig
 
 pytestmark = pytest.mark.system
 
 
 @contextmanager
-def embedded(folder):
+def embedded(folder: Path) -> Iterator[Server]:
     with serve(ServerOptions(run_dir=folder, exit_grace_s=0.1)) as server:
         yield server
 
 
 @contextmanager
-def local(folder):
+def local(folder: Path) -> Iterator[Server]:
     # Beside the folder: the paths of a server's backends cannot hold blanks.
     options = ServerOptions(run_dir=folder, kind="local", runtime="python", exit_grace_s=0.1)
     with tritonserver_on_path(folder.parent / "local"), serve(options) as server:
@@ -36,21 +39,21 @@ def local(folder):
 
 
 @contextmanager
-def docker(folder):
+def docker(folder: Path) -> Iterator[Server]:
     options = ServerOptions(run_dir=folder, kind="docker", runtime="python", exit_grace_s=0.1)
     with docker_on_path(folder.parent / "docker", DEFAULT_IMAGE), serve(options) as server:
         yield server
 
 
 @contextmanager
-def over_grpc(folder):
+def over_grpc(folder: Path) -> Iterator[Server]:
     """Measured over gRPC, so that control requests go over HTTP; with HTTP it is the other way round."""
     with serve(ServerOptions(run_dir=folder, protocol="grpc", exit_grace_s=0.1)) as server:
         yield server
 
 
 @contextmanager
-def remote(folder):
+def remote(folder: Path) -> Iterator[Server]:
     """A server that somebody else started: the embedded program, open to whoever reaches it."""
     with open_server(folder) as (endpoint, repository):
         options = ServerOptions(
@@ -64,21 +67,21 @@ KINDS = {"embedded": embedded, "over grpc": over_grpc, "local": local, "docker":
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def server(request, tmp_path_factory):
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     # A blank in the path: users have them.
     folder = tmp_path_factory.mktemp(f"{request.param} server")
     with KINDS[request.param](folder) as server:
         yield server
 
 
-def expected(engine, inputs):
+def expected(engine: Engine, inputs: dict[Any, Any]) -> dict[Any, Any]:
     """What ONNX Runtime says, run here on the same file."""
     session = onnxruntime.InferenceSession(dict(engine.files)["model.onnx"], providers=["CPUExecutionProvider"])
     names = [spec.name for spec in engine.outputs]
     return dict(zip(names, session.run(names, inputs), strict=True))
 
 
-def assert_serves(server, engine, inputs):
+def assert_serves(server: Any, engine: Engine, inputs: dict[Any, Any]) -> None:
     answer = infer(server.endpoint, engine.model_name, inputs)
     wanted = expected(engine, inputs)
     assert answer.keys() == wanted.keys()
@@ -86,7 +89,7 @@ def assert_serves(server, engine, inputs):
         np.testing.assert_allclose(answer[name], array, rtol=1e-4, atol=1e-5)
 
 
-def test_serves_what_the_model_computes(server, tmp_path):
+def test_serves_what_the_model_computes(server: Any, tmp_path: Path) -> None:
     engine = cnn_engine(tmp_path)
     server.load(ServingConfig(engine=engine, max_batch_size=4))
     image = np.random.default_rng(1).standard_normal((3, 3, 32, 32)).astype(np.float32)
@@ -94,7 +97,7 @@ def test_serves_what_the_model_computes(server, tmp_path):
     server.check()
 
 
-def test_says_what_it_takes_where_it_can_be_seen(server, tmp_path):
+def test_says_what_it_takes_where_it_can_be_seen(server: Any, tmp_path: Path) -> None:
     server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
     assert (server.memory_bytes() is not None) == server.is_our_process
     if server.is_our_process:
@@ -102,7 +105,7 @@ def test_says_what_it_takes_where_it_can_be_seen(server, tmp_path):
         assert 20e6 < server.memory_bytes() < 20e9
 
 
-def test_serves_several_int64_inputs_with_a_dynamic_axis(server, tmp_path):
+def test_serves_several_int64_inputs_with_a_dynamic_axis(server: Any, tmp_path: Path) -> None:
     engine = token_engine(tmp_path)
     server.load(ServingConfig(engine=engine, max_batch_size=4))
     for tokens in (3, 40):
@@ -110,31 +113,31 @@ def test_serves_several_int64_inputs_with_a_dynamic_axis(server, tmp_path):
         assert_serves(server, engine, {"ids": ids, "mask": (ids % 2)})
 
 
-def test_serves_a_fixed_batch_unbatched(server, tmp_path):
+def test_serves_a_fixed_batch_unbatched(server: Any, tmp_path: Path) -> None:
     engine = fixed_batch_engine(tmp_path)
     server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
     assert_serves(server, engine, {"image": np.ones((1, 3, 32, 32), np.float32)})
 
 
-def test_serves_a_batched_engine_unbatched(server, tmp_path):
+def test_serves_a_batched_engine_unbatched(server: Any, tmp_path: Path) -> None:
     engine = cnn_engine(tmp_path)
     server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
     assert_serves(server, engine, {"image": np.ones((5, 3, 32, 32), np.float32)})
 
 
-def test_serves_one_number_a_request(server, tmp_path):
+def test_serves_one_number_a_request(server: Any, tmp_path: Path) -> None:
     server.load(ServingConfig(engine=doubler_engine(tmp_path), max_batch_size=4))
     answer = infer(server.endpoint, "doubler", {"x": np.array([[3.0], [5.0]], np.float32)})
     assert answer["doubled"].ravel().tolist() == [6.0, 10.0]
 
 
-def test_serves_text(server, tmp_path):
+def test_serves_text(server: Any, tmp_path: Path) -> None:
     server.load(ServingConfig(engine=echo_engine(tmp_path), max_batch_size=4))
     words = np.array([["one", "zwölf"], ["", "b'3'"]], object)
     assert infer(server.endpoint, "echo", {"words": words})["echoed"].tolist() == words.tolist()
 
 
-def test_a_model_of_somebody_else_in_the_repository_stays(server, tmp_path):
+def test_a_model_of_somebody_else_in_the_repository_stays(server: Any, tmp_path: Path) -> None:
     server.unload()
     engine = cnn_engine(tmp_path)
     theirs = server.repository / "theirs" / "1" / "model.onnx"
@@ -149,7 +152,7 @@ def test_a_model_of_somebody_else_in_the_repository_stays(server, tmp_path):
     shutil.rmtree(theirs.parents[1])
 
 
-def test_one_model_replaces_the_other(server, tmp_path):
+def test_one_model_replaces_the_other(server: Any, tmp_path: Path) -> None:
     first, second = cnn_engine(tmp_path), token_engine(tmp_path)
     server.load(ServingConfig(engine=first, max_batch_size=4))
     server.load(ServingConfig(engine=second, max_batch_size=4))
@@ -160,7 +163,7 @@ def test_one_model_replaces_the_other(server, tmp_path):
     assert not (server.repository / "cnn").exists()
 
 
-def test_a_changed_configuration_takes_effect(server, tmp_path):
+def test_a_changed_configuration_takes_effect(server: Any, tmp_path: Path) -> None:
     engine = cnn_engine(tmp_path)
     server.load(ServingConfig(engine=engine, max_batch_size=2))
     with pytest.raises(InferenceRefused, match="<= 2"):
@@ -169,7 +172,7 @@ def test_a_changed_configuration_takes_effect(server, tmp_path):
     assert_serves(server, engine, {"image": np.ones((4, 3, 32, 32), np.float32)})
 
 
-def test_more_and_fewer_instances(server, tmp_path):
+def test_more_and_fewer_instances(server: Any, tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     for count in (1, 3, 2):
         server.load(replace(config, instance_count=count))
@@ -177,7 +180,7 @@ def test_more_and_fewer_instances(server, tmp_path):
         assert_serves(server, config.engine, {"image": np.ones((2, 3, 32, 32), np.float32)})
 
 
-def test_a_model_that_does_not_load_says_why_and_leaves_the_server_well(server, tmp_path):
+def test_a_model_that_does_not_load_says_why_and_leaves_the_server_well(server: Any, tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match="NoSuchOperator") as caught:
         server.load(ServingConfig(engine=broken_engine(tmp_path), max_batch_size=4))
     assert caught.value.model_name == "broken"
@@ -188,7 +191,7 @@ def test_a_model_that_does_not_load_says_why_and_leaves_the_server_well(server, 
     server.check()
 
 
-def test_unload_leaves_nothing_to_ask(server, tmp_path):
+def test_unload_leaves_nothing_to_ask(server: Any, tmp_path: Path) -> None:
     server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
     server.unload()
     server.unload()
@@ -200,7 +203,7 @@ def test_unload_leaves_nothing_to_ask(server, tmp_path):
     server.check()
 
 
-def test_restart_forgets_the_model_and_can_load_again(server, tmp_path):
+def test_restart_forgets_the_model_and_can_load_again(server: Any, tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4)
     server.load(config)
     server.restart()
@@ -211,12 +214,12 @@ def test_restart_forgets_the_model_and_can_load_again(server, tmp_path):
     server.check()
 
 
-def executed_batch_sizes(endpoint, model_name):
+def executed_batch_sizes(endpoint: Any, model_name: str) -> list[Any]:
     answer = get(endpoint, f"/v2/models/{model_name}/stats")
     return [row["batch_size"] for row in answer["model_stats"][0]["batch_stats"]]
 
 
-def test_a_bad_request_fails_alone(server, tmp_path):
+def test_a_bad_request_fails_alone(server: Any, tmp_path: Path) -> None:
     """Both travel in one batch; only the one with the impossible id may fail."""
     engine = token_engine(tmp_path)
     # The delay lets the requests meet in one batch, which leaves when it is full.
@@ -235,7 +238,7 @@ def test_a_bad_request_fails_alone(server, tmp_path):
     assert "indices" in str(errors[1])
 
 
-def test_links_are_not_needed(server, tmp_path):
+def test_links_are_not_needed(server: Any, tmp_path: Path) -> None:
     """Engine files that have gone after the load do not matter to the loaded model."""
     engine = cnn_engine(tmp_path / "engine")
     server.load(ServingConfig(engine=engine, max_batch_size=4))

@@ -7,16 +7,17 @@ from collections.abc import Callable
 
 import pytest
 from fuzzing import fuzz
+from header_bytes import indexed, literal
 from hypothesis import strategies as st
 from memory_wire import Addresses, Finished, connect, grpc_wire, http_wire, right_message
 from strange_answers import BODIES
 from strange_servers import inference
 
-from loadgen.hpack import block_of, indexed, literal
-from loadgen.http2_frames import frame
-from loadgen.outcomes import outcome_name
-from loadgen.poller import READ
-from loadgen.triton import LoadWire
+from loadgen.clients.wire import LoadWire
+from loadgen.status import outcome_name
+from loadgen.transport.hpack import block_of
+from loadgen.transport.http2_frames import frame
+from loadgen.transport.poller import READ
 
 pytestmark = pytest.mark.long
 

@@ -1,11 +1,13 @@
 """The helper itself: it finds, shrinks and remembers what fails, and ends."""
 
+import itertools
+
 import pytest
 from fuzzing import fuzz
 from hypothesis import strategies as st
 
 
-def test_a_failing_example_is_shrunk_and_comes_first_the_next_time():
+def test_a_failing_example_is_shrunk_and_comes_first_the_next_time() -> None:
     seen = []
 
     def below_a_thousand(number: int) -> None:
@@ -21,16 +23,17 @@ def test_a_failing_example_is_shrunk_and_comes_first_the_next_time():
     assert seen[0] == 1000
 
 
-def test_rounds_go_on_until_the_seconds_are_over_and_draw_other_examples():
+def test_rounds_go_on_until_the_seconds_are_over_and_draw_other_examples() -> None:
     seen = set()
 
     def remember(number: int) -> None:
         seen.add(number)
 
-    calls = fuzz(remember, st.integers(0, 10**9), seconds=0.5, examples=10)
-    assert calls > 10
+    seconds = itertools.count()
+    calls = fuzz(remember, st.integers(0, 10**9), seconds=3, examples=10, clock=lambda: float(next(seconds)))
+    assert calls == 30
     assert len(seen) > 10
 
 
-def test_one_round_is_run_without_any_seconds():
+def test_one_round_is_run_without_any_seconds() -> None:
     assert fuzz(lambda data: None, st.binary(), seconds=0, examples=7) == 7

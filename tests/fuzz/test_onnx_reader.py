@@ -1,6 +1,7 @@
 """Whatever a model file holds, reading it ends within its memory, with a model or an error of two lines."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -43,7 +44,7 @@ TYPES = st.one_of(st.integers(0, 30), st.integers(-5, 2**31 - 1))
 
 
 @pytest.fixture(scope="module")
-def reader():
+def reader() -> Iterator[ModelReader]:
     with ModelReader() as found:
         yield found
 
@@ -96,7 +97,7 @@ def graphs(depth: int) -> st.SearchStrategy[onnx.GraphProto]:
     @st.composite
     def attributes(draw: st.DrawFn) -> onnx.AttributeProto:
         names = st.sampled_from(["axis", "to", "then_branch", "else_branch", "body", "value", "perm"])
-        attribute = onnx.AttributeProto(name=draw(names), type=draw(st.integers(0, 14)))
+        attribute = onnx.AttributeProto(name=draw(names), type=draw(st.integers(0, 14)))  # type: ignore[arg-type]
         attribute.i = draw(INTEGERS)
         attribute.ints.extend(draw(st.lists(INTEGERS, max_size=3)))
         if depth and draw(st.booleans()):
@@ -169,13 +170,13 @@ def _set_type(graph: onnx.GraphProto, kind: int) -> None:
         value.type.tensor_type.elem_type = kind
 
 
-def test_damaged_files(reader):
+def test_damaged_files(reader: ModelReader) -> None:
     fuzz(lambda content: ends_well(reader, content), damaged_files())
 
 
-def test_models_of_anything(reader):
+def test_models_of_anything(reader: ModelReader) -> None:
     fuzz(lambda model: ends_well(reader, model.SerializeToString()), models())
 
 
-def test_sound_models_with_changes(reader):
+def test_sound_models_with_changes(reader: ModelReader) -> None:
     fuzz(lambda model: ends_well(reader, model.SerializeToString()), changed_models(), examples=10)

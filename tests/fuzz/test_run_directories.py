@@ -5,7 +5,9 @@ import copy
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import load_records
 import pytest
@@ -14,20 +16,21 @@ from bundles import on_disk
 from fuzzing import SECONDS, fuzz
 from hypothesis import strategies as st
 
-from loadgen.compare import read_baseline
-from loadgen.user_errors import UserError
-from model_repo.layout import write_repository
+from loadgen.command.baseline import read_baseline
+from loadgen.errors import UserError
+from loadgen.spec.limits import LatencyLimit
+from model_repo.repository.write import write_repository
 from optimizer.cli import run_command
-from optimizer.config import OptimizeConfig, save_config, saved_config
-from search.confirmations import ConfirmationRecord, read_confirmations
-from search.convert import trial_to_record
-from search.prices import PriceError, read_prices
-from search.profile_file import CurveRecord, KindRecord, ProfileRecord, read_curves
-from search.run_files import read_recommendation, read_trials
+from optimizer.config import OptimizeConfig
+from optimizer.run_file import save_config, saved_config
+from search.cost.prices import PriceError, read_prices
+from search.records.confirmations import ConfirmationRecord, read_confirmations
+from search.records.run_files import read_recommendation, read_trials
+from search.simulator.service_times_file import CurveRecord, KindRecord, ProfileRecord, read_curves
 
 pytestmark = pytest.mark.long
 
-ODD_VALUES = (
+ODD_VALUES = (  # type: ignore[var-annotated]
     None, True, False, 0, -1, 1, 2**31, 2**63, -(2**63), 10**400, 0.0, -0.0, 1e-320, 1e308, -1e308, float("nan"),
     float("inf"), "", "x", "../../x", "/etc/passwd", "a\nb", "\x1b[31m", "[/x]", "{{x}}", "\ud800", "x" * 20_000,
     [], {}, [[]], {"": {}}, [None] * 3,
@@ -38,7 +41,7 @@ ODD_BYTES = (
 )  # fmt: skip
 
 
-def places(node, path=()):
+def places(node: Any, path: tuple[Any, ...] = ()) -> Iterator[Any]:
     """Where something can be changed in a document."""
     inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for key, value in inner:
@@ -46,7 +49,7 @@ def places(node, path=()):
         yield from places(value, (*path, key))
 
 
-def changed(document, draw_from, data):
+def changed(document: Any, draw_from: Any, data: Any) -> Any:
     """The document with one to three values replaced, removed or repeated."""
     document = json.loads(json.dumps(document))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -67,7 +70,7 @@ def changed(document, draw_from, data):
 values = st.sampled_from(ODD_VALUES) | st.floats() | st.integers() | st.text(max_size=20)
 
 
-def hostile_text(document, data):
+def hostile_text(document: Any, data: Any) -> Any:
     """The bytes of a file: odd ones, a changed document, or the document with some bytes changed."""
     kind = data.draw(st.integers(0, 9))
     if kind == 0:
@@ -82,7 +85,7 @@ def hostile_text(document, data):
 
 
 @pytest.fixture(scope="module")
-def run_dir(tmp_path_factory):
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run, and one to compare it with."""
     folder = tmp_path_factory.mktemp("runs")
     for name in ("run", "other"):
@@ -91,31 +94,31 @@ def run_dir(tmp_path_factory):
         found, config = on_disk(folder)
         write_repository(run / "model_repository", config, copy=True)
         (run / "recommendation.json").write_text(found.model_dump_json() + "\n")
-        trials = [trial_to_record(recommendations.trial(number)) for number in range(4)]
+        trials = [recommendations.trial(number) for number in range(4)]
         (run / "trials.jsonl").write_text("".join(f"{trial.model_dump_json()}\n" for trial in trials))
         (run / "trace.txt").write_text("0\n1\n")
-        save_config(OptimizeConfig(model=Path("m.onnx"), limit_ms=50.0, output=run), run)
+        save_config(OptimizeConfig(limits=(LatencyLimit(limit_ms=50.0),), model=Path("m.onnx"), output=run), run)
     return folder / "run"
 
 
-def document_of(path):
+def document_of(path: Any) -> Any:
     return json.loads(path.read_text().splitlines()[0] if path.suffix == ".jsonl" else path.read_text())
 
 
-def everything(folder):
+def everything(folder: Any) -> dict[Any, Any]:
     return {path: path.lstat().st_mtime_ns for path in folder.rglob("*")}
 
 
 CONFIRMATION = ConfirmationRecord(
-    trial=3, again=False, rate_per_s=10.0, kept=True, answer="kept", reason="", overloaded=False, seconds=1.0,
+    trial=3, again=False, rate_per_s=10.0, met=True, answer="kept", reason="", overloaded=False, seconds=1.0,
     requests=10, violations=0, latency_ms=1.0, problems=(),
 )  # fmt: skip
 CURVE = {"sizes": (1.0, 2.0), "seconds": (0.1, 0.2), "handover_s": None, "fit_error": 0.1, "overhead_s": 0.0}
 PROFILE = ProfileRecord(
     curves=(
         KindRecord(
-            engine="onnxruntime-fp32", threads=1, cuda_graphs=False, busy=1, noise=(1.0,), **CURVE,
-            larger=(CurveRecord(busy=1, noise=(1.0,), **CURVE),),
+            engine="onnxruntime-fp32", threads=1, cuda_graphs=False, busy=1, noise=(1.0,), **CURVE,  # type: ignore[arg-type]
+            larger=(CurveRecord(busy=1, noise=(1.0,), **CURVE),),  # type: ignore[arg-type]
         ),
     )
 )  # fmt: skip
@@ -143,12 +146,12 @@ READERS = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reader_gives_a_value_or_two_lines(name, run_dir, tmp_path):
+def test_a_reader_gives_a_value_or_two_lines(name: str, run_dir: Any, tmp_path: Path) -> None:
     reader, document = READERS[name]
     if document is None:
         document = document_of(run_dir / name)
 
-    def check(data):
+    def check(data: Any) -> None:
         (tmp_path / name).write_bytes(hostile_text(document, data) + b"\n")
         refused = None
         try:
@@ -172,12 +175,14 @@ COMMANDS = (
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: " ".join(words[::2]))
 @pytest.mark.parametrize("name", ["recommendation.json", "trials.jsonl"])
-def test_a_command_works_or_refuses_and_writes_nothing_elsewhere(name, command, run_dir, tmp_path):
+def test_a_command_works_or_refuses_and_writes_nothing_elsewhere(
+    name: str, command: tuple[Any, ...], run_dir: Any, tmp_path: Path
+) -> None:
     original = (run_dir / name).read_bytes()
     document = document_of(run_dir / name)
     out = tmp_path / "out"
 
-    def check(data):
+    def check(data: Any) -> None:
         (run_dir / name).write_bytes(hostile_text(document, data) + b"\n")
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()

@@ -2,10 +2,11 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bundles import ON_GPU, ROOT, bundle, on_gpu
+from bundles import ON_GPU, ROOT, SOURCES, bundle, on_gpu
 from prometheus import promtool
 
 from deploy.bundle import bundle_from_recommendation
@@ -15,18 +16,22 @@ GPU_FILES = (
     "kubernetes/base/deployment.yaml",
     "kserve/serving-runtime.yaml",
     "compose.yaml",
+    "images/triton.Dockerfile",
     "model_repository/m/config.pbtxt",
 )
 
 
-def rendered():
-    gpu = bundle_from_recommendation(*on_gpu(), options=ON_GPU).texts
+ON_GPU_SOURCES = replace(SOURCES, server={"cuda-bindings": "13.5.0", "numpy": "1.26.4", "tensorrt": "10.9.0.34"})
+
+
+def rendered() -> dict[str, str]:
+    gpu = bundle_from_recommendation(*on_gpu(), options=ON_GPU, sources=ON_GPU_SOURCES).texts
     return {f"cpu/{path}": text for path, text in bundle().texts.items()} | {
         f"gpu/{path}": gpu[path] for path in GPU_FILES
     }
 
 
-def test_every_file_of_the_bundle():
+def test_every_file_of_the_bundle() -> None:
     files = rendered()
     if os.environ.get("UPDATE_GOLDENS"):
         shutil.rmtree(GOLDEN, ignore_errors=True)
@@ -42,15 +47,15 @@ def test_every_file_of_the_bundle():
         assert text == golden[path], path
 
 
-def test_prometheus_takes_the_rules():
+def test_prometheus_takes_the_rules() -> None:
     assert "SUCCESS" in promtool("check", "rules", GOLDEN / "cpu" / "prometheus-rules.yaml")
 
 
-def test_the_alerts_fire_when_they_should_and_only_then():
+def test_the_alerts_fire_when_they_should_and_only_then() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts.test.yaml", cwd=GOLDEN.parent)
 
 
-def test_the_docs_show_the_tree():
+def test_the_docs_show_the_tree() -> None:
     made = bundle()
-    tree = "\n".join(sorted([*made.texts, *made.copies]))
+    tree = "\n".join(sorted([*made.texts, *made.data, *made.copies]))
     assert f"```\n{tree}\n```" in (ROOT / "docs" / "deployment.md").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from engines import plain_engine
 
-from model_repo.config_pbtxt import render_config_pbtxt
+from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.spec import ServingConfig
 
 GOLDEN = Path(__file__).with_name("config_pbtxt")
@@ -37,9 +37,9 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_config_pbtxt(name):
+def test_config_pbtxt(name: str) -> None:
     config, runtime = CASES[name]
-    text, golden = render_config_pbtxt(config, runtime=runtime), GOLDEN / f"{name}.pbtxt"
+    text, golden = render_config_pbtxt(config, runtime=runtime), GOLDEN / f"{name}.pbtxt"  # type: ignore[arg-type]
     if os.environ.get("UPDATE_GOLDENS"):
         golden.parent.mkdir(parents=True, exist_ok=True)
         golden.write_text(text)

@@ -1,33 +1,37 @@
 """Engines on a real GPU against ONNX Runtime on the CPU: same numbers, with and without graphs, padded or not."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 import pytest
+from numpy.typing import NDArray
 from onnx_models import small_cnn, token_classifier
 
-from model_repo.runtime.tritune_gpu.driver import CudaError, DriverCuda
+from model_repo.runtime.tritune_gpu.driver import Cuda, CudaError, DriverCuda
 from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
 from model_repo.runtime.tritune_gpu.runner import Runner
 from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
-from optimizer.engine_profile import Execution, profile_engine
-from optimizer.engine_run import EngineRunner
-from optimizer.engines import EngineCache, Target, engine_from_variant
-from optimizer.gpu_engines import onnxruntime_engine
-from optimizer.hardware import hardware
-from optimizer.onnx_model import read_model
-from optimizer.onnx_run import run_model
-from optimizer.shapes import with_shapes
-from optimizer.tensorrt_library import installed_tensorrt
+from optimizer.engines.builder import TensorRt, installed_tensorrt
+from optimizer.engines.cache import EngineCache
+from optimizer.engines.candidates import EngineRunner, onnxruntime_engine
+from optimizer.engines.from_variant import Target, engine_from_variant
+from optimizer.machine.hardware import hardware
+from optimizer.model.onnx_model import Model, read_model
+from optimizer.model.ort_child import run_model
+from optimizer.model.shapes import with_shapes
+from optimizer.profiling.layer_profile import Execution, profile_engine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 
 @pytest.fixture
-def cuda():
+def cuda() -> Iterator[DriverCuda]:
     if not hardware().gpus:
         pytest.skip("no GPU")
     try:
@@ -38,13 +42,15 @@ def cuda():
     made.close()
 
 
-def model_of(kind, folder):
+def model_of(kind: str, folder: Path) -> Model:
     if kind == "cnn":
         return read_model(small_cnn(folder / "cnn.onnx"))
     return with_shapes(read_model(token_classifier(folder / "tokens.onnx")), {"ids": (16,), "mask": (16,)})
 
 
-def requests_for(model, rows, seed):
+def requests_for(
+    model: Model, rows: tuple[int, ...] | tuple[int], seed: int
+) -> list[dict[str, NDArray[np.int64] | NDArray[np.float32]]]:
     rng = np.random.default_rng(seed)
     made = []
     for count in rows:
@@ -57,7 +63,7 @@ def requests_for(model, rows, seed):
     return made
 
 
-def built_plan(model, folder, library):
+def built_plan(model: Model, folder: Path, library: TensorRt) -> Path:
     gpu = hardware().gpus[0]
     target = Target(compute_capability=gpu.compute_capability, name=gpu.name)
     built = engine_from_variant(
@@ -66,7 +72,9 @@ def built_plan(model, folder, library):
     return dict(built.engine.files)["model.plan"]
 
 
-def engine_for(backend, model, folder, cuda, stream, *, cuda_graphs):
+def engine_for(
+    backend: str, model: Model, folder: Path, cuda: Cuda, stream: int, *, cuda_graphs: bool
+) -> OnnxRuntimeEngine | TensorRtEngine:
     if backend == "onnxruntime":
         return OnnxRuntimeEngine(model.path, device=0, stream=stream, cuda_graphs=cuda_graphs)
     library = next((each for each in installed_tensorrt() if each.backend == backend), None)
@@ -79,7 +87,9 @@ def engine_for(backend, model, folder, cuda, stream, *, cuda_graphs):
 @pytest.mark.parametrize("cuda_graphs", [False, True])
 @pytest.mark.parametrize("kind", ["cnn", "tokens"])
 @pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt_rtx", "tensorrt"])
-def test_served_numbers_are_those_of_the_cpu(backend, kind, cuda_graphs, input_path, cuda, tmp_path):
+def test_served_numbers_are_those_of_the_cpu(
+    backend: str, kind: str, cuda_graphs: bool, input_path: Any, cuda: DriverCuda, tmp_path: Path
+) -> None:
     model = model_of(kind, tmp_path)
     stream = cuda.stream()
     engine = engine_for(backend, model, tmp_path, cuda, stream, cuda_graphs=cuda_graphs)
@@ -97,7 +107,7 @@ def test_served_numbers_are_those_of_the_cpu(backend, kind, cuda_graphs, input_p
             np.testing.assert_allclose(outputs[name], expected, rtol=2e-2, atol=2e-3)
 
 
-def test_the_accuracy_gate_can_run_an_engine(cuda, tmp_path):
+def test_the_accuracy_gate_can_run_an_engine(cuda: DriverCuda, tmp_path: Path) -> None:
     model, library = model_of("cnn", tmp_path), installed_tensorrt()[-1]
     gpu = hardware().gpus[0]
     built = engine_from_variant(
@@ -107,11 +117,11 @@ def test_the_accuracy_gate_can_run_an_engine(cuda, tmp_path):
     runner = EngineRunner(engine=built.engine, variant=model, library_version=library.version)
     feeds = [requests_for(model, (rows,), rows)[0] for rows in (1, 8, 1)]
     for got, expected in zip(runner.run(feeds), run_model(model.path, feeds), strict=True):
-        np.testing.assert_allclose(got["logits"], expected["logits"], rtol=2e-2, atol=2e-3)
+        np.testing.assert_allclose(got["logits"], expected["logits"], rtol=2e-2, atol=2e-3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt_rtx", "tensorrt"])
-def test_the_slowest_layers_and_what_graphs_save(backend, cuda, tmp_path):
+def test_the_slowest_layers_and_what_graphs_save(backend: Any, cuda: DriverCuda, tmp_path: Path) -> None:
     model = model_of("cnn", tmp_path)
     engine = replace(onnxruntime_engine(model, device="gpu"), backend=backend)
     if backend != "onnxruntime":
@@ -129,7 +139,7 @@ def test_the_slowest_layers_and_what_graphs_save(backend, cuda, tmp_path):
     assert record.ceilings.bytes_per_s > 0
 
 
-def test_a_damaged_plan_is_refused_with_what_to_do(cuda, tmp_path):
+def test_a_damaged_plan_is_refused_with_what_to_do(cuda: DriverCuda, tmp_path: Path) -> None:
     library = installed_tensorrt()[-1]
     plan = built_plan(model_of("cnn", tmp_path), tmp_path, library)
     plan.write_bytes(plan.read_bytes()[:1000])
@@ -137,7 +147,7 @@ def test_a_damaged_plan_is_refused_with_what_to_do(cuda, tmp_path):
         TensorRtEngine(plan, cuda, backend=library.backend)
 
 
-def test_a_plan_of_another_version_is_refused_before_it_is_loaded(cuda, tmp_path):
+def test_a_plan_of_another_version_is_refused_before_it_is_loaded(cuda: DriverCuda, tmp_path: Path) -> None:
     library = installed_tensorrt()[-1]
     plan = built_plan(model_of("cnn", tmp_path), tmp_path, library)
     metadata = plan.with_name("engine.json")

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from onnx_models import small_cnn
 
-from optimizer.gpu_choice import matching
-from optimizer.hardware import hardware
-from optimizer.joint_search import WORKERS_FOLDER
-from search.files import whole_lines
-from search.records import RecommendationRecord, TrialRecord
+from optimizer.machine.gpus import matching
+from optimizer.machine.hardware import hardware
+from optimizer.run.coordinator import WORKERS_FOLDER
+from search.records.line_files import whole_lines
+from search.records.recommendation import RecommendationRecord
+from search.records.trial import TrialRecord
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(500)]
 

@@ -1,15 +1,16 @@
 """Answers are read the same however the network cuts them up."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.http_answer import AnswerReader, ReadBuffer, parse_head
-from loadgen.http_body import ChunkedBody, OpenBody, SizedBody
-from loadgen.wire_errors import ClosedEarly, MalformedAnswer
+from loadgen.errors import ClosedEarly, MalformedAnswer
+from loadgen.transport.http1_body import ChunkedBody, OpenBody, SizedBody
+from loadgen.transport.http1_response import AnswerReader, ReadBuffer, parse_head
 
 
 class Pieces:
@@ -17,10 +18,10 @@ class Pieces:
 
     hides_data = False
 
-    def __init__(self, pieces):
+    def __init__(self, pieces: list[Any]) -> None:
         self.pieces = list(pieces)
 
-    def recv_into(self, buffer, /):
+    def recv_into(self, buffer: Any, /) -> int:
         if not self.pieces:
             return 0
         piece = self.pieces.pop(0)
@@ -28,17 +29,17 @@ class Pieces:
         return len(piece)
 
 
-def cut(data, places):
+def cut(data: bytes, places: list[Any]) -> list[Any]:
     at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
     return [data[a:b] for a, b in itertools.pairwise(at)]
 
 
-def read_all(stream, count, proven=False):
+def read_all(stream: Any, count: int, proven: bool = False) -> list[tuple[int, bytes | None]]:
     """Status and body of so many answers; None for a body that was not looked at, as with `proven` heads."""
     reader = AnswerReader(
         ReadBuffer(vouches=lambda head: proven and head.status == 200 and head.length is not None)
     )
-    heads = []
+    heads: list[Any] = []
     while len(heads) < count:
         head = reader.read(stream)
         if head is not None:
@@ -49,18 +50,20 @@ def read_all(stream, count, proven=False):
 BODY = st.binary(max_size=300)
 
 
-def sized(status, body):
+def sized(status: int, body: bytes) -> bytes:
     return b"HTTP/1.1 %d Said\r\nX-Other: 1\r\ncontent-LENGTH: %d\r\n\r\n%b" % (status, len(body), body)
 
 
-def chunked(status, parts):
+def chunked(status: int, parts: list[Any]) -> bytes:
     chunks = b"".join(b"%X;note=1\r\n%b\r\n" % (len(part), part) for part in parts if part)
     return b"HTTP/1.1 %d Said\r\nTransfer-Encoding: chunked\r\n\r\n%b0\r\nTrailer: x\r\n\r\n" % (status, chunks)
 
 
 @given(st.sampled_from([200, 404, 500]), BODY, st.lists(st.integers(0, 1000), max_size=8), st.booleans())
 @settings(deadline=None)
-def test_an_answer_of_known_length_however_it_is_cut(status, body, places, proven):
+def test_an_answer_of_known_length_however_it_is_cut(
+    status: Any, body: bytes, places: list[Any], proven: bool
+) -> None:
     answer = sized(status, body)
     [(seen, text)] = read_all(Pieces(cut(answer, places)), 1, proven)
     assert seen == status
@@ -69,20 +72,20 @@ def test_an_answer_of_known_length_however_it_is_cut(status, body, places, prove
 
 @given(st.sampled_from([200, 503]), st.lists(BODY, max_size=4), st.lists(st.integers(0, 2000), max_size=8))
 @settings(deadline=None)
-def test_a_chunked_answer_however_it_is_cut(status, parts, places):
+def test_a_chunked_answer_however_it_is_cut(status: Any, parts: list[Any], places: list[Any]) -> None:
     assert read_all(Pieces(cut(chunked(status, parts), places)), 1) == [(status, b"".join(parts))]
 
 
 @given(BODY, st.lists(st.integers(0, 1000), max_size=5))
 @settings(deadline=None)
-def test_an_answer_without_a_length_ends_with_its_connection(body, places):
+def test_an_answer_without_a_length_ends_with_its_connection(body: bytes, places: list[Any]) -> None:
     answer = b"HTTP/1.0 200 OK\r\n\r\n" + body
     assert read_all(Pieces(cut(answer, places)), 1) == [(200, body)]
 
 
 @given(st.lists(st.tuples(st.sampled_from([200, 500]), BODY), min_size=2, max_size=4), st.data(), st.booleans())
 @settings(deadline=None, max_examples=50)
-def test_one_answer_after_the_other_on_the_same_connection(answers, data, proven):
+def test_one_answer_after_the_other_on_the_same_connection(answers: list[Any], data: Any, proven: bool) -> None:
     pieces = []
     for status, body in answers:
         pieces += cut(sized(status, body), data.draw(st.lists(st.integers(0, 500), max_size=3)))
@@ -92,7 +95,7 @@ def test_one_answer_after_the_other_on_the_same_connection(answers, data, proven
 
 @pytest.mark.parametrize("proven", [False, True])
 @pytest.mark.parametrize("places", [(), (3,), (-3,), (3, -3), (-7, -3), (-6, -5, -3)])
-def test_bytes_after_the_end_of_an_answer_are_no_answer(places, proven):
+def test_bytes_after_the_end_of_an_answer_are_no_answer(places: tuple[Any, ...], proven: bool) -> None:
     data = sized(200, b"body") + b"more"
     pieces = cut(data, [place % len(data) for place in places])
     with pytest.raises(MalformedAnswer, match="after the end"):
@@ -115,8 +118,8 @@ def test_bytes_after_the_end_of_an_answer_are_no_answer(places, proven):
     ],
 )
 def test_a_head_tells_how_long_its_body_is_and_whether_another_answer_may_follow(
-    start, fields, length, keep_alive
-):
+    start: str, fields: str, length: int | None, keep_alive: bool
+) -> None:
     """RFC 9112, 6.3 and 9.3: chunks win over a length, and what has neither ends with its connection."""
     head = parse_head(f"{start}\r\n{fields}\r\n\r\n".encode())
     assert (head.length, head.keep_alive) == (length, keep_alive)
@@ -125,7 +128,7 @@ def test_a_head_tells_how_long_its_body_is_and_whether_another_answer_may_follow
 
 @given(BODY.filter(bool), st.integers(0, 10_000), st.booleans())
 @settings(deadline=None)
-def test_an_answer_that_breaks_off_is_never_taken_for_whole(body, keep, proven):
+def test_an_answer_that_breaks_off_is_never_taken_for_whole(body: bytes, keep: int, proven: bool) -> None:
     answer = sized(200, body)
     whole = answer[: keep % len(answer)]
     with pytest.raises(ClosedEarly):
@@ -162,12 +165,12 @@ def test_an_answer_that_breaks_off_is_never_taken_for_whole(body, keep, proven):
         b"x" * 100_000,
     ],
 )
-def test_bytes_that_are_no_answer(answer):
+def test_bytes_that_are_no_answer(answer: bytes | None) -> None:
     with pytest.raises(MalformedAnswer):
         read_all(Pieces([answer]), 1)
 
 
-def test_an_interim_answer_is_skipped():
+def test_an_interim_answer_is_skipped() -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\n"
     assert read_all(Pieces([interim + sized(500, b"no")]), 1) == [(500, b"no")]
     assert read_all(Pieces([interim, sized(200, b"yes")]), 1)[0][0] == 200
@@ -182,30 +185,30 @@ def test_an_interim_answer_is_skipped():
         (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\nConnection: keep-alive\r\n\r\n", True),
     ],
 )
-def test_whether_the_connection_may_be_used_again(head, keep_alive):
-    answer = AnswerReader(ReadBuffer()).read(Pieces([head]))
+def test_whether_the_connection_may_be_used_again(head: bytes, keep_alive: bool) -> None:
+    answer = AnswerReader(ReadBuffer()).read(Pieces([head]))  # type: ignore[arg-type]
     assert answer is not None
     assert answer.keep_alive is keep_alive
 
 
-def test_a_body_larger_than_the_buffer():
+def test_a_body_larger_than_the_buffer() -> None:
     body = bytes(np.arange(5000) % 251)
     answer = sized(200, body)
     reader = AnswerReader(ReadBuffer(size=600))
     stream = Pieces([answer[at : at + 600] for at in range(0, len(answer), 600)])
-    heads = [reader.read(stream) for _ in range(len(stream.pieces))]
+    heads = [reader.read(stream) for _ in range(len(stream.pieces))]  # type: ignore[arg-type]
     assert heads[-1] is not None
     assert not any(heads[:-1])
 
 
 @given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30))
 @settings(deadline=None)
-def test_no_byte_of_a_body_in_chunks_is_looked_at_twice(parts):
+def test_no_byte_of_a_body_in_chunks_is_looked_at_twice(parts: list[Any]) -> None:
     """An answer that comes byte by byte costs as much per byte at its end as at its beginning."""
     answer, looked_at = chunked(200, parts), 0
 
     class Counting(bytearray):
-        def find(self, wanted, start=0, end=None):
+        def find(self, wanted: Any, start: int = 0, end: Any = None) -> int:  # type: ignore[override]
             nonlocal looked_at
             looked_at += (len(self) if end is None else end) - start
             return super().find(wanted, start, len(self) if end is None else end)
@@ -214,45 +217,47 @@ def test_no_byte_of_a_body_in_chunks_is_looked_at_twice(parts):
     buffer.data = Counting(buffer.data)
     buffer.view = memoryview(buffer.data)
     reader, stream = AnswerReader(buffer), Pieces([answer[at : at + 1] for at in range(len(answer))])
-    while reader.read(stream) is None:
+    while reader.read(stream) is None:  # type: ignore[arg-type]
         pass
     assert reader.body == b"".join(parts)
     assert looked_at <= 2 * len(answer)
 
 
-def test_of_a_long_body_no_more_is_kept_than_is_used():
+def test_of_a_long_body_no_more_is_kept_than_is_used() -> None:
     head = b"HTTP/1.1 500 Broken\r\nContent-Length: 100000000\r\n\r\n"
     reader, stream = AnswerReader(ReadBuffer()), Pieces([head, *[bytes(1_000_000)] * 100])
-    while reader.read(stream) is None:
+    while reader.read(stream) is None:  # type: ignore[arg-type]
         pass
     assert (len(reader.body), reader.size) == (1 << 16, 100_000_000)
 
 
 @pytest.mark.parametrize("body", [SizedBody(100, 10), OpenBody(10), ChunkedBody(10)])
-def test_of_a_body_in_pieces_exactly_as_much_is_kept_as_is_asked_for(body):
+def test_of_a_body_in_pieces_exactly_as_much_is_kept_as_is_asked_for(
+    body: SizedBody | OpenBody | ChunkedBody,
+) -> None:
     text = b"64\r\n" if isinstance(body, ChunkedBody) else b""
     for piece in (text + b"012345", b"6789abcdef", b"ghi"):
         assert body.take(bytearray(piece), 0, len(piece)) == len(piece)
     assert (bytes(body.kept), body.size) == (b"0123456789", 19)
 
 
-def test_thousands_of_tiny_chunks_are_no_answer():
+def test_thousands_of_tiny_chunks_are_no_answer() -> None:
     data = bytearray(b"1\r\nx\r\n" * 4097)
     with pytest.raises(MalformedAnswer, match="over 4,096 chunks of under 16 bytes"):
         ChunkedBody(10).take(data, 0, len(data))
 
 
-def test_a_short_head_is_found_after_a_long_one_that_came_in_pieces():
+def test_a_short_head_is_found_after_a_long_one_that_came_in_pieces() -> None:
     interim = b"HTTP/1.1 103 Early Hints\r\nLink: " + b"x" * 200
     assert read_all(Pieces([interim, b"\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]), 1) == [(200, b"")]
 
 
-def test_a_document_over_its_limit_is_refused_before_it_is_all_there():
+def test_a_document_over_its_limit_is_refused_before_it_is_all_there() -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n"
     reader, stream = AnswerReader(ReadBuffer(), most_kept=3_000_000), Pieces([head, *[bytes(1_000_000)] * 100])
     for _ in range(3):
-        assert reader.read(stream) is None
-    reader.read(stream)
+        assert reader.read(stream) is None  # type: ignore[arg-type]
+    reader.read(stream)  # type: ignore[arg-type]
     with pytest.raises(MalformedAnswer, match="over 3,000,000 bytes"):
-        reader.read(stream)
+        reader.read(stream)  # type: ignore[arg-type]
     assert len(stream.pieces) == 96

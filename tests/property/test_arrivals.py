@@ -3,13 +3,16 @@
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
-from loadgen.arrivals import (
+from loadgen.spec.plan import Arrivals, LoadPlan
+from loadgen.traffic.arrivals import (
     PIECE,
     peak_rate_per_s,
     recorded_duration_s,
@@ -19,7 +22,6 @@ from loadgen.arrivals import (
     split,
     split_pieces,
 )
-from loadgen.plan import Arrivals, LoadPlan
 
 LEVELS = st.floats(0.0, 4.0)
 POSITIVE = st.floats(0.1, 4.0)
@@ -55,7 +57,7 @@ PLANS = st.builds(
 
 @given(PLANS)
 @settings(max_examples=200, deadline=None)
-def test_times_ascend_within_the_duration_and_are_the_same_again(plan):
+def test_times_ascend_within_the_duration_and_are_the_same_again(plan: LoadPlan) -> None:
     times = schedule(plan)
     assert times.dtype == np.int64
     assert (np.diff(times) >= 0).all()
@@ -65,7 +67,7 @@ def test_times_ascend_within_the_duration_and_are_the_same_again(plan):
 
 @given(PLANS, st.integers(1, 7))
 @settings(max_examples=50, deadline=None)
-def test_the_union_of_all_parts_is_the_schedule(plan, parts):
+def test_the_union_of_all_parts_is_the_schedule(plan: LoadPlan, parts: int) -> None:
     times = schedule(plan)
     union = np.concatenate([split(times, part, parts) for part in range(parts)])
     assert np.array_equal(np.sort(union), times)
@@ -73,7 +75,7 @@ def test_the_union_of_all_parts_is_the_schedule(plan, parts):
 
 @given(PLANS, st.integers(1, 7))
 @settings(max_examples=50, deadline=None)
-def test_parts_of_pieces_are_pieces_of_parts(plan, parts):
+def test_parts_of_pieces_are_pieces_of_parts(plan: LoadPlan, parts: int) -> None:
     times = schedule(plan)
     # As if it came in pieces of any size: lengths 1, 2, 3, ...
     edges = np.cumsum(np.arange(int(math.sqrt(2 * len(times)))))
@@ -83,7 +85,7 @@ def test_parts_of_pieces_are_pieces_of_parts(plan, parts):
 
 
 @pytest.mark.parametrize("kind", ["poisson", "constant", "gamma", "trace"])
-def test_a_long_schedule_comes_in_pieces_without_a_seam(kind):
+def test_a_long_schedule_comes_in_pieces_without_a_seam(kind: Any) -> None:
     rate = 1e5
     arrivals = Arrivals(kind=kind, times_s=(0.0, 1e-5, 2e-5) if kind == "trace" else ())
     pieces = list(schedule_pieces(LoadPlan(rate_per_s=rate, duration_s=8, seed=3, arrivals=arrivals)))
@@ -96,14 +98,14 @@ def test_a_long_schedule_comes_in_pieces_without_a_seam(kind):
 
 @given(PLANS.filter(lambda plan: plan.arrivals.kind in ("poisson", "constant", "trace")))
 @settings(max_examples=50, deadline=None)
-def test_a_longer_duration_does_not_change_the_earlier_times(plan):
+def test_a_longer_duration_does_not_change_the_earlier_times(plan: LoadPlan) -> None:
     longer = schedule(replace(plan, duration_s=plan.duration_s * 2))
     shorter = schedule(plan)
     assert np.allclose(longer[: len(shorter)], shorter, atol=2)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_poisson_gaps_are_exponential_and_counts_vary_as_they_should(seed):
+def test_poisson_gaps_are_exponential_and_counts_vary_as_they_should(seed: int) -> None:
     plan = LoadPlan(rate_per_s=1000, duration_s=40, seed=seed)
     times = schedule(plan)
     assert abs(len(times) - 40_000) < 5 * math.sqrt(40_000)
@@ -116,20 +118,22 @@ def test_poisson_gaps_are_exponential_and_counts_vary_as_they_should(seed):
 
 
 @pytest.mark.parametrize("cv", [0.25, 2.0, 4.0])
-def test_gamma_gaps_have_their_variation_and_mean(cv):
+def test_gamma_gaps_have_their_variation_and_mean(cv: float) -> None:
     times = schedule(LoadPlan(rate_per_s=2000, duration_s=100, seed=1, arrivals=Arrivals(kind="gamma", cv=cv)))
     gaps = np.diff(times) / 1e9
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.05)
     assert len(times) / 100 == pytest.approx(2000, rel=5 * cv / math.sqrt(200_000))
 
 
-def test_constant_times_do_not_drift():
+def test_constant_times_do_not_drift() -> None:
     times = schedule(LoadPlan(rate_per_s=3000, duration_s=100, seed=0, arrivals=Arrivals(kind="constant")))
     assert len(times) == 300_000
     assert times[-1] == round(299_999 / 3000 * 1e9)
 
 
-def counts_in(times, plan, edges):
+def counts_in(
+    times: NDArray[np.int64], plan: LoadPlan, edges: tuple[int, float, int] | tuple[int, float, float, int]
+) -> NDArray[Any]:
     return np.histogram(times, bins=np.array(edges) * plan.duration_s * 1e9)[0]
 
 
@@ -143,14 +147,18 @@ def counts_in(times, plan, edges):
     ],
     ids=["ramp", "steps", "spike", "rates"],
 )
-def test_shapes_have_their_share_of_requests_at_every_time(arrivals, edges, shares):
+def test_shapes_have_their_share_of_requests_at_every_time(
+    arrivals: Arrivals,
+    edges: tuple[int, float, int] | tuple[int, float, float, int],
+    shares: tuple[float, float] | tuple[float, float, float],
+) -> None:
     plan = LoadPlan(rate_per_s=1000, duration_s=20 if arrivals.kind != "rates" else 4, seed=7, arrivals=arrivals)
     expected = np.array(shares) * plan.rate_per_s * plan.duration_s
     counts = counts_in(schedule(plan), plan, edges)
     assert (np.abs(counts - expected) <= 5 * np.sqrt(expected)).all()
 
 
-def test_a_trace_at_its_own_rate_is_replayed_as_it_was():
+def test_a_trace_at_its_own_rate_is_replayed_as_it_was() -> None:
     recorded = Arrivals(kind="trace", times_s=(100.0, 100.5, 102.0, 103.0))
     rate, duration = recorded_rate_per_s(recorded), recorded_duration_s(recorded)
     assert (rate, duration) == (1.0, 4.0)
@@ -160,7 +168,7 @@ def test_a_trace_at_its_own_rate_is_replayed_as_it_was():
     assert twice_as_fast.tolist() == [time // 2 for time in (*once, *(once + 4_000_000_000))]
 
 
-def test_a_rate_trace_keeps_its_pattern_within_each_turn():
+def test_a_rate_trace_keeps_its_pattern_within_each_turn() -> None:
     recorded = Arrivals(kind="rates", levels=(0.0, 40.0), times_s=(0.0, 1.0))
     plan = LoadPlan(rate_per_s=recorded_rate_per_s(recorded) * 100, duration_s=4.0, seed=1, arrivals=recorded)
     seconds = np.bincount((schedule(plan) // 1_000_000_000).astype(int), minlength=4)
@@ -179,12 +187,12 @@ def test_a_rate_trace_keeps_its_pattern_within_each_turn():
     ],
     ids=lambda value: value.kind if isinstance(value, Arrivals) else "",
 )
-def test_the_highest_rate_of_a_plan(arrivals, peak):
+def test_the_highest_rate_of_a_plan(arrivals: Arrivals, peak: float) -> None:
     plan = LoadPlan(rate_per_s=100.0, duration_s=10.0, seed=0, arrivals=arrivals)
     assert peak_rate_per_s(plan) == peak
 
 
-def test_the_highest_rate_of_a_trace_is_that_of_its_busiest_second():
+def test_the_highest_rate_of_a_trace_is_that_of_its_busiest_second() -> None:
     recorded = Arrivals(kind="trace", times_s=(0.0, 0.1, 0.2, 0.3, 9.0))
     plan = LoadPlan(rate_per_s=recorded_rate_per_s(recorded), duration_s=10.0, seed=0, arrivals=recorded)
     assert peak_rate_per_s(plan) == 4.0

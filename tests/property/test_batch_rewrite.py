@@ -3,17 +3,18 @@
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from batch_models import ints, node, write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
-from optimizer.batch_rewrite import free_batch
-from optimizer.onnx_files import load_proto
+from optimizer.batching.rewrite import free_batch
+from optimizer.model.files import load_proto
 
 
 @st.composite
-def reshapes(draw):
+def reshapes(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     """(dims of one sample, target with the batch of 1 baked in or folded into its first size)."""
     factors = draw(st.lists(st.sampled_from([1, 2, 3, 5]), min_size=2, max_size=4))
     parts = draw(st.lists(st.integers(1, len(factors)), min_size=1, max_size=3))
@@ -25,7 +26,9 @@ def reshapes(draw):
 
 @given(case=reshapes(), batch=st.integers(2, 5))
 @settings(max_examples=60, deadline=None)
-def test_a_freed_reshape_does_to_a_batch_what_it_did_to_each_sample(tmp_path_factory, case, batch):
+def test_a_freed_reshape_does_to_a_batch_what_it_did_to_each_sample(
+    tmp_path_factory: pytest.TempPathFactory, case: tuple[list[int], list[int]], batch: int
+) -> None:
     dims, target = case
     path = tmp_path_factory.mktemp("reshape") / "m.onnx"
     write(path, [node("Reshape", "x target", "y")], {"x": [1, *dims]}, {"y": target}, {"target": ints(*target)})

@@ -1,15 +1,18 @@
 import dataclasses
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulated_queues import log_of
 
-from loadgen.certify import certify
-from loadgen.evidence import most_violations, share_at_least, share_at_most
-from loadgen.measurement import RequestLog
+from loadgen.measurement.request_log import RequestLog
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.sequential import most_violations, share_at_least, share_at_most
+from loadgen.statistics.slo_test import certify
 
 LIMIT_MS = 20.0
+LIMIT = LatencyLimit(limit_ms=LIMIT_MS)
 
 
 @st.composite
@@ -29,32 +32,38 @@ def logs(draw: st.DrawFn) -> RequestLog:
 
 @settings(max_examples=60, deadline=None)
 @given(log=logs())
-def test_figures_fit_together(log):
-    verdict = certify(log, limit_ms=LIMIT_MS)
+def test_figures_fit_together(log: RequestLog) -> None:
+    verdict = certify(log, LIMIT)
     assert 0 <= verdict.violations <= verdict.n <= len(log.outcome)
     assert 0 <= verdict.share_lower <= verdict.share_upper <= 1
     assert verdict.latency_lower_ms <= verdict.latency_upper_ms
     if verdict.n:
         assert verdict.share_lower <= verdict.share <= verdict.share_upper
-    if verdict.answer == "kept":
+    if verdict.answer == "met":
         assert verdict.share_upper <= 0.01
         assert verdict.latency_upper_ms <= LIMIT_MS
 
 
 @settings(max_examples=60, deadline=None)
 @given(log=logs(), share=st.sampled_from([0.001, 0.02, 0.5]), seed=st.integers(0, 2**32))
-def test_more_violations_never_turn_no_into_yes(log, share, seed):
+def test_more_violations_never_turn_no_into_yes(log: RequestLog, share: Any, seed: int) -> None:
     worse = np.random.default_rng(seed).random(len(log.outcome)) < share
     spoilt = dataclasses.replace(log, outcome=np.where(worse, 1, log.outcome).astype(np.uint8))
-    before, after = certify(log, limit_ms=LIMIT_MS).answer, certify(spoilt, limit_ms=LIMIT_MS).answer
-    assert not (before == "broken" and after == "kept")
+    before, after = (
+        certify(log, LIMIT).answer,
+        certify(spoilt, LatencyLimit(limit_ms=LIMIT_MS)).answer,
+    )
+    assert not (before == "violated" and after == "met")
 
 
 @settings(max_examples=40, deadline=None)
 @given(log=logs())
-def test_a_limit_that_is_kept_is_not_broken_when_it_is_looser(log):
-    strict, loose = certify(log, limit_ms=LIMIT_MS), certify(log, limit_ms=50 * LIMIT_MS)
-    assert not (strict.answer == "kept" and loose.answer == "broken")
+def test_a_limit_that_is_met_is_not_violated_when_it_is_looser(log: RequestLog) -> None:
+    strict, loose = (
+        certify(log, LIMIT),
+        certify(log, LatencyLimit(limit_ms=50 * LIMIT_MS)),
+    )
+    assert not (strict.answer == "met" and loose.answer == "violated")
 
 
 @given(
@@ -65,7 +74,9 @@ def test_a_limit_that_is_kept_is_not_broken_when_it_is_looser(log):
     confidence=st.floats(0.6, 0.999),
 )
 @settings(deadline=None)
-def test_bounds_hold_for_all_counts(violations, n, burst, share, confidence):
+def test_bounds_hold_for_all_counts(
+    violations: int, n: int, burst: float, share: float, confidence: float
+) -> None:
     lower = share_at_least(violations, n, burst, confidence)
     upper = share_at_most(violations, n, burst, confidence)
     assert 0 <= lower <= violations / n <= upper <= 1

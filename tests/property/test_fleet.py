@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.fleet import MOST_REPLICAS, Option, RateTooHigh, cheapest_mix
+from search.cost.fleet_mix import MOST_REPLICAS, Option, RateTooHigh, cheapest_mix
 
 OPTIONS = st.lists(
     st.builds(

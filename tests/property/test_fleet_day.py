@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.fleet import Option
-from search.fleet_day import TooManyPlans, cheapest_day, held_day
+from search.cost.fleet_day import TooManyPlans, cheapest_day, held_day
+from search.cost.fleet_mix import Option
 
 RATES = st.lists(st.sampled_from([0.0, 10.0, 25.0, 40.0, 90.0]), min_size=1, max_size=4).filter(any).map(tuple)
 

@@ -2,9 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recommendations import certificate, trial
 
-from search.convert import trial_to_record
-from search.frontier import frontier_of, unbeaten
-from search.records import LoadRunRecord
+from search.answer.analysis import frontier_of, unbeaten
+from search.records.trial import LoadRunRecord
 
 figures = st.floats(0.1, 1e6)
 
@@ -27,12 +26,12 @@ def test_only_runs_that_kept_the_limits_and_can_be_trusted_are_on_it() -> None:
     def run(
         rate_per_s: float, latency_ms: float | None, *, kept: bool = True, trusted: bool = True
     ) -> LoadRunRecord:
-        return LoadRunRecord(rate_per_s=rate_per_s, latency_ms=latency_ms, kept=kept, trusted=trusted)
+        return LoadRunRecord(rate_per_s=rate_per_s, latency_ms=latency_ms, met=kept, trusted=trusted)
 
     runs = (run(100, 9), run(200, 8), run(900, 60, kept=False), run(150, 1, trusted=False), run(50, None))
     tried = trial(1, load_runs=runs, certificate=None)
     too_large = trial(2, state="infeasible", load_runs=(run(500, 2),), certificate=None)
-    certified = trial(3, load_runs=(run(1000, 30),), certificate=certificate(1000.0, p99_ms=30.0))
-    found = frontier_of([trial_to_record(one) for one in (tried, too_large, certified)])
+    certified = trial(3, load_runs=(run(1000, 30),), certificate=certificate(1000.0, first={"latency_ms": 30.0}))
+    found = frontier_of([tried, too_large, certified])
     shown = [(point.trial, point.rate_per_s, point.latency_ms, point.certified) for point in found]
     assert shown == [(1, 200, 8, False), (3, 1000, 30, True)]

@@ -2,18 +2,20 @@
 
 import itertools
 import struct
+from typing import Any
 
 import pytest
+from header_bytes import indexed, literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.grpc_wire import grpc_message
-from loadgen.hpack import block_of, indexed, literal
-from loadgen.http2 import Http2Connection
-from loadgen.http2_frames import frame, request_head
-from loadgen.http_answer import ReadBuffer
-from loadgen.prepared_call import PreparedCall
-from loadgen.wire_errors import MalformedAnswer
+from loadgen.clients.grpc import grpc_message
+from loadgen.errors import MalformedAnswer
+from loadgen.transport.hpack import block_of
+from loadgen.transport.http1_response import ReadBuffer
+from loadgen.transport.http2 import Http2Connection
+from loadgen.transport.http2_fast_path import PreparedCall
+from loadgen.transport.http2_frames import frame, request_head
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")], [(b"authorization", b"secret")])
@@ -26,26 +28,26 @@ class Server:
 
     hides_data = False
 
-    def __init__(self, pieces=(), takes=None):
+    def __init__(self, pieces: list[Any] | tuple[()] = (), takes: int | None = None) -> None:
         self.pieces = list(pieces)
         self.taken = bytearray()
         self.takes = takes
 
-    def send(self, data, /):
+    def send(self, data: Any, /) -> Any:
         if self.takes == 0:
             raise BlockingIOError
         count = len(data) if self.takes is None else min(len(data), self.takes)
         self.taken += data[:count]
         return count
 
-    def recv_into(self, buffer, /):
+    def recv_into(self, buffer: Any, /) -> int:
         if not self.pieces:
             raise BlockingIOError
         piece = self.pieces.pop(0)
         buffer[: len(piece)] = piece
         return len(piece)
 
-    def frames(self):
+    def frames(self) -> list[tuple[int, int, int, bytes]]:
         """What was sent, frame by frame, without the preface."""
         at, found = len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), []
         while at < len(self.taken):
@@ -57,25 +59,25 @@ class Server:
         return found
 
 
-def connect(server, ended, keep=False):
+def connect(server: Any, ended: list[Any], keep: bool = False) -> Http2Connection:
     return Http2Connection(
         server, HEAD, ReadBuffer(), lambda call, reset: ended.append((call.row, reset, call)), lambda length: keep
     )
 
 
-def drain(connection):
-    while connection.stream.pieces:
+def drain(connection: Http2Connection) -> None:
+    while connection.stream.pieces:  # type: ignore[attr-defined]
         connection.receive()
 
 
-def settings_frame(**values):
+def settings_frame(**values: int) -> bytes:
     names = {"table": 1, "calls": 3, "window": 4, "data": 5}
     return frame(
         SETTINGS, 0, 0, b"".join(struct.pack(">HI", names[name], value) for name, value in values.items())
     )
 
 
-def cut(data, places):
+def cut(data: bytes, places: list[Any]) -> list[Any]:
     at = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
     return [data[a:b] for a, b in itertools.pairwise(at)]
 
@@ -86,7 +88,7 @@ def cut(data, places):
     keep=st.booleans(),
 )
 @settings(deadline=None)
-def test_interleaved_answers_however_they_are_cut(bodies, places, keep):
+def test_interleaved_answers_however_they_are_cut(bodies: list[Any], places: list[Any], keep: bool) -> None:
     calls = range(len(bodies))
     parts = [settings_frame(calls=100)]
     parts += [frame(HEADERS, 0x4, 2 * call + 1, OK_HEADERS) for call in calls]
@@ -98,7 +100,7 @@ def test_interleaved_answers_however_they_are_cut(bodies, places, keep):
     for call in calls:
         parts.append(frame(HEADERS, 0x1, 2 * call + 1, OK_TRAILERS[:split]))
         parts.append(frame(CONTINUATION, 0x4, 2 * call + 1, OK_TRAILERS[split:]))
-    server, ended = Server(cut(b"".join(parts), places)), []
+    server, ended = Server(cut(b"".join(parts), places)), list[Any]()
     connection = connect(server, ended, keep)
     for call in calls:
         connection.start(call, b"message")
@@ -119,8 +121,10 @@ def test_interleaved_answers_however_they_are_cut(bodies, places, keep):
     takes=st.integers(1, 50),
 )
 @settings(deadline=None)
-def test_no_more_is_sent_than_the_windows_allow_and_in_the_end_all(sizes, window, steps, takes):
-    server, ended = Server([settings_frame(window=window, data=16384)], takes), []
+def test_no_more_is_sent_than_the_windows_allow_and_in_the_end_all(
+    sizes: list[Any], window: int, steps: list[Any], takes: int
+) -> None:
+    server, ended = Server([settings_frame(window=window, data=16384)], takes), list[Any]()
     connection = connect(server, ended)
     drain(connection)
     messages = [bytes([number]) * size for number, size in enumerate(sizes)]
@@ -128,7 +132,7 @@ def test_no_more_is_sent_than_the_windows_allow_and_in_the_end_all(sizes, window
         connection.start(number, message)
     allowed = {2 * number + 1: window for number in range(len(sizes))}
 
-    def sent():
+    def sent() -> dict[int, int]:
         totals = dict.fromkeys(allowed, 0)
         for kind, _, stream_id, payload in server.frames():
             if kind == DATA:
@@ -152,8 +156,8 @@ def test_no_more_is_sent_than_the_windows_allow_and_in_the_end_all(sizes, window
     assert sorted(ends) == sorted(allowed)
 
 
-def test_a_changed_window_applies_to_calls_in_flight():
-    server, ended = Server([settings_frame(window=10)]), []
+def test_a_changed_window_applies_to_calls_in_flight() -> None:
+    server, ended = Server([settings_frame(window=10)]), list[Any]()
     connection = connect(server, ended)
     drain(connection)
     connection.start(0, b"x" * 100)
@@ -162,7 +166,7 @@ def test_a_changed_window_applies_to_calls_in_flight():
     assert sum(len(payload) for kind, _, _, payload in server.frames() if kind == DATA) == 100
 
 
-def test_the_first_head_is_remembered_and_the_users_headers_never_are():
+def test_the_first_head_is_remembered_and_the_users_headers_never_are() -> None:
     server = Server([settings_frame(calls=10)])
     connection = connect(server, [])
     drain(connection)
@@ -174,7 +178,7 @@ def test_the_first_head_is_remembered_and_the_users_headers_never_are():
     assert all(b"secret" in head for head in heads)
 
 
-def test_a_server_that_remembers_nothing_gets_everything_spelled_out():
+def test_a_server_that_remembers_nothing_gets_everything_spelled_out() -> None:
     server = Server([settings_frame(table=0)])
     connection = connect(server, [])
     drain(connection)
@@ -184,8 +188,8 @@ def test_a_server_that_remembers_nothing_gets_everything_spelled_out():
     assert heads == [HEAD.plain, HEAD.plain]
 
 
-def test_a_goodbye_ends_the_calls_that_were_not_taken():
-    server, ended = Server([settings_frame(calls=10)]), []
+def test_a_goodbye_ends_the_calls_that_were_not_taken() -> None:
+    server, ended = Server([settings_frame(calls=10)]), list[Any]()
     connection = connect(server, ended)
     drain(connection)
     for row in range(3):
@@ -196,8 +200,8 @@ def test_a_goodbye_ends_the_calls_that_were_not_taken():
     assert not connection.has_room
 
 
-def test_a_reset_call_ends_and_a_cancelled_one_is_not_heard_of():
-    server, ended = Server([settings_frame(calls=10)]), []
+def test_a_reset_call_ends_and_a_cancelled_one_is_not_heard_of() -> None:
+    server, ended = Server([settings_frame(calls=10)]), list[Any]()
     connection = connect(server, ended)
     drain(connection)
     first, second = connection.start(0, b""), connection.start(1, b"")
@@ -208,7 +212,7 @@ def test_a_reset_call_ends_and_a_cancelled_one_is_not_heard_of():
     assert (RST, 0, second, struct.pack(">I", 8)) in server.frames()
 
 
-def test_frames_between_the_parts_of_a_head_are_refused():
+def test_frames_between_the_parts_of_a_head_are_refused() -> None:
     server = Server([frame(HEADERS, 0, 1, b""), frame(PING, 0, 0, b"12345678")])
     connection = connect(server, [])
     with pytest.raises(MalformedAnswer):
@@ -221,7 +225,7 @@ def test_frames_between_the_parts_of_a_head_are_refused():
     takes=st.one_of(st.none(), st.integers(5000, 50000)),
 )
 @settings(deadline=None)
-def test_a_prepared_call_goes_out_as_any_other(sizes, window, takes):
+def test_a_prepared_call_goes_out_as_any_other(sizes: list[Any], window: int, takes: Any) -> None:
     """The first on a connection teaches the server the head; where a window is short, the message is cut."""
     messages = [bytes([1 + number]) * size for number, size in enumerate(sizes)]
     sent = []
@@ -237,7 +241,7 @@ def test_a_prepared_call_goes_out_as_any_other(sizes, window, takes):
         while connection.wants_to_write:
             connection.flush()
         heads = [part[2:] for part in server.frames() if part[0] == HEADERS]
-        data = {}
+        data: dict[Any, Any] = {}
         for kind, flags, stream_id, payload in server.frames():
             if kind == DATA:
                 before, ended = data.get(stream_id, (b"", 0))
@@ -248,12 +252,12 @@ def test_a_prepared_call_goes_out_as_any_other(sizes, window, takes):
 
 
 @given(st.integers(0, 50000))
-def test_the_message_of_a_prepared_call_can_be_had_back(size):
+def test_the_message_of_a_prepared_call_can_be_had_back(size: int) -> None:
     message = bytes(number % 251 for number in range(size))
     assert PreparedCall(HEAD, message).message() == message
 
 
-def answer(stream_id, *, data=b"xxxxx", trailers=OK_TRAILERS, extra=b""):
+def answer(stream_id: int, *, data: bytes = b"xxxxx", trailers: bytes = OK_TRAILERS, extra: bytes = b"") -> Any:
     head = frame(HEADERS, 0x4, stream_id, OK_HEADERS) + frame(DATA, 0, stream_id, grpc_message(data))
     return head + frame(HEADERS, 0x5, stream_id, trailers) + extra
 
@@ -270,20 +274,20 @@ EXTRAS = (b"", frame(WINDOW, 0, 0, struct.pack(">I", 100)), frame(PING, 0, 0, b"
     places=st.lists(st.integers(0, 2000), max_size=10),
 )
 @settings(deadline=None)
-def test_answers_of_a_known_shape_end_as_when_they_are_taken_apart(kinds, places):
+def test_answers_of_a_known_shape_end_as_when_they_are_taken_apart(kinds: list[Any], places: list[Any]) -> None:
     answers = [
         answer(2 * row + 1, data=data, trailers=block_of([(b"grpc-status", status)]), extra=extra)
         for row, (data, status, extra) in enumerate(kinds)
     ]
     seen = []
     for pieces in (answers, cut(b"".join(answers), places), [b"".join(answers)]):
-        server, ended = Server([settings_frame(calls=100)]), []
+        server, ended = Server([settings_frame(calls=100)]), list[Any]()
 
-        def note(call, reset, to=ended):
+        def note(call: Any, reset: Any, to: list[Any] = ended) -> None:
             to.append((call.row, reset, call.fields))
             call.proven = True  # so that the next ones are known by their shape
 
-        connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: False)
+        connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: False)  # type: ignore[arg-type]
         drain(connection)
         for row in range(len(kinds)):
             connection.start_prepared(row, PreparedCall(HEAD, b"message"))
@@ -295,14 +299,14 @@ def test_answers_of_a_known_shape_end_as_when_they_are_taken_apart(kinds, places
     assert [fields[-1] for _, _, fields in seen[0]] == [(b"grpc-status", status) for _, status, _ in kinds]
 
 
-def test_the_same_bytes_mean_something_else_once_the_table_has_changed():
+def test_the_same_bytes_mean_something_else_once_the_table_has_changed() -> None:
     server, statuses = Server([settings_frame(calls=100)]), []
 
-    def note(call, _reset):
+    def note(call: Any, _reset: Any) -> None:
         statuses.append(call.fields[-1][1])
         call.proven = True
 
-    connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: False)
+    connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: False)  # type: ignore[arg-type]
     drain(connection)
     newest = indexed(62)
     blocks = [literal((b"grpc-status", b"0"), remember=True), newest, newest, newest]
@@ -314,8 +318,8 @@ def test_the_same_bytes_mean_something_else_once_the_table_has_changed():
     assert statuses == [b"0"] * 4 + [b"5"] * 3
 
 
-def test_a_known_answer_to_a_call_that_was_given_up_is_not_anothers():
-    server, ended = Server([settings_frame(calls=100)]), []
+def test_a_known_answer_to_a_call_that_was_given_up_is_not_anothers() -> None:
+    server, ended = Server([settings_frame(calls=100)]), list[Any]()
     connection = connect(server, ended)
     drain(connection)
     for row in range(4):

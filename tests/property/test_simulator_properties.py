@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.batcher import simulate as simulate_by_events
-from search.predict import unit_arrivals
-from search.simulator import SimulatedServer, simulate
-from search.undelayed import simulate_undelayed
+from search.simulator.batcher import simulate as simulate_by_events
+from search.simulator.batcher_no_delay import simulate_undelayed
+from search.simulator.server import SimulatedServer, simulate
+from search.workload import unit_arrivals
 
 
 @st.composite
-def servers(draw) -> SimulatedServer:
+def servers(draw: st.DrawFn) -> SimulatedServer:
     max_batch, instances = draw(st.integers(1, 12)), draw(st.integers(1, 9))
     fixed, each = draw(st.floats(1e-4, 0.02)), draw(st.floats(0, 0.005))
     crowding = draw(st.floats(0, 1))
@@ -22,7 +22,7 @@ def servers(draw) -> SimulatedServer:
     slower = np.array(draw(st.lists(st.floats(0.3, 3), min_size=1, max_size=3)))
     turns = draw(st.lists(st.integers(0, len(slower) - 1), min_size=1, max_size=20))
     return SimulatedServer(
-        service_s=slower[:, None, None] * service_s,
+        service_s=slower[:, None, None] * service_s,  # type: ignore[arg-type]
         turns=np.array([turns, turns]),
         noise=tuple(draw(st.lists(st.floats(0.5, 2), min_size=1, max_size=5))),
         max_queue_delay_s=draw(st.sampled_from([0.0, 1e-4, 0.002, 0.05])),
@@ -37,7 +37,9 @@ gaps = st.lists(st.floats(0, 0.05), min_size=1, max_size=80)
 
 @given(server=servers(), gaps_s=gaps)
 @settings(deadline=None)
-def test_every_request_is_answered_after_its_own_execution_and_in_time(server, gaps_s):
+def test_every_request_is_answered_after_its_own_execution_and_in_time(
+    server: SimulatedServer, gaps_s: list[float]
+) -> None:
     arrivals_s = np.cumsum(gaps_s)
     seen = simulate(server, arrivals_s)
     shortest_s = server.service_s[:, 1:, 1:].min() * min(server.noise)
@@ -50,7 +52,9 @@ def test_every_request_is_answered_after_its_own_execution_and_in_time(server, g
 
 @given(server=servers(), gaps_s=gaps, late_after_s=st.floats(0, 0.05), wakes=st.booleans())
 @settings(deadline=None)
-def test_without_delay_batches_and_events_come_to_the_same_times(server, gaps_s, late_after_s, wakes):
+def test_without_delay_batches_and_events_come_to_the_same_times(
+    server: SimulatedServer, gaps_s: list[float], late_after_s: float, wakes: bool
+) -> None:
     arrivals_s, noise = np.cumsum(gaps_s), np.array(server.noise)
     largest_only = np.arange(server.max_batch_size + 1) == server.max_batch_size
     by_batches, by_events = np.empty(len(gaps_s)), np.empty(len(gaps_s))
@@ -59,21 +63,21 @@ def test_without_delay_batches_and_events_come_to_the_same_times(server, gaps_s,
     load = (arrivals_s, shapes, np.concatenate(server.tables), noise)
     executions, counted = simulate_undelayed(*load, server.max_batch_size, by_batches, *late)
     rule = (largest_only, server.instance_count, 0.0, wakes, False)
-    assert executions == simulate_by_events(*load, *rule, by_events, *late)[0]
+    assert executions == simulate_by_events(*load, *rule, by_events, *late)[0]  # type: ignore[arg-type]
     assert np.allclose(by_batches, by_events, rtol=0, atol=1e-9)
     assert counted == np.sum((by_batches - arrivals_s)[late[0] :] > late_after_s)
 
 
 @given(server=servers(), gaps_s=gaps)
 @settings(deadline=None)
-def test_the_same_arrivals_give_the_same_latencies(server, gaps_s):
+def test_the_same_arrivals_give_the_same_latencies(server: SimulatedServer, gaps_s: list[float]) -> None:
     arrivals_s = np.cumsum(gaps_s)
     assert (simulate(server, arrivals_s).latency_s == simulate(server, arrivals_s).latency_s).all()
 
 
 @given(server=servers(), gaps_s=gaps)
 @settings(deadline=None)
-def test_batches_start_in_the_order_of_arrival(server, gaps_s):
+def test_batches_start_in_the_order_of_arrival(server: SimulatedServer, gaps_s: list[float]) -> None:
     """With one instance they also end in it."""
     arrivals_s = np.cumsum(gaps_s)
     alone = replace(server, service_s=np.ascontiguousarray(server.service_s[..., :2]))
@@ -83,7 +87,7 @@ def test_batches_start_in_the_order_of_arrival(server, gaps_s):
 
 @given(seed=st.integers(0, 2**31), requests=st.integers(10, 2000))
 @settings(deadline=None, max_examples=20)
-def test_unit_arrivals_are_one_a_second_and_the_same_for_a_seed(seed, requests):
+def test_unit_arrivals_are_one_a_second_and_the_same_for_a_seed(seed: int, requests: int) -> None:
     arrivals = unit_arrivals(seed, requests=requests)
     assert (np.diff(arrivals) >= 0).all()
     assert abs(len(arrivals) - requests) < 6 * requests**0.5 + 5

@@ -1,21 +1,23 @@
 """Times that are made a part at a time have the same figures as all of them at once."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen import times as module
-from loadgen.certify import certify
-from loadgen.measurement import RequestLog, percentiles_ns
-from loadgen.times import Times, sums_between
+from loadgen.measurement import chunked_times as module
+from loadgen.measurement.chunked_times import Times, sums_between
+from loadgen.measurement.request_log import RequestLog, percentiles_ns
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.slo_test import certify
 
 QUANTILES = (0.0, 0.001, 0.5, 0.9, 0.99, 0.999, 1.0)
 
 
-def times_of(array, part):
+def times_of(array: Any, part: int) -> Times:
     return Times(len(array), lambda rows: array[rows].copy(), part=part)
 
 
@@ -38,10 +40,10 @@ SHAPES = {
     cuts=st.lists(st.integers(0, 20_000), max_size=20),
 )
 @settings(deadline=None, max_examples=60)
-def test_the_same_figures(kind, n, part, seed, cuts):
+def test_the_same_figures(kind: Any, n: int, part: Any, seed: int, cuts: list[Any]) -> None:
     part = max(part, n // 200)
     draw = np.random.default_rng(seed)
-    array = np.minimum(SHAPES[kind](draw, n), float(1 << 62)).astype(np.int64)
+    array = np.minimum(SHAPES[kind](draw, n), float(1 << 62)).astype(np.int64)  # type: ignore[no-untyped-call]
     times = times_of(array, part)
     assert times.percentiles_ns(QUANTILES) == percentiles_ns(array.copy(), QUANTILES)
     assert (times.greatest_ns, times.least_ns) == (array.max(), array.min())
@@ -58,7 +60,9 @@ def test_the_same_figures(kind, n, part, seed, cuts):
 
 @given(seed=st.integers(0, 1000), slow=st.sampled_from([0.0, 0.005, 0.02]), failing=st.sampled_from([0.0, 0.004]))
 @settings(deadline=None, max_examples=30)
-def test_a_verdict_does_not_depend_on_how_many_rows_are_taken_at_a_time(seed, slow, failing):
+def test_a_verdict_does_not_depend_on_how_many_rows_are_taken_at_a_time(
+    seed: int, slow: Any, failing: Any
+) -> None:
     n, draw = 20_000, np.random.default_rng(seed)
     scheduled = np.sort(draw.integers(0, 10_000_000_000, n))
     latency = draw.exponential(5e6, n) + np.where(draw.random(n) < slow, 40e6, 1e6)
@@ -68,7 +72,7 @@ def test_a_verdict_does_not_depend_on_how_many_rows_are_taken_at_a_time(seed, sl
         done_ns=scheduled + latency.astype(np.int64),
         outcome=(draw.random(n) < failing).astype(np.uint8),
     )
-    whole = certify(log, limit_ms=40)
+    whole = certify(log, LatencyLimit(limit_ms=40))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Times.__init__, "__kwdefaults__", {"part": 700})
-        assert certify(log, limit_ms=40) == whole
+        assert certify(log, LatencyLimit(limit_ms=40)) == whole

@@ -2,12 +2,14 @@
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import onnx
 from hypothesis import given, settings, strategies
+from onnx import TensorProto
 
 from model_repo.spec import Engine, TensorSpec
-from optimizer.onnx_files import external_files, load_proto, load_weights, write_model
+from optimizer.model.files import external_files, load_proto, load_weights, write_model
 
 SEGMENTS = strategies.sampled_from(
     [
@@ -26,12 +28,12 @@ SEGMENTS = strategies.sampled_from(
 LOCATIONS = strategies.lists(SEGMENTS, min_size=1, max_size=3).map(tuple)
 
 
-def without_files_as_folders(locations):
+def without_files_as_folders(locations: Any) -> list[Any]:
     """Some of the locations, none of which is a folder on the way to another."""
     return [one for one in locations if not any(one == other[: len(one)] for other in locations if other != one)]
 
 
-def tensor(name, location, offset):
+def tensor(name: str | None, location: Any, offset: Any) -> TensorProto:
     made = onnx.TensorProto(name=name, data_type=onnx.TensorProto.UINT8, dims=[4])
     made.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", str(offset)), ("length", "4")):
@@ -44,14 +46,14 @@ def tensor(name, location, offset):
     locations=strategies.lists(LOCATIONS, min_size=1, max_size=15, unique=True).map(without_files_as_folders),
     data=strategies.data(),
 )
-def test_every_tensor_keeps_its_values_and_no_file_its_name(locations, data):
+def test_every_tensor_keeps_its_values_and_no_file_its_name(locations: Any, data: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder, "source"), Path(folder, "target", "model-served.onnx")
         for number, parts in enumerate(locations):
             file = source.joinpath(*parts)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(bytes([number] * 4 + [100 + number] * 4))
-        proto, expected = onnx.ModelProto(ir_version=8, graph=onnx.GraphProto(name="g")), {}
+        proto, expected = onnx.ModelProto(ir_version=8, graph=onnx.GraphProto(name="g")), {}  # type: ignore[var-annotated]
         for number, parts in enumerate(locations):
             for spelling in data.draw(strategies.lists(strategies.sampled_from(["", "./", ".//"]), min_size=1)):
                 late, name = data.draw(strategies.booleans()), f"t{len(expected)}"

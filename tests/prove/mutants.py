@@ -296,7 +296,7 @@ def _checksum_of_test(test: str) -> str:
     file, _, name = test.partition("::")
     path, name = ROOT / file, name.partition("[")[0].partition("::")[0]
     tree = ast.parse(path.read_text() if path.exists() else "")
-    kept = [node for node in tree.body if not getattr(node, "name", "").startswith("test_") or node.name == name]
+    kept = [node for node in tree.body if not getattr(node, "name", "").startswith("test_") or node.name == name]  # type: ignore[attr-defined]
     return hashlib.sha256("\n".join(map(ast.unparse, kept)).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,7 @@
 """The faults that are put into a module: one changed place each, by the operators of mutmut and two more.
 
-mutmut's own runner is not used: it leaves out every decorated function (all of `search.batcher`, each property)
-and all constants and defaults, and it collects the tests anew for each fault.
+mutmut's own runner is not used: it leaves out every decorated function (all of `batcher`, each property) and
+all constants and defaults, and it collects the tests anew for each fault.
 """
 
 from __future__ import annotations

@@ -57,56 +57,71 @@ def searches(kind: str) -> Unit:
     return Unit(
         name=f"searches {kind}",
         command=(sys.executable, script, kind, str(SEARCHES_OF_A_KIND)),
-        about=("search.study", "search.certification"),
+        about=("search.study.run", "search.certification.certify"),
         files=(script, *(f"tests/support/{name}.py" for name in ("search_runs", "drawn_servers", "true_rates"))),
     )
 
 
 def mutants(module: str, *tests: str, most: int = 120, options: tuple[str, ...] = ()) -> Unit:
-    """Faults put into a module. The line belongs to the module itself and to the tests that notice them."""
-    files = tuple(f"tests/{test}.py" for test in tests)
+    """Faults put into a module. The line belongs to the module itself and to the tests that notice them.
+
+    `tests` are names of the folder that mirrors the module's, `folder/name` of one beside it, or `property/name`;
+    without any it is the one of the module's name.
+    """
+    package, folder, name = module.split(".")
+    files = tuple(_test_file(package, folder, test) for test in tests or (name,))
     command = (sys.executable, "tests/prove/mutants.py", module, "--most", str(most), *options, *files)
     source = f"{module.replace('.', '/')}.py"
     tool = ("tests/prove/mutants.py", "tests/prove/mutations.py")
     return Unit(name=f"mutants {module}", command=command, about=(), files=(source, *tool, *files))
 
 
-HTTP = tuple(f"unit/loadgen/test_http_{name}" for name in ("answer", "answers", "connections", "wire"))
+def _test_file(package: str, folder: str, test: str) -> str:
+    parent, _, name = test.rpartition("/")
+    beside = "property" if parent == "property" else f"unit/{package}/{parent or folder}"
+    return f"tests/{beside}/test_{name}.py"
+
+
+HTTP = ("clients/http_answers", "clients/http_connections", "clients/http1", "transport/http1_response")
 GRPC = (
-    *(f"unit/loadgen/test_{name}" for name in ("http2", "answer_shape")),
-    *(f"unit/loadgen/test_grpc_{name}" for name in ("answers", "connections", "wire")),
+    "clients/grpc",
+    "clients/grpc_answers",
+    "clients/grpc_connections",
+    "transport/http2",
+    "transport/http2_fast_path",
 )
 UNITS = (
-    fuzzing("fuzz_wires", ("loadgen.triton",), 120),
-    fuzzing("onnx_reader", ("optimizer.batching", "optimizer.limited_call"), 120),
-    fuzzing("run_directories", ("optimizer.finished_runs", "optimizer.config"), 60),
+    fuzzing("fuzz_wires", ("loadgen.clients.triton",), 120),
+    fuzzing("onnx_reader", ("optimizer.batching.dynamic_batch", "optimizer.limited_call"), 120),
+    fuzzing("run_directories", ("optimizer.command.finished_runs", "optimizer.run_file"), 60),
     *(searches(kind) for kind in ("cnn", "transformer", "tight", "cpu", "drawn")),
-    mutants("loadgen.bursts", "unit/loadgen/test_bursts"),
-    mutants("loadgen.warmup", "unit/loadgen/test_warmup"),
-    mutants("loadgen.evidence", "unit/loadgen/test_evidence"),
-    mutants("loadgen.certify", "unit/loadgen/test_certify", "property/test_certify_properties"),
-    mutants("loadgen.confirm", "unit/loadgen/test_confirm", "unit/loadgen/test_confirm_outlook", most=60),
-    mutants("loadgen.capacity", "unit/loadgen/test_capacity", most=60),
-    mutants("search.batcher", "unit/search/test_simulator", most=80, options=("--uncompiled",)),
-    mutants("search.simulator", "unit/search/test_simulator", most=80),
-    mutants("loadgen.send_loop", "unit/loadgen/test_send_times", "unit/loadgen/test_send_loop"),
-    mutants("loadgen.http_wire", *HTTP),
-    mutants("loadgen.http_body", *HTTP, "property/test_answers", most=60),
-    mutants("loadgen.grpc_wire", *GRPC),
-    mutants("loadgen.http2", *GRPC, most=60),
-    mutants("loadgen.http2_sending", *GRPC, most=60),
-    mutants("loadgen.hpack", "unit/loadgen/test_hpack"),
-    mutants("loadgen.http_answer", "unit/loadgen/test_http_answer", "unit/loadgen/test_http_answers", most=60),
-    mutants("loadgen.header_blocks", "unit/loadgen/test_header_blocks", "unit/loadgen/test_http2", most=60),
-    mutants("loadgen.answer_shape", "unit/loadgen/test_answer_shape", "unit/loadgen/test_grpc_answers", most=60),
-    mutants("loadgen.http2_frames", "unit/loadgen/test_http2_frames", "unit/loadgen/test_http2", most=60),
-    mutants("loadgen.http2_call", "unit/loadgen/test_http2_call", "unit/loadgen/test_http2", most=60),
-    mutants("loadgen.streams", "unit/loadgen/test_streams", most=60),
-    mutants("search.cost", "unit/search/test_cost", "property/test_cost"),
-    mutants("search.certifier", "unit/search/test_certifier"),
-    mutants("search.confirmable", "unit/search/test_confirmable"),
-    mutants("search.confirmations", "unit/search/test_confirmations"),
-    mutants("search.certification", "unit/search/test_certification", "unit/search/test_second_confirmation"),
+    mutants("loadgen.statistics.dependence", "bursts"),
+    mutants("loadgen.statistics.steady_state"),
+    mutants("loadgen.statistics.sequential"),
+    mutants("loadgen.statistics.slo_test", "slo_test", "several", "property/certify_properties"),
+    mutants("loadgen.statistics.confirm", "confirm", "confirm_outlook", "served", most=60),
+    mutants("loadgen.statistics.capacity", most=60),
+    mutants("search.simulator.batcher", "server", most=80, options=("--uncompiled",)),
+    mutants("search.simulator.server", most=80),
+    mutants("loadgen.sending.send_loop", "send_times", "send_loop"),
+    mutants("loadgen.clients.http1", *HTTP),
+    mutants("loadgen.transport.http1_body", *HTTP, "property/answers", most=60),
+    mutants("loadgen.clients.grpc", *GRPC),
+    mutants("loadgen.transport.http2", *GRPC, most=60),
+    mutants("loadgen.transport.http2_sending", *GRPC, most=60),
+    mutants("loadgen.transport.hpack"),
+    mutants("loadgen.transport.http1_response", "http1_response", "clients/http_answers", most=60),
+    mutants("loadgen.transport.http2_frames", "header_blocks", "http2_frames", "http2", most=60),
+    mutants(
+        "loadgen.transport.http2_fast_path", "http2_fast_path", "prepared_call", "clients/grpc_answers", most=60
+    ),
+    mutants("loadgen.transport.http2_call", "http2_call", "http2", most=60),
+    mutants("loadgen.transport.sockets", most=60),
+    mutants("search.cost.cost", "cost", "property/cost"),
+    mutants("search.certification.certifier"),
+    mutants("search.certification.first_rate"),
+    mutants("search.records.confirmations"),
+    mutants("search.certification.certify", "certify", "second_confirmation"),
 )
 
 
@@ -116,28 +131,68 @@ def imported_by() -> Callable[[str], Iterable[str]]:
     import grimp
 
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True)
-    return graph.find_upstream_modules
+    upstream: Callable[[str], Iterable[str]] = graph.find_upstream_modules
+    return upstream
 
 
 def checksum(unit: Unit, needs: Callable[[str], Iterable[str]], root: Path = ROOT) -> str:
     """Of the command, and of what the modules that it is about, all they import and its own files define.
 
-    Not of names, comments, docstrings and imports: what only moves to another module has not changed.
+    Names, comments, docstrings and imports do not count: code that only moves to another module has not changed.
+    Nor do, in `tests/`, the types of functions.
     """
     modules = {name for about in unit.about for name in (about, *needs(about))}
-    paths = [root / name for name in unit.files]
-    paths += [found for name in modules for found in (_source(root, name),) if found is not None]
-    said = json.dumps(
-        [unit.command[1:], dict(unit.environment), sorted({it for p in paths for it in _defined(p.read_bytes())})]
-    )
+    defined = {it for name in unit.files for it in _defined((root / name).read_bytes(), name.startswith("tests/"))}
+    sources = (found for name in modules for found in (_source(root, name),) if found is not None)
+    defined |= {it for path in sources for it in _defined(path.read_bytes(), False)}
+    said = json.dumps([unit.command[1:], dict(unit.environment), sorted(defined)])
     return hashlib.sha256(said.encode()).hexdigest()[:16]
 
 
+class _WithoutTypes(ast.NodeTransformer):
+    """Removes the types of parameters, of returns and of variables in functions. Fields of classes keep theirs."""
+
+    def __init__(self) -> None:
+        self._in_function = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self._inside(node, True)
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
+        node.returns = None
+        return self._inside(node, True)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        return self._inside(node, False)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if not self._in_function:
+            return self.generic_visit(node)
+        if node.value is None:
+            return None
+        return self.generic_visit(ast.Assign(targets=[node.target], value=node.value, lineno=node.lineno))
+
+    def _inside(self, node: ast.AST, is_function: bool) -> ast.AST:
+        outside, self._in_function = self._in_function, is_function
+        self.generic_visit(node)
+        self._in_function = outside
+        return node
+
+
 @cache
-def _defined(source: bytes) -> frozenset[str]:
-    """A checksum of each statement of a module but its imports, without comments and docstrings."""
+def _defined(source: bytes, is_test: bool) -> frozenset[str]:
+    """A checksum of each statement of a module but its imports, without comments and docstrings.
+
+    Of a test without the types of its functions, too: they change nothing that it asserts.
+    """
+    tree = _WithoutTypes().visit(ast.parse(source)) if is_test else ast.parse(source)
     found = set()
-    for statement in ast.parse(source).body:
+    for statement in tree.body:
         if not isinstance(statement, ast.Import | ast.ImportFrom):
             for node in ast.walk(statement):
                 if isinstance(body := getattr(node, "body", None), list):

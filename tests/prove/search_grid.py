@@ -49,9 +49,9 @@ def problems_of(runs: list[SearchRun]) -> list[str]:
     """What contradicts the promise, in words."""
     told = [f"server {run.number}: nothing is promised" for run in runs if run.promised is None]
     kept = [run for run in runs if run.promised is not None and run.chosen is not None]
-    far = [run for run in kept if run.promised > FAR_ABOVE_CAPACITY * run.chosen]
+    far = [run for run in kept if run.promised > FAR_ABOVE_CAPACITY * run.chosen]  # type: ignore[operator]
     told += [f"server {run.number}: {run.promised:.1f}/s promised of {run.chosen:.1f}" for run in far]
-    above = [run.number for run in kept if run.promised > run.chosen]
+    above = [run.number for run in kept if run.promised > run.chosen]  # type: ignore[operator]
     if len(above) > most_above(len(runs)):
         told.append(f"promises above the capacity: servers {above}")
     return told
@@ -74,8 +74,8 @@ def main(kind: str, count: int) -> int:
         writer.writeheader()
         writer.writerows(map(row_of, runs))
     draft.replace(table)
-    above = sum(run.promised > run.chosen for run in runs)
-    share = sum(run.chosen / run.best for run in runs) / count
+    above = sum(run.promised > run.chosen for run in runs)  # type: ignore[operator]
+    share = sum(run.chosen / run.best for run in runs) / count  # type: ignore[misc, operator]
     print(f"{count} searches, {above} promises above the capacity, chosen {share:.1%} of the best in the mean")
     return 0
 

@@ -1,4 +1,4 @@
-"""Model files that nobody should serve: damaged, dangerous, or beyond what random load can use."""
+"""Write model files that must not be served: damaged, dangerous, or unusable with random load."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def truncated(path: Path) -> Path:
 
 
 def with_external_data(path: Path, location: str = "weights.bin", *, size: int = 64) -> Path:
-    """x (N, size) times a matrix whose values are said to lie at `location`; that file is not written."""
+    """x (N, size) times a matrix whose values are declared to lie at `location`; that file is not written."""
     weights = helper.make_tensor("w", TensorProto.FLOAT, [size, size], np.zeros(size * size, np.float32))
     weights.ClearField("float_data")
     weights.ClearField("raw_data")
@@ -30,14 +30,14 @@ def with_external_data(path: Path, location: str = "weights.bin", *, size: int =
 
 
 def weights_for(folder: Path, *, name: str = "weights.bin", size: int = 64) -> Path:
-    """The values that `with_external_data` lacks."""
+    """Return the values that `with_external_data` lacks."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_bytes(draw(size, size).tobytes())
     return folder / name
 
 
 def hidden_external_data(path: Path, location: str) -> Path:
-    """The same in the branch of an If, where a check of the main graph alone would not find it."""
+    """The same in the branch of an If: a check of the main graph alone would not find it."""
     with_external_data(path, location)
     model = onnx.load_model(path, load_external_data=False)
     tensor = model.graph.initializer.pop()
@@ -62,7 +62,7 @@ def hidden_external_data(path: Path, location: str) -> Path:
 
 
 def unknown_operator(path: Path, *, domain: str = "") -> Path:
-    """In the default domain onnx.checker refuses it, in another one only the runtime does."""
+    """In the default domain onnx.checker rejects it, in another one only the runtime does."""
     made = helper.make_node("Frobnicate", ["x"], ["y"], name="the_culprit", domain=domain)
     write(path, [made], {"x": ["N", 4]}, {"y": ["N", 4]})
     if domain:

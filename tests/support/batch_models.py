@@ -1,10 +1,12 @@
-"""Tiny ONNX models that treat their leading dimension in all the ways that real exporters do."""
+"""Write tiny ONNX models that treat their leading dimension in all the ways of real exporters."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 Dims = Sequence[int | str | None]
@@ -15,14 +17,14 @@ def write(
     nodes: Sequence[NodeProto],
     inputs: Mapping[str, Dims],
     outputs: Mapping[str, Dims | None],
-    constants: Mapping[str, np.ndarray] | None = None,
+    constants: Mapping[str, NDArray[Any]] | None = None,
     *,
     opset: int = 17,
     ir_version: int = 8,
     integers: Sequence[str] = (),
     constants_as_inputs: bool = False,
 ) -> Path:
-    """A model of fp32 tensors, but for `integers`, which are int64."""
+    """Write a model of fp32 tensors, except `integers`, which are int64."""
 
     def value(name: str, dims: Dims | None) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(
@@ -44,15 +46,15 @@ def write(
     return path
 
 
-def draw(*shape: int) -> np.ndarray:
+def draw(*shape: int) -> NDArray[Any]:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
 
 
-def ints(*values: int) -> np.ndarray:
+def ints(*values: int) -> NDArray[Any]:
     return np.array(values, dtype=np.int64)
 
 
-def node(kind: str, inputs: str, outputs: str, **attributes: object) -> NodeProto:
+def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> NodeProto:
     return helper.make_node(
         kind, inputs.split(), outputs.split(), name=f"the_{kind}_{outputs.split()[0]}", **attributes
     )
@@ -91,7 +93,7 @@ def sequence_joined_with_batch(path: Path) -> Path:
     """(1, 3, 4) -> sequence first -> (3 x 1, 4) -> back: the batch lies inside a joined axis for a while."""
     nodes = [
         node("Transpose", "x", "a", perm=[1, 0, 2]),  # (3, 1, 4)
-        node("Reshape", "a joined", "b"),  # (3, 4), where 3 is the sequence times the batch
+        node("Reshape", "a joined", "b"),  # (3, 4); 3 is the sequence times the batch
         node("MatMul", "b w", "c"),  # (3, 6)
         node("Reshape", "c parted", "d"),  # (3, 1, 6)
         node("Transpose", "d", "y", perm=[1, 0, 2]),
@@ -167,7 +169,7 @@ def constant_output(path: Path) -> Path:
 
 
 def saturated(path: Path, *, batch: int | str) -> Path:
-    """Equal scores for all classes, as with untrained weights; only inner tensors tell samples apart."""
+    """Equal scores for all classes, as with untrained weights; samples differ only in inner tensors."""
     nodes = [
         node("MatMul", "x w", "inner"),
         node("MatMul", "inner ones", "scores"),
@@ -193,7 +195,7 @@ def opset_6(path: Path) -> Path:
 
 
 def quantized(path: Path) -> Path:
-    """A dynamically quantized layer: the scale depends on what else is in the batch."""
+    """A dynamically quantized layer: the scale depends on the other items of the batch."""
     nodes = [
         node("DynamicQuantizeLinear", "x", "q scale zero"),
         node("DequantizeLinear", "q scale zero", "z"),

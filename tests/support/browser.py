@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its DevTools protocol: opens a page, hears its complaints, looks at it."""
+"""Drive a headless Chromium by its DevTools protocol: open a page, collect its complaints, take screenshots."""
 
 import base64
 import itertools
@@ -16,7 +16,7 @@ from typing import Any
 import websocket
 
 FETCHED = Path(sys.prefix) / "chromium" / "chromium"
-"""Where `make test` puts one on Debian."""
+"""On Debian, `make test` puts a Chromium here."""
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -37,7 +37,7 @@ WAIT_S = 90.0
 
 
 def browser_path() -> str | None:
-    """The Chromium of this machine; the environment's CHROMIUM comes first, a fetched one last."""
+    """Return the Chromium of this machine; the environment's CHROMIUM comes first, a fetched one last."""
     found = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
     return found or (str(FETCHED) if FETCHED.exists() else None)
 
@@ -63,7 +63,7 @@ class Page:
             self._note(message)
             if message.get("id") == number:
                 assert "error" not in message, (method, message["error"])
-                return message["result"]
+                return message["result"]  # type: ignore[no-any-return]
 
     def _note(self, message: dict[str, Any]) -> None:
         kind, seen = message.get("method"), message.get("params", {})
@@ -93,13 +93,13 @@ class Page:
         self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))")
 
     def value(self, expression: str) -> Any:
-        """What a JavaScript expression comes to."""
+        """Return the value of a JavaScript expression."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
     def look_like(self, *, width: int, height: int = 900, scheme: str = "light", media: str = "screen") -> None:
-        """Take a window's width, a colour scheme, and the screen or paper."""
+        """Set the window's width, the colour scheme, and screen or paper."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
@@ -108,8 +108,14 @@ class Page:
         self.call("Emulation.setEmulatedMedia", media=media, features=features)
         self.settle()
 
+    def pdf(self, path: Path) -> None:
+        """Print the page on A4 as a browser does by default, without backgrounds."""
+        self.call("Emulation.setEmulatedMedia", media="", features=[])
+        printed = self.call("Page.printToPDF", paperWidth=8.27, paperHeight=11.69)
+        path.write_bytes(base64.b64decode(printed["data"]))
+
     def screenshot(self, path: Path, *, height: int | None = None) -> None:
-        """The whole page, or its top, as PNG."""
+        """Return the whole page, or its top, as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": height or size["height"], "scale": 1}
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)
@@ -118,7 +124,7 @@ class Page:
 
 @contextmanager
 def page(chromium: str, profile: Path) -> Iterator[Page]:
-    """A fresh tab of a fresh browser, which ends with it."""
+    """Open a tab in a new browser, which ends with the block."""
     root = ("--no-sandbox",) if os.geteuid() == 0 else ()
     process = subprocess.Popen(
         [chromium, *FLAGS, *root, f"--user-data-dir={profile}", "about:blank"],
@@ -153,7 +159,7 @@ def _attached(connection: websocket.WebSocket) -> Page:
         connection.send(json.dumps({"id": 0, "method": method, "params": parameters}))
         while (message := json.loads(connection.recv())).get("id") != 0:
             pass
-        return message["result"]
+        return message["result"]  # type: ignore[no-any-return]
 
     target = ask("Target.createTarget", url="about:blank")["targetId"]
     return Page(connection, ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])

@@ -1,4 +1,4 @@
-"""Certification alone, in virtual time: hand-made trials on a bench that notes each of its runs."""
+"""Run certification alone, in virtual time: hand-made trials on a bench that records each of its runs."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -9,24 +9,25 @@ from recommendations import trial
 from simulated_bench import BudgetOfLoad, SimulatedBench
 from spaces import two_core_space
 
-from loadgen.capacity import Probe
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import Engine, ServingConfig
-from search import events
-from search.certification import Certified, certify_best
-from search.ledger import open_ledger
-from search.objective import COST, Objective
-from search.records import Slo
+from search.certification.certify import CertifiedResult, certify_best
+from search.records.slo import Slo
 from search.space import default_config
-from search.trial import Trial
+from search.study.store import open_store
+from search.trials import events
+from search.trials.objective import COST, Objective
+from search.trials.trial import Trial
 
-SLO = Slo(limit_ms=50.0)
+SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 DEFAULT = 4
-"""The largest batch of the default configuration; every configuration here is told by its largest batch."""
+"""The largest batch of the default configuration; the largest batch identifies every configuration here."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`most_s` is what it was given; before it were `spent_s` of load and so many restarts."""
+    """`most_s` is its time limit; before it were `spent_s` of load and so many restarts."""
 
     batch: int
     rate_per_s: float
@@ -38,12 +39,12 @@ class Run:
 
 @dataclass
 class NotedBench(SimulatedBench):
-    """Executions take `service_s`, 5 ms where nothing else is said; `late_runs` are those with a late client."""
+    """Executions take `service_s`, 5 ms by default; `late_runs` are those with a late client."""
 
     late_runs: Collection[int] = ()
     runs: list[Run] = field(default_factory=list)
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None) -> Probe:
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         run = Run(
             batch=self.loaded[-1].max_batch_size,
             rate_per_s=rate_per_s,
@@ -59,7 +60,7 @@ class NotedBench(SimulatedBench):
 
     @property
     def batches(self) -> list[int]:
-        """What was loaded, in order; a restart loads again."""
+        """Return the loaded configurations, in order; a restart loads again."""
         return [config.max_batch_size for config in self.loaded]
 
 
@@ -68,12 +69,12 @@ def bench(**options: Any) -> NotedBench:
 
 
 def slower(**times: float) -> Any:
-    """Service times by the largest batch, as in `slower(b8=2.0)`; the others are not slower."""
+    """Return service times by the largest batch, as in `slower(b8=2.0)`; the others are not slower."""
     return lambda config, size: 0.005 * times.get(f"b{config.max_batch_size}", 1.0)
 
 
 def tried(folder: Path, batch: int, number: int, rate_per_s: float | None = 1050.0, **changes: Any) -> Trial:
-    """A trial of the search, with its estimate."""
+    """Return a trial of the search, with its estimate."""
     engine: Engine = two_core_space(folder).engines[0]
     config = ServingConfig(engine=engine, max_batch_size=batch, instance_count=1)
     config = default_config(engine) if batch == DEFAULT else config
@@ -82,9 +83,9 @@ def tried(folder: Path, batch: int, number: int, rate_per_s: float | None = 1050
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """What certification came to, and what was told meanwhile."""
+    """The result of certification, and its events."""
 
-    certified: Certified | None
+    certified: CertifiedResult | None
     seen: list[events.Event]
     budget: BudgetOfLoad
 
@@ -105,20 +106,20 @@ class Ended:
 
 def ended(
     folder: Path,
-    given: SimulatedBench,
+    given: Any,
     *trials: Trial,
     total_s: float = 300.0,
     objective: Objective = COST,
     slo: Slo = SLO,
     **options: Any,
 ) -> Ended:
-    """Certifies the best of these trials."""
+    """Certify the best of these trials."""
     seen: list[events.Event] = []
     budget = BudgetOfLoad(total_s=total_s, spent=given.spent)
-    ledger = open_ledger(two_core_space(folder), folder, storage="sqlite://", seed=3, objective=objective)
-    ledger.trials.extend(trials)
+    store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3, objective=objective)
+    store.trials.extend(trials)
     known: dict[str, Any] = {"slo": slo, "budget": budget, "seed": 1, "on_event": seen.append, **options}
-    return Ended(certified=certify_best(ledger, given, **known), seen=seen, budget=budget)
+    return Ended(certified=certify_best(store, given, **known), seen=seen, budget=budget)
 
 
 def caveat_of(found: Ended) -> str | None:

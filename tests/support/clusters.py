@@ -11,26 +11,26 @@ LOADTEST = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 
 
 def free_port() -> int:
-    """A port on the loopback address that nothing listens on."""
+    """Return a port on the loopback address without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
 
 def master_command(url: str, port: int, *options: str, workers: int = 2) -> list[str]:
-    """`loadtest --master`, with its record on stdout."""
+    """Return `loadtest --master`, with its record on stdout."""
     command = [*LOADTEST, url, "--model", "delay", "--master", "--expect-workers", str(workers)]
     return [*command, "--port", str(port), "--json", *options]
 
 
 def worker_command(port: int, *options: str) -> list[str]:
-    """`loadtest --worker` for a master on this machine."""
+    """Return `loadtest --worker` for a master on this machine."""
     return [*LOADTEST, "--worker", "127.0.0.1", "--port", str(port), *options]
 
 
 @contextmanager
 def workers(port: int, *options: tuple[str, ...]) -> Iterator[list[subprocess.Popen[str]]]:
-    """A worker for each tuple of options; they end with their master, and by force at the end of the block."""
+    """Start a worker per tuple of options; they end with their master, or are killed at the end of the block."""
     started = [
         subprocess.Popen(worker_command(port, *more), stderr=subprocess.PIPE, text=True) for more in options
     ]
@@ -45,7 +45,7 @@ def workers(port: int, *options: tuple[str, ...]) -> Iterator[list[subprocess.Po
 
 
 def wait_until_listening(port: int) -> None:
-    """Return when something accepts connections."""
+    """Return once a process accepts connections."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with socket.socket() as probe:

@@ -1,6 +1,6 @@
-"""What the search decides, number by number: for a golden file that a move or a rename must not change.
+"""Print every decision of the search with its numbers, for a golden file: moves and renames must not change it.
 
-`python decision_trace.py configurations` prints 1,000 simulated configurations and what is predicted of them;
+`python decision_trace.py configurations` prints 1,000 simulated configurations and their predictions;
 `python decision_trace.py KIND`, a kind of tests/support/drawn_servers.py, prints ten whole searches and their
 certificates. One JSON object per line. Numbers have all their digits.
 """
@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from loadgen.spec.limits import LatencyLimit
+
 CONFIGURATIONS = 1000
 SEARCHES = 10
-"""Of each kind; the number of a search says which of the situations below it is in."""
+"""Each kind has so many searches; the number of a search selects one of the situations below."""
 
 REQUESTS = 4000
 
@@ -26,11 +28,11 @@ SAME_ON_EVERY_MACHINE = {
     "OPENBLAS_NUM_THREADS": "1",
     "NUMBA_CPU_NAME": "x86-64-v3",
 }
-"""numpy computes exp and log in several ways, which differ in the last digit; every machine has that of AVX2."""
+"""numpy computes exp and log in several ways, which differ in the last digit; every machine supports AVX2's."""
 
 
 def trace(part: str) -> str:
-    """The lines of one part, from a process of its own, whose numbers do not depend on the processor."""
+    """Return the lines of one part, from its own process, whose numbers do not depend on the processor."""
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(Path(__file__)), part],
         env={**os.environ, **SAME_ON_EVERY_MACHINE},
@@ -43,11 +45,12 @@ def trace(part: str) -> str:
 
 
 def configurations() -> Iterator[dict[str, Any]]:
-    """Servers of all sizes and rules, under one limit or two, and the rate that is predicted for each."""
+    """Yield servers of all sizes and rules, under one limit or two, with the predicted rate of each."""
     import numpy as np
 
-    from search.predict import Promise, rate_at_limit, sharpness, unit_arrivals
-    from search.simulator import SimulatedServer, simulate
+    from search.simulator.capacity import rate_at_limit, sharpness
+    from search.simulator.server import SimulatedServer, simulate
+    from search.workload import unit_arrivals
 
     arrivals = [unit_arrivals(seed, requests=REQUESTS) for seed in range(4)]
     for number in range(CONFIGURATIONS):
@@ -64,12 +67,17 @@ def configurations() -> Iterator[dict[str, Any]]:
             commits_early=bool(rng.random() < 0.2),
         )
         limit_s = float(column[-1] * rng.uniform(0.8, 8.0))
-        also = (Promise(limit_s=limit_s * rng.uniform(0.2, 0.9), quantile=0.5),) if rng.random() < 0.2 else ()
+        first = LatencyLimit(limit_ms=1e3 * limit_s)
+        also = (
+            (LatencyLimit(limit_ms=1e3 * limit_s * rng.uniform(0.2, 0.9), quantile=0.5),)
+            if rng.random() < 0.2
+            else ()
+        )
         unit = arrivals[number % len(arrivals)]
-        rate = rate_at_limit(server, Promise(limit_s=limit_s, also=also), unit)
+        rate = rate_at_limit(server, (first, *also), unit)
         line: dict[str, Any] = {"number": number, "rate_per_s": rate}
         if rate > 0:
-            near = sharpness(server, Promise(limit_s=limit_s), rate, unit)
+            near = sharpness(server, first, rate, unit)
             simulation = simulate(server, unit / rate)
             line["elasticity"], line["vif"] = near.elasticity, near.vif
             line["p99_s"] = float(np.quantile(simulation.latency_s, 0.99))
@@ -78,7 +86,7 @@ def configurations() -> Iterator[dict[str, Any]]:
 
 
 def searches(kind: str) -> Iterator[dict[str, Any]]:
-    """Whole searches with their certificates, in quiet and in troubled situations."""
+    """Yield whole searches with their certificates, in quiet and in disturbed situations."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -91,13 +99,14 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
     from drawn_servers import drawn_server
     from simulated_bench import BudgetOfLoad, SimulatedBench
 
-    from search import events
-    from search.certification import certify_best
-    from search.ledger import open_ledger
-    from search.objective import Objective
-    from search.records import LimitRecord, Slo
-    from search.sampling import Sampling
-    from search.study import Search
+    from search.certification.certify import certify_best
+    from search.records.slo import Slo
+    from search.study.run import run_search
+    from search.study.sampler_search import SamplerSearch
+    from search.study.store import open_store
+    from search.study.trial_runner import TrialRunner
+    from search.trials import events
+    from search.trials.objective import Objective
 
     server = drawn_server(kind, number)
     space = server.space(folder)
@@ -108,20 +117,20 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
         limit_ms=server.limit_ms,
         **_situation(number),
     )
-    also = (LimitRecord(limit_ms=0.6 * server.limit_ms, quantile=0.5),) if number == 4 else ()
-    slo = Slo(limit_ms=server.limit_ms, also=also)
+    also = (LatencyLimit(limit_ms=0.6 * server.limit_ms, quantile=0.5),) if number == 4 else ()
+    slo = Slo(limits=(LatencyLimit(limit_ms=server.limit_ms), *also))
     objective = Objective(name="energy") if number == 2 else Objective()
-    ledger = open_ledger(space, folder, storage="sqlite://", seed=number, objective=objective)
+    store = open_store(space, folder, storage="sqlite://", seed=number, objective=objective)
     confirmations: list[dict[str, Any]] = []
 
     def on_event(event: events.Event) -> None:
-        if isinstance(event, events.Certified):
+        if isinstance(event, events.ConfirmationEnded):
             confirmations.append(
                 {
                     "trial": event.trial.number,
                     "rate_per_s": event.rate_per_s,
-                    "violated": event.broken,
-                    "certificate": _certificate(event.certificate),
+                    "violated": event.violated,
+                    "certificate": _certificate(event.certificate, slo),
                 }
             )
 
@@ -130,16 +139,16 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
         "budget": BudgetOfLoad(total_s=150.0 if number == 3 else 600.0, spent=bench.spent),
         "seed": number,
         "on_event": on_event,
-        "demand": bench.demand,
+        "workload": bench.workload,
     }
-    search = Search(ledger=ledger, bench=bench, **common)
+    runner = TrialRunner(store=store, bench=bench, **common)
     if number == 1:
-        Sampling(search).run()
+        SamplerSearch(runner).run()
     else:
-        search.run()
-    certified = certify_best(ledger, bench, **common)
+        run_search(runner)
+    certified = certify_best(store, bench, **common)
     return {
-        "trials": [_trial(trial) for trial in ledger.trials],
+        "trials": [_trial(trial) for trial in store.trials],
         "confirmations": confirmations,
         "winner": None if certified is None else certified.winner.number,
         "baseline": None if certified is None or certified.baseline is None else certified.baseline.number,
@@ -149,19 +158,19 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
 
 
 def _situation(number: int) -> dict[str, Any]:
-    """What a simulated bench is like in the search of this number; 0 to 4 are quiet.
+    """Return the situation of the bench in the search of this number; 0 to 4 are quiet.
 
-    Besides, 1 predicts nothing, 2 asks for the least energy, 3 has little time, and 4 has two limits.
+    In addition, 1 predicts nothing, 2 asks for the least energy, 3 has little time, and 4 has two limits.
     """
-    from loadgen.plan import Arrivals
-    from search.demand import Demand
+    from loadgen.spec.plan import Arrivals
+    from search.workload import Workload
 
     situations: dict[int, dict[str, Any]] = {
         2: {"power_w": lambda config: 100.0 + 20.0 * config.instance_count},
-        5: {"demand": Demand(rows_per_request=2)},
-        6: {"demand": Demand(arrivals=Arrivals(kind="gamma", cv=2.0))},
-        7: {"pace": lambda load_s: 1.4 if load_s > 25 else 1.0},
-        8: {"pace": lambda load_s: 1.0 + 0.3 * (int(load_s / 7) % 3), "taken_cores": _neighbour},
+        5: {"workload": Workload(rows_per_request=2)},
+        6: {"workload": Workload(arrivals=Arrivals(kind="gamma", cv=2.0))},
+        7: {"slowness": lambda load_s: 1.4 if load_s > 25 else 1.0},
+        8: {"slowness": lambda load_s: 1.0 + 0.3 * (int(load_s / 7) % 3), "taken_cores": _neighbour},
         9: {
             "faults": lambda config: "out of memory" if config.instance_count == 2 else None,
             "late": lambda config: config.max_batch_size == 4,
@@ -178,7 +187,7 @@ def _trial(trial: Any) -> dict[str, Any]:
     from search.space import knobs_of
 
     return {
-        "knobs": knobs_of(trial.config),
+        "knobs": knobs_of(trial.served),
         "state": trial.state,
         "capacity_per_s": [trial.rate_low_per_s, trial.rate_at_limit_per_s, trial.rate_high_per_s],
         "lone_ms": trial.lone_latency_ms,
@@ -187,32 +196,33 @@ def _trial(trial: Any) -> dict[str, Any]:
         else trial.why.prediction.rate_per_s,
         "slowdown": None if trial.replay is None else trial.replay.slowdown,
         "runs": [
-            [run.rate_per_s, run.seed, run.requests, run.violations, run.seconds, run.latency_ms, run.kept]
+            [run.rate_per_s, run.seed, run.requests, run.violations, run.seconds, run.latency_ms, run.met]
             for run in trial.load_runs
         ],
         "load_s": trial.load_s,
     }
 
 
-def _certificate(certificate: Any) -> list[Any] | None:
+def _certificate(certificate: Any, slo: Any) -> list[Any] | None:
     if certificate is None:
         return None
-    latencies = [certificate.p99_low_ms, certificate.p99_ms, certificate.p99_high_ms]
+    first, *further = certificate.latencies
+    latencies = [first.latency_low_ms, first.latency_ms, first.latency_high_ms]
     others = [
         [
             limit.quantile,
             limit.limit_ms,
-            limit.latency_low_ms,
-            limit.latency_ms,
-            limit.latency_high_ms,
-            limit.violations,
+            seen.latency_low_ms,
+            seen.latency_ms,
+            seen.latency_high_ms,
+            seen.violations,
         ]
-        for limit in certificate.also
+        for limit, seen in zip(slo.limits[1:], further, strict=True)
     ]
     return [
         certificate.rate_per_s,
         certificate.requests,
-        certificate.violations,
+        first.violations,
         certificate.seconds,
         certificate.runs,
         certificate.confidence,

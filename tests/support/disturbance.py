@@ -1,7 +1,7 @@
-"""What the machine did to a test from outside: processors that stood still, were stolen, or were taken by others.
+"""Watch how the machine disturbs a test: processors that stood still, were stolen, or were taken by others.
 
-`python disturbance.py PID` watches beside the test of that process until its stdin closes, and prints what it saw.
-A thread of the test would wait for the interpreter of the test, and take that for a stall.
+`python disturbance.py PID` watches the test of that process until its stdin closes, and prints the disturbance. A
+thread of the test would not do: it would count waits for the test's interpreter as stalls.
 """
 
 import contextlib
@@ -15,34 +15,34 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 PAUSE_S = 0.001
 SHORTEST_STALL_MS = 1.0
-"""Shorter ones are not noted."""
+"""Shorter stalls are not recorded."""
 
 STALL_MS = 20.0
-"""From when on a stall is a reason to repeat a test."""
+"""A stall of at least so long is a reason to repeat a test."""
 
 LOOK_EVERY_S = 0.5
 STOLEN_EVERY_S = 0.05
-"""How often it is looked whether other guests of the host took time: the kernel counts hundredths of a second."""
+"""The time stolen by other guests of the host is read this often: the kernel counts hundredths of a second."""
 
 COUNTS_CORES = 0.25
-"""As in the product: what others take below it, a machine's own services take."""
+"""Contention below this is ignored, as in the product: a machine's own services take that much."""
 
 COUNTS_SHARE = 0.02
-"""Of a test's time: others took processors, or a processor stood still, for longer."""
+"""Contention or stalls are a reason if they last longer than this fraction of the test's time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disturbance:
-    """In seconds of the `watched_s`: while the host gave our processors to other guests, and while processes that
-    do not descend from the test's took them.
+    """The seconds of `watched_s` in which the host gave our processors to other guests, and in which processes
+    outside the test's family took them.
 
-    `stalls_ns` are the beginnings and ends, on the monotonic clock, of the times in which a processor ran nothing
-    that wanted it: not even a thread of higher priority than load processes have, where the watcher may be one.
-    `stolen_ns` are those of the looks in which the host gave any time of a processor to other guests.
+    `stalls_ns` are the starts and ends, on the monotonic clock, of times in which a processor ran none of its
+    waiting threads: not even one of higher priority than load processes, if the watcher may have it.
+    `stolen_ns` are those of the readings in which the host gave processor time to other guests.
     """
 
     watched_s: float
@@ -53,7 +53,7 @@ class Disturbance:
 
     @property
     def stalled_s(self) -> float:
-        """In stalls that are a reason."""
+        """Seconds in stalls that are a reason to repeat."""
         return sum(stall for stall in self._stalls_ms if stall >= STALL_MS) / 1e3
 
     @property
@@ -66,7 +66,7 @@ class Disturbance:
 
     @property
     def reason(self) -> str | None:
-        """Why a measurement meanwhile may be wrong; None if nothing that counts was seen."""
+        """Return why a measurement meanwhile may be wrong; None if no disturbance counts."""
         parts = []
         least_s = COUNTS_SHARE * self.watched_s
         if self.stalled_s > least_s:
@@ -90,20 +90,22 @@ class Watch:
             [sys.executable, "-S", __file__, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
-        self._process.stdout.readline()  # it watches now
+        self._process.stdout.readline()  # from now on it watches
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         out, _ = self._process.communicate()
-        found = json.loads(out)
-        times_ns = {name: tuple(map(tuple, found.pop(name))) for name in ("stalls_ns", "stolen_ns")}
+        found: dict[str, Any] = json.loads(out)
+        times_ns: dict[str, Any] = {
+            name: tuple(map(tuple, found.pop(name))) for name in ("stalls_ns", "stolen_ns")
+        }
         self.seen = Disturbance(**times_ns, **found)
 
 
 def watch(pid: int) -> Disturbance:
-    """Until stdin closes: look at the processors and at the family of the process `pid`, which is the test's."""
+    """Watch the processors and the family of the test's process `pid`, until stdin closes."""
     stalls_ns: list[tuple[int, int]] = []
     stolen_ns: list[tuple[int, int]] = []
     processors = sorted(os.sched_getaffinity(0))
@@ -137,7 +139,7 @@ def watch(pid: int) -> Disturbance:
 
 def _feel_stalls(processor: int, stalls_ns: list[tuple[int, int]]) -> None:
     os.sched_setaffinity(0, {processor})
-    with contextlib.suppress(PermissionError):  # load processes have priority 1 where they may
+    with contextlib.suppress(PermissionError):  # load processes have priority 1 if permitted
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(2))
     while True:
         due_ns = time.monotonic_ns() + round(PAUSE_S * 1e9)
@@ -158,7 +160,7 @@ def _see_theft(processors: list[int], stolen_ns: list[tuple[int, int]]) -> None:
 
 
 class Ticks(NamedTuple):
-    """Of the processors together, in the kernel's clock ticks; `ours` are those of a process and its family."""
+    """Sums over the processors, in the kernel's clock ticks; `ours` are those of a process and its family."""
 
     busy: int
     idle: int
@@ -167,7 +169,7 @@ class Ticks(NamedTuple):
 
 
 def of_processors(processors: list[int]) -> tuple[int, int, int]:
-    """The ticks that they were busy or idle, and that were stolen."""
+    """Return the busy, idle and stolen ticks of these processors."""
     busy = idle = stolen = 0
     for line in Path("/proc/stat").read_text().splitlines():
         name, *rest = line.split()
@@ -178,7 +180,7 @@ def of_processors(processors: list[int]) -> tuple[int, int, int]:
 
 
 def ticks(processors: list[int], pid: int) -> Ticks:
-    """The kernel's account of the processors, and of the family of the process `pid`."""
+    """Read the kernel's counters of the processors, and of the family of the process `pid`."""
     busy, idle, stolen = of_processors(processors)
     parents, taken = {}, {}
     for folder in Path("/proc").iterdir():

@@ -1,6 +1,7 @@
-"""Engines for the tests of serving: the tiny models of onnx_models, described as the repository needs them."""
+"""Provide engines for the tests of serving: the tiny models of onnx_models, described for the repository."""
 
 from pathlib import Path
+from typing import Any
 
 import onnx_models
 
@@ -73,9 +74,9 @@ def broken_engine(folder: Path) -> Engine:
     )
 
 
-def plain_engine(**changes) -> Engine:
+def plain_engine(**changes: Any) -> Engine:
     """x (3, 8) -> y (10,) on ONNX Runtime, with a file that need not exist; any field can be changed."""
-    given = {
+    given: dict[str, Any] = {
         "model_name": "m",
         "backend": "onnxruntime",
         "precision": "fp32",
@@ -88,7 +89,14 @@ def plain_engine(**changes) -> Engine:
     return Engine(**{**given, **changes})
 
 
-def _engine(model_name, path, *, inputs, outputs, batched=True):
+def _engine(
+    model_name: str,
+    path: Path,
+    *,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    batched: bool = True,
+) -> Engine:
     return Engine(
         model_name=model_name,
         backend="onnxruntime",

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -26,7 +27,7 @@ TLS_FOLDER = Path(__file__).parent / "tls"
 FAULTS = ("none", "error", "silent")
 
 
-class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
+class Service(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Serves one model, `delay`: FP32 input x, batches of up to 64."""
 
     def __init__(self, options: argparse.Namespace) -> None:
@@ -34,10 +35,10 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.count = 0
         self.kept: list[tuple[int, int]] = []  # for how long, and since when
 
-    def ServerMetadata(self, request, context):
+    def ServerMetadata(self, request: Any, context: Any) -> Any:
         return pb.ServerMetadataResponse(name="fake", extensions=[json.dumps(self.kept)])
 
-    def ModelMetadata(self, request, context):
+    def ModelMetadata(self, request: Any, context: Any) -> Any:
         if request.name != "delay":
             context.abort(grpc.StatusCode.NOT_FOUND, f"unknown model '{request.name}'")
         answer = pb.ModelMetadataResponse(name="delay")
@@ -45,13 +46,13 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         answer.outputs.add(name="y", datatype="FP32", shape=[-1, self.options.answer_size])
         return answer
 
-    def ModelConfig(self, request, context):
+    def ModelConfig(self, request: Any, context: Any) -> Any:
         answer = pb.ModelConfigResponse()
         answer.config.name = "delay"
         answer.config.max_batch_size = 64
         return answer
 
-    def ModelStatistics(self, request, context):
+    def ModelStatistics(self, request: Any, context: Any) -> Any:
         answer = pb.ModelStatisticsResponse()
         model = answer.model_stats.add(name="delay", version="1", inference_count=self.count)
         model.execution_count = self.count
@@ -59,7 +60,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
         model.inference_stats.success.ns = self.count * 1_000_000
         return answer
 
-    def ModelInfer(self, request, context):
+    def ModelInfer(self, request: Any, context: Any) -> Any:
         arrived_ns = time.monotonic_ns()
         self.count += 1
         expected = request.inputs[0].shape[0] * self.options.size * 4
@@ -80,7 +81,7 @@ class Service(service_pb2_grpc.GRPCInferenceServiceServicer):
 
 @contextmanager
 def fake_grpc(*options: str) -> Iterator[str]:
-    """Start a fake in a process of its own; its address."""
+    """Start a fake in its own process; yields its address."""
     command = [sys.executable, str(Path(__file__)), *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -92,9 +93,9 @@ def fake_grpc(*options: str) -> Iterator[str]:
 
 
 def kept(url: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """How long the fake kept each of the last `count` inferences, and when they came, by its own clock."""
+    """Return how long the fake kept each of the last `count` inferences, and their arrival, by its own clock."""
     scheme, address = url.split("://")
-    address = address.replace("127.0.0.1", "localhost")  # which the certificate is for
+    address = address.replace("127.0.0.1", "localhost")  # the name in the certificate
     trusted = grpc.ssl_channel_credentials((TLS_FOLDER / "localhost-ca.pem").read_bytes())
     secure = scheme == "grpcs"
     with grpc.secure_channel(address, trusted) if secure else grpc.insecure_channel(address) as channel:
@@ -106,9 +107,9 @@ def kept(url: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def add_port(server: grpc.Server, *, tls: bool) -> int:
     address = "127.0.0.1:0"
     if not tls:
-        return server.add_insecure_port(address)
+        return server.add_insecure_port(address)  # type: ignore[no-any-return]
     pem = (TLS_FOLDER / "localhost.pem").read_bytes()  # the key, and the certificate after it
-    return server.add_secure_port(address, grpc.ssl_server_credentials([(pem, pem)]))
+    return server.add_secure_port(address, grpc.ssl_server_credentials([(pem, pem)]))  # type: ignore[no-any-return]
 
 
 def main() -> None:
@@ -122,7 +123,7 @@ def main() -> None:
     parser.add_argument("--connection-age-ms", type=int, default=0)
     parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
     options = parser.parse_args()
-    with contextlib.suppress(PermissionError):  # on a busy machine the delay is kept where the system allows it
+    with contextlib.suppress(PermissionError):  # keeps the delay exact on a busy machine, if permitted
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     settings = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
     if options.most_calls:

@@ -40,7 +40,7 @@ FAULTS = (
 class Server:
     """Serves one model, `delay`: FP32 input x of the given size, batches of up to 64."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: Any) -> None:
         self.options = options
         self.listener = socket.create_server(("127.0.0.1", options.port), backlog=1024)
         if options.tls:
@@ -96,7 +96,7 @@ class Server:
             client.socket.close()
 
     def inference(self, client: Client) -> None:
-        """Keep it for the delay; with one instance, behind all that came before."""
+        """Hold an inference for the delay; with one instance, after all earlier ones."""
         now = time.monotonic_ns()
         self.infer_count += 1
         self.arrived_ns.append(now)
@@ -156,7 +156,7 @@ class Server:
 
 
 def answer_body(numbers: int, size: int | None) -> tuple[bytes, int]:
-    """The body of an inference, and the length of the JSON that it begins with. `size` None: as it should be."""
+    """Return the body of an inference, and the length of its JSON. `size` None: the correct one."""
     size = 4 * numbers if size is None else size
     output = {
         "name": "y",
@@ -169,13 +169,13 @@ def answer_body(numbers: int, size: int | None) -> tuple[bytes, int]:
 
 
 class Client:
-    """One connection: what has been read of the request, and the length it will have."""
+    """One connection: the bytes read of the request, and its expected length."""
 
     def __init__(self, server: Server, connection: socket.socket) -> None:
         self.server = server
         self.socket = connection
         self.fd = connection.fileno()
-        self.missing = 0  # bytes of an inference body that are still to come
+        self.missing = 0  # bytes of an inference body that have not arrived
         self.head = b""
 
     def read(self) -> None:
@@ -269,7 +269,7 @@ class Client:
 
 @dataclass(frozen=True, kw_only=True)
 class FakeTriton:
-    """A running fake, as a test sees it."""
+    """A running fake, for a test."""
 
     url: str
     process: subprocess.Popen[bytes]
@@ -277,13 +277,13 @@ class FakeTriton:
     def document(self, path: str) -> Any:
         import requests  # not in the server's own process, which has to start at once
 
-        url = self.url.replace("127.0.0.1", "localhost")  # which the certificate is for
+        url = self.url.replace("127.0.0.1", "localhost")  # the name in the certificate
         answer = requests.get(url + path, timeout=10, verify=str(TLS_FOLDER / "localhost-ca.pem"))
         answer.raise_for_status()
         return answer.json()
 
     def kept(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """How long it kept each of the last `count` inferences, and when they came, by its own clock."""
+        """Return how long it kept each of the last `count` inferences, and their arrival, by its own clock."""
         import numpy as np
 
         known = self.document("/kept")
@@ -293,7 +293,7 @@ class FakeTriton:
 
 @contextmanager
 def fake_triton(*options: str, scheme: str = "http") -> Iterator[FakeTriton]:
-    """Start a fake in a process of its own; see `main` for its options."""
+    """Start a fake in its own process; see `main` for its options."""
     command = [sys.executable, str(Path(__file__)), *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
@@ -328,7 +328,7 @@ def main() -> None:
     parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: waits end within a microsecond
-    with contextlib.suppress(PermissionError):  # on a busy machine the delay is kept where the system allows it
+    with contextlib.suppress(PermissionError):  # keeps the delay exact on a busy machine, if permitted
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     server = Server(options)
     print(server.listener.getsockname()[1], flush=True)

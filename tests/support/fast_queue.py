@@ -1,16 +1,18 @@
-"""`plain_queue` in machine code, for hundreds of simulated servers. Nothing of `search` takes part."""
+"""Compute `plain_queue` in machine code, for hundreds of simulated servers. No code of `search` takes part."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 
 @numba.njit(cache=True, nogil=True)
-def _begin(free, not_before_s):
-    """The instance that is free first, when it begins, and how many are busy then."""
+def _begin(free: NDArray[np.float64], not_before_s: Any) -> tuple[int, Any]:
+    """Return the instance that is free first, its start time, and the number of busy instances then."""
     number = 0
     for other in range(1, len(free)):
         if free[other] < free[number]:
@@ -20,7 +22,7 @@ def _begin(free, not_before_s):
 
 
 @numba.njit(cache=True, nogil=True)
-def _busy(free, number, start):
+def _busy(free: NDArray[np.float64], number: Any, start: Any) -> int:
     busy = 1
     for other in range(len(free)):
         if other != number and free[other] > start:
@@ -29,8 +31,17 @@ def _busy(free, number, start):
 
 
 @numba.njit(cache=True, nogil=True)
-def _pull(arrivals_s, service_s, noise, delay_s, done, counted_from, late_after_s, at_most):
-    """Fill `done`; stop where more than `at_most` from `counted_from` on are late. Returns how many were."""
+def _pull(
+    arrivals_s: NDArray[Any],
+    service_s: NDArray[Any],
+    noise: NDArray[np.float64] | NDArray[Any],
+    delay_s: float,
+    done: NDArray[Any],
+    counted_from: int,
+    late_after_s: float,
+    at_most: int,
+) -> int:
+    """Fill `done`; stop if more than `at_most` from `counted_from` on are late. Returns the number of them."""
     max_batch_size, free = service_s.shape[0] - 1, np.zeros(service_s.shape[1] - 1)
     first, n, executions, late = 0, len(arrivals_s), 0, 0
     while first < n and late <= at_most:
@@ -53,8 +64,18 @@ def _pull(arrivals_s, service_s, noise, delay_s, done, counted_from, late_after_
 
 
 @numba.njit(cache=True, nogil=True)
-def _loop(users, duration_s, service_s, noise, pauses_s, sent, done, sizes, taken):
-    """Fill the arrays; returns how many requests and executions there were."""
+def _loop(
+    users: int,
+    duration_s: float,
+    service_s: NDArray[Any],
+    noise: NDArray[np.float64] | NDArray[Any],
+    pauses_s: NDArray[Any],
+    sent: NDArray[np.float64],
+    done: NDArray[np.float64],
+    sizes: NDArray[np.int64],
+    taken: NDArray[np.float64],
+) -> tuple[int, int]:
+    """Fill the arrays; returns the numbers of requests and executions."""
     max_batch_size, free = service_s.shape[0] - 1, np.zeros(service_s.shape[1] - 1)
     waiting = np.empty(users)  # ascending
     for user in range(users):
@@ -84,33 +105,38 @@ def _loop(users, duration_s, service_s, noise, pauses_s, sent, done, sizes, take
 
 
 def batched_queue(
-    arrivals_s: np.ndarray, *, service_s: np.ndarray, noise: np.ndarray | None = None, delay_s: float = 0.0
-) -> np.ndarray:
-    """As `plain_queue.batched_queue`."""
+    arrivals_s: NDArray[Any], *, service_s: NDArray[Any], noise: NDArray[Any] | None = None, delay_s: float = 0.0
+) -> NDArray[Any]:
+    """Do the same as `plain_queue.batched_queue`."""
     done = np.empty_like(arrivals_s)
     _pull(arrivals_s, service_s, np.ones(1) if noise is None else noise, delay_s, done, 0, np.inf, len(done))
     return done
 
 
 def late_requests(
-    arrivals_s: np.ndarray,
+    arrivals_s: NDArray[Any],
     *,
-    service_s: np.ndarray,
-    noise: np.ndarray,
+    service_s: NDArray[Any],
+    noise: NDArray[Any],
     delay_s: float,
     limit_s: float,
     counted_from: int,
     at_most: int,
 ) -> int:
-    """How many requests from `counted_from` on take over the limit; above `at_most` it may be any number."""
+    """Count requests from `counted_from` on that take over the limit; above `at_most` it may be any number."""
     done = np.empty_like(arrivals_s)
     return _pull(arrivals_s, service_s, noise, delay_s, done, counted_from, limit_s, at_most)
 
 
 def closed_loop(
-    users: int, duration_s: float, *, service_s: np.ndarray, pauses_s: np.ndarray, noise: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, list[tuple[int, float]]]:
-    """As `plain_queue.closed_loop`."""
+    users: int,
+    duration_s: float,
+    *,
+    service_s: NDArray[Any],
+    pauses_s: NDArray[Any],
+    noise: NDArray[Any] | None = None,
+) -> tuple[NDArray[Any], NDArray[Any], list[tuple[int, float]]]:
+    """Do the same as `plain_queue.closed_loop`."""
     factors = np.ones(1) if noise is None else noise
     shortest_s = float(service_s[1:, 1:].min() * factors.min())
     instances = service_s.shape[1] - 1

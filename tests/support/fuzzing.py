@@ -16,10 +16,10 @@ from hypothesis.strategies import SearchStrategy
 
 SECONDS = float(os.environ.get("TRITUNE_FUZZ_S", "15"))
 ROUND = 50
-"""Examples per run of Hypothesis. The clock is looked at after each, so one round is run whatever the seconds."""
+"""Examples per run of Hypothesis. The clock is read after each run, so there is always one run."""
 
 SLACK_S = 300.0
-"""How much longer than its seconds a target may take before pytest ends it: its last round, and shrinking."""
+"""pytest ends a target that takes so much longer than its seconds: for its last round, and shrinking."""
 
 
 def fuzz(
@@ -27,12 +27,13 @@ def fuzz(
     *strategies: SearchStrategy[Any],
     seconds: float = SECONDS,
     examples: int = ROUND,
+    clock: Callable[[], float] = time.monotonic,
 ) -> int:
     """Call `check` with examples of the strategies until the seconds are over; returns how often it was called.
 
-    `check` is a Python function; built-in ones do not name their parameters. What it raises ends the fuzzing, with
+    `check` is a Python function; built-in ones do not name their parameters. An error in it ends the fuzzing, with
     the smallest example that raises it in the message. `examples` is the number of examples per round: fewer for a
-    check that takes long.
+    check that takes long. `clock` gives seconds, and is read once before the first round and once after each.
     """
     calls = 0
 
@@ -49,10 +50,10 @@ def fuzz(
         deadline=None,
         print_blob=True,
         phases=[Phase.reuse, Phase.generate, Phase.target, Phase.shrink],  # no explanations: they trace every line
-        suppress_health_check=list(HealthCheck),  # large examples are what breaks parsers
+        suppress_health_check=list(HealthCheck),  # large examples break parsers
     )(given(*strategies)(counted))
-    ends = time.monotonic() + seconds
+    ends = clock() + seconds
     while True:
         one_round()
-        if time.monotonic() >= ends:
+        if clock() >= ends:
             return calls

@@ -1,21 +1,24 @@
-"""Requests over the KServe v2 protocol, with the standard library: independent of what sends the load."""
+"""Send requests over the KServe v2 protocol with the standard library, independent of the load generator."""
 
 import http.client
 import json
 import socket
+from typing import Any
 
 import numpy as np
+
+from model_repo.spec import Endpoint
 
 DATATYPES = {np.dtype(np.float32): "FP32", np.dtype(np.int64): "INT64", np.dtype(object): "BYTES"}
 DTYPES = {name: dtype for dtype, name in DATATYPES.items()}
 
 
 class InferenceRefused(Exception):
-    """The server answered with an error; the text is what it said."""
+    """The server responded with an error; the message is its text."""
 
 
-def infer(endpoint, model_name, inputs, timeout_s=30.0):
-    """Input name -> array in, output name -> array out. Also where HTTP is on the control socket."""
+def infer(endpoint: Endpoint, model_name: str, inputs: dict[Any, Any], timeout_s: float = 30.0) -> dict[Any, Any]:
+    """Infer with input name -> array; returns output name -> array. Also works over the control socket."""
     body = {
         "inputs": [
             {"name": n, "datatype": DATATYPES[a.dtype], "shape": a.shape, "data": a.ravel().tolist()}
@@ -25,17 +28,17 @@ def infer(endpoint, model_name, inputs, timeout_s=30.0):
     status, answer = _asked(endpoint, "POST", f"/v2/models/{model_name}/infer", json.dumps(body), timeout_s)
     if status != 200:
         raise InferenceRefused(answer["error"])
-    return {o["name"]: np.array(o["data"], DTYPES[o["datatype"]]).reshape(o["shape"]) for o in answer["outputs"]}
+    return {o["name"]: np.array(o["data"], DTYPES[o["datatype"]]).reshape(o["shape"]) for o in answer["outputs"]}  # type: ignore[call-overload]
 
 
-def get(endpoint, path):
-    """The document there."""
+def get(endpoint: Any, path: str) -> Any:
+    """Return the JSON document at a path."""
     status, answer = _asked(endpoint, "GET", path, None, 10.0)
     assert status == 200, answer
     return answer
 
 
-def _asked(endpoint, method, path, body, timeout_s):
+def _asked(endpoint: Any, method: str, path: str, body: str | None, timeout_s: float | None) -> tuple[int, Any]:
     connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=timeout_s)
     if endpoint.http_port is None:
         connection.sock = socket.socket(socket.AF_UNIX)

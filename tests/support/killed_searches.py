@@ -1,9 +1,9 @@
-"""Searches that die at their k-th write and go on; run by `test_kills_truth`, with kill_at_write.c preloaded.
+"""Run searches that die at their k-th write and continue; `test_kills_truth` runs it with kill_at_write.c.
 
     python killed_searches.py SHIM FOLDER KILLS
 
-Every search is a fork of this process, so that nothing has to be imported a hundred times. Prints a line of JSON
-for each kill.
+Every search is a fork of this process, so that imports run once, not a hundred times. Prints a line of JSON for
+each kill.
 """
 
 import ctypes
@@ -15,20 +15,24 @@ import sqlite3
 import sys
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from simulated_bench import BudgetOfLoad, SimulatedBench
 from spaces import two_core_space
 
 from loadgen.files import write_atomically
+from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
-from search.files import whole_lines
-from search.ledger import STUDY_FILE, TRIALS_FILE, open_ledger
-from search.records import Slo
-from search.sampling import Sampling
-from search.study import Search
-from search.trial import Trial
+from search.records.line_files import whole_lines
+from search.records.run_files import TRIALS_FILE
+from search.records.slo import Slo
+from search.study.sampler_search import SamplerSearch
+from search.study.store import STUDY_FILE, open_store
+from search.study.trial_runner import TrialRunner
+from search.trials.bench import Spent
+from search.trials.context import TrialContext
+from search.trials.trial import Trial, trial_of
 
 TRIALS_BEFORE = 5
 TRIALS_IN_ALL = 7
@@ -36,41 +40,43 @@ STATES = ("complete", "pruned", "infeasible", "failed")
 RESULT = "recommendation.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuickSearch(Search):
-    """Its trials are of one short load run, so that a hundred searches take a minute; all that is kept is kept as
-    ever."""
+def quick_trial(context: TrialContext, config: ServingConfig, number: int) -> Trial:
+    """Run a trial of one short load run, so that 100 searches take a minute; its files are the usual ones."""
+    context.bench.load(config)
+    context.bench.measure(20.0, 0.5, number)
+    state = STATES[number % len(STATES)]
+    rate = {"complete": 100.0 + number, "pruned": 50.0, "infeasible": 0.0}.get(state)
+    seen = context.bench.last_measurement()
+    return trial_of(
+        number,
+        config,
+        state,  # type: ignore[arg-type]
+        state,
+        spent=Spent(),
+        rate_at_limit_per_s=rate,
+        measurement=seen,
+    )
 
-    def evaluated(self, config: ServingConfig, number: int, *, most_s: float = 0.0) -> Trial | None:
-        self.bench.load(config)
-        self.bench.measure(20.0, 0.5, number)
-        state = STATES[number % len(STATES)]
-        rate = {"complete": 100.0 + number, "pruned": 50.0, "infeasible": 0.0}.get(state)
-        seen = self.bench.last_measurement()
-        return Trial(
-            number=number, config=config, state=state, reason=state, rate_at_limit_per_s=rate, measurement=seen
-        )
 
-
-def search(folder: Path, trials: int, bench: SimulatedBench | None = None) -> None:
-    """Go on with the search in `folder` until it has so many trials, and write an answer."""
+def search(folder: Path, trials: int, bench: Any = None) -> None:
+    """Continue the search in `folder` until it has so many trials, and write a recommendation."""
     space, bench = two_core_space(folder), bench or SimulatedBench()
-    ledger = open_ledger(space, folder, storage=None, seed=1)
-    running = QuickSearch(
-        ledger=ledger,
+    store = open_store(space, folder, storage=None, seed=1)
+    running = TrialRunner(
+        store=store,
         bench=bench,
-        slo=Slo(limit_ms=50.0),
+        slo=Slo(limits=(LatencyLimit(limit_ms=50.0),)),
         budget=BudgetOfLoad(total_s=1e6, spent=bench.spent),
         seed=1,
-        stop=lambda: len(ledger.trials) >= trials,
+        stop=lambda: len(store.trials) >= trials,
     )
-    Sampling(running).run()
-    write_atomically(folder / RESULT, json.dumps({"trials": len(ledger.trials)}))
-    ledger.storage.close()
+    SamplerSearch(running, quick_trial).run()
+    write_atomically(folder / RESULT, json.dumps({"trials": len(store.trials)}))
+    store.storage.close()
 
 
 def forked(work: Callable[[], object]) -> int:
-    """The exit status of a child that does it; minus the signal that ended it."""
+    """Return the exit status of a child that does it, or minus the signal that ended it."""
     child = os.fork()
     if child == 0:
         try:
@@ -83,7 +89,7 @@ def forked(work: Callable[[], object]) -> int:
 
 
 def told_to_optuna(folder: Path) -> tuple[list[list[object]], int]:
-    """(trial's number, Optuna's state, value) of what was told, by number; and how many trials are open."""
+    """Return (trial's number, Optuna's state, value) of ended trials by number, and the number of open trials."""
     with sqlite3.connect(f"file:{folder / STUDY_FILE}?mode=ro", uri=True) as database:
         rows = database.execute(
             "select cast(a.value_json as integer), t.state, v.value from trials t "
@@ -102,7 +108,7 @@ def main() -> None:
     shim, root, kills = ctypes.CDLL(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
     template, whole = root / "template", root / "whole"
     template.mkdir()
-    search(template, TRIALS_BEFORE)  # here, so that the forks find everything imported and compiled
+    search(template, TRIALS_BEFORE)  # before the forks, so that they have all imports and compiled code
     (template / RESULT).unlink()
     shutil.copytree(template, whole)
 
@@ -126,7 +132,7 @@ def main() -> None:
 
         died = forked(killed)
         kept = list(whole_lines(folder / TRIALS_FILE))
-        resumed = forked(lambda folder=folder: search(folder, TRIALS_IN_ALL))
+        resumed = forked(lambda folder=folder: search(folder, TRIALS_IN_ALL))  # type: ignore[misc]
         lines = list(whole_lines(folder / TRIALS_FILE))
         told, still_open = told_to_optuna(folder)
         report = {

@@ -1,12 +1,12 @@
-"""Hand-made records of load tests, for the tests of what is drawn from them."""
+"""Provide hand-made records of load tests, for the tests of their reports."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 from typing import Any
 
-from loadgen.reports.record import (
-    BatchRecord,
+from loadgen.measurement.server_stats import BatchTimings, ServerTimings
+from loadgen.records.record import (
     CapacityRecord,
     CheckRecord,
     ComparisonRecord,
@@ -15,7 +15,6 @@ from loadgen.reports.record import (
     LoadTestRecord,
     MeasurementRecord,
     ProbeRecord,
-    ServerRecord,
     TargetRecord,
     TimelineRecord,
 )
@@ -27,7 +26,7 @@ def check(**changes: Any) -> CheckRecord:
         "kind": "latency",
         "quantile": 0.99,
         "limit": 50.0,
-        "answer": "kept",
+        "answer": "met",
         "observed": 41.23,
         "low": 38.01,
         "high": 44.87,
@@ -40,8 +39,8 @@ def check(**changes: Any) -> CheckRecord:
     return CheckRecord(**{**values, **changes})
 
 
-def server() -> ServerRecord:
-    return ServerRecord(
+def server() -> ServerTimings:
+    return ServerTimings(
         requests=6001,
         failures=0,
         queue_ms=1.2,
@@ -51,8 +50,8 @@ def server() -> ServerRecord:
         total_ms=9.63,
         mean_batch_size=2.31,
         batches=(
-            BatchRecord(batch_size=1, executions=900, input_ms=0.1, infer_ms=6.0, output_ms=0.05),
-            BatchRecord(batch_size=4, executions=1275, input_ms=0.2, infer_ms=9.5, output_ms=0.1),
+            BatchTimings(batch_size=1, executions=900, input_ms=0.1, infer_ms=6.0, output_ms=0.05),
+            BatchTimings(batch_size=4, executions=1275, input_ms=0.2, infer_ms=9.5, output_ms=0.1),
         ),
     )
 
@@ -140,15 +139,15 @@ def capacity(**changes: Any) -> CapacityRecord:
         "low_per_s": 405.0,
         "high_per_s": 431.0,
         "lone_latency_ms": 9.4,
-        "undecided": False,
+        "inconclusive": False,
         "seconds": 58.3,
         "probes": (
-            ProbeRecord(rate_per_s=300, seconds=4.0, requests=1204, violations=0, latency_ms=30.1, answer="kept"),
+            ProbeRecord(rate_per_s=300, seconds=4.0, requests=1204, violations=0, latency_ms=30.1, answer="met"),
             ProbeRecord(
-                rate_per_s=450, seconds=1.9, requests=850, violations=301, latency_ms=260.0, answer="broken"
+                rate_per_s=450, seconds=1.9, requests=850, violations=301, latency_ms=260.0, answer="violated"
             ),
         ),
-        "reason": "412 requests/s kept p99 <= 50 ms in a run of its own",
+        "reason": "412 requests/s met p99 <= 50 ms in a run of its own",
     }
     return CapacityRecord(**{**values, **changes})
 
@@ -171,7 +170,7 @@ def record(**changes: Any) -> LoadTestRecord:
     values: dict[str, Any] = {
         "tool": "tritune 0.1.0",
         "started_at": datetime(2026, 11, 21, 4, 5, 6, tzinfo=UTC),
-        "outcome": "kept",
+        "outcome": "met",
         "exit_code": 0,
         "reasons": ("p99 <= 50 ms at 200 requests/s",),
         "notes": (),

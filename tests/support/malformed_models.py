@@ -1,6 +1,6 @@
 """A corpus of models and command lines that are broken, hostile or odd, each made by code in a folder.
 
-`CASES` gives a function per name; it writes what it needs into a folder and returns the words of a command line,
+`CASES` gives a function per name; it writes its files into a folder and returns the words of a command line,
 `--model` first. Every one has to be refused in two lines, or to work.
 """
 
@@ -9,6 +9,7 @@ import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,6 +27,7 @@ from bad_models import (
     without_rank,
 )
 from batch_models import draw, ints, node, write
+from numpy.typing import NDArray
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
 
 Case = Callable[[Path], list[str]]
@@ -141,11 +143,11 @@ PLACES: dict[str, Callable[[ModelProto, str], object]] = {
     "documentation": lambda model, name: setattr(model, "doc_string", name),
     "metadata": lambda model, name: model.metadata_props.add(key=name, value=name),
 }
-"""What in a model has a name, and how to change it."""
+"""The named parts of a model, each with a function that renames it."""
 
 
 def _bytes_renamed(name: str, letters: bytes, *, where: str) -> None:
-    """The letters of a name are replaced in the file itself, as protobuf lets nobody write them."""
+    """Replace the letters of a name in the file itself, as protobuf refuses to write them."""
     held = "Q" * len(letters)
 
     def make(path: Path) -> None:
@@ -330,7 +332,7 @@ _edited("a constant of sizes that overflow", _constant_dims(2**32, 2**32))
 _edited("a constant without elements", _constant_dims(0, 4))
 
 
-def _computed(name: str, nodes: list[onnx.NodeProto], constants: dict[str, np.ndarray]) -> None:
+def _computed(name: str, nodes: list[onnx.NodeProto], constants: dict[str, NDArray[Any]]) -> None:
     """x (1, 4) and something computed from constants."""
     _file(name, lambda path: write(path, nodes, {"x": [1, 4]}, {"y": [1, 4]}, constants))
 
@@ -447,7 +449,7 @@ _edited("no opset", lambda model: model.ClearField("opset_import"))
 _edited("two opsets", lambda model: model.opset_import.append(helper.make_opsetid("", 3)))
 _edited("only a foreign opset", _opset(1, "some.where"))
 for _version in (-1, 0, 1, 3, 99, 2**40):
-    _edited(f"IR version {_version}", lambda model, version=_version: setattr(model, "ir_version", version))
+    _edited(f"IR version {_version}", lambda model, version=_version: setattr(model, "ir_version", version))  # type: ignore[misc]
 _file("an unknown operator", unknown_operator)
 _file("an unknown operator of a domain", lambda path: unknown_operator(path, domain="some.where"))
 _file("without inputs", without_inputs)
@@ -621,7 +623,7 @@ def _nothing(folder: Path) -> None:
     del folder
 
 
-_external("beside the model", "weights.bin")
+_external("next to the model", "weights.bin")
 _external("that are not there", "weights.bin", prepare=_nothing)
 _external("outside the folder", "../weights.bin")
 _external("at an absolute path", "/etc/passwd")
@@ -669,7 +671,7 @@ _arguments("inputs that are a model", "--input-data", "FOLDER/model.onnx")
 _arguments("inputs that are a folder", "--input-data", "FOLDER")
 
 
-def _inputs(name: str, file: str, content: bytes | Callable[[Path], object], option: str = "--input-data") -> None:
+def _inputs(name: str, file: str, content: Any, option: str = "--input-data") -> None:
     """A sound model with a file of inputs."""
 
     def make(path: Path) -> None:
@@ -682,7 +684,7 @@ def _inputs(name: str, file: str, content: bytes | Callable[[Path], object], opt
     _arguments(name, option, f"FOLDER/{file}", make=make)
 
 
-def _npz(**arrays: np.ndarray) -> Callable[[Path], None]:
+def _npz(**arrays: Any) -> Callable[[Path], None]:
     return lambda path: np.savez(path, **arrays)
 
 

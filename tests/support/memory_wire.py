@@ -1,18 +1,18 @@
-"""Wires whose connections are in memory: the test is the server, and says itself what is ready."""
+"""Provide wires with connections in memory: the test is the server, and decides which ones are ready."""
 
 from collections.abc import Sequence
 from typing import Protocol, cast
 
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
-from loadgen.expected_answer import ExpectedAnswer
-from loadgen.grpc_wire import GrpcWire, grpc_message
-from loadgen.http2_frames import HEADERS, request_head
-from loadgen.http_wire import HttpWire
-from loadgen.model_info import ModelInfo, Tensor
-from loadgen.poller import READ, WRITE, Poller
-from loadgen.streams import Address
-from loadgen.triton import LoadWire
+from loadgen.clients.expected_response import ExpectedAnswer
+from loadgen.clients.grpc import GrpcWire, grpc_message
+from loadgen.clients.http1 import HttpWire
+from loadgen.clients.wire import LoadWire
+from loadgen.traffic.model_info import ModelInfo, Tensor
+from loadgen.transport.http2_frames import HEADERS, request_head
+from loadgen.transport.poller import READ, WRITE, Poller
+from loadgen.transport.sockets import Address
 
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")])
 MODEL = ModelInfo(
@@ -24,16 +24,16 @@ MODEL = ModelInfo(
 
 
 class Finished(Protocol):
-    """See `loadgen.send_loop.Finished`."""
+    """See `loadgen.clients.wire.Finished`."""
 
     def __call__(self, row: int, outcome: int, arrived_ns: int, /) -> None: ...
 
 
 class Memory:
-    """A connection of which the test is the other end: it gives `coming`, one a read, for ever with `again`.
+    """A connection with the test at the other end: it returns `coming`, one per read, for ever with `again`.
 
-    It stamps all that comes with the time 7. `room` is what the kernel takes before it blocks, None: everything;
-    `steps` is how often it has to be asked until it is connected. `broken` is what it raises from now on.
+    All bytes arrive at the time 7. `room` is the number of bytes taken before it blocks, None: all; `steps` is the
+    number of calls until it is connected. `broken` is the error that it raises from now on.
     """
 
     def __init__(self, fd: int) -> None:
@@ -48,7 +48,7 @@ class Memory:
         self.steps = 1
         self.broken: OSError | None = None
         self.closed = False
-        self.emptied = 0  # how often all that was hidden was asked for
+        self.emptied = 0  # number of calls that asked for all hidden bytes
 
     def fileno(self) -> int:
         return self.fd
@@ -84,7 +84,7 @@ class Memory:
         return len(piece)
 
     def frames(self) -> list[tuple[int, int, int, bytes]]:
-        """What was sent over HTTP/2 after the preface: kind, flags, stream, payload. The last may not be whole."""
+        """Return the HTTP/2 frames sent after the preface: kind, flags, stream, payload. The last may be cut."""
         found, at = [], len(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         while at < len(self.sent):
             end = at + 9 + int.from_bytes(self.sent[at : at + 3], "big")
@@ -94,7 +94,7 @@ class Memory:
         return found
 
     def calls(self) -> int:
-        """How many calls of gRPC came."""
+        """Return the number of gRPC calls that arrived."""
         return sum(kind == HEADERS for kind, *_ in self.frames())
 
     def take_no_more(self) -> None:
@@ -110,7 +110,7 @@ class Memory:
 
 
 class Addresses:
-    """Opens connections in memory, the first with the file descriptor 100. `refusal`: what opening one raises."""
+    """Opens connections in memory, the first with the file descriptor 100. `refusal`: the error of opening one."""
 
     def __init__(self) -> None:
         self.streams: list[Memory] = []
@@ -128,9 +128,9 @@ class Addresses:
 
 
 class Watched:
-    """A poller that is never asked; `events` is what it would watch for, by file descriptor.
+    """A poller that never waits; `events` are the events that it would watch for, by file descriptor.
 
-    It refuses what an epoll refuses.
+    It raises the same errors as an epoll.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ def http_wire(
     requests: Sequence[bytes] = (b"hello",),
     poller: Watched | None = None,
 ) -> HttpWire:
-    """A wire over HTTP/1.1 without connections."""
+    """Return a wire over HTTP/1.1 without connections."""
     return HttpWire(
         address=cast("Address", addresses),
         requests=requests,
@@ -177,7 +177,7 @@ def grpc_wire(
     messages: Sequence[bytes] = (b"hello",),
     poller: Watched | None = None,
 ) -> GrpcWire:
-    """A wire over gRPC without connections."""
+    """Return a wire over gRPC without connections."""
     return GrpcWire(
         address=cast("Address", addresses),
         head=HEAD,
@@ -195,7 +195,7 @@ def connect(wire: LoadWire, addresses: Addresses) -> None:
 
 
 def right_message(**changed: object) -> bytes:
-    """A ModelInferResponse of the model with its prefix, but for what is changed. `raw` None: none."""
+    """Return a ModelInferResponse of the model with its prefix, with these changes. `raw` None: no raw outputs."""
     answer = ModelInferResponse(model_name="m", model_version="1")
     described = {"name": "y", "datatype": "FP32", "shape": [1, 2], "raw": bytes(8)} | changed
     raw = described.pop("raw")

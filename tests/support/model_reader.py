@@ -1,4 +1,4 @@
-"""Reading models, many in one process: as `optimize` does it, without the start of a process for each."""
+"""Read many models in one process, like `optimize`, but without a new process for each."""
 
 import json
 import os
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from loadgen.errors import UserError
 from loadgen.printable import printable
-from optimizer.batching import read_settled
-from optimizer.child_limits import ChildLimits, begin_as_child, environment_of_child
-from optimizer.errors import UserError
-from optimizer.onnx_model import read_model
+from optimizer.batching.dynamic_batch import read_settled
+from optimizer.machine.child_limits import ChildLimits, begin_as_child, environment_of_child
+from optimizer.model.onnx_model import read_model
 
 MEMORY_BYTES = 3 << 30
 DEADLINE_S = 120.0
-"""Far longer than any of these models takes; only something that hangs meets it."""
+"""A reader that takes longer counts as hung: none of these models takes nearly as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +31,12 @@ class Outcome:
 
     @property
     def told(self) -> bool:
-        """Whether the user gets an answer: a model, or two lines with exit code 2."""
+        """True if the user gets a result: a model, or two lines with exit code 2."""
         return self.kind == "read" or (self.kind == "refused" and len(self.text.splitlines()) == 2)
 
 
 class ModelReader:
-    """A process that reads one model after the other; it is started anew after a crash."""
+    """A process that reads one model after the other; it is restarted after a crash."""
 
     def __enter__(self) -> Self:
         self._process: subprocess.Popen[str] | None = None

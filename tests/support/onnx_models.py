@@ -1,10 +1,12 @@
-"""Tiny ONNX models, written on the spot: each loads in milliseconds and shows one trait of real ones."""
+"""Write tiny ONNX models: each loads in milliseconds and has one trait of real ones."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 OPSET = 17
 IR_VERSION = 8
@@ -57,7 +59,7 @@ def token_classifier(path: Path, *, vocabulary: int = 100, width: int = 8, class
 
 
 def doubler(path: Path) -> Path:
-    """x (batch,) fp32 -> doubled (batch,): one number a request, no dimension but the batch."""
+    """x (batch,) fp32 -> doubled (batch,): one number per request, no dimension but the batch."""
     nodes = [helper.make_node("Add", ["x", "x"], ["doubled"])]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch"])
     doubled = helper.make_tensor_value_info("doubled", TensorProto.FLOAT, ["batch"])
@@ -79,7 +81,14 @@ def unknown_operator(path: Path) -> Path:
     return _save(path, nodes, [x], [y], {}, domains=("nowhere",))
 
 
-def _save(path, nodes, inputs, outputs, weights, domains=()):
+def _save(
+    path: Path,
+    nodes: Sequence[NodeProto],
+    inputs: Sequence[ValueInfoProto],
+    outputs: Sequence[ValueInfoProto],
+    weights: Any,
+    domains: tuple[str] | tuple[()] = (),
+) -> Path:
     graph = helper.make_graph(
         nodes,
         path.stem,

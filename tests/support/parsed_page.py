@@ -1,8 +1,8 @@
-"""An HTML page as tests ask about it."""
+"""Parse an HTML page for tests."""
 
 from html.parser import HTMLParser
 
-WITHOUT_END = ("meta", "link", "path", "br", "img")
+WITHOUT_END = ("meta", "link", "path", "br", "wbr", "img")
 
 
 class Page(HTMLParser):

@@ -1,20 +1,22 @@
-"""Triton's dynamic batcher in plain Python, short enough to be believed: slow, the measure of the fast one."""
+"""Simulate Triton's dynamic batcher in plain Python: slow, but short enough to trust; it checks fast_queue."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 def shaped_queue(
-    arrivals_s: np.ndarray, *, shapes: Sequence[int], service_s: np.ndarray, instances: int = 1
-) -> np.ndarray:
-    """Completion times where requests have these shapes in turn: idle instances pull the oldest and those right
-    behind it that have its shape.
+    arrivals_s: NDArray[Any], *, shapes: Sequence[int], service_s: NDArray[Any], instances: int = 1
+) -> NDArray[Any]:
+    """Return completion times if requests have these shapes in turn: idle instances pull the oldest and those
+    directly after it with its shape.
 
-    `service_s[s, b]` is how long a batch of b of shape s takes, however many instances are busy.
+    `service_s[s, b]` is the time of a batch of b of shape s, with any number of busy instances.
     """
     done: list[float] = []
     free, n = [0.0] * instances, len(arrivals_s)
@@ -31,11 +33,11 @@ def shaped_queue(
 
 
 def batched_queue(
-    arrivals_s: np.ndarray, *, service_s: np.ndarray, noise: np.ndarray | None = None, delay_s: float = 0.0
-) -> np.ndarray:
-    """Completion times: idle instances pull min(waiting, maximum) requests, first come first served.
+    arrivals_s: NDArray[Any], *, service_s: NDArray[Any], noise: NDArray[Any] | None = None, delay_s: float = 0.0
+) -> NDArray[Any]:
+    """Return completion times: idle instances pull min(waiting, maximum) requests, first come first served.
 
-    `service_s[b, k]` is how long a batch of b takes that is begun as the k-th busy instance, shape (maximum + 1,
+    `service_s[b, k]` is the time of a batch of b that starts as the k-th busy instance, shape (maximum + 1,
     instances + 1); `noise` are factors on it, used in turn.
     """
     max_batch_size, instances = service_s.shape[0] - 1, service_s.shape[1] - 1
@@ -60,13 +62,18 @@ def batched_queue(
 
 
 def closed_loop(
-    users: int, duration_s: float, *, service_s: np.ndarray, pauses_s: np.ndarray, noise: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray, list[tuple[int, float]]]:
-    """Send times, completion times, and each execution's batch size and seconds, when users ask again a moment
-    after they are answered.
+    users: int,
+    duration_s: float,
+    *,
+    service_s: NDArray[Any],
+    pauses_s: NDArray[Any],
+    noise: NDArray[Any] | None = None,
+) -> tuple[NDArray[Any], NDArray[Any], list[tuple[int, float]]]:
+    """Return send times, completion times, and each execution's batch size and seconds, if users send again
+    shortly after each response.
 
-    The moments before each request are `pauses_s`, used in turn. Without them everybody would ask at once, and an
-    idle instance would take all in one batch where in truth it begins with the first to come.
+    The pauses before each request are `pauses_s`, used in turn. Without them all users would send at once, and an
+    idle instance would take all in one batch, but a real one begins with the first request.
     """
     max_batch_size, instances = service_s.shape[0] - 1, service_s.shape[1] - 1
     factors = np.ones(1) if noise is None else noise

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the test's own: an installed one, or what `make test` fetched from Debian's archive."""
+"""Run a PostgreSQL for one test: an installed one, or one that `make test` fetched from Debian's archive."""
 
 import contextlib
 import os
@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,8 @@ NOBODY = 65534
 PASSWORD = "s3cret-of-the-test"
 
 
-def program_folder():
-    """Where initdb and postgres are; the test is skipped where they are not."""
+def program_folder() -> Path:
+    """Return the folder of initdb and postgres; skips the test if there is none."""
     found = [folder for root in (FETCHED, Path("/")) for folder in sorted(root.glob(FOLDERS[0]), reverse=True)]
     on_path = shutil.which("initdb")
     candidates = [*found, *([Path(on_path).resolve().parent] if on_path else [])]
@@ -32,14 +34,14 @@ def program_folder():
 class Cluster:
     """A cluster in `folder`, on a port of the loopback; `url` carries a password, as real ones do."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.port = free_port()
         self.url = f"postgresql://postgres:{PASSWORD}@127.0.0.1:{self.port}/postgres"
         self._programs = program_folder()
-        self._process = None
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def create(self):
+    def create(self) -> None:
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         data = self.folder / "data"
@@ -49,7 +51,7 @@ class Cluster:
         options = ("--username=postgres", f"--pwfile={secret}", "--auth=scram-sha-256", "--no-sync", "--no-locale")
         self._run("initdb", f"--pgdata={data}", *options)
 
-    def start(self):
+    def start(self) -> None:
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -59,7 +61,7 @@ class Cluster:
         }
         words = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("a") as log:
-            self._process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [self._programs / "postgres", "-D", self.folder / "data", *words],
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -67,18 +69,18 @@ class Cluster:
             )
         deadline = time.monotonic() + 60
         while not self._answers():
-            assert self._process.poll() is None, (self.folder / "log").read_text()
+            assert process.poll() is None, (self.folder / "log").read_text()
             assert time.monotonic() < deadline, "PostgreSQL does not start"
             time.sleep(0.1)
 
-    def stop(self):
-        """At once: connections are cut, as by a crash."""
+    def stop(self) -> None:
+        """Stop at once: connections are cut, as by a crash."""
         if self._process is not None:
             self._process.send_signal(3)  # SIGQUIT: immediate shutdown
             self._process.wait(timeout=30)
             self._process = None
 
-    def _answers(self):
+    def _answers(self) -> bool:
         ready = subprocess.run(
             [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)],
             check=False,
@@ -87,14 +89,14 @@ class Cluster:
         )
         return ready.returncode == 0
 
-    def skip_where_it_cannot_run(self):
-        """As when the folder of the checkout is closed to other users, and these tests run as root."""
+    def skip_where_it_cannot_run(self) -> None:
+        """Skip the test if, for example, it runs as root and other users cannot enter the checkout's folder."""
         try:
             subprocess.run([self._programs / "initdb", "--version"], check=True, timeout=30, **self._as_owner())
         except (PermissionError, subprocess.CalledProcessError) as error:
             pytest.skip(f"PostgreSQL in {self._programs} does not run: {error}")
 
-    def _run(self, name, *arguments):
+    def _run(self, name: str, *arguments: str) -> None:
         done = subprocess.run(
             [self._programs / name, *arguments],
             capture_output=True,
@@ -105,25 +107,25 @@ class Cluster:
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def _as_owner(self):
+    def _as_owner(self) -> dict[Any, Any]:
         if os.geteuid() != 0:
             return {"env": self._environment()}
         user, group = self.owner()
         return {"user": user, "group": group, "extra_groups": [], "env": self._environment(), "cwd": self.folder}
 
-    def owner(self):
-        """Who runs it: PostgreSQL refuses to be root."""
+    def owner(self) -> tuple[int, int]:
+        """Return the user that runs it: PostgreSQL refuses to run as root."""
         return (NOBODY, NOBODY) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 
-    def _environment(self):
-        """Libraries that were fetched along lie beside what was fetched."""
+    def _environment(self) -> dict[Any, Any]:
+        """Return an environment that finds the libraries that were fetched with the programs."""
         libraries = [str(folder) for folder in FETCHED.glob("usr/lib/*-linux-gnu")]
         return {**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)} if libraries else dict(os.environ)
 
 
 @contextlib.contextmanager
-def postgresql():
-    """A running cluster in a folder of its own, which its user can reach."""
+def postgresql() -> Iterator[Cluster]:
+    """Run a cluster in its own folder, which its user can enter."""
     program_folder()
     with tempfile.TemporaryDirectory(prefix="tritune-pg-", dir="/tmp") as name:
         cluster = Cluster(Path(name))
@@ -137,6 +139,6 @@ def postgresql():
             cluster.stop()
 
 
-def free_port():
+def free_port() -> Any:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return probe.getsockname()[1]

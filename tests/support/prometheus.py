@@ -1,4 +1,4 @@
-"""Prometheus and promtool: from PATH, or as `make test` fetched them from Debian's archive."""
+"""Run Prometheus and promtool: from PATH, or fetched by `make test` from Debian's archive."""
 
 import json
 import shutil
@@ -6,8 +6,10 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -15,16 +17,16 @@ import requests
 FETCHED = Path(sys.prefix) / "prometheus"
 
 
-def program(name):
-    """The path of `prometheus` or `promtool`; the test is skipped where there is none."""
+def program(name: str) -> str:
+    """Return the path of `prometheus` or `promtool`; skips the test if there is none."""
     found = shutil.which(name) or shutil.which(name, path=str(FETCHED))
     if found is None:
         pytest.skip(f"{name} is neither on PATH nor in {FETCHED}, where `make test` puts it on Debian")
     return found
 
 
-def promtool(*arguments, cwd=None):
-    """Its output, with what went wrong; raises where it says that something is."""
+def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:
+    """Run promtool; returns its output with its errors, and raises if it fails."""
     done = subprocess.run(
         [program("promtool"), *map(str, arguments)],
         capture_output=True,
@@ -38,24 +40,24 @@ def promtool(*arguments, cwd=None):
 
 
 class Prometheus:
-    """A running one."""
+    """A running Prometheus."""
 
-    def __init__(self, port):
+    def __init__(self, port: Any) -> None:
         self.url = f"http://127.0.0.1:{port}"
 
-    def get(self, path, **parameters):
+    def get(self, path: str, **parameters: str) -> Any:
         answer = requests.get(f"{self.url}{path}", params=parameters, timeout=10)
         answer.raise_for_status()
         return answer.json()["data"]
 
-    def query(self, expression):
-        """(labels, value) of every series that the expression has now."""
+    def query(self, expression: str) -> list[Any]:
+        """Return (labels, value) of every series that the expression has now."""
         found = self.get("/api/v1/query", query=expression)
         if found["resultType"] == "scalar":
             return [({}, float(found["result"][1]))]
         return [(series["metric"], float(series["value"][1])) for series in found["result"]]
 
-    def until(self, condition, seconds=60.0):
+    def until(self, condition: Callable[[], bool] | Callable[[], Any], seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "waited in vain"
@@ -63,8 +65,8 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(folder, config):
-    """A Prometheus with this configuration, which is written to `folder`, until the block ends."""
+def prometheus(folder: Path, config: Any) -> Iterator[Prometheus]:
+    """Run a Prometheus with this configuration, which is written to `folder`, until the block ends."""
     port = free_port()
     path = folder / "prometheus.yaml"
     path.write_text(json.dumps(config))  # JSON is YAML
@@ -87,13 +89,13 @@ def prometheus(folder, config):
         process.wait(timeout=30)
 
 
-def free_port():
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
 
-def is_ready(server):
+def is_ready(server: Prometheus) -> bool:
     try:
-        return requests.get(f"{server.url}/-/ready", timeout=2).ok
+        return bool(requests.get(f"{server.url}/-/ready", timeout=2).ok)
     except OSError:
         return False

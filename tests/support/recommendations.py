@@ -1,23 +1,29 @@
-"""Hand-made trials and recommendations, for what only shows or converts them."""
+"""Provide hand-made trials and recommendations, for tests of code that only shows or converts them."""
 
 from pathlib import Path
+from typing import Any
 
+from loadgen.measurement.cpu_contention import CpuContention
+from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import Engine, ServingConfig, TensorSpec
-from search.convert import trial_to_record
-from search.neighbours import NeighboursRecord
-from search.records import (
-    CertificateRecord,
+from search.records.recommendation import (
     CostRecord,
     MachineRecord,
-    MeasurementRecord,
     ModelRecord,
     PriceRecord,
     RecommendationRecord,
     SecondsRecord,
-    ServerTimingsRecord,
-    Slo,
 )
-from search.trial import Trial
+from search.records.slo import Slo
+from search.records.trial import (
+    CertificateRecord,
+    CertifiedLatencyRecord,
+    MeasurementRecord,
+    ServerTimingsRecord,
+    TrialRecord,
+)
+from search.trials.bench import Spent
+from search.trials.trial import Trial, trial_of
 
 
 def engine(*, batched: bool = True) -> Engine:
@@ -34,7 +40,7 @@ def engine(*, batched: bool = True) -> Engine:
     )
 
 
-def config(**changes: object) -> ServingConfig:
+def config(**changes: Any) -> ServingConfig:
     known: dict[str, object] = {
         "engine": engine(),
         "max_batch_size": 8,
@@ -44,7 +50,7 @@ def config(**changes: object) -> ServingConfig:
     return ServingConfig(**{**known, **changes})
 
 
-def measurement(**changes: object) -> MeasurementRecord:
+def measurement(**changes: Any) -> MeasurementRecord:
     known: dict[str, object] = {
         "rate_per_s": 100.0,
         "achieved_rate_per_s": 100.0,
@@ -76,41 +82,55 @@ def timings(**changes: float) -> ServerTimingsRecord:
     return ServerTimingsRecord(**{**known, **changes})
 
 
-def certificate(rate_per_s: float = 1000.0, **changes: object) -> CertificateRecord:
+def certified_latency(**changes: Any) -> CertifiedLatencyRecord:
+    known: dict[str, Any] = {
+        "quantile": 0.99,
+        "latency_ms": 30.0,
+        "latency_low_ms": 28.0,
+        "latency_high_ms": 36.0,
+        "violations": 12,
+    }
+    return CertifiedLatencyRecord(**{**known, **changes})
+
+
+def certificate(
+    rate_per_s: float = 1000.0,
+    *further: CertifiedLatencyRecord,
+    first: dict[str, float] | None = None,
+    **changes: Any,
+) -> CertificateRecord:
+    """Return a certificate; `first`: changes to the first limit's latency; `further`: those of later limits."""
     known: dict[str, object] = {
         "rate_per_s": rate_per_s,
-        "p99_ms": 30.0,
-        "p99_low_ms": 28.0,
-        "p99_high_ms": 36.0,
+        "latencies": (certified_latency(**(first or {})), *further),
         "confidence": 0.95,
         "requests": 20_000,
-        "violations": 12,
         "seconds": 20.0,
         "runs": 2,
     }
     return CertificateRecord(**{**known, **changes})
 
 
-def neighbours(disturbed_s: float, *, of_s: float, cores: float = 0.9) -> NeighboursRecord:
-    return NeighboursRecord(
+def contention(disturbed_s: float, *, of_s: float, cores: float = 0.9) -> CpuContention:
+    return CpuContention(
         watched_s=of_s, disturbed_s=disturbed_s, others_cpu_s=cores * disturbed_s, stolen_cpu_s=0.0
     )
 
 
-def trial(number: int = 3, **changes: object) -> Trial:
-    known: dict[str, object] = {
-        "number": number,
-        "config": config(),
-        "state": "complete",
-        "reason": "the rate at the limit was found",
-        "rate_at_limit_per_s": 1050.0,
-        "measurement": measurement(),
-        "certificate": certificate(),
-    }
-    return Trial(**{**known, **changes})
+def trial(number: int = 3, **changes: Any) -> Trial:
+    made = trial_of(
+        number,
+        changes.pop("config", None) or config(),
+        "complete",
+        "the capacity was found",
+        spent=Spent(),
+        rate_at_limit_per_s=1050.0,
+        measurement=measurement(),
+    )
+    return made.changed(**{"certificate": certificate(), **changes})
 
 
-def recommendation(**changes: object) -> RecommendationRecord:
+def recommendation(**changes: Any) -> RecommendationRecord:
     baseline = trial(
         0, config=config(max_batch_size=4, intra_op_threads=0), certificate=certificate(500.0, runs=1)
     )
@@ -118,9 +138,9 @@ def recommendation(**changes: object) -> RecommendationRecord:
         "tritune_version": "0.1.0",
         "created_at": "2026-11-21T10:00:00+00:00",
         "model": ModelRecord(name="m", file="m.onnx", sha256="0" * 64, opset=17, batching="It has a batch."),
-        "slo": Slo(limit_ms=50.0),
-        "winner": trial_to_record(trial()),
-        "baseline": trial_to_record(baseline),
+        "slo": Slo(limits=(LatencyLimit(limit_ms=50.0),)),
+        "winner": trial(),
+        "baseline": baseline,
         "gain": 2.0,
         "cost": CostRecord(
             price=PriceRecord(usd_per_hour=0.5, source="--price-per-hour", as_of="", describes="this machine"),
@@ -137,4 +157,18 @@ def recommendation(**changes: object) -> RecommendationRecord:
         "seed": 0,
         "repository": "model_repository",
     }
-    return RecommendationRecord(**{**known, **changes})
+    given = {**known, **changes}
+    records: dict[str, Any] = {
+        name: value.record if isinstance(value, Trial) else value for name, value in given.items()
+    }
+    return RecommendationRecord(**records)
+
+
+def run_dir(folder: Path, found: RecommendationRecord | None = None, *trials: TrialRecord) -> Path:
+    """Write the files of a run with these trials, and return its directory."""
+    folder.mkdir(exist_ok=True)
+    if found is not None:
+        (folder / "recommendation.json").write_text(found.model_dump_json())
+    lines = [entry.model_dump_json() + "\n" for entry in trials]
+    (folder / "trials.jsonl").write_text("".join(lines))
+    return folder

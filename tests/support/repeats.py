@@ -1,13 +1,14 @@
 """A pytest plugin: a test that measures and failed is run once more if the machine was seen to disturb it.
 
 Only tests marked `alone` or `system` are, once each, and only with a reason that was measured while they failed:
-for a test that runs beside others, what those take is one. Every repeat is listed at the end and kept in
+the load of parallel tests is such a reason. Every repeat is listed at the end and kept in
 `build/test-repeats.jsonl`; more than `MOST_REPEATS` in a session fail it.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
@@ -18,16 +19,16 @@ ARTEFACT = Path("build") / "test-repeats.jsonl"
 
 
 class Repeats:
-    """The repeats of one session. `watch` makes what watches the machine during a test."""
+    """The repeats of one session. `watch` returns a watcher of the machine for a test."""
 
-    def __init__(self, root: Path, watch: Callable[[], Watch] = Watch) -> None:
+    def __init__(self, root: Path, watch: Any = Watch) -> None:
         self.watch = watch
         self.artefact = root / ARTEFACT
         self._known = len(self._kept())
 
     @property
     def made(self) -> list[dict[str, str]]:
-        """Those since the session began, of all its processes."""
+        """Return the repeats since the session began, of all its processes."""
         return [json.loads(line) for line in self._kept()[self._known :]]
 
     def _kept(self) -> list[str]:
@@ -59,13 +60,13 @@ class Repeats:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Iterator[None]:
-        """Too many repeats are a failure of the session, whatever came of them."""
+        """Fail the session if there were too many repeats, even if they passed."""
         yield
         if len(self.made) > MOST_REPEATS and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Every repeat with its reason."""
+        """Print every repeat with its reason."""
         if not self.made:
             return
         terminalreporter.section(f"{len(self.made)} repeated, {MOST_REPEATS} at the most")

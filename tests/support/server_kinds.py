@@ -1,4 +1,4 @@
-"""Servers of the kinds `local` and `docker` out of the embedded one, as PATH finds them elsewhere."""
+"""Make servers of the kinds `local` and `docker` from the embedded one, to be found on PATH."""
 
 import os
 import shutil
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from model_repo import launchers
-from model_repo.hosts import ProcessHost
-from model_repo.layout import RUNTIME
-from model_repo.options import ServerOptions
-from model_repo.process import Launch
+from model_repo.repository.write import RUNTIME
+from model_repo.server import launchers
+from model_repo.server.hosts import ProcessHost
+from model_repo.server.options import ServerOptions
+from model_repo.server.process import Launch
 from model_repo.spec import Endpoint
 
 PROGRAM = """#!/bin/sh
@@ -84,9 +84,9 @@ def tritonserver_on_path(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def open_server(folder: Path) -> Iterator[tuple[Endpoint, Path]]:
-    """A server as anybody may start it, whose HTTP port takes control requests from whoever reaches it.
+    """Start a server as users may: its HTTP port takes control requests from every client.
 
-    It has a backend `onnxruntime` too, as those of others have.
+    It has a backend `onnxruntime` too, like other servers.
     """
 
     def open_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token: str) -> Launch:

@@ -3,57 +3,71 @@
 python shared_studies.py STUDY NAME FOLDER [hang]   (the storage's URL is in TRITUNE_STORAGE)
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import optuna
 from simulated_bench import SimulatedBench
 from spaces import two_core_space
 
-from search.crew import SharedStudy
-from search.ledger import open_ledger
-from search.records import Slo
-from search.storage import open_storage
-from search.tasks import TaskRecord
-from search.why import WhyRecord
-from search.working import Worker
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import ServingConfig
+from search.records.slo import Slo
+from search.records.trial import WhyRecord
+from search.space import SearchSpace
+from search.study.storage import open_storage
+from search.study.store import TrialStore, open_store
+from search.study.tasks import TaskRecord
+from search.workers.pool import StudyWorkerPool
+from search.workers.worker import Worker
 
-SLO = Slo(limit_ms=50.0)
+SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 MACHINE = "a machine of the test"
 HEARTBEAT_S, GRACE_S = 1, 5
-OPENED = []
+OPENED: list[Any] = []
 
 
-def close_all():
+def close_all() -> None:
     """Leave every database that was opened here."""
     while OPENED:
         OPENED.pop().close()
 
 
-def small_space(folder):
+def small_space(folder: Path) -> SearchSpace:
     folder.mkdir(parents=True, exist_ok=True)
-    return two_core_space(folder, limit_ms=SLO.limit_ms)
+    return two_core_space(folder, limit_ms=SLO.first.limit_ms)
 
 
-def coordinator(folder, url, study="shared"):
-    """A ledger and its crew; heartbeats are shorter than usual."""
+def coordinator(folder: Path, url: str | None, study: str | None = "shared") -> tuple[TrialStore, StudyWorkerPool]:
+    """A trial store and its workers; heartbeats are shorter than usual."""
     space = small_space(folder)
-    ledger = open_ledger(space, folder, storage=url, seed=1, study=study, hardware=MACHINE)
-    ledger.storage.direct.heartbeat_interval, ledger.storage.direct.grace_period = HEARTBEAT_S, GRACE_S
-    OPENED.append(ledger.storage)
-    return ledger, SharedStudy(ledger=ledger)
+    store = open_store(space, folder, storage=url, seed=1, study=study, hardware=MACHINE)
+    store.storage.direct.heartbeat_interval, store.storage.direct.grace_period = HEARTBEAT_S, GRACE_S
+    OPENED.append(store.storage)
+    return store, StudyWorkerPool(store=store)
 
 
-def task(**changes):
+def task(**changes: Any) -> TaskRecord:
     return TaskRecord(**{"why": WhyRecord(cause="landmark"), "elapsed_s": 0.0, "budget_s": 600.0, **changes})
 
 
-def worker(folder, url, *, name="w1", study="shared", bench=None, **changes):
+def worker(
+    folder: Path,
+    url: str,
+    *,
+    name: str = "w1",
+    study: str | None = "shared",
+    bench: SimulatedBench | None = None,
+    **changes: Any,
+) -> Worker:
     storage = open_storage(url, heartbeat_s=HEARTBEAT_S, grace_s=GRACE_S)
     OPENED.append(storage)
-    given = {
+    given: dict[str, Any] = {
         "name": name,
         "hardware": MACHINE,
         "study": optuna.load_study(study_name=study, storage=storage.patient),
@@ -71,11 +85,11 @@ def worker(folder, url, *, name="w1", study="shared", bench=None, **changes):
 class SlowBench(SimulatedBench):
     """Takes a little real time; with `hang`, the first load never ends, and a file says that it began."""
 
-    def __init__(self, folder, *, hang=False):
+    def __init__(self, folder: Path, *, hang: bool = False) -> None:
         super().__init__()
         self.folder, self.hang = folder, hang
 
-    def load(self, config):
+    def load(self, config: ServingConfig) -> None:
         time.sleep(0.3)
         if self.hang:
             (self.folder / "hanging").touch()
@@ -83,7 +97,7 @@ class SlowBench(SimulatedBench):
         super().load(config)
 
 
-def main(study, name, folder, *how):
+def main(study: str, name: str, folder: str | os.PathLike[str], *how: str) -> None:
     folder = Path(folder)
     bench = SlowBench(folder, hang="hang" in how)
     url = os.environ["TRITUNE_STORAGE"]

@@ -1,42 +1,44 @@
-"""A bench in virtual time: Triton's dynamic batcher over an affine service time, so that answers are known."""
+"""Simulate a bench in virtual time: Triton's dynamic batcher over an affine service time, with known answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from fast_queue import batched_queue, closed_loop
+from numpy.typing import NDArray
 
-from loadgen.arrivals import schedule
-from loadgen.backlog import BacklogRule
-from loadgen.capacity import Probe
-from loadgen.measurement import RequestLog
-from loadgen.neighbours import Neighbours
-from loadgen.outcomes import UNFINISHED
-from loadgen.plan import LoadPlan
-from loadgen.server_stats import BatchTimings
+from loadgen.measurement.cpu_contention import CpuContention
+from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.server_stats import BatchTimings
+from loadgen.sending.shard import BacklogRule
+from loadgen.spec.plan import LoadPlan
+from loadgen.statistics.capacity_fit import Probe
+from loadgen.status import UNFINISHED
+from loadgen.traffic.arrivals import schedule
 from model_repo.spec import ServingConfig
-from search.bench import BenchFailed, Spent
-from search.budget import Budget
-from search.demand import Demand
-from search.records import GpuRecord, MeasurementRecord
-from search.service_time import ClosedLoop
+from search.records.trial import GpuRecord, MeasurementRecord
+from search.simulator.service_times import ClosedLoop
+from search.trials.bench import BenchFailed, Spent
+from search.trials.budget import Budget
+from search.workload import Workload
 
 PAUSE_S = (5e-5, 2.5e-4)
-"""Between an answer and its user's next request: the least and the most."""
+"""The least and the most seconds between a response and its user's next request."""
 
 
 def default_service_s(config: ServingConfig, batch_size: int) -> float:
-    """2 ms and 2 ms more a request on one thread of two cores; threads help less than they should."""
+    """Return 2 ms and 2 ms more per request on one thread of two cores; threads help less than proportionally."""
     cores = 2
     threads = config.intra_op_threads or cores
     crowding = max(1.0, config.instance_count * threads / cores)
-    return (0.002 + 0.002 * batch_size / threads**0.8) * crowding**1.05
+    return (0.002 + 0.002 * batch_size / threads**0.8) * crowding**1.05  # type: ignore[no-any-return]
 
 
 def alone(config: ServingConfig, busy: int) -> float:
-    """Instances that do not get into each other's way beyond what their number tells."""
+    """Return the contention of instances that only share the cores and do not slow each other down otherwise."""
     return 1.0
 
 
@@ -46,7 +48,7 @@ def service_table_s(
     contention: Callable[[ServingConfig, int], float] = alone,
     *,
     rows: int = 1,
-) -> np.ndarray:
+) -> NDArray[Any]:
     """Seconds of a batch of b requests, of so many rows each, that is begun as the k-th busy instance.
 
     Shape (maximum + 1, instances + 1).
@@ -54,30 +56,31 @@ def service_table_s(
     largest = max(config.max_batch_size // rows, 1) if config.dynamic_batching else 1
     column = np.array([1.0, *(service_s(config, size * rows) for size in range(1, largest + 1))])
     row = np.array([1.0, *(contention(config, busy) for busy in range(1, config.instance_count + 1))])
-    return column[:, None] * row[None, :]
+    return column[:, None] * row[None, :]  # type: ignore[no-any-return]
 
 
 @dataclass
 class SimulatedBench:
-    """`service_s` is the time of a batch where one instance is busy, `contention` the factor on it for several.
+    """`service_s` is the time of a batch if one instance is busy, `contention` the factor on it for several.
 
     `noise` are factors by which executions differ.
-    `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to what the
-    server takes with it, `power_w` to the power of a GPU under any load. `taken_cores` are what neighbours take
-    during a load run that begins after so many seconds of load, and `pace` by what factor executions take longer
-    in it. `late` names the configurations under which the client sends late."""
+    `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to the memory of
+    the server, `power_w` to the power of a GPU under any load. For a load run that begins after so many seconds of
+    load, `taken_cores` returns the cores that neighbours take, and `slowness` the factor on its execution times.
+    `late` names the configurations under which the client sends late.
+    """
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
     contention: Callable[[ServingConfig, int], float] = alone
-    noise: np.ndarray = field(default_factory=lambda: np.ones(1))
+    noise: NDArray[Any] = field(default_factory=lambda: np.ones(1))
     faults: Callable[[ServingConfig], str | None] = lambda config: None
     memory: Callable[[ServingConfig], int | None] = lambda config: None
     power_w: Callable[[ServingConfig], float] | None = None
     taken_cores: Callable[[float], float] = lambda load_s: 0.0
-    pace: Callable[[float], float] = lambda load_s: 1.0
+    slowness: Callable[[float], float] = lambda load_s: 1.0
     late: Callable[[ServingConfig], bool] = lambda config: False
     limit_ms: float = 50.0
-    demand: Demand = field(default_factory=Demand)
+    workload: Workload = field(default_factory=Workload)
     spent: Spent = field(default_factory=Spent)
     loaded: list[ServingConfig] = field(default_factory=list)
     restarts: int = 0
@@ -94,7 +97,9 @@ class SimulatedBench:
         self.restarts += 1
         self.load(self.loaded[-1])
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None) -> Probe:
+    def measure(
+        self, rate_per_s: Any, duration_s: Any, seed: int, watch: Callable[[RequestLog], bool] | None = None
+    ) -> Probe:
         config = self.loaded[-1]
         rng = np.random.default_rng(seed)
         arrivals = self._arrivals(rng, rate_per_s, duration_s, seed)
@@ -121,22 +126,22 @@ class SimulatedBench:
         problems = ("the client sent late",) if self.late(config) else ()
         return Probe(log=log, overloaded=overloaded, problems=problems)
 
-    def _paced(self, noise: np.ndarray) -> np.ndarray:
-        return noise * self.pace(self.spent.load_s)
+    def _paced(self, noise: NDArray[Any]) -> NDArray[Any]:
+        return noise * self.slowness(self.spent.load_s)
 
-    def _done(self, config: ServingConfig, arrivals: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    def _done(self, config: ServingConfig, arrivals: NDArray[Any], noise: NDArray[Any]) -> NDArray[Any]:
         delay_s = config.max_queue_delay_us / 1e6
         return batched_queue(arrivals, service_s=self._table_s(config), noise=noise, delay_s=delay_s)
 
-    def _arrivals(self, rng, rate_per_s, duration_s, seed) -> np.ndarray:
-        if self.demand.arrivals.kind != "poisson":
-            kind = self.demand.drawn(seed)
+    def _arrivals(self, rng: np.random.Generator, rate_per_s: float, duration_s: float, seed: int) -> NDArray[Any]:
+        if self.workload.arrivals.kind != "poisson":
+            kind = self.workload.drawn(seed)
             return schedule(LoadPlan(rate_per_s=rate_per_s, duration_s=duration_s, seed=seed, arrivals=kind)) / 1e9
         n = max(1, int(rate_per_s * duration_s * 1.2) + 20)
         arrivals = np.cumsum(rng.exponential(1 / rate_per_s, n))
-        return arrivals[arrivals < duration_s] if arrivals[0] < duration_s else arrivals[:1]
+        return arrivals[arrivals < duration_s] if arrivals[0] < duration_s else arrivals[:1]  # type: ignore[no-any-return]
 
-    def saturate(self, concurrency, duration_s, seed) -> ClosedLoop:
+    def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         config = self.loaded[-1]
         noise = self._paced(np.roll(self.noise, seed % len(self.noise)))
         pauses_s = np.random.default_rng(seed).uniform(*PAUSE_S, 4093)
@@ -160,7 +165,7 @@ class SimulatedBench:
     def _spend(self, load_s: float) -> None:
         cores = self.taken_cores(self.spent.load_s)
         self.spent.load_s += load_s
-        self.spent.neighbours += Neighbours(
+        self.spent.contention += CpuContention(
             watched_s=load_s, disturbed_s=load_s if cores else 0.0, others_cpu_s=cores * load_s
         )
 
@@ -173,8 +178,8 @@ class SimulatedBench:
     def last_measurement(self) -> MeasurementRecord | None:
         return self._last
 
-    def _table_s(self, config: ServingConfig) -> np.ndarray:
-        return service_table_s(config, self.service_s, self.contention, rows=self.demand.rows_per_request)
+    def _table_s(self, config: ServingConfig) -> NDArray[Any]:
+        return service_table_s(config, self.service_s, self.contention, rows=self.workload.rows_per_request)
 
     def _overloaded_at(self, log: RequestLog, rate_per_s: float, duration_s: float) -> tuple[bool, float]:
         times_ns = np.arange(0.05, duration_s, 0.05) * 1e9
@@ -187,7 +192,7 @@ class SimulatedBench:
         return False, duration_s
 
 
-def log_of(arrivals_s: np.ndarray, done_s: np.ndarray) -> RequestLog:
+def log_of(arrivals_s: NDArray[Any], done_s: NDArray[Any]) -> RequestLog:
     scheduled = (arrivals_s * 1e9).astype(np.int64)
     return RequestLog(
         scheduled_ns=scheduled,
@@ -198,8 +203,8 @@ def log_of(arrivals_s: np.ndarray, done_s: np.ndarray) -> RequestLog:
 
 
 def log_at(log: RequestLog, time_s: float, *, late_after_ms: float) -> RequestLog:
-    """What is known of a run while it goes on, as `loadgen.shared_log.GrowingLog` has it: the requests until the
-    first that is in flight and not yet late; one that is late already counts as unfinished."""
+    """Return the log of a run in progress, like `GrowingLog`: the requests before the first that is in flight and
+    not yet late; one that is already late counts as unfinished."""
     now_ns = round(time_s * 1e9)
     due = int(np.searchsorted(log.scheduled_ns, now_ns))
     in_flight = log.done_ns[:due] > now_ns
@@ -237,7 +242,7 @@ def measurement_of(log: RequestLog, rate_per_s: float) -> MeasurementRecord:
 
 @dataclass(slots=True, kw_only=True)
 class BudgetOfLoad(Budget):
-    """Elapsed is what the simulated bench has spent, not what the simulation takes."""
+    """Elapsed is the virtual time of the bench, not the time of the simulation."""
 
     spent: Spent = field(default_factory=Spent)
 

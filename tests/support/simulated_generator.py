@@ -1,24 +1,25 @@
-"""A load generator in virtual time: a queue with a fixed service time behind a perfect client."""
+"""Simulate a load generator in virtual time: a queue with a fixed service time behind a perfect client."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadgen.arrivals import schedule
 from loadgen.errors import TargetRefused
-from loadgen.measurement import ClientUse, RequestLog, no_rows
-from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
-from loadgen.runner import LoadRun
-from loadgen.summary import measurement_of, measurement_of_tally
+from loadgen.measurement.request_log import ClientUse, RequestLog
+from loadgen.measurement.result import measurement_of
+from loadgen.sending.plan_run import LoadRun
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.traffic.arrivals import schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loadgen.tally import Tally
+    from loadgen.measurement.row_file import RowFile
 
 _WATCH_EVERY_NS = 500_000_000
 
@@ -27,8 +28,8 @@ _WATCH_EVERY_NS = 500_000_000
 class SimulatedGenerator:
     """Serves one request after the other, each for `service_ms` (first come, first served), then `delay_ms` more.
 
-    `failing` is the share of requests that fail with http 503, `send_lag_ms` how late every request leaves.
-    `plans` remembers what was asked for. A model named `absent` is refused.
+    `failing` is the share of requests that fail with http 503, `send_lag_ms` the send lag of every request.
+    `plans` records the requested plans. A model named `absent` is refused.
     """
 
     service_ms: float = 0.0
@@ -45,21 +46,27 @@ class SimulatedGenerator:
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Callable[[RequestLog], bool] | None = None,
-        tally: Tally | None = None,
+        rows: RowFile | None = None,
     ) -> LoadRun:
         if target.model_name == "absent":
             raise TargetRefused("absent is not loaded.\nLoad it.")
         self.plans.append(plan)
         log = self._log(plan)
-        if tally is not None:
-            return self._counted(log, plan, tally, watch)
-        stopped = False
+        stopped, written = False, 0
         for now_ns in range(_WATCH_EVERY_NS, round(plan.duration_s * 1e9), _WATCH_EVERY_NS):
             waiting = np.flatnonzero((log.scheduled_ns >= now_ns) | (log.done_ns > now_ns))
-            if watch is not None and watch(log.rows(0, int(waiting[0]) if len(waiting) else len(log))):
+            known = log.rows(0, int(waiting[0]) if len(waiting) else len(log))
+            if rows is not None:
+                rows.add(known.rows(written, len(known)))
+                known = rows.log()
+                written = len(known)
+            if watch is not None and watch(known):
                 log = log.between(0.0, now_ns / 1e9)
                 stopped = True
                 break
+        if rows is not None:
+            rows.add(log.rows(written, len(log)))
+            log = rows.log()
         measurement = measurement_of(
             log,
             plan,
@@ -69,20 +76,6 @@ class SimulatedGenerator:
             stopped=stopped,
         )
         return LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
-
-    def _counted(
-        self, log: RequestLog, plan: LoadPlan | ClosedLoopPlan, tally: Tally, watch: Callable | None
-    ) -> LoadRun:
-        stopped = False
-        for second in range(math.ceil(plan.duration_s)):
-            rows = log.between(second, second + 1)
-            tally.add(rows)
-            if watch is not None and watch(rows):
-                stopped = True
-                break
-        client = ClientUse(cpu_share=0.1, cpu_s=0.1, bytes_sent=0, bytes_received=0, connections_opened=1)
-        measurement = measurement_of_tally(tally, plan, client=client, stopped=stopped)
-        return LoadRun(log=no_rows(), measurement=measurement, stopped="watch" if stopped else None, tally=tally)
 
     def _log(self, plan: LoadPlan | ClosedLoopPlan) -> RequestLog:
         due = self._closed(plan) if isinstance(plan, ClosedLoopPlan) else schedule(plan)
@@ -98,8 +91,8 @@ class SimulatedGenerator:
             outcome=np.where(rng.random(len(due)) < self.failing, 103, 0).astype(np.uint8),
         )
 
-    def _closed(self, plan: ClosedLoopPlan) -> np.ndarray:
-        """Users ask again as soon as they have their answer; the server takes one request at a time."""
+    def _closed(self, plan: ClosedLoopPlan) -> NDArray[Any]:
+        """Users send again as soon as they have their response; the server takes one request at a time."""
         turn_s = max(1e-3, (self.service_ms * plan.concurrency + self.delay_ms) / 1e3)
         times = np.arange(0.0, plan.duration_s, turn_s)
         return np.sort(np.repeat(np.rint(times * 1e9).astype(np.int64), plan.concurrency))

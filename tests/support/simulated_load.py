@@ -1,4 +1,4 @@
-"""A server and a load generator in virtual time: `loadgen.capacity.Measure` over a simulated queue."""
+"""A server and a load generator in virtual time: `loadgen.statistics.capacity.Measure` over a simulated queue."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simulated_queues import Queue
 
-from loadgen.backlog import BacklogRule
-from loadgen.capacity import Probe, Watch
-from loadgen.outcomes import UNFINISHED
+from loadgen.sending.shard import BacklogRule
+from loadgen.statistics.capacity import Watch
+from loadgen.statistics.capacity_fit import Probe
+from loadgen.status import UNFINISHED
 
 if TYPE_CHECKING:
-    from loadgen.measurement import RequestLog
+    from loadgen.measurement.request_log import RequestLog
 
 _TICK_S = 0.05
 _LOOK_EVERY = 10

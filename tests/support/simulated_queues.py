@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement import RequestLog
+from loadgen.measurement.request_log import RequestLog
 
 Times = NDArray[np.float64]
 Completions = Callable[[np.random.Generator, Times], Times]
@@ -20,7 +20,7 @@ Completions = Callable[[np.random.Generator, Times], Times]
 def _single_server(arrivals: Times, service: Times) -> Times:
     """Lindley's recursion, first come first served: the work so far plus all idle time so far."""
     work = np.cumsum(service, axis=1)
-    return work + np.maximum.accumulate(arrivals - (work - service), axis=1)
+    return work + np.maximum.accumulate(arrivals - (work - service), axis=1)  # type: ignore[no-any-return]
 
 
 def exponential_server(rng: np.random.Generator, arrivals: Times, *, service_s: float) -> Times:
@@ -61,7 +61,7 @@ def batching_server(
         done[rows[taken], columns[taken]] = np.broadcast_to(end[:, None], columns.shape)[taken]
         first[active] += batch
         active = active[first[active] < n]
-    return done[:, :n]
+    return done[:, :n]  # type: ignore[no-any-return]
 
 
 def poisson_arrivals(rng: np.random.Generator, rate_per_s: float, duration_s: float, runs: int) -> Times:

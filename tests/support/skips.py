@@ -1,7 +1,7 @@
 """A pytest plugin: in CI, a skip that is not on the list fails the session.
 
 `tests/skips.txt` has a line for each kind of skip that is expected in CI: the beginning of its reason, and why.
-Elsewhere skips are only counted: a machine may lack what CI has installed.
+Elsewhere skips are only counted: a machine may lack programs that CI has.
 """
 
 import os
@@ -51,7 +51,7 @@ class Skips:
 
 
 def expected_skips(text: str) -> tuple[str, ...]:
-    """The beginnings of reasons in the list: what stands before ` # `, without empty lines and comments."""
+    """Return the beginnings of reasons in the list: the text before ` # `, without empty lines and comments."""
     lines = (line.split(" # ")[0].strip() for line in text.splitlines() if not line.startswith("#"))
     return tuple(line for line in lines if line)
 

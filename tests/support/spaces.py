@@ -8,7 +8,7 @@ from search.space import MachineLimits, SearchSpace, search_space
 
 
 def two_core_space(folder: Path, *, limit_ms: float = 50.0, rows_per_request: int = 1) -> SearchSpace:
-    """Its model file, a single byte, is written to `folder`."""
+    """Return the space; writes its model file, a single byte, to `folder`."""
     file = folder / "model.onnx"
     file.write_bytes(b"x")
     engine = plain_engine(files=(("model.onnx", file),))

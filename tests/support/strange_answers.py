@@ -1,22 +1,14 @@
-"""A corpus of what servers should not do: statuses, heads, bodies, documents, frames, ends and floods."""
+"""A corpus of faults of servers: statuses, heads, bodies, documents, frames, ends and floods."""
 
-import struct
+from typing import Any
 
+from strange_grpc import OK, grpc_cases
 from strange_servers import (
     CONFIG,
-    CONTINUATION,
     COUNTERS,
-    DATA,
-    GOAWAY,
     HEADERS,
     METADATA,
     PING,
-    PUSH,
-    RIGHT_GRPC,
-    RIGHT_HTTP,
-    RST,
-    SETTINGS,
-    WINDOW,
     Close,
     Hang,
     Reset,
@@ -24,21 +16,16 @@ from strange_servers import (
     document,
     drip,
     flood,
-    grpc_answer,
     http_answer,
     inference,
 )
-from tritonclient.grpc import service_pb2 as pb
 
-from loadgen.grpc_wire import grpc_message
-from loadgen.hpack import block_of, literal
-from loadgen.http2_frames import frame
+from loadgen.transport.http2_frames import frame
 
 _OUTPUT = b'{"outputs":[{"name":"y","datatype":"FP32",'
 DEEP = b"[" * 200_000
 SURROGATE = b'{"error":"\\ud800 half"}'
 _LONG = b"a" * 100_000
-_OK = block_of([(b":status", b"200")])
 
 
 _BIG_ERROR = http_answer(b"x" * (17 << 20), status="500 X")
@@ -46,11 +33,11 @@ _SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n "
 _CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1"
 
 
-def _with(entry: dict[str, object], **changed: object) -> dict[str, object]:
+def _with(entry: Any, **changed: object) -> dict[str, Any]:
     return {key: value for key, value in {**entry, **changed}.items() if value is not ...}
 
 
-def _input(**changed: object) -> dict[str, object]:
+def _input(**changed: object) -> dict[str, Any]:
     return _with(METADATA, inputs=[_with(METADATA["inputs"][0], **changed)])
 
 
@@ -59,7 +46,7 @@ STATUSES = ["100 Continue", "101 Switching Protocols", "204 No Content", "206 Pa
             "413 Large", "418 Pot", "429 Many", "500 Broken", "502 Gateway", "503 Busy", "504 Late", "599 Odd",
             "600 Odd", "999 Odd"]  # fmt: skip
 
-WIRE: dict[str, object] = {
+WIRE: dict[str, Any] = {
     "nothing": Close,
     "a reset": Reset,
     "no head": b"hello\r\n\r\n",
@@ -129,7 +116,7 @@ BODIES: dict[str, bytes] = {
     "a rank of 1,000": b'{"outputs":[{"name":"y","datatype":"FP32","shape":[' + b"1," * 999 + b'1],"data":[1]}]}',
 }
 
-METADATA_VARIANTS: dict[str, object] = {
+METADATA_VARIANTS: dict[str, Any] = {
     "no name": _with(METADATA, name=...),
     "a name that is a number": _with(METADATA, name=7),
     "a name of a megabyte": _with(METADATA, name="m" * (1 << 20)),
@@ -139,8 +126,8 @@ METADATA_VARIANTS: dict[str, object] = {
     "inputs that are an object": _with(METADATA, inputs={}),
     "inputs that are null": _with(METADATA, inputs=None),
     "an input that is a text": _with(METADATA, inputs=["x"]),
-    "100,000 inputs": _with(METADATA, inputs=METADATA["inputs"] * 100_000),
-    "two inputs of one name": _with(METADATA, inputs=METADATA["inputs"] * 2),
+    "100,000 inputs": _with(METADATA, inputs=METADATA["inputs"] * 100_000),  # type: ignore[operator]
+    "two inputs of one name": _with(METADATA, inputs=METADATA["inputs"] * 2),  # type: ignore[operator]
     "an input called [/nope]": _input(name="[/nope]"),
     "an input called ../..": _input(name="../.."),
     "an input with escapes": _input(name="\x1b[2Jx"),
@@ -174,7 +161,7 @@ METADATA_VARIANTS: dict[str, object] = {
     "an output of another type": _with(METADATA, outputs=[_with(METADATA["outputs"][0], datatype="[/nope]")]),
 }
 
-CONFIG_VARIANTS: dict[str, object] = {
+CONFIG_VARIANTS: dict[str, Any] = {
     "a list": [1],
     "a text": "many",
     "a batch in words": _with(CONFIG, max_batch_size="many"),
@@ -189,7 +176,7 @@ CONFIG_VARIANTS: dict[str, object] = {
     "cut off": b'{"name":',
 }
 
-STATS_VARIANTS: dict[str, object] = {
+STATS_VARIANTS: dict[str, Any] = {
     "a list": [],
     "null": None,
     "a text": "x",
@@ -250,130 +237,16 @@ def _http() -> list[Strange]:
     return found
 
 
-def _some(what: object) -> object:
+def _some(what: Any) -> Any:
     """An answer; a list is bytes and then an end."""
     if not isinstance(what, list):
         return what
 
-    def send(connection: object) -> None:
+    def send(connection: Any) -> None:
         connection.sendall(what[0])
         raise what[1]
 
     return send
-
-
-def _infer(**changed: object) -> bytes:
-    answer = pb.ModelInferResponse(model_name="m")
-    described = {"name": "y", "datatype": "FP32", "shape": [1, 2], "raw": bytes(8)} | changed
-    raw = described.pop("raw")
-    answer.outputs.add(**described)
-    answer.raw_output_contents.append(raw)
-    return grpc_message(answer.SerializeToString())
-
-
-def _each(payload: bytes, kind: int, flags: int = 0, *, stream: int | None = None) -> object:
-    """A frame on the call's stream, or on this one."""
-    return lambda stream_id: frame(kind, flags, stream_id if stream is None else stream, payload)
-
-
-GRPC: dict[str, object] = {
-    "nothing": Close,
-    "a reset": Reset,
-    "http/1.1": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi",
-    "zeros": bytes(5000),
-    "a frame of 16 MiB": b"\xff\xff\xff\x00\x00\x00\x00\x00\x01" + bytes(100),
-    "no message": grpc_answer(None),
-    "an empty message": grpc_answer(grpc_message(b"")),
-    "a prefix cut off": grpc_answer(b"\0\0\0"),
-    "a message cut off": grpc_answer(_infer()[:-3]),
-    "more than a message": grpc_answer(_infer() + b"x"),
-    "two messages": grpc_answer(_infer() * 2),
-    "a compressed message": grpc_answer(b"\1" + _infer()[1:]),
-    "a message of 4 GiB": grpc_answer(b"\0\xff\xff\xff\xff"),
-    "another message": grpc_answer(grpc_message(b"\xff" * 40)),
-    "no status": grpc_answer(_infer(), status=None),
-    "a status in words": grpc_answer(_infer(), status=b"OK"),
-    "a status of 5,000 digits": grpc_answer(_infer(), status=b"9" * 5000),
-    "a status below zero": grpc_answer(_infer(), status=b"-1"),
-    "an error that is no text": grpc_answer(None, status=b"13", text=b"%ff%fe\xff"),
-    "an error of 16,000 bytes": grpc_answer(None, status=b"13", text=b"e" * 16_000),
-    "an error with escapes": grpc_answer(None, status=b"13", text=b"%1b[2Jgone"),
-    "half a character in an error": grpc_answer(None, status=b"13", text=b"%ed%a0%80"),
-    "headers of http 404": lambda i: frame(HEADERS, 5, i, block_of([(b":status", b"404")])),
-    "headers of http 2000": lambda i: frame(HEADERS, 5, i, block_of([(b":status", b"2000")])),
-    "headers of no status": lambda i: frame(HEADERS, 5, i, block_of([(b"x", b"y")])),
-    "headers that are none": _each(b"\xff\xff\xff\xff\xff\xff", HEADERS, 5),
-    "headers that point nowhere": _each(b"\xfe", HEADERS, 5),
-    "headers cut off": _each(literal((b"a", b"b" * 50), remember=False)[:-9], HEADERS, 5),
-    "headers of no stream": _each(_OK, HEADERS, 4, stream=0),
-    "headers of another stream": _each(_OK, HEADERS, 5, stream=99),
-    "headers shorter than their padding": _each(b"\xff", HEADERS, 0xD),
-    "headers with an empty padding": _each(b"", HEADERS, 0xD),
-    "headers shorter than their priority": _each(b"\0", HEADERS, 0x25),
-    "a hundred headers": lambda i: frame(HEADERS, 4, i, _OK) * 100,
-    "data before headers": _each(_infer(), DATA, 1),
-    "data of no stream": _each(b"x", DATA, 0, stream=0),
-    "data shorter than their padding": lambda i: frame(HEADERS, 4, i, _OK) + frame(DATA, 0x9, i, b"\xff"),
-    "a continuation of nothing": _each(b"", CONTINUATION, 4),
-    "a continuation of another stream": lambda i: frame(HEADERS, 0, i, _OK) + frame(CONTINUATION, 4, i + 2, b""),
-    "a head that is interrupted": lambda i: frame(HEADERS, 0, i, _OK) + frame(DATA, 0, i, b"x"),
-    "continuations without end": lambda i: flood(frame(HEADERS, 0, i, _OK), frame(CONTINUATION, 0, i, b"")),
-    "continuations of a megabyte": lambda i: flood(
-        frame(HEADERS, 0, i, _OK), frame(CONTINUATION, 0, i, bytes(16000))
-    ),
-    "data without end": lambda i: flood(frame(HEADERS, 4, i, _OK), frame(DATA, 0, i, bytes(16000))),
-    "empty data without end": lambda i: flood(frame(HEADERS, 4, i, _OK), frame(DATA, 0, i, b"")),
-    "headers without end": lambda i: flood(b"", frame(HEADERS, 4, i, _OK)),
-    "pings without end": lambda i: flood(b"", frame(PING, 0, 0, bytes(8))),
-    "settings without end": lambda i: flood(b"", frame(SETTINGS, 0, 0)),
-    "windows without end": lambda i: flood(b"", frame(WINDOW, 0, 0, struct.pack(">I", 1 << 30))),
-    "a short ping": _each(b"1234", PING, stream=0),
-    "settings cut off": _each(b"12345", SETTINGS, stream=0),
-    "a window of three bytes": _each(b"123", WINDOW, stream=0),
-    "a reset of three bytes": _each(b"123", RST),
-    "a goodbye of three bytes": _each(b"123", GOAWAY, stream=0),
-    "a goodbye": _each(struct.pack(">II", 0, 2), GOAWAY, stream=0),
-    "a reset call": _each(struct.pack(">I", 7), RST),
-    "a push": _each(struct.pack(">I", 2) + _OK, PUSH, 4),
-    "no calls allowed": _each(struct.pack(">HI", 3, 0), SETTINGS, stream=0),
-    "a window of 4 GiB": _each(struct.pack(">HI", 4, (1 << 32) - 1), SETTINGS, stream=0),
-    "no window": _each(struct.pack(">HI", 4, 0), SETTINGS, stream=0),
-    "frames of no bytes": _each(struct.pack(">HI", 5, 0), SETTINGS, stream=0),
-    "a table of 4 GiB": _each(struct.pack(">HI", 1, (1 << 32) - 1), SETTINGS, stream=0),
-    "frames of unknown kinds": lambda i: b"".join(frame(kind, 255, i, b"x") for kind in range(10, 256)),
-}
-
-GRPC_INFER: dict[str, object] = {
-    "another output": grpc_answer(_infer(name="other")),
-    "another type": grpc_answer(_infer(datatype="INT32")),
-    "another shape": grpc_answer(_infer(shape=[1, 3], raw=bytes(12))),
-    "a size below zero": grpc_answer(_infer(shape=[-1, 2])),
-    "no bytes": grpc_answer(_infer(raw=b"")),
-    "too many bytes": grpc_answer(_infer(raw=bytes(80))),
-    "sizes of 2 to the 62": grpc_answer(_infer(shape=[1 << 62, 2])),
-}
-
-
-def _grpc() -> list[Strange]:
-    found = []
-    for name, what in GRPC.items():
-        found.append(Strange(name=f"metadata: {name}", scheme="grpc", answers={"metadata": what}))
-    for after in (0, 1):
-        when = "at first" if after == 0 else "later"
-        found += [
-            Strange(name=f"infer, {when}: {name}", scheme="grpc", answers={"infer": what}, after=after)
-            for name, what in (GRPC | GRPC_INFER).items()
-        ]
-    found += [
-        Strange(name="stats: another message", scheme="grpc", answers={"stats": GRPC["another message"]}),
-        Strange(name="stats: no message", scheme="grpc", answers={"stats": GRPC["no message"]}),
-        Strange(name="greeting: http/1.1", scheme="grpc", greeting=RIGHT_HTTP["metadata"]),
-        Strange(name="greeting: zeros", scheme="grpc", greeting=bytes(1000)),
-        Strange(name="greeting: the end", scheme="grpc", greeting=Close),
-        Strange(name="greeting: a reset", scheme="grpc", greeting=Reset),
-        Strange(name="greeting: an answer unasked", scheme="grpc", greeting=RIGHT_GRPC["infer"](1)),
-    ]
-    return found
 
 
 SLOW = [
@@ -385,10 +258,10 @@ SLOW = [
     Strange(name="metadata: frames in drips", scheme="grpc",
             answers={"metadata": lambda i: drip(frame(PING, 0, 0, bytes(8)) * 9999)}),
     Strange(name="metadata: headers of no end in drips", scheme="grpc",
-            answers={"metadata": lambda i: drip(frame(HEADERS, 0, i, _OK) + b"\0\x40\0\x09" + bytes(5))}),
+            answers={"metadata": lambda i: drip(frame(HEADERS, 0, i, OK) + b"\0\x40\0\x09" + bytes(5))}),
     Strange(name="stats: a body in drips", answers={"stats": drip(_SIZED)}),
 ]  # fmt: skip
-"""Their questions end by the deadline of ten seconds, not before."""
+"""Requests to these servers end by the deadline of ten seconds, not before."""
 
-QUICK = [*_http(), *_grpc()]
+QUICK = [*_http(), *grpc_cases()]
 assert len({(one.scheme, one.name) for one in QUICK}) == len(QUICK) >= 202, len(QUICK)

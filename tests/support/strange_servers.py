@@ -1,7 +1,7 @@
-"""Servers that do what no server should, one kind of thing each; all else about them is right.
+"""Run servers with one fault each, correct otherwise.
 
-A `Strange` says what comes instead of the right answer to a question (`metadata`, `config`, `stats`) or to an
-inference (`infer`), and `serving` runs it on a port of its own, in threads of this process.
+A `Strange` defines the response in place of the correct one to a query (`metadata`, `config`, `stats`) or to an
+inference (`infer`), and `serving` runs it on its own port, in threads of this process.
 """
 
 import contextlib
@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from fake_triton import answer_body
 from tritonclient.grpc import service_pb2 as pb
 
-from loadgen.grpc_wire import grpc_message
-from loadgen.hpack import HeaderDecoder, block_of
-from loadgen.http2_frames import frame
+from loadgen.clients.grpc import grpc_message
+from loadgen.transport.hpack import HeaderDecoder, block_of
+from loadgen.transport.http2_frames import frame
 
 DATA, HEADERS, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 8, 9
 METADATA = {
@@ -33,7 +34,7 @@ STATS = {"model_stats": [{**COUNTERS, "inference_stats": {"success": {"count": 5
 
 
 class Hang(Exception):
-    """Say nothing more, and keep the connection."""
+    """Send nothing more, and keep the connection."""
 
 
 class Close(Exception):
@@ -45,7 +46,7 @@ class Reset(Exception):
 
 
 Answer = bytes | type[Exception] | Callable[[socket.socket], None]
-"""Bytes to send, an end, or a function that does what it likes with the connection."""
+"""Bytes to send, an end, or a function that may do anything with the connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +55,7 @@ class Strange:
 
     name: str
     scheme: str = "http"
-    answers: dict[str, Answer] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
     greeting: Answer | None = None
     after: int = 0
 
@@ -81,7 +82,7 @@ RIGHT_HTTP: dict[str, bytes] = {
 
 
 def drip(data: bytes, gap_s: float = 0.02) -> Callable[[socket.socket], None]:
-    """Byte after byte, round and round, for longer than anybody waits."""
+    """Send byte after byte, repeatedly, for longer than any client waits."""
 
     def send(connection: socket.socket) -> None:
         for at in range(100_000):
@@ -92,7 +93,7 @@ def drip(data: bytes, gap_s: float = 0.02) -> Callable[[socket.socket], None]:
 
 
 def flood(begin: bytes, piece: bytes) -> Callable[[socket.socket], None]:
-    """One piece after the other without an end, as fast as they are taken."""
+    """Send one piece after the other without end, as fast as they are taken."""
 
     def send(connection: socket.socket) -> None:
         connection.sendall(begin)
@@ -104,7 +105,7 @@ def flood(begin: bytes, piece: bytes) -> Callable[[socket.socket], None]:
 
 
 def grpc_answer(message: bytes | None, status: bytes | None = b"0", text: bytes = b"") -> Callable[[int], bytes]:
-    """The frames of a whole answer: headers, a message with its prefix, trailers."""
+    """Return the frames of a complete response: headers, a message with its prefix, trailers."""
     trailers = [] if status is None else [(b"grpc-status", status)]
     trailers += [(b"grpc-message", text)] if text else []
 
@@ -175,7 +176,7 @@ class _Server:
                 connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
-    def give(self, connection: socket.socket, answer: Answer) -> None:
+    def give(self, connection: socket.socket, answer: Any) -> None:
         if isinstance(answer, bytes):
             connection.sendall(answer)
         elif isinstance(answer, type):
@@ -227,7 +228,7 @@ class _Server:
                 if answer is None:
                     connection.sendall(RIGHT_GRPC[question](stream_id))
                 else:
-                    self.give(connection, answer if isinstance(answer, type | bytes) else answer(stream_id))
+                    self.give(connection, answer if isinstance(answer, type | bytes) else answer(stream_id))  # type: ignore[arg-type]
 
     def more(self, connection: socket.socket) -> bytes:
         data = connection.recv(1 << 16)
@@ -238,7 +239,7 @@ class _Server:
 
 @contextmanager
 def serving(strange: Strange) -> Iterator[str]:
-    """The address of a strange server, for the time of the block."""
+    """Run a strange server during the block; yields its address."""
     server = _Server(strange)
     thread = threading.Thread(target=server.accept, daemon=True)
     thread.start()

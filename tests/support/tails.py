@@ -1,8 +1,8 @@
-"""Whether the client adds a tail of its own: what it reports, against the server's own clock.
+"""Check that the client adds no tail latency itself, by comparing its figures with the server's own clock.
 
 All times of servers are on the monotonic clock of this machine, which the stalls of a `Disturbance` are on too. A
-crowded host stops the processors of its guests for milliseconds, again and again. Requests that met a stall say
-nothing about the client: they are set aside, off or not, and runs are taken until enough met none.
+crowded host stops the processors of its guests for milliseconds, again and again. Requests that met a stall do not
+measure the client: they are set aside, off or not, and runs are made until enough requests met none.
 """
 
 import math
@@ -14,34 +14,34 @@ import numpy as np
 from disturbance import Disturbance
 from numpy.typing import NDArray
 
-from loadgen.measurement import RequestLog
+from loadgen.measurement.request_log import RequestLog
 
 OFF_MS = 5.0
 MOST_OFF = 0.002
-"""The share of requests that met no stall and may differ by more than `OFF_MS`."""
+"""At most this share of the requests without a stall may differ by more than `OFF_MS`."""
 
 LEAST_QUIET = 500
 MOST_RUNS = 6
-"""So many requests have to meet no stall, in so many runs at the most."""
+"""At least so many requests must meet no stall, in at most so many runs."""
 
 AFTER_MS = 10.0
-"""A request meets a stall that ended so shortly before: what waited meanwhile is served first. Of 212 requests
+"""A request meets a stall that ended at most so long before: waiting requests are served first. Of 212 requests
 that were off in 20 runs on a crowded host, 25 met no stall, 9 none by this rule, and all of these were so near to
 time that other guests took."""
 
 MOST_BLURRED_MS = 50.0
-"""So much may the stalls of a run leave its p99 unknown; more, and another run is taken."""
+"""Stalls may blur the p99 of a run by at most so much; if more, another run is made."""
 
 BELOW_MS = 1.0
-"""By how much p99 may be below that of the server, which looks at its clock only after it has answered."""
+"""p99 may be so much below that of the server, which reads its clock only after it has responded."""
 
 
 class ServersView:
     """The requests of a run as their server saw them, in the order in which they were due; arrays of shape (n,).
 
-    `kept_ns` and `arrived_ns` are how long it kept each request, and when it came, in any order; `due_ns` is when
-    each should have left, from any origin. Requests arrive in the order in which they are due, but for a few
-    neighbours; the one that arrived the soonest after it was due says where the origin is.
+    `kept_ns` and `arrived_ns` are the service time and the arrival of each request, in any order; `due_ns` is its
+    scheduled time, from any origin. Requests arrive in the order of their schedule, except a few neighbours; the
+    one that arrived soonest after its scheduled time defines the origin.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class ServersView:
         self.kept_ns = kept_ns[came]
         self.latency_ns = arrived_ns[came] + kept_ns[came] - begins_ns
         self.stalled_ns = np.zeros(len(due_ns), np.int64)
-        """How long the machine stood still while the request was under way, or its answer."""
+        """The time for which the machine stood still while the request or its response was under way."""
 
         self.quiet = np.ones(len(due_ns), np.bool_)
-        """Whether it stood still neither then nor shortly before, and no other guest of the host took any time."""
+        """True if it did not stand still then or shortly before, and no other guest of the host took time."""
 
         ends_ns = begins_ns + self.latency_ns + round(OFF_MS * 1e6)
         for begin, end in seen.stalls_ns:
@@ -73,12 +73,12 @@ class ServersView:
 
     @property
     def p99_blurred_ms(self) -> float:
-        """By how much the stalls may have lengthened p99."""
+        """Return how much the stalls may have lengthened p99."""
         most = 0.99 + MOST_OFF
         return (_quantile(self.latency_ns + self.stalled_ns, most) - _quantile(self.latency_ns, most)) / 1e6
 
     def assert_is_p99(self, p99_ms: float, *, rounded_ms: float = 0.0) -> None:
-        """Raise AssertionError unless `p99_ms` is the p99 of the latencies, to within what is said above.
+        """Raise AssertionError unless `p99_ms` is the p99 of the latencies, within the tolerances above.
 
         A few requests may be off without a stall, and each request by the stalls that it met.
         """
@@ -140,5 +140,5 @@ def lindley_ns(arrived_ns: NDArray[np.int64], service_ns: Sequence[float]) -> ND
 
 
 def _quantile(times_ns: NDArray[np.int64], quantile: float) -> int:
-    """By nearest rank, as the product does it."""
+    """Return the quantile by nearest rank, like the product."""
     return int(np.sort(times_ns)[math.ceil(quantile * len(times_ns)) - 1])

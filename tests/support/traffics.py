@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from loadgen.plan import Arrivals
-from search.demand import Demand
+from loadgen.spec.plan import Arrivals
+from search.workload import Workload
 
-BURSTS = Demand(arrivals=Arrivals(kind="gamma", cv=3.0))
+BURSTS = Workload(arrivals=Arrivals(kind="gamma", cv=3.0))
 
 
-def recorded(requests: int = 12_000) -> Demand:
+def recorded(requests: int = 12_000) -> Workload:
     """A trace in which every other second is three times as busy."""
     rng = np.random.default_rng(5)
     gaps, now = [], 0.0
@@ -16,4 +16,4 @@ def recorded(requests: int = 12_000) -> Demand:
         gap = rng.exponential(1 / 300 if int(now) % 2 else 1 / 100)
         now += gap
         gaps.append(gap)
-    return Demand(arrivals=Arrivals(kind="trace", times_s=tuple(np.cumsum(gaps).tolist())))
+    return Workload(arrivals=Arrivals(kind="trace", times_s=tuple(np.cumsum(gaps).tolist())))

@@ -1,11 +1,13 @@
 """Models whose weights lie in other files, under names of code or of files of ours."""
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 from batch_models import node, write
 
 START = b"import os, pathlib; pathlib.Path(os.environ['TRITUNE_TEST_RAN']).touch()\n#".rjust(128, b"\n")
-"""What each file of weights begins with. The weights are a comment: Python takes the whole file for code."""
+"""Each file of weights begins with this. The weights are a comment: Python accepts the whole file as code."""
 
 NAMES_OF_CODE = [
     "model.py",
@@ -21,7 +23,7 @@ NAMES_OF_CODE = [
 NAMES_OF_OURS = ["model.onnx", "config.pbtxt", "engine.json", "kernels.cache", "weights-1.bin", "a/weights-0.bin"]
 
 
-def model_with(folder, *locations, size=8):
+def model_with(folder: Path, *locations: str, size: int = 8) -> Path:
     """A model whose weights lie at each of `locations`, one matrix a file: as many products in a row."""
     names = [f"w{number}" for number in range(len(locations))]
     values = ["x", *(f"v{number}" for number in range(len(locations) - 1)), "y"]
@@ -32,7 +34,10 @@ def model_with(folder, *locations, size=8):
     folder.mkdir(parents=True, exist_ok=True)
     shapes = ({"x": ["N", size]}, {"y": ["N", size]})
     path = write(
-        folder / "net.onnx", nodes, *shapes, {name: array.view(np.float32) for name, array in weights.items()}
+        folder / "net.onnx",
+        nodes,
+        *shapes,  # type: ignore[arg-type]
+        {name: array.view(np.float32) for name, array in weights.items()},
     )
     proto = onnx.load_model(path)
     for tensor, location in zip(proto.graph.initializer, locations, strict=True):

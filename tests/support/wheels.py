@@ -1,4 +1,4 @@
-"""The wheel of this checkout, built from a copy: setuptools would add what an earlier build left in build/."""
+"""Build the wheel of this checkout from a copy: setuptools would add files of an earlier build from build/."""
 
 import shutil
 import subprocess
@@ -12,10 +12,10 @@ LEFT_OUT = shutil.ignore_patterns(
 
 
 def built_wheel(folder: Path) -> Path:
-    """The path of the wheel; `folder` gets it, and the copy."""
+    """Return the path of the wheel; writes it, and the copy, to `folder`."""
     source = folder / "source"
     shutil.copytree(ROOT, source, ignore=LEFT_OUT)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, source]
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(source)]
     subprocess.run(command, check=True, capture_output=True, timeout=250)
     (wheel,) = folder.glob("tritune-*.whl")
     return wheel

@@ -1,4 +1,4 @@
-"""Wires on connections in memory, with the server's end of each, and what ended on them."""
+"""Provide wires on connections in memory, with the server's end of each, and the ended requests."""
 
 import struct
 from collections.abc import Sequence
@@ -6,34 +6,34 @@ from typing import Any, Self, cast
 
 from memory_wire import HEAD, MODEL, Addresses, Memory, Watched, grpc_wire, http_wire, right_message
 
-from loadgen.grpc_wire import GrpcWire
-from loadgen.hpack import block_of
-from loadgen.http2 import Http2Connection
-from loadgen.http2_call import Call
-from loadgen.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
-from loadgen.http_answer import ReadBuffer
-from loadgen.http_wire import HttpWire
-from loadgen.model_info import ModelInfo
-from loadgen.poller import READ, WRITE
+from loadgen.clients.grpc import GrpcWire
+from loadgen.clients.http1 import HttpWire
+from loadgen.traffic.model_info import ModelInfo
+from loadgen.transport.hpack import block_of
+from loadgen.transport.http1_response import ReadBuffer
+from loadgen.transport.http2 import Http2Connection
+from loadgen.transport.http2_call import Call
+from loadgen.transport.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from loadgen.transport.poller import READ, WRITE
 
 REQUESTS = (b"POST /first HTTP/1.1\r\n\r\n", b"POST /second HTTP/1.1\r\n\r\n+body", b"third")
 BODY = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'
 
 
 def http_answer(*fields: str, status: str = "200 OK", body: bytes = BODY) -> bytes:
-    """An answer that says its length; an inference of the model unless something is changed."""
+    """Return a response with its length; an inference of the model unless changed."""
     return "\r\n".join([f"HTTP/1.1 {status}", *fields, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
 class _Bench:
-    """What the benches of wires share: at the end of its `with` block the wire has left no connection open."""
+    """Base of the benches: at the end of its `with` block it checks that the wire has left no connection open."""
 
     wire: HttpWire | GrpcWire
     streams: list[Memory]
     watched: Watched
 
     def open_streams(self) -> list[Memory]:
-        """Those that are not closed, which are the same that are watched."""
+        """Return the streams that are not closed, after a check that exactly these are watched."""
         found = [stream for stream in self.streams if not stream.closed]
         assert [stream.fd for stream in found] == sorted(self.watched.events)
         return found
@@ -47,7 +47,7 @@ class _Bench:
 
 
 class HttpBench(_Bench):
-    """A wire, the server's ends of its connections, what is watched, and what ended: row, outcome, time."""
+    """A wire, the server's ends of its connections, the watched events, and the ended rows: row, outcome, time."""
 
     def __init__(self, count: int = 0) -> None:
         self.addresses, self.watched = Addresses(), Watched()
@@ -60,13 +60,13 @@ class HttpBench(_Bench):
         self.connect()
 
     def connect(self) -> None:
-        """As with an epoll, only those connections are heard of that are watched for what they are ready for."""
+        """Let connections become ready; as with an epoll, only watched events of a connection are reported."""
         for stream in list(self.streams):
             if self.watched.events.get(stream.fd, 0) & WRITE:
                 self.wire.handle(stream.fd, WRITE)
 
     def of(self, row: int) -> Memory:
-        stream = self.wire.in_flight[row].stream
+        stream = self.wire.in_flight[row].stream  # type: ignore[union-attr]
         assert isinstance(stream, Memory)
         return stream
 
@@ -77,7 +77,7 @@ class HttpBench(_Bench):
 
 
 class GrpcBench(_Bench):
-    """A wire with `count` connections, which are ready unless `settle` is false, and what ended on it."""
+    """A wire with `count` connections, which are ready unless `settle` is false, and its ended rows."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class GrpcBench(_Bench):
             self.settle()
 
     def settle(self, settings: bytes = b"") -> None:
-        """Let all connections that are on their way become ready, with these settings of the server's."""
+        """Let all connections that are being opened become ready, with these settings of the server."""
         for stream in list(self.streams):
             if stream.steps and self.watched.events.get(stream.fd, 0) & WRITE:
                 self.wire.handle(stream.fd, WRITE)
@@ -110,18 +110,18 @@ class GrpcBench(_Bench):
             self.wire.handle(stream.fd, READ)
 
     def answer(self, stream: Memory, call: int, message: bytes | None = None) -> None:
-        """The whole answer to the connection's n-th call, with this message and its prefix or the right one."""
+        """Return the response to the connection's n-th call, with this prefixed message or the right one."""
         self.give(stream, grpc_answer(2 * call - 1, message))
 
     def of(self, row: int) -> Memory:
-        """The connection of a row on its way."""
+        """Return the connection of a row in flight."""
         connection = self.wire.in_flight[row]
         assert connection is not None
         return cast("Memory", connection.stream)
 
 
 def grpc_answer(number: int, message: bytes | None = None, *, status: bytes = b"0") -> bytes:
-    """The whole answer to the call with this number, with this message and its prefix or the right one."""
+    """Return a complete response to the call with this number, with this prefixed message or the right one."""
     head = frame(HEADERS, 4, number, block_of([(b":status", b"200")]))
     data = frame(DATA, 0, number, right_message() if message is None else message)
     return head + data + frame(HEADERS, 5, number, block_of([(b"grpc-status", status)]))
@@ -149,7 +149,7 @@ class Http2Bench:
                 self.http2.receive()
 
     def data(self) -> list[int]:
-        """The sizes of the DATA frames so far."""
+        """Return the sizes of the DATA frames so far."""
         return [len(payload) for kind, _, _, payload in self.stream.frames() if kind == DATA]
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import TargetRefused
-from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
-from loadgen.runner import LoadGenerator
-from model_repo import control
-from model_repo.options import ServerOptions
-from model_repo.server import Server, serve
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
+from loadgen.spec.target import Target
+from model_repo.server import control
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import Server, serve
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -67,7 +68,7 @@ def server(
 
 
 def target(server: tuple[Server, str], name: str) -> Target:
-    return Target(url=server[0].endpoint.url(server[1]), model_name=name)
+    return Target(url=server[0].endpoint.url(server[1]), model_name=name)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["batched", "plain"])

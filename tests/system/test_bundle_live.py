@@ -5,81 +5,34 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-import recommendations
 import yaml
-from engines import plain_engine
-from prometheus import prometheus
+from live_bundles import LOAD_S, written_bundle
+from prometheus import Prometheus, prometheus
 
-from deploy.smoke import LONGER
-from model_repo.config_pbtxt import parse_config_pbtxt
-from model_repo.layout import write_final_repository
-from model_repo.options import ServerOptions
-from model_repo.spec import ServingConfig, TensorSpec
-from model_repo.standing import serve_repository
-from search.convert import trial_to_record
-from search.records import Slo
+from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.server.options import ServerOptions
+from model_repo.server.static_server import serve_repository
+from model_repo.spec import Endpoint
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.long]
 
-ROOT = Path(__file__).parents[2]
-OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
 LOADTEST = str(Path(sys.executable).with_name("loadtest"))
 NAMESPACE = "tiny-production"
-
-WITHOUT_GPU = {"nv_gpu_utilization", "nv_gpu_power_usage", "nv_gpu_memory_used_bytes"}
-"""Metrics that Triton has only on a machine with a GPU: what asks for them returns nothing here."""
-
-
-RATE_PER_S, LOAD_S = 60.0, 15
-"""A certified rate that a machine a tenth as fast as usual keeps, and the seconds of load that decide it."""
-
-SLO = Slo(limit_ms=500.0, quantile=0.9)
-"""A promise that survives a machine that stands still now and then."""
 
 IMPOSSIBLE = "0.01ms"
 """A limit that no machine keeps: less than a request takes to the server and back."""
 
 
-def config(folder):
-    """The example's CNN: about a millisecond an image, so that the server and not the client is the limit."""
-    path = folder / "tiny.onnx"
-    subprocess.run([sys.executable, str(ROOT / "examples" / "small_cnn.py"), str(path)], check=True, timeout=60)
-    engine = plain_engine(
-        model_name="tiny",
-        files=(("model.onnx", path),),
-        inputs=(TensorSpec(name="image", datatype="FP32", shape=(3, 64, 64)),),
-        outputs=(TensorSpec(name="probabilities", datatype="FP32", shape=(10,)),),
-    )
-    # One instance: a core is left for Prometheus and the load, and for what else this machine does.
-    return ServingConfig(engine=engine, max_batch_size=8, instance_count=1, intra_op_threads=1)
-
-
-def recommendation(served):
-    winner = recommendations.trial(
-        config=served, certificate=recommendations.certificate(RATE_PER_S, seconds=LOAD_S / LONGER)
-    )
-    found = recommendations.recommendation(winner=trial_to_record(winner), slo=SLO)
-    return found.model_copy(update={"model": found.model.model_copy(update={"name": "tiny"})})
-
-
-def written_bundle(folder):
-    """The bundle as a run writes it."""
-    served = config(folder)
-    run = folder / "run"
-    write_final_repository(run / "model_repository", served)
-    (run / "recommendation.json").write_text(recommendation(served).model_dump_json())
-    subprocess.run([OPTIMIZE, "bundle", str(run), "--rate", "1000"], check=True, timeout=60, capture_output=True)
-    return run / "bundle"
-
-
-def documents(path):
+def documents(path: Any) -> list[Any]:
     return list(yaml.safe_load_all(path.read_text()))
 
 
-def smoke(bundle, endpoint, *, limit=None):
+def smoke(bundle: Path, endpoint: Endpoint, *, limit: str | None = None) -> tuple[int, str]:
     """The exit code of the smoke job's own command against a server here, and what it says.
 
     Its load lasts half a minute or more, and this promise is decided sooner. `limit` takes the place of its limit.
@@ -101,7 +54,7 @@ def smoke(bundle, endpoint, *, limit=None):
     return done.returncode, done.stdout + done.stderr
 
 
-def expressions(bundle):
+def expressions(bundle: Any) -> Iterator[tuple[Any, str]]:
     """(where it stands, PromQL) of everything in the bundle that asks Prometheus for something."""
     for group in documents(bundle / "prometheus-rules.yaml")[0]["groups"]:
         for rule in group["rules"]:
@@ -127,7 +80,7 @@ def expressions(bundle):
         yield metric["name"], re.sub(r"\{\{args\.(canary|stable)\}\}", "v1", query)
 
 
-def scraping(bundle, endpoint):
+def scraping(bundle: Path, endpoint: Endpoint) -> dict[Any, Any]:
     """What the ServiceMonitor and the rule files come to, with seconds for a quarter of a minute."""
     target = {
         "targets": [f"127.0.0.1:{endpoint.metrics_port}"],
@@ -140,13 +93,13 @@ def scraping(bundle, endpoint):
     }
 
 
-def server_arguments(bundle):
+def server_arguments(bundle: Path) -> tuple[Any, ...]:
     (deployment,) = documents(bundle / "kubernetes" / "base" / "deployment.yaml")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return tuple(argument for argument in container["args"] if argument.startswith("--metrics-config"))
 
 
-def unanswered(bundle, server):
+def unanswered(bundle: Path, server: Prometheus) -> Iterator[tuple[Any, Any]]:
     """The expressions that return nothing, or no number."""
     for where, expression in expressions(bundle):
         values = [value for _, value in server.query(expression)]
@@ -154,21 +107,19 @@ def unanswered(bundle, server):
             yield where, expression
 
 
-def test_the_bundle_at_work(tmp_path):
+def test_the_bundle_at_work(tmp_path: Path) -> None:
     """One test for all of it, because the load is what takes the time."""
     bundle = written_bundle(tmp_path)
-    native = (bundle / "model_repository" / "tiny" / "config.pbtxt").read_text()
+    native = (bundle / "model_repository_native" / "tiny" / "config.pbtxt").read_text()
     assert parse_config_pbtxt(native).backend == "onnxruntime"
     options = ServerOptions(run_dir=tmp_path, extra_arguments=server_arguments(bundle))
     with (
-        serve_repository(bundle / "model_repository_embedded", options) as standing,
+        serve_repository(bundle / "model_repository", options) as standing,
         prometheus(bundle.parent, scraping(bundle, standing.endpoint)) as server,
     ):
         code, said = smoke(bundle, standing.endpoint)
         assert code == 0, said
         server.until(lambda: server.query("model:triton_cost_usd_per_million:rate1h"))
-        empty = list(unanswered(bundle, server))
-        assert [(where, e) for where, e in empty if "nv_gpu_" not in e] == []
-        assert {name for _, e in empty for name in re.findall(r"nv_gpu_\w+", e)} == WITHOUT_GPU
+        assert list(unanswered(bundle, server)) == []
         code, said = smoke(bundle, standing.endpoint, limit=IMPOSSIBLE)
         assert code == 99, said

@@ -15,8 +15,8 @@ from clusters import free_port, master_command, wait_until_listening, worker_com
 from fake_triton import fake_triton
 from zmq.utils import z85
 
-from loadgen.cluster_secret import VARIABLE, keys_from_secret
-from loadgen.reports.record import LoadTestRecord
+from loadgen.distributed.secret import VARIABLE, keys_from_secret
+from loadgen.records.record import LoadTestRecord
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -157,10 +157,11 @@ def test_the_master_listens_on_the_loopback_address_alone() -> None:
 TAMPERED = """
 import os, sys
 import locust
-from loadgen.cluster_secret import cluster_secret
-from loadgen.distributed import DistributedGenerator
+from loadgen.distributed.secret import cluster_secret
+from loadgen.distributed.master import DistributedGenerator
 from loadgen.errors import WorkerDied
-from loadgen.plan import LoadPlan, Target
+from loadgen.spec.plan import LoadPlan
+from loadgen.spec.target import Target
 
 secret = cluster_secret("127.0.0.1", os.environ)
 with DistributedGenerator(host="127.0.0.1", port=int(sys.argv[1]), workers=1, secret=secret) as several:
@@ -175,8 +176,8 @@ LIAR = """
 import os, sys
 import locust
 from locust.env import Environment
-from loadgen.cluster import ClusterWorker
-from loadgen.cluster_secret import cluster_secret, keys_from_secret
+from loadgen.distributed.cluster import ClusterWorker
+from loadgen.distributed.secret import cluster_secret, keys_from_secret
 
 keys = keys_from_secret(cluster_secret("127.0.0.1", os.environ))
 worker = ClusterWorker(Environment(user_classes=[]), "127.0.0.1", int(sys.argv[1]), keys)

@@ -10,10 +10,10 @@ import pytest
 from engines import plain_engine
 from infer import InferenceRefused, infer
 
-from model_repo.layout import write_repository
-from model_repo.options import ServerOptions
+from model_repo.repository.write import write_repository
+from model_repo.server.options import ServerOptions
+from model_repo.server.static_server import serve_repository
 from model_repo.spec import ServingConfig, TensorSpec
-from model_repo.standing import serve_repository
 
 pytestmark = pytest.mark.system
 
@@ -42,7 +42,7 @@ def open_runner(version_dir, config, *, device):
 """In place of the real one, which needs a GPU."""
 
 
-def repository_in(folder, *, input_path):
+def repository_in(folder: Path, *, input_path: str) -> Path:
     x = TensorSpec(name="x", datatype="FP32", shape=(-1,), sample_shape=(4,))
     outputs = (
         TensorSpec(name="y", datatype="FP32", shape=(-1,)),
@@ -69,7 +69,7 @@ def repository_in(folder, *, input_path):
 
 
 @pytest.mark.parametrize("input_path", ["pinned", "direct"])
-def test_batches_of_requests_get_their_own_answers(tmp_path, input_path):
+def test_batches_of_requests_get_their_own_answers(tmp_path: Path, input_path: str) -> None:
     repository = repository_in(tmp_path, input_path=input_path)
     with serve_repository(repository, ServerOptions(run_dir=tmp_path)) as standing:
         rng = np.random.default_rng(0)

@@ -6,8 +6,9 @@ import pytest
 from fake_grpc import fake_grpc
 
 from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable
-from loadgen.plan import LoadPlan, Payload, Target
-from loadgen.runner import LoadGenerator
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.target import Target
 
 pytestmark = pytest.mark.system
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from onnx_models import small_cnn
 from server_kinds import open_server, tritonserver_on_path
 from wheels import built_wheel
 
-from search.files import whole_lines
-from search.records import RecommendationRecord, TrialRecord
+from search.records.line_files import whole_lines
+from search.records.recommendation import RecommendationRecord
+from search.records.trial import TrialRecord
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -36,16 +38,16 @@ class Installed:
         install = [
             *pip,
             "--python",
-            self.prefix / "bin" / "python",
+            str(self.prefix / "bin" / "python"),
             "install",
             "-q",
             "--no-deps",
             "--no-index",
-            built,
+            str(built),
         ]
         subprocess.run(install, check=True, capture_output=True, timeout=60)
 
-    def run(self, *words: object, code: int = 0) -> str:
+    def run(self, *words: object, code: Any = 0) -> str:
         """What the command prints on stdout."""
         done = self.ended(*words)
         assert done.returncode == code, done.stderr[-3000:]
@@ -101,11 +103,13 @@ def test_as_many_workers_as_there_are_gpus_to_measure_on(installed: Installed) -
 @pytest.fixture(scope="module")
 def run_on_theirs(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a search on a server that others run, with Triton's own kind of backend for ONNX."""
-    model, run = small_cnn(installed.folder / "theirs.onnx"), installed.folder / "run"
+    model, run = small_cnn(installed.folder / "theirs.onnx", channels=512), installed.folder / "run"
     with open_server(tmp_path_factory.mktemp("theirs")) as (endpoint, repository):
         remote = ("--server", "remote", "--server-url", f"http://{endpoint.host}:{endpoint.http_port}")
-        # A promise that a machine which stands still now and then can keep, and that is decided in seconds.
-        easy = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--time-budget", "60s")
+        # Limits that a machine which stands still now and then meets, decided in 40 to 60 s. With a model for
+        # 7,700/s, Triton did not release it in three of nine runs on a busy machine, which takes 20 s more
+        # (`RemoteHost.free`): this one carries 1,500/s.
+        easy = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--time-budget", "90s")
         words = ("--precisions", "fp32", "--output", run, "--server-repository", repository)
         installed.run("optimize", "--model", model, *easy, *remote, *words)
         assert list(repository.iterdir()) == []  # what was served for the search is gone
@@ -133,9 +137,9 @@ def test_a_server_that_lacks_the_backend_says_why_it_does_not_take_the_model(
     wanted = ("--p99", "50ms", "--precisions", "fp32", "--output", tmp_path / "run", "--server", "local")
     with tritonserver_on_path(tmp_path / "local"):
         done = installed.ended("optimize", "--model", model, *wanted)
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 3, done.stderr
     what, _ = done.stderr.splitlines()[-2:]
-    assert "trials in a row failed" in what
+    assert "No configuration could be served" in what
     assert "refused does not load" in what
     assert "onnxruntime" in what
     records = [TrialRecord.model_validate_json(line) for line in whole_lines(tmp_path / "run" / "trials.jsonl")]

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from engines import cnn_engine
 
-from loadgen.plan import Payload
-from loadgen.runner import LoadGenerator
-from model_repo.options import ServerOptions
-from model_repo.server import serve
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import Payload
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
-from search.triton_bench import TritonBench
+from search.trials.triton_bench import TritonBench
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
 

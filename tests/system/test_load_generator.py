@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from fake_triton import TLS_FOLDER, fake_triton
 
-from loadgen.arrivals import schedule
 from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable, WorkerDied
-from loadgen.measurement import RequestLog
-from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
-from loadgen.runner import LoadGenerator
+from loadgen.measurement.request_log import RequestLog
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.traffic.arrivals import schedule
 
 pytestmark = pytest.mark.system
 
@@ -279,7 +280,7 @@ def test_an_interrupt_in_the_terminal_does_not_reach_the_load_process(generator:
 def test_load_processes_die_with_a_parent_that_is_killed() -> None:
     code = """
 import time
-from loadgen.runner import LoadGenerator
+from loadgen.sending.generator import LoadGenerator
 with LoadGenerator(2) as generator:
     print(*generator.pids, flush=True)
     time.sleep(60)
@@ -305,6 +306,6 @@ def _runs(pid: int) -> bool:
 
 def test_the_parent_imports_neither_locust_nor_gevent() -> None:
     foreign = {"locust", "gevent", "grpc", "tritonclient"}
-    code = f"import sys, loadgen.runner; print(sorted({foreign} & set(sys.modules)))"
+    code = f"import sys, loadgen.sending.generator; print(sorted({foreign} & set(sys.modules)))"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "[]"

@@ -17,13 +17,13 @@ from fake_triton import FakeTriton, fake_triton
 from load_records import measurement, record
 from waiting import wait_until
 
-from loadgen.reports.record import LoadTestRecord
+from loadgen.records.record import LoadTestRecord
 
 pytestmark = pytest.mark.system
 
 COMMAND = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 NO_LIMIT = ("--rate", "200", "--duration", "2s", "--warmup", "0s")
-"""There is nothing to keep or to break: how fast the machine is does not matter."""
+"""Nothing is met or violated: how fast the machine is does not matter."""
 
 LIMIT = ("--rate", "200", "--duration", "9s", "--p50", "600ms", "--warmup", "0s")
 """Seconds enough to decide it, though the first three may be left out as unlike the rest. Whether it is kept
@@ -75,7 +75,7 @@ def record_of(done: subprocess.CompletedProcess[str]) -> LoadTestRecord:
 @pytest.mark.alone
 def test_a_limit_that_holds(server: FakeTriton) -> None:
     done = loadtest(server.url, *LIMIT, expected=0)
-    assert done.stdout.splitlines()[1].startswith("│ KEPT  p50 <= 600 ms")
+    assert done.stdout.splitlines()[1].startswith("│ MET  p50 <= 600 ms")
     assert "Measuring delay" in done.stderr
 
 
@@ -126,7 +126,7 @@ def test_a_slow_server_breaks_the_limit() -> None:
         done = loadtest(
             slow.url, "--rate", "100", "--duration", "3s", "--p50", "100ms", "--warmup", "0s", expected=99
         )
-    assert "BROKEN" in done.stdout
+    assert "VIOLATED" in done.stdout
 
 
 def test_an_overloaded_server_is_not_loaded_to_the_end() -> None:
@@ -153,7 +153,7 @@ def test_an_overloaded_server_is_not_loaded_to_the_end() -> None:
 @pytest.mark.alone
 def test_a_run_that_is_too_short_says_how_long_it_takes(server: FakeTriton) -> None:
     done = loadtest(server.url, "--rate", "50", "--duration", "3s", "--p99", "700ms", expected=96)
-    assert "NOT DECIDED" in done.stdout
+    assert "INCONCLUSIVE" in done.stdout
     assert "--duration" in done.stdout
 
 

@@ -12,7 +12,7 @@ from clusters import LOADTEST, free_port, workers
 from fake_triton import fake_triton
 from waiting import wait_until
 
-from loadgen.reports.record import LoadTestRecord
+from loadgen.records.record import LoadTestRecord
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 

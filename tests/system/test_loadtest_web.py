@@ -11,7 +11,7 @@ from fake_triton import fake_triton
 from waiting import wait_until
 
 from loadgen.cli import run_command
-from loadgen.reports.record import LoadTestRecord
+from loadgen.records.record import LoadTestRecord
 
 pytestmark = pytest.mark.system
 

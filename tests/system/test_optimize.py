@@ -7,17 +7,21 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import psutil
 import pytest
 from recommendations import recommendation, trial
 
-from optimizer.config import RUN_FILE
-from search.confirmations import CONFIRMATIONS_FILE
-from search.convert import trial_to_record
-from search.profile_file import PROFILE_FILE
-from search.records import RecommendationRecord, Slo, TrialRecord
+from loadgen.spec.limits import LatencyLimit
+from optimizer.run_file import RUN_FILE
+from search.records.confirmations import CONFIRMATIONS_FILE
+from search.records.recommendation import RecommendationRecord
+from search.records.run_files import RECOMMENDATION_FILE, read_outcome, recommendation_if_any
+from search.records.slo import Slo
+from search.records.trial import TrialRecord
+from search.simulator.service_times_file import PROFILE_FILE
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(400)]
 
@@ -132,7 +136,7 @@ def start() -> Iterator[Callable[..., Run]]:
             run.process.communicate()
 
 
-def trials_in(run_dir: Path) -> list[dict[str, object]]:
+def trials_in(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "trials.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -146,21 +150,24 @@ def steps_in(run_dir: Path) -> int:
 @pytest.fixture
 def fast_baseline(tmp_path: Path) -> Path:
     """An earlier run that did a thousand times better than any machine that runs these tests."""
-    bounds = {"rate_low_per_s": 0.99e6, "rate_at_limit_per_s": 1e6, "rate_high_per_s": 1.01e6}
-    winner = trial_to_record(trial(**bounds))
+    bounds: dict[str, Any] = {"rate_low_per_s": 0.99e6, "rate_at_limit_per_s": 1e6, "rate_high_per_s": 1.01e6}
+    winner = trial(**bounds)
     folder = tmp_path / "before"
     folder.mkdir()
-    text = recommendation(winner=winner, slo=Slo(limit_ms=100.0, quantile=0.9)).model_dump_json()
+    text = recommendation(
+        winner=winner, slo=Slo(limits=(LatencyLimit(limit_ms=100.0, quantile=0.9),))
+    ).model_dump_json()
     (folder / "recommendation.json").write_text(text)
     return folder
 
 
 def test_finds_a_configuration_and_writes_every_file(
-    start, model: Path, run_dir: Path, fast_baseline: Path
+    start: Callable[..., Run], model: Path, run_dir: Path, fast_baseline: Path
 ) -> None:
     run = start(
         *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "45s"),
         *("--rate", "5000", "--price-per-hour", "2", "--json", "--baseline", str(fast_baseline)),
+        "--accept-provisional",
     )
     run.wait_for(lambda: len(run.family()) > 2)
     code, out, err = run.end()
@@ -171,7 +178,7 @@ def test_finds_a_configuration_and_writes_every_file(
     schema = json.loads((ROOT / "docs" / "recommendation.schema.json").read_text())
     jsonschema.validate(json.loads(out), schema)
     assert found.winner.certificate is not None
-    assert found.winner.certificate.p99_high_ms <= 100
+    assert found.winner.certificate.first.latency_high_ms <= 100
     assert found.cost.replicas * found.winner.certificate.rate_per_s >= 5000
     assert found.cost.total_usd_per_hour == pytest.approx(2 * found.cost.replicas)
     per_million = 2 / (found.winner.certificate.rate_per_s * 3600) * 1e6
@@ -188,7 +195,9 @@ def test_finds_a_configuration_and_writes_every_file(
 
 
 @pytest.mark.long
-def test_a_limit_below_the_engine_is_99_with_what_is_reachable(start, model: Path, run_dir: Path) -> None:
+def test_a_limit_below_the_engine_is_99_with_what_is_reachable(
+    start: Callable[..., Run], model: Path, run_dir: Path
+) -> None:
     quick = ("--output", str(run_dir), "--time-budget", "45s")
     run = start("--model", str(model), "--p99", "0.05ms", "--max-send-lag", "1s", *quick)
     code, out, err = run.end()
@@ -200,13 +209,13 @@ def test_a_limit_below_the_engine_is_99_with_what_is_reachable(start, model: Pat
     states = {trial["state"] for trial in trials_in(run_dir)}
     assert "infeasible" in states
     assert states <= {"infeasible", "failed"}  # a server may die of a machine that starves it
-    assert "No configuration is certified to keep p99 within 0.05 ms" in (run_dir / "report.html").read_text()
+    assert "No configuration is certified for p99 within 0.05 ms" in (run_dir / "report.html").read_text()
     assert run.left_behind() == []
 
 
 @pytest.mark.long
 def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so_far(
-    start, model: Path, run_dir: Path
+    start: Callable[..., Run], model: Path, run_dir: Path
 ) -> None:
     first = start("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "3m")
     first.wait_for(lambda: len(trials_in(run_dir)) >= 1)
@@ -221,7 +230,7 @@ def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so
     second.process.send_signal(signal.SIGINT)
     code, out, err = second.end()
 
-    assert code == 0, err
+    assert code == 130, err
     assert "Ctrl-C again" in err
     assert (run_dir / "trials.jsonl").read_text().startswith(before[: before.rindex("\n") + 1])
     numbers = [trial["number"] for trial in trials_in(run_dir)]
@@ -233,7 +242,9 @@ def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so
 
 
 @pytest.mark.parametrize("after_s", [0.3, 1.5, 4.0, 8.0])
-def test_two_ctrl_c_stop_now_whatever_was_going_on(start, model: Path, run_dir: Path, after_s: float) -> None:
+def test_two_ctrl_c_stop_now_whatever_was_going_on(
+    start: Callable[..., Run], model: Path, run_dir: Path, after_s: float
+) -> None:
     run = start("--model", str(model), *EASY, "--output", str(run_dir))
     deadline = time.monotonic() + after_s
     while time.monotonic() < deadline:
@@ -244,11 +255,16 @@ def test_two_ctrl_c_stop_now_whatever_was_going_on(start, model: Path, run_dir: 
     # Before Python is up, the signal ends it; a shell calls that 130 too.
     assert code in {130, -signal.SIGINT}, err
     assert out == ""
+    if (run_dir / RECOMMENDATION_FILE).exists():
+        outcome = read_outcome(run_dir)
+        assert (outcome.status, outcome.exit_code) == ("interrupted", 130)
     assert run.left_behind() == []
 
 
 @pytest.mark.long
-def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Path, run_dir: Path) -> None:
+def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(
+    start: Callable[..., Run], model: Path, run_dir: Path
+) -> None:
     run = start(
         *("--model", str(model), *EASY, "--output", str(run_dir), "--json"),
         *("--time-budget", "2m"),  # so that the search goes on for a while after its first trial
@@ -267,7 +283,7 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Pat
     if run.interrupt_after(lambda: trials_in(run_dir)[-1]["state"] != "failed"):
         run.interrupt_again()
     code, _, err = run.end()
-    assert code in {0, 130}, err
+    assert code in {0, 96, 130}, err
     (lost,) = (trial for trial in trials_in(run_dir) if trial["state"] == "failed")
     assert "died" in lost["reason"]
     assert len(lost["reason"].splitlines()) > 2  # the server's last log lines
@@ -276,7 +292,7 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(start, model: Pat
 
 
 @pytest.mark.long
-def test_a_neighbour_is_seen_and_said(start, model: Path, run_dir: Path) -> None:
+def test_a_neighbour_is_seen_and_said(start: Callable[..., Run], model: Path, run_dir: Path) -> None:
     """How much it takes and for how long is the machine's affair; that it was there has to be in every file."""
     burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
@@ -285,18 +301,19 @@ def test_a_neighbour_is_seen_and_said(start, model: Path, run_dir: Path) -> None
     finally:
         burner.kill()
         burner.wait()
-    assert code == 0, err
-    found = RecommendationRecord.model_validate_json((run_dir / "recommendation.json").read_text())
-    assert found.neighbours.marked
-    assert found.neighbours.others_cpu_s > 0.2 * found.neighbours.disturbed_s
-    assert found.seconds.total < 1.5 * 30 + 30  # however slow its ends are
+    assert code in {0, 96, 98}, err
+    found = recommendation_if_any(run_dir)
+    if found is not None:
+        assert found.contention.marked
+        assert found.contention.others_cpu_s > 0.2 * found.contention.disturbed_s
+        assert found.seconds.total < 1.5 * 30 + 30  # however slow its ends are
     records = [TrialRecord.model_validate(trial) for trial in trials_in(run_dir)]
-    assert any(record.neighbours is not None and record.neighbours.marked for record in records)
+    assert any(record.contention is not None and record.contention.marked for record in records)
     for text in (out, err, (run_dir / "report.html").read_text()):
         assert "processes took" in " ".join(text.split())
 
 
-def test_two_runs_never_share_a_directory(start, model: Path, run_dir: Path) -> None:
+def test_two_runs_never_share_a_directory(start: Callable[..., Run], model: Path, run_dir: Path) -> None:
     first = start("--model", str(model), *EASY, "--output", str(run_dir))
     first.wait_for((run_dir / RUN_FILE).exists)
     code, _, err = start("--resume", str(run_dir)).end()
@@ -305,7 +322,7 @@ def test_two_runs_never_share_a_directory(start, model: Path, run_dir: Path) -> 
     assert not first.ended()
 
 
-def test_a_dry_run_starts_and_writes_nothing(start, model: Path, run_dir: Path) -> None:
+def test_a_dry_run_starts_and_writes_nothing(start: Callable[..., Run], model: Path, run_dir: Path) -> None:
     code, out, _ = start("--model", str(model), *EASY, "--output", str(run_dir), "--dry-run").end()
     assert code == 0
     assert "configurations" in out

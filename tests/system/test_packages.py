@@ -4,14 +4,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engines import cnn_engine
 from infer import infer
 
-from model_repo.options import ServerOptions
-from model_repo.server import serve
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
 
 pytestmark = pytest.mark.system
@@ -23,8 +24,8 @@ PROBE = """
 import sys
 from pathlib import Path
 from model_repo.errors import ServerError
-from model_repo.options import ServerOptions
-from model_repo.probe import check_runs_models
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import check_runs_models
 
 try:
     check_runs_models(ServerOptions(run_dir=Path(sys.argv[1])))
@@ -33,7 +34,7 @@ except ServerError as error:
 """
 
 
-def test_nothing_is_imported_from_the_current_directory(tmp_path, monkeypatch):
+def test_nothing_is_imported_from_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = tmp_path / "here"
     here.mkdir()
     for name in OTHERS:
@@ -46,7 +47,7 @@ def test_nothing_is_imported_from_the_current_directory(tmp_path, monkeypatch):
     assert sorted(path.name for path in here.iterdir()) == sorted(OTHERS)
 
 
-def other_python(folder, packages, *, run_dir):
+def other_python(folder: Path, packages: list[Any], *, run_dir: Path) -> str:
     """What the probe prints in this Python without the environment of ours: `packages` are its PYTHONPATH."""
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *map(str, packages)])
@@ -57,15 +58,15 @@ def other_python(folder, packages, *, run_dir):
     return done.stdout
 
 
-def site_packages():
+def site_packages() -> Path:
     return Path(np.__file__).parents[1]
 
 
-def test_packages_on_the_python_path_are_found(tmp_path):
+def test_packages_on_the_python_path_are_found(tmp_path: Path) -> None:
     assert other_python(tmp_path, [site_packages()], run_dir=tmp_path / "run") == ""
 
 
-def test_a_missing_package_is_named_with_where_it_was_looked_for(tmp_path):
+def test_a_missing_package_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
     most, rest = tmp_path / "most", tmp_path / "rest"
     for folder in (most, rest):
         folder.mkdir()
@@ -77,5 +78,5 @@ def test_a_missing_package_is_named_with_where_it_was_looked_for(tmp_path):
     what, fix = other_python(tmp_path, [most, rest], run_dir=tmp_path / "run").splitlines()
     assert "No module named 'onnxruntime'" in what
     assert f"{most}," in what
-    assert f"{rest}, where everyone may write" in what
+    assert f"{rest}, a folder that everyone may write to" in what
     assert "virtual environment" in fix

@@ -9,19 +9,19 @@ from engines import cnn_engine, token_engine
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from sleeping_model import Law, sleeping_engine
+from lib.sleeping_model import Law, sleeping_engine
 
-from loadgen.plan import Payload
-from loadgen.runner import LoadGenerator
-from loadgen.samples import shapes_in_file
-from model_repo.options import ServerOptions
-from model_repo.server import serve
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import Payload
+from loadgen.traffic.samples import shapes_in_file
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
-from search.bench import BenchFailed
-from search.demand import Demand, DemandRecord
-from search.request_shapes import request_shapes
-from search.service_time import ClosedLoop, measure_curve
-from search.triton_bench import TritonBench
+from search.records.slo import WorkloadRecord
+from search.simulator.service_times import ClosedLoop, measure_curve
+from search.trials.bench import BenchFailed
+from search.trials.triton_bench import TritonBench
+from search.workload import Workload, request_shapes
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
 
@@ -38,13 +38,13 @@ def test_a_model_is_profiled_in_a_few_seconds_and_its_times_are_those_of_its_law
     assert 8 < curve.sizes[-1] <= 16
     assert list(curve.seconds) == sorted(curve.seconds)
     for size, seconds in zip(curve.sizes, curve.seconds, strict=True):
-        assert law.seconds(size, 1) <= seconds < 3 * law.seconds(size, 1), size
+        assert law.seconds(size, 1) <= seconds < 3 * law.seconds(size, 1), size  # type: ignore[arg-type]
     # A batch is worth it: sixteen at once take less than one after the other, by the law a sixth.
     assert float(curve.at(np.array([16.0]))[0]) < 16 * curve.seconds[0]
     assert 0 < curve.overhead_s < 0.05
     assert curve.handover_s is not None
     assert bench.spent.load_s < 20
-    assert bench.spent.neighbours.watched_s > 0.5 * bench.spent.load_s
+    assert bench.spent.contention.watched_s > 0.5 * bench.spent.load_s
 
 
 def test_requests_of_one_length_are_batched_and_their_neighbours_of_another_are_not(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_requests_of_one_length_are_batched_and_their_neighbours_of_another_are_
     assert shapes is not None
     config = ServingConfig(engine=token_engine(tmp_path), max_batch_size=8, intra_op_threads=1)
     with serve(ServerOptions(run_dir=tmp_path)) as server, LoadGenerator() as generator:
-        payload, demand = Payload(data_file=lengths), Demand(shapes=shapes)
-        bench = TritonBench(server, generator, payload=payload, limit_ms=50.0, timeout_s=5.0, demand=demand)
+        payload, workload = Payload(data_file=lengths), Workload(shapes=shapes)
+        bench = TritonBench(server, generator, payload=payload, limit_ms=50.0, timeout_s=5.0, workload=workload)
         bench.load(config)
         short, long, mixed = (bench.saturate(8, 0.5, 1, shape) for shape in (0, 1, None))
         bench.measure(20.0, 0.5, seed=1)
@@ -68,12 +68,14 @@ def test_requests_of_one_length_are_batched_and_their_neighbours_of_another_are_
 
 def test_load_goes_over_the_protocol_of_the_demand(tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4, intra_op_threads=1)
-    demand = Demand(record=DemandRecord(protocol="grpc"))
+    workload = Workload(record=WorkloadRecord(protocol="grpc"))
 
     def failures(*arguments: str) -> int:
         options = ServerOptions(run_dir=tmp_path, protocol="grpc", extra_arguments=arguments)
         with serve(options) as server, LoadGenerator() as generator:
-            bench = TritonBench(server, generator, payload=Payload(), limit_ms=50.0, timeout_s=5.0, demand=demand)
+            bench = TritonBench(
+                server, generator, payload=Payload(), limit_ms=50.0, timeout_s=5.0, workload=workload
+            )
             bench.load(config)
             return int(bench.saturate(4, 0.5, seed=1).log.failed.sum())
 

@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 
-from optimizer.batch_rewrite import free_batch
-from optimizer.batching import dynamic_batch, modernized
-from optimizer.onnx_files import load_proto
-from optimizer.onnx_model import read_model
-from optimizer.onnx_run import run_model
-from optimizer.shape_view import ShapeView
-from optimizer.shapes import with_shapes
+from optimizer.batching.dynamic_batch import dynamic_batch, modernized
+from optimizer.batching.rewrite import free_batch
+from optimizer.model.files import load_proto
+from optimizer.model.graph_shapes import ShapeView
+from optimizer.model.onnx_model import read_model
+from optimizer.model.ort_child import run_model
+from optimizer.model.shapes import with_shapes
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +22,7 @@ HEAVY = {"light_vgg19", "light_bvlc_alexnet", "light_zfnet512"}  # up to half a 
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_the_batch_reaches_the_output(name):
+def test_the_batch_reaches_the_output(name: str) -> None:
     proto = load_proto(LIGHT / f"{name}.onnx")
     constants = {tensor.name for tensor in proto.graph.initializer}
     inputs = [value for value in proto.graph.input if value.name not in constants]
@@ -36,14 +36,14 @@ def test_the_batch_reaches_the_output(name):
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name not in {*HEAVY, "light_resnet50"}])
-def test_a_real_architecture_is_batched_and_proven(tmp_path, name):
+def test_a_real_architecture_is_batched_and_proven(tmp_path: Path, name: object) -> None:
     done = dynamic_batch(with_shapes(read_model(LIGHT / f"{name}.onnx"), {}), tmp_path)
     assert done.action == "rewritten"
     assert done.model.inputs[0].shape == (3, 224, 224)
     assert "Constants that the file lists as inputs are constants now." in done.reason
 
 
-def test_resnet50_is_proven_and_runs_in_other_batch_sizes(tmp_path):
+def test_resnet50_is_proven_and_runs_in_other_batch_sizes(tmp_path: Path) -> None:
     source = read_model(LIGHT / "light_resnet50.onnx")
     done = dynamic_batch(with_shapes(source, {}), tmp_path)
     assert done.action == "rewritten"
@@ -53,10 +53,10 @@ def test_resnet50_is_proven_and_runs_in_other_batch_sizes(tmp_path):
     (alone,) = run_model(source.path, [{source.inputs[0].name: images[:1]}])
     name = source.outputs[0].name
     assert result[name].shape == (3, 1000)
-    np.testing.assert_allclose(result[name][:1], alone[name], rtol=1e-4)
+    np.testing.assert_allclose(result[name][:1], alone[name], rtol=1e-4)  # type: ignore[arg-type]
 
 
-def test_constants_leave_the_inputs_without_touching_the_file(tmp_path):
+def test_constants_leave_the_inputs_without_touching_the_file(tmp_path: Path) -> None:
     path = LIGHT / "light_squeezenet.onnx"
     before = path.read_bytes()
     modern, notes = modernized(read_model(path), tmp_path)

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from onnx_models import small_cnn
 from postgresql import PASSWORD, postgresql
 
-from optimizer.worker_processes import COMMAND
+from optimizer.run.coordinator import COMMAND
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
@@ -19,11 +21,11 @@ EASY = ("--p90", "200ms", "--confidence", "0.8", "--max-send-lag", "1s", "--time
 TOKEN = "t0ken-of-the-test"
 
 
-def holds_secret(data):
+def holds_secret(data: bytes) -> bool:
     return PASSWORD.encode() in data or TOKEN.encode() in data
 
 
-def told_by(process):
+def told_by(process: Any) -> bytes:
     """What `ps` and /proc show of a process; nothing of one that has just ended."""
     try:
         return "\0".join([*process.cmdline(), *process.environ().values()]).encode()
@@ -31,7 +33,7 @@ def told_by(process):
         return b""
 
 
-def test_no_file_and_no_other_process_has_the_password(tmp_path):
+def test_no_file_and_no_other_process_has_the_password(tmp_path: Path) -> None:
     model = small_cnn(tmp_path / "m.onnx")
     run_dir = tmp_path / "run"
     with postgresql() as cluster:
@@ -52,7 +54,7 @@ def test_no_file_and_no_other_process_has_the_password(tmp_path):
         finally:
             process.kill()
             process.wait()
-    assert process.returncode in (0, 99), (tmp_path / "out").read_text()[-3000:]
+    assert process.returncode in (0, 96, 98, 99), (tmp_path / "out").read_text()[-3000:]
     assert len(seen) >= 2, "a server and its model were started"
     assert not [pid for pid, told in seen.items() if holds_secret(told)]
     written = [path for path in (*run_dir.rglob("*"), tmp_path / "out") if path.is_file()]
@@ -72,7 +74,7 @@ def test_no_file_and_no_other_process_has_the_password(tmp_path):
         "postgresql://me:x t0ken-of-the-test@127.0.0.1:1/db",
     ],
 )
-def test_odd_forms_are_told_without_it(tmp_path, url):
+def test_odd_forms_are_told_without_it(tmp_path: Path, url: str) -> None:
     """By a worker, which opens the storage before anything else."""
     environment = {**os.environ, "TRITUNE_STORAGE": url, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [*COMMAND, "--study", "m", "--output", str(tmp_path / "worker")]

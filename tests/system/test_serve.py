@@ -15,7 +15,7 @@ import pytest
 from engines import broken_engine, cnn_engine
 from infer import infer
 
-from model_repo.layout import write_final_repository
+from model_repo.repository.write import write_final_repository
 from model_repo.spec import Endpoint, ServingConfig
 
 pytestmark = pytest.mark.system

@@ -6,9 +6,11 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -16,12 +18,12 @@ import pytest
 from engines import cnn_engine
 from infer import infer
 
-from model_repo import layout
-from model_repo.control import is_live, load_model
 from model_repo.errors import ModelCrashed, ModelLoadFailed, PortInUse, ServerDied
-from model_repo.layout import write_final_repository
-from model_repo.options import ServerOptions
-from model_repo.server import serve
+from model_repo.repository import write
+from model_repo.repository.write import write_final_repository
+from model_repo.server.control import is_live, load_model
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import Server, serve
 from model_repo.spec import ServingConfig
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -31,14 +33,14 @@ SHM = Path("/dev/shm")
 OWNER = Path(__file__).parents[1] / "support" / "serving_owner.py"
 
 
-def options(folder, **changes):
+def options(folder: Path, **changes: Any) -> ServerOptions:
     return ServerOptions(run_dir=folder, exit_grace_s=0.1, **changes)
 
 
 @contextmanager
-def serving_owner(folder):
+def serving_owner(folder: Path) -> Iterator[tuple[subprocess.Popen[str], list[Any]]]:
     """A running serving_owner.py, in a process group of its own, with the pids of all that it started."""
-    root = Path(layout.__file__).parents[1]
+    root = Path(write.__file__).parents[1]
     owner = subprocess.Popen(
         [sys.executable, OWNER, folder],
         cwd=root,
@@ -51,13 +53,13 @@ def serving_owner(folder):
         try:
             started = [int(pid) for pid in owner.stdout.readline().split()]
             family = [*started, *(child.pid for child in psutil.Process(started[0]).children(recursive=True))]
-            assert len(family) == 4  # server, warden, two instances
+            assert len(family) == 4  # server, supervisor, two instances
             yield owner, family
         finally:
             owner.kill()
 
 
-def assert_nothing_left(family, folder, *, patience_s=60.0):
+def assert_nothing_left(family: Any, folder: Path, *, patience_s: float = 60.0) -> None:
     """All those processes are gone or zombies, and so is the shared memory of the server that ran in `folder`."""
     deadline = time.monotonic() + patience_s
     while (left := [pid for pid in family if runs(pid)]) and time.monotonic() < deadline:
@@ -66,38 +68,38 @@ def assert_nothing_left(family, folder, *, patience_s=60.0):
     assert [region.name for region in Path("/dev/shm").glob(f"{token_of(folder)}*")] == []
 
 
-def runs(pid):
+def runs(pid: Any) -> Any:
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
 
-def kill_an_instance(server):
-    victim = psutil.Process(server._host._process.pid).children()[0].pid
+def kill_an_instance(server: Server) -> None:
+    victim = psutil.Process(server._host._process.pid).children()[0].pid  # type: ignore[attr-defined]
     os.kill(victim, signal.SIGKILL)
     while runs(victim):
         time.sleep(0.005)
 
 
-def token_of(folder):
+def token_of(folder: Path) -> str:
     """The name that the last server of this folder gave itself, out of its log."""
     lines = [line for line in (folder / "server.log").read_text().splitlines() if "| server_id" in line]
     return lines[-1].split("|")[2].strip()
 
 
-def regions(folder):
+def regions(folder: Path) -> list[Any]:
     return [path for path in SHM.glob(f"{token_of(folder)}*") if path.is_file()]
 
 
-def test_kill_9_of_the_owner_leaves_nothing(tmp_path):
+def test_kill_9_of_the_owner_leaves_nothing(tmp_path: Path) -> None:
     with serving_owner(tmp_path) as (owner, family):
         assert len(regions(tmp_path)) == 2
         owner.send_signal(signal.SIGKILL)
         assert_nothing_left(family, tmp_path)
 
 
-def test_ctrl_c_reaches_the_owner_alone_and_then_leaves_nothing(tmp_path):
+def test_ctrl_c_reaches_the_owner_alone_and_then_leaves_nothing(tmp_path: Path) -> None:
     with serving_owner(tmp_path) as (owner, family):
         groups = {os.getpgid(pid) for pid in family}
         assert owner.pid not in groups
@@ -108,7 +110,7 @@ def test_ctrl_c_reaches_the_owner_alone_and_then_leaves_nothing(tmp_path):
         assert not list(tmp_path.glob("server-*"))
 
 
-def test_kill_9_of_the_warden_leaves_no_process(tmp_path):
+def test_kill_9_of_the_supervisor_leaves_no_process(tmp_path: Path) -> None:
     with serving_owner(tmp_path) as (_, family):
         os.kill(family[1], signal.SIGKILL)
         deadline = time.monotonic() + 60.0
@@ -122,7 +124,7 @@ def test_kill_9_of_the_warden_leaves_no_process(tmp_path):
             assert [path for path in left if path.exists()] == []
 
 
-def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path):
+def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2, instance_count=2)
     with serve(options(tmp_path)) as server:
         server.load(config)
@@ -137,27 +139,27 @@ def test_a_model_that_dies_in_service_is_told_and_a_restart_helps(tmp_path):
         server.check()
 
 
-def test_a_crashed_model_can_be_loaded_again_without_a_restart(tmp_path):
+def test_a_crashed_model_can_be_loaded_again_without_a_restart(tmp_path: Path) -> None:
     """Not in place: the dead instance would stay dead."""
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
         server.load(config)
-        pid = server._host._process.pid
+        pid = server._host._process.pid  # type: ignore[attr-defined]
         kill_an_instance(server)
         server.load(config)
         server.check()
-        assert server._host._process.pid == pid
+        assert server._host._process.pid == pid  # type: ignore[attr-defined]
         answer = infer(server.endpoint, "cnn", {"image": np.ones((2, 3, 32, 32), np.float32)})
         assert answer["logits"].shape == (2, 10)
 
 
-def load_for(seconds, server, config):
+def load_for(seconds: float, server: Server, config: ServingConfig) -> None:
     """The signal comes while the load is waited for: loading takes longer than that."""
     signal.setitimer(signal.ITIMER_REAL, seconds)
     server.load(config)
 
 
-def test_an_interrupted_load_leaves_no_server_in_between(tmp_path):
+def test_an_interrupted_load_leaves_no_server_in_between(tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
         handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
@@ -174,12 +176,12 @@ def test_an_interrupted_load_leaves_no_server_in_between(tmp_path):
         server.check()
 
 
-def test_a_server_that_dies_is_told_and_a_restart_helps(tmp_path):
+def test_a_server_that_dies_is_told_and_a_restart_helps(tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
         server.load(config)
-        os.kill(server._host._process.pid, signal.SIGKILL)
-        server._host._process._warden.wait(60)
+        os.kill(server._host._process.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+        server._host._process._supervisor.wait(60)  # type: ignore[attr-defined]
         assert not server.alive()
         with pytest.raises(ServerDied) as caught:
             server.check()
@@ -191,11 +193,11 @@ def test_a_server_that_dies_is_told_and_a_restart_helps(tmp_path):
         server.check()
 
 
-def test_a_server_that_hangs_in_service_is_told_ended_and_replaced(tmp_path):
+def test_a_server_that_hangs_in_service_is_told_ended_and_replaced(tmp_path: Path) -> None:
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
     with serve(options(tmp_path)) as server:
         server.load(config)
-        os.kill(server._host._process.pid, signal.SIGSTOP)
+        os.kill(server._host._process.pid, signal.SIGSTOP)  # type: ignore[attr-defined]
         with pytest.raises(ServerDied, match="does not answer") as caught:
             server.check()
         assert "successfully loaded 'cnn'" in caught.value.log_tail
@@ -205,7 +207,7 @@ def test_a_server_that_hangs_in_service_is_told_ended_and_replaced(tmp_path):
         server.check()
 
 
-def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path):
+def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path: Path) -> None:
     hanging = tmp_path / "hanging.py"
     hanging.write_text(
         "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(600)\n"
@@ -220,7 +222,7 @@ def test_a_model_that_hangs_while_it_loads_is_given_up(tmp_path):
         server.check()
 
 
-def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path):
+def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path: Path) -> None:
     dying = tmp_path / "dying.py"
     dying.write_text("import os\nclass TritonPythonModel:\n    def initialize(self, args):\n        os._exit(3)\n")
     config = ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=2)
@@ -231,7 +233,7 @@ def test_a_model_that_dies_while_it_loads_leaves_the_server_well(tmp_path):
         server.check()
 
 
-def test_a_given_port_in_use_is_named(tmp_path):
+def test_a_given_port_in_use_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -244,7 +246,7 @@ def test_a_given_port_in_use_is_named(tmp_path):
     assert len(str(caught.value).splitlines()) == 2
 
 
-def test_given_ports_are_used(tmp_path):
+def test_given_ports_are_used(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -253,7 +255,7 @@ def test_given_ports_are_used(tmp_path):
         assert is_live(server.endpoint)
 
 
-def test_the_final_repository_serves_elsewhere(tmp_path):
+def test_the_final_repository_serves_elsewhere(tmp_path: Path) -> None:
     """In a server that somebody else starts, with the engine's own files gone."""
     engine = cnn_engine(tmp_path / "engine")
     config = ServingConfig(engine=engine, max_batch_size=4, instance_count=2)

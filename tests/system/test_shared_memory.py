@@ -3,25 +3,27 @@
 import http.client
 import json
 import resource
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from engines import cnn_engine, token_engine
 from tritonclient.grpc import service_pb2
 
-from loadgen import triton_grpc
+from loadgen.clients import triton_grpc
+from loadgen.clients.triton import read_model_info
 from loadgen.errors import PayloadError, TargetRefused
-from loadgen.memory_key import with_memory_key
-from loadgen.payloads import grpc_request, http_request, raw_inputs, request_tensors
-from loadgen.plan import ClosedLoopPlan, LoadPlan, Payload, Target
-from loadgen.runner import LoadGenerator
-from loadgen.shared_inputs import SHARED, SharedInputs
-from loadgen.triton import read_model_info
-from model_repo.options import ServerOptions
-from model_repo.server import serve
-from model_repo.spec import ServingConfig
+from loadgen.sending.generator import LoadGenerator
+from loadgen.sending.shared_memory import SHARED, SharedInputs, with_memory_key
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.traffic.payloads import grpc_request, http_request, raw_inputs, request_tensors
+from model_repo.server.options import ServerOptions
+from model_repo.server.triton import serve
+from model_repo.spec import Endpoint, Engine, ServingConfig
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
 
@@ -30,18 +32,18 @@ SHARED_PAYLOAD = Payload(shared_memory="system")
 
 
 @contextmanager
-def serving(folder: Path, engine, protocol="http"):
+def serving(folder: Path, engine: Engine, protocol: Any = "http") -> Iterator[Endpoint]:
     config = ServingConfig(engine=engine, max_batch_size=4, intra_op_threads=1)
     with serve(ServerOptions(run_dir=folder, protocol=protocol, shared_memory=True)) as server:
         server.load(config)
         yield server.endpoint
 
 
-def target_of(endpoint, engine, protocol="http") -> Target:
+def target_of(endpoint: Endpoint, engine: Engine, protocol: Any = "http") -> Target:
     return Target(url=endpoint.url(protocol), model_name=engine.model_name)
 
 
-def regions(endpoint) -> list[str]:
+def regions(endpoint: Endpoint) -> list[str]:
     """What the server knows of shared memory, and the names that are there."""
     if endpoint.grpc_port is None:
         target = with_memory_key(Target(url=endpoint.http_url, model_name="any"))
@@ -79,7 +81,9 @@ def grpc_answer(target: Target, request: bytes) -> bytes:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("engine_of", [cnn_engine, token_engine])
-def test_the_server_reads_the_inputs_where_they_are(tmp_path: Path, protocol: str, engine_of) -> None:
+def test_the_server_reads_the_inputs_where_they_are(
+    tmp_path: Path, protocol: str, engine_of: Callable[..., Engine] | Callable[[Path], Engine]
+) -> None:
     engine = engine_of(tmp_path)
     answered = http_answer if protocol == "http" else grpc_answer
     request_of = http_request if protocol == "http" else grpc_request

@@ -7,14 +7,14 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from exhaustive_subjects import SLEEPS, sleeping_subject
+from lib.exhaustive.subjects import SLEEPS, sleeping_subject
 
 from model_repo.spec import ServingConfig
 
 pytestmark = pytest.mark.system
 
 
-def test_executions_take_what_the_law_says_for_their_size_and_for_how_many_are_busy(tmp_path):
+def test_executions_take_what_the_law_says_for_their_size_and_for_how_many_are_busy(tmp_path: Path) -> None:
     law, _ = SLEEPS["cnn"]
     subject = sleeping_subject("cnn", tmp_path)
     config = ServingConfig(engine=subject.space.engines[0], max_batch_size=8, instance_count=2)

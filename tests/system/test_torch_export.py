@@ -1,14 +1,16 @@
 """PyTorch models become ONNX that gives the same; each export is a process with PyTorch of its own."""
 
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from optimizer.export import ExportFailed, export_model
-from optimizer.model_source import onnx_file
-from optimizer.onnx_model import read_model
-from optimizer.onnx_run import run_model
+from optimizer.model.export import export_model, onnx_file
+from optimizer.model.export_child import ExportFailed
+from optimizer.model.onnx_model import read_model
+from optimizer.model.ort_child import run_model
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
@@ -96,7 +98,7 @@ def depends_on_the_batch():
 
 
 @pytest.fixture
-def factories(tmp_path, monkeypatch):
+def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     pytest.importorskip("torch", reason="needs the extra torch")
     pytest.importorskip("onnxscript", reason="needs the extra torch")
     (tmp_path / "my_models.py").write_text(FACTORIES)
@@ -105,17 +107,17 @@ def factories(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_factory_with_inputs_by_name(factories):
+def test_a_factory_with_inputs_by_name(factories: Any) -> None:
     model = read_model(export_model("my_models:by_name", factories / "out"))
     assert [(tensor.name, tensor.dims) for tensor in model.all_inputs] == [
         ("ids", ("batch", "tokens")),
         ("mask", ("batch", "tokens")),
     ]
     feed = {"ids": np.zeros((7, 3), np.int64), "mask": np.ones((7, 3), np.float32)}
-    assert next(iter(run_model(model.path, [feed])[0].values())).shape == (7, 3)
+    assert next(iter(run_model(model.path, [feed])[0].values())).shape == (7, 3)  # type: ignore[list-item]
 
 
-def test_a_factory_with_inputs_by_position(factories):
+def test_a_factory_with_inputs_by_position(factories: Any) -> None:
     model = read_model(export_model("my_models:by_position", factories / "out"))
     assert [tensor.dims for tensor in model.all_inputs] == [("batch", 4)]
 
@@ -144,7 +146,7 @@ def test_a_factory_with_inputs_by_position(factories):
         ("my_models:depends_on_the_batch", "cannot export|was to vary|does not run|differs from PyTorch"),
     ],
 )
-def test_factories_that_cannot_be_exported(factories, spec, words):
+def test_factories_that_cannot_be_exported(factories: Any, spec: Path | str, words: str) -> None:
     with pytest.raises(ExportFailed, match=words) as caught:
         export_model(spec, factories / "out")
     assert caught.value.fix
@@ -176,7 +178,7 @@ def states():
 """
 
 
-def test_a_folder_of_hugging_face_by_way_of_a_factory(factories):
+def test_a_folder_of_hugging_face_by_way_of_a_factory(factories: Any) -> None:
     """Its weights are random: config.json and model.safetensors are what matters."""
     transformers = pytest.importorskip("transformers", reason="needs transformers")
     config = transformers.BertConfig(
@@ -192,7 +194,7 @@ def test_a_folder_of_hugging_face_by_way_of_a_factory(factories):
     ]
 
 
-def test_an_exported_program(factories):
+def test_an_exported_program(factories: Any) -> None:
     import torch
 
     batch = torch.export.Dim("batch", min=1, max=64)
@@ -202,12 +204,12 @@ def test_an_exported_program(factories):
     assert model.batch == "dynamic"
 
 
-def test_a_pt2_that_would_run_code(factories):
+def test_a_pt2_that_would_run_code(factories: Any) -> None:
     """A pickle that would write a file, in the place of an archive: it is refused and nothing is written."""
     import pickle
 
     class Evil:
-        def __reduce__(self):
+        def __reduce__(self) -> str | tuple[Any, ...]:
             return os.system, (f"touch {factories / 'owned'}",)
 
     (factories / "evil.pt2").write_bytes(pickle.dumps(Evil()))

@@ -4,30 +4,36 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from onnx_models import small_cnn
 from postgresql import PASSWORD, postgresql
 from shared_studies import task
 
+from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
-from optimizer.gpu_choice import hardware_label
-from optimizer.joint_search import order_of
-from optimizer.prepare import prepare
-from optimizer.worker_processes import COMMAND
-from search.crew import SharedStudy
-from search.ledger import open_ledger
+from optimizer.machine.gpus import hardware_label
+from optimizer.run.coordinator import COMMAND, job_of
+from optimizer.run.prepare import prepare
 from search.space import default_config, knobs_of
+from search.study.store import open_store
+from search.workers.pool import StudyWorkerPool
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
 
 
-def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(tmp_path, caplog):
+def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     run, theirs = tmp_path / "run", tmp_path / "worker"
     run.mkdir()
     config = OptimizeConfig(
-        model=small_cnn(tmp_path / "m.onnx"), limit_ms=200.0, quantile=0.9, most_send_lag_ms=1e3, output=run
+        limits=(LatencyLimit(limit_ms=200.0, quantile=0.9),),
+        model=small_cnn(tmp_path / "m.onnx"),
+        most_send_lag_ms=1e3,
+        output=run,
     )
     prepared = prepare(config, work_dir=run / "model")
     machine = hardware_label(prepared.machine)
@@ -37,23 +43,23 @@ def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(tmp
         with (tmp_path / "worker.out").open("w") as out:
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
         try:
-            ledger = open_ledger(prepared.space, run, storage=cluster.url, seed=0, study="m", hardware=machine)
-            crew = SharedStudy(ledger=ledger)
-            crew.publish(order_of(config, prepared))
+            store = open_store(prepared.space, run, storage=cluster.url, seed=0, study="m", hardware=machine)
+            pool = StudyWorkerPool(store=store)
+            pool.publish(job_of(config, prepared))
             knobs = knobs_of(default_config(prepared.engines[0]))
-            crew.offer(knobs, task(budget_s=60.0))
-            while not (found := crew.gather()):
+            pool.offer(knobs, task(budget_s=60.0))
+            while not (found := pool.gather()):
                 assert process.poll() is None, (tmp_path / "worker.out").read_text()
                 assert not caplog.records, caplog.text  # a trial that is not used would never come
                 time.sleep(0.5)
-            crew.close()
+            pool.close()
             assert process.wait(timeout=120) == 0
-            ledger.storage.close()
+            store.storage.close()
         finally:
             process.kill()
             process.wait()
     [trial] = found
-    assert (trial.hardware, knobs_of(trial.config)) == (machine, knobs)
+    assert (trial.hardware, knobs_of(trial.served)) == (machine, knobs)
     assert trial.state in ("complete", "infeasible")  # a machine that stands still keeps no limit
     assert trial.measurement is not None
     written = [path for path in (*run.rglob("*"), *theirs.rglob("*"), tmp_path / "worker.out") if path.is_file()]

@@ -5,20 +5,28 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 import shared_studies
-from postgresql import postgresql
+from postgresql import Cluster, postgresql
 from shared_studies import MACHINE, SLO, SlowBench, coordinator, task
 from simulated_bench import SimulatedBench
 
-from search.budget import Budget
-from search.study import Search
-from search.tasks import RECORD, OrderRecord
-from search.why import WhyRecord
+from model_repo.spec import ServingConfig
+from search.records.trial import WhyRecord
+from search.study.run import run_search
+from search.study.store import TrialStore
+from search.study.tasks import RECORD, WORKER, WorkerJob
+from search.study.trial_runner import TrialRunner
+from search.trials.budget import Budget
+from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
+from search.workers.pool import StudyWorkerPool
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
@@ -28,19 +36,21 @@ STATES = optuna.trial.TrialState
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster() -> Iterator[Cluster]:
     with postgresql() as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
-def leave_the_database():
+def leave_the_database() -> Iterator[None]:
     yield
     shared_studies.close_all()
 
 
 @contextmanager
-def workers(cluster, folder, study, names, *, hanging=()):
+def workers(
+    cluster: Cluster, folder: Path, study: str, names: list[Any], *, hanging: list[Any] | tuple[()] = ()
+) -> Iterator[dict[Any, subprocess.Popen[bytes]]]:
     """Worker processes by name; those that are `hanging` never finish their first trial."""
     environment = {**os.environ, "TRITUNE_STORAGE": cluster.url, "PYTHONPATH": os.pathsep.join(sys.path)}
     started = {}
@@ -55,20 +65,20 @@ def workers(cluster, folder, study, names, *, hanging=()):
             process.wait(timeout=30)
 
 
-def until(condition, seconds=120.0):
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.1)
 
 
-def gathered(ledger, crew, count):
+def collect_finished(store: TrialStore, pool: StudyWorkerPool, count: int) -> None:
     """Keep what comes back until there are so many trials."""
 
-    def enough():
-        for trial in crew.gather():
-            ledger.keep(trial)
-        return len(ledger.trials) >= count
+    def enough() -> bool:
+        for trial in pool.gather():
+            store.keep(trial)
+        return len(store.trials) >= count
 
     until(enough)
 
@@ -76,74 +86,78 @@ def gathered(ledger, crew, count):
 class WaitsForOthers(SimulatedBench):
     """A bench in virtual time would be done before any worker has begun: this one lets them finish one trial."""
 
-    def __init__(self, ledger):
+    def __init__(self, store: TrialStore) -> None:
         super().__init__()
-        self.ledger = ledger
+        self.store = store
 
-    def load(self, config):
-        if self.ledger.away:
-            until(lambda: any(RECORD in one.user_attrs for one in self.ledger.study.get_trials(deepcopy=False)))
+    def load(self, config: ServingConfig) -> None:
+        if self.store.away:
+            until(lambda: any(RECORD in one.user_attrs for one in self.store.study.get_trials(deepcopy=False)))
         super().load(config)
 
 
-def test_the_trial_of_a_worker_that_is_killed_is_measured_by_another(cluster, tmp_path):
-    ledger, crew = coordinator(tmp_path / "run", cluster.url, study="killed")
-    points = [knobs for knobs, _ in zip(ledger.space.points(), range(6), strict=False)]
+def test_the_trial_of_a_worker_that_is_killed_is_measured_by_another(cluster: Cluster, tmp_path: Path) -> None:
+    store, pool = coordinator(tmp_path / "run", cluster.url, study="killed")
+    points = [knobs for knobs, _ in zip(store.space.points(), range(6), strict=False)]
     with workers(cluster, tmp_path, "killed", ["doomed"], hanging=["doomed"]) as doomed:
         for knobs in points:
-            crew.offer(knobs, task())
+            pool.offer(knobs, task())
         until((tmp_path / "doomed" / "hanging").exists)
         with workers(cluster, tmp_path, "killed", ["w1", "w2"]):
             doomed["doomed"].kill()  # SIGKILL
-            gathered(ledger, crew, len(points))
-            crew.close()
-    measured = {ledger.space.config(knobs): 0 for knobs in points}
-    for trial in ledger.trials:
-        measured[trial.config] += 1
+            collect_finished(store, pool, len(points))
+            pool.close()
+    measured = {store.space.config(knobs): 0 for knobs in points}
+    for trial in store.trials:
+        measured[trial.served] += 1
     assert set(measured.values()) == {1}
-    assert {trial.worker for trial in ledger.trials} <= {"w1", "w2"}
-    assert {trial.hardware for trial in ledger.trials} == {MACHINE}
-    [lost] = [frozen for frozen in ledger.study.get_trials() if frozen.user_attrs.get("worker") == "doomed"
+    assert {trial.worker for trial in store.trials} <= {"w1", "w2"}
+    assert {trial.hardware for trial in store.trials} == {MACHINE}
+    [lost] = [frozen for frozen in store.study.get_trials() if frozen.user_attrs.get("worker") == "doomed"
               and frozen.state == STATES.FAIL]  # fmt: skip
     again = [
-        frozen for frozen in ledger.study.get_trials() if frozen.system_attrs.get("failed_trial") == lost.number
+        frozen for frozen in store.study.get_trials() if frozen.system_attrs.get("failed_trial") == lost.number
     ]
     assert [one.params for one in again] == [lost.params]
 
 
-def test_nothing_finished_is_lost_while_the_database_is_away(cluster, tmp_path):
-    ledger, crew = coordinator(tmp_path / "run", cluster.url, study="outage")
-    points = [knobs for knobs, _ in zip(ledger.space.points(), range(8), strict=False)]
+def test_nothing_finished_is_lost_while_the_database_is_away(cluster: Cluster, tmp_path: Path) -> None:
+    store, pool = coordinator(tmp_path / "run", cluster.url, study="outage")
+    points = [knobs for knobs, _ in zip(store.space.points(), range(8), strict=False)]
     with workers(cluster, tmp_path, "outage", ["w1", "w2"]):
         for knobs in points:
-            crew.offer(knobs, task())
-        gathered(ledger, crew, 1)
+            pool.offer(knobs, task())
+        collect_finished(store, pool, 1)
+        # A worker that starts while the database is away says so and ends: both have to be there first.
+        until(lambda: len({one.user_attrs.get(WORKER) for one in store.study.get_trials()} - {None}) == 2)
         cluster.stop()
         back = threading.Timer(4.0, cluster.start)
         back.start()
         try:
-            mine = Search(ledger=ledger, bench=SlowBench(tmp_path), slo=SLO, budget=Budget(total_s=600.0), seed=1)
-            fallback = [knobs for knobs in ledger.space.points() if knobs not in points]
-            asked = ledger.ask_for(fallback, wanted=lambda _: True)
-            mine.make(asked, mine.evaluated, WhyRecord(cause="landmark"))
-            gathered(ledger, crew, len(points) + 1)
-            crew.close()
+            mine = TrialRunner(
+                store=store, bench=SlowBench(tmp_path), slo=SLO, budget=Budget(total_s=600.0), seed=1
+            )
+            fallback = [knobs for knobs in store.space.points() if knobs not in points]
+            asked = store.ask_for(fallback, wanted=lambda _: True)
+            mine.run_trial(asked, partial(run_capacity_or_rate_trial, mine), WhyRecord(cause="landmark"))
+            collect_finished(store, pool, len(points) + 1)
+            pool.close()
         finally:
             back.join()
-    by = [trial.worker for trial in ledger.trials]
+    by = [trial.worker for trial in store.trials]
     assert by.count(None) == 1
-    assert len({trial.config for trial in ledger.trials}) == len(points) + 1
-    finished = [frozen for frozen in ledger.study.get_trials() if frozen.state == STATES.COMPLETE]
-    assert len(finished) == len([trial for trial in ledger.trials if trial.state == "complete"])
+    assert len({trial.served for trial in store.trials}) == len(points) + 1
+    finished = [frozen for frozen in store.study.get_trials() if frozen.state == STATES.COMPLETE]
+    assert len(finished) == len([trial for trial in store.trials if trial.state == "complete"])
 
 
-def test_a_search_with_workers_finds_what_it_finds_alone(cluster, tmp_path):
+def test_a_search_with_workers_finds_what_it_finds_alone(cluster: Cluster, tmp_path: Path) -> None:
     alone, _ = coordinator(tmp_path / "alone", f"sqlite:///{tmp_path / 'alone.db'}", study="alone")
-    common = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 1}
-    Search(ledger=alone, bench=SimulatedBench(), **common).run()
-    ledger, crew = coordinator(tmp_path / "run", cluster.url, study="together")
-    crew.publish(
-        OrderRecord(
+    common: dict[str, Any] = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 1}
+    run_search(TrialRunner(store=alone, bench=SimulatedBench(), **common))
+    store, pool = coordinator(tmp_path / "run", cluster.url, study="together")
+    pool.publish(
+        WorkerJob(
             tritune_version="0",
             run="here",
             hardware=MACHINE,
@@ -154,10 +168,10 @@ def test_a_search_with_workers_finds_what_it_finds_alone(cluster, tmp_path):
         )
     )
     with workers(cluster, tmp_path, "together", ["w1", "w2"]) as processes:
-        until(lambda: crew.room() == 4)
-        Search(ledger=ledger, bench=WaitsForOthers(ledger), crew=crew, **common).run()
-        crew.close()
+        until(lambda: pool.room() == 4)
+        run_search(TrialRunner(store=store, bench=WaitsForOthers(store), pool=pool, **common))
+        pool.close()
         assert [process.wait(timeout=60) for process in processes.values()] == [0, 0]
-    assert {trial.worker for trial in ledger.trials} - {None}
-    assert ledger.best().rate_at_limit_per_s >= 0.95 * alone.best().rate_at_limit_per_s
-    assert [trial.number for trial in ledger.trials] == list(range(len(ledger.trials)))
+    assert {trial.worker for trial in store.trials} - {None}
+    assert store.best().rate_at_limit_per_s >= 0.95 * alone.best().rate_at_limit_per_s
+    assert [trial.number for trial in store.trials] == list(range(len(store.trials)))

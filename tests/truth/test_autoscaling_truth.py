@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,13 +14,13 @@ WINDOW_S, SCRAPE_S, SYNC_S, TOLERANCE = 60, 15, 15, 0.1
 CERTIFIED = 1000.0
 
 
-def worst_load(traffic, *, target, replicas, most, start_s):
+def worst_load(traffic: Traffic, *, target: float, replicas: int, most: int, start_s: Any) -> float:
     """The highest rate per ready replica while the traffic grows, second by second.
 
     Prometheus scrapes a counter, the query takes its mean rate over the last window of samples, the autoscaler
     compares it with the target and asks for ceil(rate / target) replicas, which are ready `start_s` later.
     """
-    counter, samples = 0.0, deque()
+    counter, samples = 0.0, deque()  # type: ignore[var-annotated]
     pending: deque[tuple[float, int]] = deque()
     ready = asked = replicas
     worst = 0.0
@@ -43,7 +44,7 @@ def worst_load(traffic, *, target, replicas, most, start_s):
     return worst
 
 
-def outcome(traffic, start_s, *, target=None):
+def outcome(traffic: Traffic, start_s: float | None, *, target: float | None = None) -> float:
     scaling = scaling_for(traffic, certified_rate_per_s=CERTIFIED, start_s=start_s, max_replicas=10**6)
     return worst_load(
         traffic,
@@ -60,17 +61,19 @@ def outcome(traffic, start_s, *, target=None):
     ramp_s=st.floats(200, 2000),
     start_s=st.floats(1, 200),
 )
-def test_no_replica_ever_gets_more_than_its_certified_rate(rate, growth, ramp_s, start_s):
+def test_no_replica_ever_gets_more_than_its_certified_rate(
+    rate: float, growth: float, ramp_s: float, start_s: float
+) -> None:
     traffic = Traffic(rate_per_s=rate, peak_rate_per_s=growth * rate, ramp_s=ramp_s)
     assert outcome(traffic, start_s) <= CERTIFIED * (1 + 1e-6)
 
 
-def test_without_the_headroom_they_do():
+def test_without_the_headroom_they_do() -> None:
     traffic = Traffic(rate_per_s=8000, peak_rate_per_s=24_000, ramp_s=600)
     assert outcome(traffic, 60, target=CERTIFIED) > 1.1 * CERTIFIED
 
 
 @pytest.mark.parametrize("start_s", [5, 60])
-def test_the_headroom_is_not_wasted(start_s):
+def test_the_headroom_is_not_wasted(start_s: int) -> None:
     traffic = Traffic(rate_per_s=20_000, peak_rate_per_s=60_000, ramp_s=600)
     assert outcome(traffic, start_s) > 0.8 * CERTIFIED

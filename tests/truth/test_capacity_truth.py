@@ -7,8 +7,9 @@ import pytest
 from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU, FAST_EXPONENTIAL, LONG_BURSTS, SLOW_EXPONENTIAL, Queue
 
-from loadgen.capacity import find_capacity
-from loadgen.confirm import confirm
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.capacity import find_capacity
+from loadgen.statistics.confirm import confirm
 
 pytestmark = pytest.mark.long
 
@@ -27,7 +28,7 @@ def rates(queue: Queue) -> tuple[list[float], list[float]]:
         load = SimulatedLoad(queue)
         estimate = find_capacity(
             load,
-            limit_ms=queue.limit_ms,
+            limits=(LatencyLimit(limit_ms=queue.limit_ms),),
             budget_s=SEARCH_S[queue],
             seed=1_000_003 * seed,
             start_rate_per_s=1.3 * queue.rate_at_limit_per_s,
@@ -36,26 +37,26 @@ def rates(queue: Queue) -> tuple[list[float], list[float]]:
         confirmation = confirm(
             load,
             estimate.rate_per_s,
-            limit_ms=queue.limit_ms,
+            limits=(LatencyLimit(limit_ms=queue.limit_ms),),
             budget_s=3 * SEARCH_S[queue],
             seed=7 + 1_000_003 * seed,
         )
-        kept = confirmation.kept
-        promised.append(0.0 if kept is None else kept.rate_per_s / queue.rate_at_limit_per_s)
+        met = confirmation.met
+        promised.append(0.0 if met is None else met.rate_per_s / queue.rate_at_limit_per_s)
     return estimated, promised
 
 
 @pytest.mark.parametrize("queue", QUEUES, ids=lambda queue: queue.name)
-def test_promises_are_at_most_two_percent_too_high_and_not_far_too_low(queue):
+def test_promises_are_at_most_two_percent_too_high_and_not_far_too_low(queue: Queue) -> None:
     estimated, promised = rates(queue)
     assert 0.9 < np.mean(estimated) < 1.08
     assert np.std(estimated) < 0.15
     assert sum(rate > 1.02 for rate in promised) <= 2  # of 16; 0.8 are allowed on average
-    kept = [rate for rate in promised if rate]
-    assert len(kept) >= 0.6 * RUNS
-    assert np.mean(kept) > 0.7
+    met = [rate for rate in promised if rate]
+    assert len(met) >= 0.6 * RUNS
+    assert np.mean(met) > 0.7
 
 
-def test_where_seconds_are_enough_the_promise_is_close():
+def test_where_seconds_are_enough_the_promise_is_close() -> None:
     _, promised = rates(BATCHING_GPU)
     assert np.mean(promised) > 0.88

@@ -11,11 +11,11 @@ import pytest
 from killed_searches import search
 from simulated_bench import SimulatedBench
 
-from loadgen.command import unforeseen
-from loadgen.user_errors import EnvironmentFailed, UserError
-from optimizer.session import logging_to
-from search.patience import patient_storage
-from search.run_files import read_trials
+from loadgen.errors import EnvironmentFailed, UserError, unforeseen
+from model_repo.spec import ServingConfig
+from optimizer.run.run_directory import logging_to
+from search.records.run_files import read_trials
+from search.study.storage import patient_storage
 
 pytestmark = pytest.mark.long
 
@@ -30,7 +30,7 @@ class Failing(SimulatedBench):
         super().__init__()
         self.happens = happens
 
-    def load(self, config):
+    def load(self, config: ServingConfig) -> None:
         super().load(config)
         if len(self.loaded) == BEFORE + 1:
             self.happens()

@@ -4,24 +4,28 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from simulated_bench import SimulatedBench, default_service_s
-from simulated_search import SLO, search_on
 from spaces import two_core_space
 from true_rates import true_rate
+from virtual_search import SLO, search_on
 
-from loadgen.outcomes import MALFORMED, UNFINISHED
+from loadgen.measurement.request_log import RequestLog
+from loadgen.statistics.capacity_fit import Probe
+from loadgen.status import MALFORMED, UNFINISHED
 from model_repo.spec import ServingConfig
-from optimizer.verdict import explain_infeasible
-from search import events
-from search.bench import BenchFailed
-from search.confirmations import read_confirmations
-from search.demand import Demand
-from search.explain import explain_trial
-from search.ledger import TRIALS_FILE
-from search.run_files import read_trials
+from search.answer.conclusion import conclude
+from search.answer.evidence import RunEvidence
+from search.answer.explain import explain_trial
+from search.records.confirmations import read_confirmations
+from search.records.run_files import TRIALS_FILE, read_trials
+from search.simulator.service_times import ClosedLoop
+from search.trials import events
+from search.trials.bench import BenchFailed
+from search.workload import Workload
 
 pytestmark = pytest.mark.long
 
@@ -44,20 +48,22 @@ def slower(factor: float) -> Callable[[ServingConfig, int], float]:
 @pytest.mark.parametrize("factor", [1.7, 0.6])
 def test_a_clock_that_changes_half_way_is_noticed_and_moves_all_predictions(factor: float, tmp_path: Path) -> None:
     bench, space = changing(14.0, factor), two_core_space(tmp_path)
-    ledger, certified, seen = search_on(bench, space, tmp_path)
+    store, certified, seen = search_on(bench, space, tmp_path)
     notes = [event.text for event in seen if isinstance(event, events.Note)]
-    assert sum("clock or its neighbours have changed" in text for text in notes) == 1
-    assert {trial.pace for trial in ledger.trials} == {0, 1}
+    assert sum("clock or its noisy neighbours have changed" in text for text in notes) == 1
+    assert {trial.machine_epoch for trial in store.trials} == {0, 1}
     profiled = [
         event.detail for event in seen if isinstance(event, events.PhaseStarted) and event.name == "profile"
     ]
     assert len(profiled) == len(set(profiled)) + 2  # one kind twice more; the others' times are moved
     assert certified is not None
-    assert certified.winner.pace == certified.baseline.pace == 1
+    assert certified.winner.machine_epoch == certified.baseline.machine_epoch == 1
     best = max(
-        true_rate(trial.config, slower(factor), limit_ms=SLO.limit_ms) for trial in ledger.trials if trial.pace
+        true_rate(trial.served, slower(factor), limit_ms=SLO.first.limit_ms)
+        for trial in store.trials
+        if trial.machine_epoch
     )
-    capacity = true_rate(certified.winner.config, slower(factor), limit_ms=SLO.limit_ms)
+    capacity = true_rate(certified.winner.served, slower(factor), limit_ms=SLO.first.limit_ms)
     assert certified.winner.certificate.rate_per_s <= 1.03 * capacity
     assert certified.winner.certificate.rate_per_s >= 0.85 * best
     assert "changed its speed once" in " ".join(explain_trial(tmp_path, certified.winner.number).why)
@@ -71,8 +77,8 @@ def test_a_speed_that_goes_up_and_down_is_said_and_the_search_goes_on(tmp_path: 
     def unsteady(config: ServingConfig, size: int) -> float:
         return factor[0] * default_service_s(config, size)
 
-    def before_each(kind):
-        def wrapped(*arguments, **options):
+    def before_each(kind: Callable[..., Probe] | Callable[[int, float, Any], ClosedLoop]) -> Callable[..., Any]:
+        def wrapped(*arguments: Any, **options: Any) -> Any:
             factor[0] = 1.0 if bench.spent.load_s < 6.0 else (1.0, 2.2, 1.5)[next(calls) % 3]
             return kind(*arguments, **options)
 
@@ -80,38 +86,38 @@ def test_a_speed_that_goes_up_and_down_is_said_and_the_search_goes_on(tmp_path: 
 
     factor = [1.0]
     bench.service_s = unsteady
-    bench.measure, bench.saturate = before_each(bench.measure), before_each(bench.saturate)
-    ledger, certified, seen = search_on(bench, two_core_space(tmp_path), tmp_path)
+    bench.measure, bench.saturate = before_each(bench.measure), before_each(bench.saturate)  # type: ignore[method-assign]
+    store, certified, seen = search_on(bench, two_core_space(tmp_path), tmp_path)
     notes = [event.text for event in seen if isinstance(event, events.Note)]
-    assert any("The machine's speed goes up and down" in text for text in notes)
-    assert {trial.pace for trial in ledger.trials} == {0}  # nothing was begun anew
-    assert len(ledger.trials) > 1
+    assert any("The machine's speed varies" in text for text in notes)
+    assert {trial.machine_epoch for trial in store.trials} == {0}  # nothing was begun anew
+    assert len(store.trials) > 1
     assert certified is not None
     certificate = certified.winner.certificate
     assert "the machine's speed went up and down by" in certificate.caveat
-    slowest = true_rate(certified.winner.config, slower(2.2), limit_ms=SLO.limit_ms)
+    slowest = true_rate(certified.winner.served, slower(2.2), limit_ms=SLO.first.limit_ms)
     assert 0.5 * slowest <= certificate.rate_per_s <= 1.03 * slowest  # it holds at any of its speeds
 
 
 def test_a_steady_machine_is_never_taken_for_one_that_changed(tmp_path: Path) -> None:
-    ledger, _, _ = search_on(SimulatedBench(), two_core_space(tmp_path), tmp_path)
-    assert {trial.pace for trial in ledger.trials} == {0}
+    store, _, _ = search_on(SimulatedBench(), two_core_space(tmp_path), tmp_path)
+    assert {trial.machine_epoch for trial in store.trials} == {0}
     assert not (tmp_path / "service_times.0.json").exists()
 
 
 class Hanging(SimulatedBench):
     """Takes requests and never answers, with instances of one thread."""
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         probe = super().measure(rate_per_s, duration_s, seed, watch)
         return replace(probe, log=self._unanswered(probe.log))
 
-    def saturate(self, concurrency, duration_s, seed):
+    def saturate(self, concurrency: Any, duration_s: Any, seed: Any, shape: int | None = None) -> ClosedLoop:
         loop = super().saturate(concurrency, duration_s, seed)
         hangs = self.loaded[-1].intra_op_threads == 1
         return replace(loop, log=self._unanswered(loop.log), batches=() if hangs else loop.batches)
 
-    def _unanswered(self, log):
+    def _unanswered(self, log: RequestLog) -> RequestLog:
         if self.loaded[-1].intra_op_threads != 1:
             return log
         given_up = log.scheduled_ns + 5_000_000_000
@@ -121,15 +127,15 @@ class Hanging(SimulatedBench):
 class Wrong(SimulatedBench):
     """Answers with nothing in it, with instances of one thread: the client says so before it sends load."""
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         self._refuse()
         return super().measure(rate_per_s, duration_s, seed, watch)
 
-    def saturate(self, concurrency, duration_s, seed):
+    def saturate(self, concurrency: Any, duration_s: Any, seed: Any, shape: int | None = None) -> ClosedLoop:
         self._refuse()
         return super().saturate(concurrency, duration_s, seed)
 
-    def _refuse(self):
+    def _refuse(self) -> None:
         if self.loaded[-1].intra_op_threads == 1:
             raise BenchFailed("m answered without data")
 
@@ -137,7 +143,7 @@ class Wrong(SimulatedBench):
 class NowAndThenWrong(SimulatedBench):
     """Three answers in a hundred are soon there and of no use, with instances of one thread."""
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         probe = super().measure(rate_per_s, duration_s, seed, watch)
         if self.loaded[-1].intra_op_threads != 1:
             return probe
@@ -150,53 +156,54 @@ def test_what_hangs_or_answers_wrongly_costs_its_trials_not_the_run(
     kind: type[SimulatedBench], tmp_path: Path
 ) -> None:
     bench, space = kind(), two_core_space(tmp_path)
-    ledger, certified, _ = search_on(bench, space, tmp_path)
+    store, certified, _ = search_on(bench, space, tmp_path)
     assert certified is not None
-    assert certified.winner.config.intra_op_threads != 1
-    capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms)
+    assert certified.winner.served.intra_op_threads != 1
+    capacity = true_rate(certified.winner.served, default_service_s, limit_ms=SLO.first.limit_ms)
     assert 0.8 * capacity <= certified.winner.certificate.rate_per_s <= 1.03 * capacity
-    assert not any(t.state == "complete" for t in ledger.trials if t.config.intra_op_threads == 1)
-    assert len(read_trials(tmp_path)) == len(ledger.trials)
+    assert not any(t.state == "complete" for t in store.trials if t.served.intra_op_threads == 1)
+    assert len(read_trials(tmp_path)) == len(store.trials)
 
 
 def test_an_input_size_that_misses_the_limit_alone_is_told_and_nothing_is_promised(tmp_path: Path) -> None:
     """One execution in 33 is of a size that takes 200 ms or more, whatever the rate."""
     noise = np.ones(33)
     noise[7] = 50.0
-    bench = SimulatedBench(noise=noise, demand=Demand(predictable=False))
-    ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
+    bench = SimulatedBench(noise=noise, workload=Workload(predictable=False))
+    store, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert certified is None
-    assert len(read_trials(tmp_path)) == len(ledger.trials)
-    told = explain_infeasible(ledger.trials, SLO, confirmations=read_confirmations(tmp_path))
-    assert "requests were over it" in told.what
-    assert "Inputs of one size" in told.fix
-    within_reach = re.search(r"--p99 ([0-9.]+)ms", told.fix)
+    assert len(read_trials(tmp_path)) == len(store.trials)
+    trials, confirmations = read_trials(tmp_path), read_confirmations(tmp_path)
+    told = conclude(RunEvidence(slo=SLO, trials=trials, confirmations=confirmations, several_sizes=True))
+    assert "requests took longer or failed" in told.reason
+    assert "Inputs of one size" in told.advice
+    within_reach = re.search(r"--p99 ([0-9.]+)ms", told.advice)
     assert within_reach is not None
-    assert float(within_reach[1]) > 3 * SLO.limit_ms
+    assert float(within_reach[1]) > 3 * SLO.first.limit_ms
 
 
 def test_what_was_measured_beside_a_neighbour_is_marked_and_promises_less(tmp_path: Path) -> None:
     bench = SimulatedBench(service_s=slower(1.8), taken_cores=lambda load_s: 0.9)
-    ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
+    store, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert certified is not None
     certificate = certified.winner.certificate
-    assert certificate.neighbours.marked
-    assert certificate.neighbours.watched_s > certificate.seconds * 0.99
+    assert certificate.contention.marked
+    assert certificate.contention.watched_s > certificate.seconds * 0.99
     for trial in read_trials(tmp_path):
-        assert trial.neighbours.text.startswith("other processes took 0.9 cores for ")
-        assert trial.neighbours.watched_s == pytest.approx(trial.load_s)
-    capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms)
+        assert trial.contention.text.startswith("other processes took 0.9 cores for ")
+        assert trial.contention.watched_s == pytest.approx(trial.load_s)
+    capacity = true_rate(certified.winner.served, default_service_s, limit_ms=SLO.first.limit_ms)
     assert certificate.rate_per_s <= capacity
-    assert len(read_trials(tmp_path)) == len(ledger.trials)
+    assert len(read_trials(tmp_path)) == len(store.trials)
 
 
 def test_a_neighbour_that_leaves_marks_only_what_it_disturbed(tmp_path: Path) -> None:
     bench = SimulatedBench(taken_cores=lambda load_s: 0.0 if (tmp_path / TRIALS_FILE).exists() else 0.9)
-    ledger, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
-    marks = [trial.neighbours.marked for trial in ledger.trials]
+    store, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
+    marks = [trial.contention.marked for trial in store.trials]
     assert marks == [True] + [False] * (len(marks) - 1)
     assert len(marks) > 1
-    assert not certified.winner.certificate.neighbours.marked
+    assert not certified.winner.certificate.contention.marked
 
 
 def test_a_neighbour_that_comes_and_goes_makes_no_promise_that_the_quiet_machine_breaks(tmp_path: Path) -> None:
@@ -208,5 +215,5 @@ def test_a_neighbour_that_comes_and_goes_makes_no_promise_that_the_quiet_machine
     bench.service_s = service_s
     _, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
     assert certified is not None
-    capacity = true_rate(certified.winner.config, default_service_s, limit_ms=SLO.limit_ms)
+    capacity = true_rate(certified.winner.served, default_service_s, limit_ms=SLO.first.limit_ms)
     assert 0.6 * capacity <= certified.winner.certificate.rate_per_s <= 1.03 * capacity

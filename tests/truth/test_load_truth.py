@@ -4,16 +4,20 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fake_triton import fake_triton
 
-from loadgen.arrivals import schedule
-from loadgen.measurement import RequestLog
-from loadgen.plan import Arrivals, ClosedLoopPlan, LoadPlan, Target
-from loadgen.runner import LoadGenerator, LoadRun
-from loadgen.tally import Tally
+from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.row_file import RowFile
+from loadgen.sending.generator import LoadGenerator
+from loadgen.sending.plan_run import LoadRun
+from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan
+from loadgen.spec.target import Target
+from loadgen.traffic.arrivals import schedule
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
 
@@ -24,7 +28,12 @@ def generator() -> Iterator[LoadGenerator]:
         yield generator
 
 
-def run(generator: LoadGenerator, url: str, plan: LoadPlan | ClosedLoopPlan, **options) -> LoadRun:
+def run(
+    generator: LoadGenerator,
+    url: str,
+    plan: LoadPlan | ClosedLoopPlan,
+    **options: Any,
+) -> LoadRun:
     return generator.run(Target(url=url, model_name="delay"), plan, **options)
 
 
@@ -72,19 +81,24 @@ def test_large_answers_are_taken_at_once(generator: LoadGenerator) -> None:
     assert np.median(measured.log.service_ns) < np.median(alone.log.service_ns) + 8e6
 
 
-def test_a_load_that_is_counted_instead_of_kept_says_the_same(generator: LoadGenerator) -> None:
+def test_a_load_whose_times_go_to_a_file_says_the_same(tmp_path: Path) -> None:
     plan = LoadPlan(rate_per_s=500, duration_s=3.0, seed=14, timeout_s=1.0)
-    tally = Tally(timeout_s=1.0, limits_ms=[50.0], bin_s=1.0)
     looks: list[int] = []
-    with LoadGenerator(processes=2) as several, fake_triton("--delay-ms", "3") as server:
+    with (
+        RowFile(tmp_path) as rows,
+        LoadGenerator(processes=2) as several,
+        fake_triton("--delay-ms", "3") as server,
+    ):
         target = Target(url=server.url, model_name="delay")
-        counted = several.run(target, plan, tally=tally, watch=lambda log: bool(looks.append(len(log))))
+        written = several.run(target, plan, rows=rows, watch=lambda log: bool(looks.append(len(log))))
         kept_ms = np.array(server.document("/kept")["kept_ns"][2:]) / 1e6  # each process tried one request
-    assert counted.measurement.n == len(tally) == len(kept_ms) == len(schedule(plan))
-    assert len(counted.log) == 0
-    assert counted.measurement.errors == {}
-    assert 0 < counted.measurement.p50_ms - np.median(kept_ms) < 0.5
-    assert 0.5 * len(tally) < sum(looks) <= len(tally)
+    assert written.measurement.n == len(kept_ms) == len(schedule(plan))
+    assert written.log.scheduled_ns.tolist() == schedule(plan).tolist()
+    assert list(tmp_path.iterdir()) == []
+    assert written.measurement.errors == {}
+    assert 0 < written.measurement.p50_ms - np.median(kept_ms) < 0.5
+    assert looks == sorted(looks)
+    assert 0.5 * len(kept_ms) < looks[-1] <= len(kept_ms)
 
 
 def test_latency_is_service_time_plus_send_lag_for_every_request(generator: LoadGenerator) -> None:
@@ -131,7 +145,7 @@ def test_a_server_that_stalls_is_seen_by_the_open_loop_and_hidden_from_the_close
 
 
 @pytest.mark.parametrize("kind", ["poisson", "constant"])
-def test_sends_follow_the_schedule_without_drift(generator: LoadGenerator, kind: str) -> None:
+def test_sends_follow_the_schedule_without_drift(generator: LoadGenerator, kind: Any) -> None:
     plan = LoadPlan(rate_per_s=500, duration_s=2.0, seed=5, arrivals=Arrivals(kind=kind))
     with fake_triton() as server:
         measured = run(generator, server.url, plan)

@@ -49,7 +49,7 @@ def run_on(kind: str, number: int) -> SearchRun:
 
 
 @pytest.mark.parametrize(("kind", "number"), SERVERS)
-def test_every_server_gets_a_promise_near_what_its_configuration_can_keep(kind, number):
+def test_every_server_gets_a_promise_near_what_its_configuration_can_keep(kind: str, number: int) -> None:
     found = run_on(kind, number)
     assert found.promised is not None
     assert LEAST_PROMISED * found.chosen <= found.promised <= FAR_ABOVE_CAPACITY * found.chosen
@@ -58,15 +58,15 @@ def test_every_server_gets_a_promise_near_what_its_configuration_can_keep(kind, 
     assert found.total_s < 600
 
 
-def test_hardly_any_promise_is_above_the_true_capacity():
+def test_hardly_any_promise_is_above_the_true_capacity() -> None:
     runs = [run_on(*server) for server in SERVERS]
     assert sum(found.promised > found.chosen for found in runs) <= MOST_ABOVE_CAPACITY
 
 
-def test_the_choice_is_nearly_the_best_of_the_space_in_the_mean():
+def test_the_choice_is_nearly_the_best_of_the_space_in_the_mean() -> None:
     shares = [run_on(*server).chosen / run_on(*server).best for server in SERVERS]
     assert np.mean(shares) >= LEAST_MEAN_OF_BEST
 
 
-def test_the_search_takes_a_minute_of_load():
+def test_the_search_takes_a_minute_of_load() -> None:
     assert np.mean([run_on(*server).search_s for server in SERVERS]) <= MOST_SEARCH_S

@@ -12,17 +12,18 @@ import pytest
 from strange_answers import QUICK, SLOW
 from strange_servers import Strange, serving
 
-from loadgen import question
+from loadgen.clients.triton import read_statistics
 from loadgen.errors import LoadError
-from loadgen.measurement import Measurement
-from loadgen.plan import LoadPlan, Payload, Target
-from loadgen.poller import Poller
-from loadgen.reports.record import LoadTestRecord
-from loadgen.server_stats import statistics_remarks, timings_between
-from loadgen.share import PreparedTarget, Share, carry_out
-from loadgen.shared_log import own_table
-from loadgen.summary import circumstances_of, measurement_of
-from loadgen.triton import read_statistics
+from loadgen.measurement.request_log import Measurement
+from loadgen.measurement.result import circumstances_of, measurement_of
+from loadgen.measurement.server_stats import statistics_remarks, timings_between
+from loadgen.records.record import LoadTestRecord
+from loadgen.sending.request_table import own_table
+from loadgen.sending.shard import PreparedTarget, Shard, run_shard
+from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.transport import single_request
+from loadgen.transport.poller import Poller
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +43,7 @@ def measured(target: Target) -> Measurement:
         rows = round(PLAN.rate_per_s * PLAN.duration_s)
         table = own_table(rows)
         table.scheduled_ns[:] = (np.arange(rows) * 1e9 / PLAN.rate_per_s).astype(np.int64)
-        share = Share(
+        share = Shard(
             part=0,
             parts=1,
             timeout_s=PLAN.timeout_s,
@@ -50,7 +51,7 @@ def measured(target: Target) -> Measurement:
             limit_ms=None,
             duration_s=PLAN.duration_s,
         )
-        result = carry_out(share, table, prepared, poller, time.monotonic_ns(), lambda: False)
+        result = run_shard(share, table, prepared, poller, time.monotonic_ns(), lambda: False)
     finally:
         prepared.close()
         poller.close()
@@ -74,7 +75,7 @@ def of_all_kinds(strange: list[Strange]) -> list[object]:
 def test_every_strange_server_ends_in_a_result_or_in_two_lines(
     strange: Strange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(question, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(single_request, "PATIENCE_S", 1.0)
     began = time.monotonic()
     with serving(strange) as url:
         try:
@@ -104,7 +105,7 @@ def test_every_strange_server_ends_in_a_result_or_in_two_lines(
     "strange", of_all_kinds([one for one in QUICK if any(part in one.name for part in LARGE)])
 )
 def test_no_server_takes_more_than_64_mib(strange: Strange, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(question, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(single_request, "PATIENCE_S", 1.0)
     with serving(strange) as url:
         tracemalloc.start()
         try:

@@ -8,6 +8,7 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -16,26 +17,25 @@ from parsed_page import Page
 from recommendations import recommendation, trial
 
 from loadgen import cli as loadtest_cli
+from loadgen.command.live import LiveView
 from loadgen.console import SafeConsole
-from loadgen.live import LiveView
+from loadgen.measurement.request_log import RequestLog
+from loadgen.records.record import ComparisonRecord, LoadTestRecord
 from loadgen.reports.csv_files import stats_csv
-from loadgen.reports.html_page import html_page
 from loadgen.reports.junit_xml import junit_xml
-from loadgen.reports.record import ComparisonRecord
-from loadgen.reports.terminal import answer_view
+from loadgen.reports.views import answer_view, html_page
 from loadgen.reports.write import record_json
 from optimizer import cli as optimize_cli
-from optimizer.progress import Progress
-from optimizer.report import recommendation_view
-from optimizer.session import logging_to
-from search import events
-from search.bench import BenchFailed
-from search.convert import trial_to_record
-from search.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
-from search.records import MachineRecord, ModelRecord
+from optimizer.reports.terminal import recommendation_view
+from optimizer.run.progress import Progress
+from optimizer.run.run_directory import logging_to
+from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
+from search.records.recommendation import MachineRecord, ModelRecord
+from search.trials import events
+from search.trials.bench import BenchFailed
 
 EVIL = (
-    "=cmd|'x'!A1 \x1b[2J\x1b[H\x1b]0;t\x07\x9b32mKEPT\x7f\x08 "
+    "=cmd|'x'!A1 \x1b[2J\x1b[H\x1b]0;t\x07\x9b32mMET\x7f\x08 "
     "\u202egpj\u2066\u2069\u200b\u2028\u2029[/x][bold red]<img>"
 )
 OF_RICH = re.compile(r"\x1b\[(?:[0-9;]*[mAKGH]|\?25[lh])")
@@ -56,16 +56,16 @@ def on_terminal(*shown: object) -> str:
     return OF_RICH.sub("", written.getvalue()).replace("\r", "")
 
 
-def evil_record():
+def evil_record() -> LoadTestRecord:
     compared = ComparisonRecord(
         figure=EVIL, unit="ms", baseline=1.0, now=2.0, ratio=2.0, ratio_low=1.5, ratio_high=2.5, answer="worse"
     )
     seen = measurement(error_example=EVIL, errors={EVIL: 3}, problems=(EVIL,))
     return record(
-        outcome="broken",
+        outcome="violated",
         reasons=(EVIL,),
         notes=(EVIL,),
-        checks=(check(name=EVIL, reason=EVIL, answer="broken"),),
+        checks=(check(name=EVIL, reason=EVIL, answer="violated"),),
         measurement=seen,
         comparison=(compared,),
         baseline=EVIL,
@@ -82,7 +82,7 @@ def test_no_way_out_of_loadtest_obeys_it() -> None:
         "csv": stats_csv(seen, _a_log()),
     }
     for name, text in texts.items():
-        assert "KEPT" in text, name
+        assert "MET" in text, name
         assert_harmless(text)
     assert json.loads(texts["json"]) == seen.model_dump(mode="json")
     ET.fromstring(texts["junit"].partition("?>")[2])  # noqa: S314 - our own; what no reader takes is no report
@@ -91,10 +91,10 @@ def test_no_way_out_of_loadtest_obeys_it() -> None:
     assert [cell for cell in cells if cell.startswith(("=", "+", "@"))] == []
 
 
-def _a_log():
+def _a_log() -> RequestLog:
     import numpy as np
 
-    from loadgen.measurement import RequestLog
+    from loadgen.measurement.request_log import RequestLog
 
     one = np.array([1_000_000], np.int64)
     return RequestLog(scheduled_ns=one, sent_ns=one, done_ns=2 * one, outcome=np.zeros(1, np.uint8))
@@ -125,7 +125,7 @@ def _evil_run(folder: Path) -> Path:
     folder.mkdir()
     (folder / "recommendation.json").write_text(found.model_dump_json(), encoding="utf-8")
     trials = [trial(0), trial(1, state="failed", reason=EVIL, measurement=None, certificate=None, worker=EVIL)]
-    lines = [trial_to_record(one).model_dump_json() + "\n" for one in trials]
+    lines = [one.model_dump_json() + "\n" for one in trials]
     (folder / "trials.jsonl").write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -147,7 +147,9 @@ def _evil_run(folder: Path) -> Path:
     ],
     ids=" ".join,
 )
-def test_no_command_on_the_run_of_a_stranger_obeys_it(arguments, tmp_path, capfd) -> None:
+def test_no_command_on_the_run_of_a_stranger_obeys_it(
+    arguments: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = _evil_run(tmp_path / "run\x1b[2J\u202e [x]")
 
     code = optimize_cli.run_command([one.format(run=run) for one in arguments])
@@ -160,7 +162,7 @@ def test_no_command_on_the_run_of_a_stranger_obeys_it(arguments, tmp_path, capfd
         assert_harmless(written.read_text(encoding="utf-8"))
 
 
-def test_the_page_and_the_terminals_answer_of_such_a_run(tmp_path) -> None:
+def test_the_page_and_the_terminals_answer_of_such_a_run(tmp_path: Path) -> None:
     run = _evil_run(tmp_path / "run")
     assert optimize_cli.run_command(["report", str(run)]) == 0
     page = Page((run / "report.html").read_text(encoding="utf-8"))
@@ -168,14 +170,14 @@ def test_the_page_and_the_terminals_answer_of_such_a_run(tmp_path) -> None:
     from optimizer.reports.evidence import read_evidence
 
     evidence = read_evidence(run)
-    assert "KEPT" in page.text
+    assert "MET" in page.text
     assert_harmless(page.text.replace("\xa0", " "))
     shown = on_terminal(recommendation_view(evidence.found, run))
-    assert "KEPT" in shown
+    assert "MET" in shown
     assert_harmless(shown)
 
 
-def test_events_reach_the_terminal_and_the_log_as_text(tmp_path) -> None:
+def test_events_reach_the_terminal_and_the_log_as_text(tmp_path: Path) -> None:
     written = io.StringIO()
     console = SafeConsole(file=written, force_terminal=True, width=100)
     failed = trial(1, state="failed", reason=EVIL, measurement=None, certificate=None)
@@ -192,12 +194,12 @@ def test_events_reach_the_terminal_and_the_log_as_text(tmp_path) -> None:
         progress._live.refresh()
 
     shown = OF_RICH.sub("", written.getvalue()).replace("\r", "")
-    assert shown.count("KEPT") >= 4
+    assert shown.count("MET") >= 4
     assert_harmless(shown)
     assert_harmless((tmp_path / "optimize.log").read_text(encoding="utf-8"))
 
 
-def test_what_a_load_test_says_meanwhile(tmp_path) -> None:
+def test_what_a_load_test_says_meanwhile(tmp_path: Path) -> None:
     written = io.StringIO()
     console = SafeConsole(file=written, force_terminal=True, width=100)
     with LiveView(console, timeout_s=1.0, limit_ms=None) as view:
@@ -224,10 +226,10 @@ class EvilServer(BaseHTTPRequestHandler):
     good_first = 0
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self):
-        self._send(*self.answers.get(self.path, (404, {"error": EVIL})))
+    def do_GET(self) -> None:
+        self._send(*self.answers.get(self.path, (404, {"error": EVIL})))  # type: ignore[arg-type]
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         if self.good_first:
             type(self).good_first -= 1
@@ -237,14 +239,14 @@ class EvilServer(BaseHTTPRequestHandler):
         else:
             self._send(500, {"error": EVIL + "\ud83d"})
 
-    def _send(self, status, document):
+    def _send(self, status: Any, document: dict[Any, Any]) -> None:
         body = json.dumps(document).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *_):
+    def log_message(self, *_: Any) -> None:
         pass
 
 
@@ -265,7 +267,9 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_server_cannot_paint_its_own_verdict(way, tmp_path, capfd) -> None:
+def test_a_server_cannot_paint_its_own_verdict(
+    way: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     later = way == "later inferences fail"
     handler = type("Handler", (EvilServer,), {"answers": WAYS[way], "good_first": 5 if later else 0})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -17,10 +17,11 @@ from fake_triton import fake_triton
 from numpy.typing import NDArray
 from tails import ServersView, Taken, assert_no_tail_of_its_own, lindley_ns, of_a_log
 
-from loadgen.arrivals import schedule
-from loadgen.plan import ClosedLoopPlan, LoadPlan, Target
-from loadgen.runner import LoadGenerator
-from loadgen.tally import Tally
+from loadgen.measurement.row_file import RowFile
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
+from loadgen.spec.target import Target
+from loadgen.traffic.arrivals import schedule
 
 pytestmark = [pytest.mark.system, pytest.mark.alone]
 
@@ -68,17 +69,16 @@ def test_the_client_adds_no_tail_of_its_own(
 
 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_load_that_is_counted_instead_of_kept_has_no_tail_of_its_own(scheme: str) -> None:
+def test_a_load_whose_times_go_to_a_file_has_no_tail_of_its_own(scheme: str, tmp_path: Path) -> None:
     due_ns = schedule(OPEN)
 
     def take() -> Taken:
-        tally = Tally(timeout_s=OPEN.timeout_s, limits_ms=[50.0], bin_s=1.0)
-        with Watch() as watch, LoadGenerator(processes=2) as generator, five_ms(scheme) as (target, kept):
-            measured = generator.run(target, OPEN, tally=tally).measurement
-            view = ServersView(due_ns, *kept(len(due_ns)), watch.seen)
-        assert measured.n == len(due_ns)
-        assert measured.percentiles_from == "histogram"
-        return Taken(view=view, p99_ms=measured.p99_ms)
+        several, rows = LoadGenerator(processes=2), RowFile(tmp_path)
+        with Watch() as watch, several as generator, rows, five_ms(scheme) as (target, kept):
+            run = generator.run(target, OPEN, rows=rows)
+            times_ns = kept(len(run.log))
+        assert run.log.scheduled_ns.tolist() == due_ns.tolist()
+        return of_a_log(run.log, ServersView(due_ns, *times_ns, watch.seen), run.measurement.p99_ms)
 
     assert_no_tail_of_its_own(take)
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from disturbance import Disturbance
+from numpy.typing import NDArray
 from tails import MOST_RUNS, OFF_MS, ServersView, Taken, assert_no_tail_of_its_own, of_a_log
 
-from loadgen.measurement import RequestLog
+from loadgen.measurement.request_log import RequestLog
 
 N = 1200
 GAP_NS = 2_500_000
@@ -13,7 +14,12 @@ KEPT_NS = 5_000_000
 DUE_NS = np.arange(N, dtype=np.int64) * GAP_NS
 
 
-def taken(*, extra_ns=0, stalls_ns=(), which=slice(None)) -> Taken:
+def taken(
+    *,
+    extra_ns: int = 0,
+    stalls_ns: tuple[tuple[int, int], ...] = (),
+    which: slice | NDArray[np.bool_] = slice(None),
+) -> Taken:
     """A run against a server that keeps each request for 5 ms; those of `which` come back so much later."""
     arrived_ns = DUE_NS + 10**9
     late_ns = np.zeros(N, np.int64)

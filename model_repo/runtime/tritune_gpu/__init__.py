@@ -1,1 +1,1 @@
-"""What runs an engine on an NVIDIA GPU: copied as it is beside `model.py`, so it imports nothing of ours."""
+"""Runs an engine on an NVIDIA GPU. Copied as it is next to `model.py`, so it imports nothing of ours."""

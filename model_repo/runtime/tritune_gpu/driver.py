@@ -1,4 +1,4 @@
-"""The CUDA driver as the runtime needs it: a few checked calls, with addresses and handles as plain integers."""
+"""The calls of the CUDA driver that the runtime needs, checked, with plain integers as addresses and handles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 WAITS = ("block", "spin", "yield")
-"""How a thread waits for the GPU: asleep (spares the core), busy (soonest), busy but polite."""
+"""How a thread waits for the GPU: asleep, which spares the core; busy, which ends soonest; busy, but yielding."""
 
 
 class CudaError(RuntimeError):
@@ -22,54 +22,54 @@ class CudaError(RuntimeError):
 
 
 class Captured:
-    """The graph that a `capture` block recorded; `handle` is there once the block has ended."""
+    """The graph that a `capture` block recorded; `handle` is set once the block has ended."""
 
     handle: int = 0
 
 
 class Cuda(Protocol):
-    """What the runtime asks of a GPU. Memory lives until `close`."""
+    """The GPU calls that the runtime needs. Memory lives until `close`."""
 
     compute_capability: str  # "8.6"
 
     def allocate(self, size_bytes: int) -> int:
-        """The address of that much device memory, all zero."""
+        """Return the address of this much device memory, all zero."""
         ...
 
     def allocate_pinned(self, size_bytes: int) -> Array:
-        """Page-locked host memory as uint8, all zero."""
+        """Return page-locked host memory as uint8, all zero."""
         ...
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Page-lock host memory that somebody else allocated; False where the driver will not."""
+        """Page-lock host memory that others allocated; False if the driver refuses."""
         ...
 
     def stream(self) -> int:
-        """A new stream."""
+        """Return a new stream."""
         ...
 
     def copy_in(self, device: int, host: int, size_bytes: int, stream: int) -> None:
-        """Host to device, in the stream's order."""
+        """Copy from host to device, in the stream's order."""
         ...
 
     def copy_out(self, host: int, device: int, size_bytes: int, stream: int) -> None:
-        """Device to host, in the stream's order."""
+        """Copy from device to host, in the stream's order."""
         ...
 
     def wait(self, stream: int) -> None:
-        """Return when the stream has done all it was given. Raises CudaError for what failed on the way."""
+        """Return when the stream has finished all its work. Raises CudaError for any failure on the way."""
         ...
 
     def capture(self, stream: int) -> Any:
-        """For `with`: what the block gives to the stream is recorded in its Captured, and not carried out."""
+        """Record the work that a `with` block gives to the stream in its Captured, instead of executing it."""
         ...
 
     def launch(self, graph: int, stream: int) -> None:
-        """Carry out a recorded graph, in the stream's order."""
+        """Execute a recorded graph, in the stream's order."""
         ...
 
     def free_graph(self, graph: int) -> None:
-        """Forget a recorded graph."""
+        """Free a recorded graph."""
         ...
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class DriverCuda:
         self._driver = driver
         self._call("cuInit", 0)
         self._device = self._call("cuDeviceGet", device)
-        # Refused by old drivers where the context is in use already; it then waits as its first user chose.
+        # Old drivers refuse this if the context is in use already; it then waits as its first user chose.
         driver.cuDevicePrimaryCtxSetFlags(self._device, {"block": 4, "spin": 1, "yield": 2}[wait])
         self._context = self._call("cuDevicePrimaryCtxRetain", self._device)
         self._call("cuCtxSetCurrent", self._context)
@@ -108,14 +108,14 @@ class DriverCuda:
         self._streams: list[int] = []
 
     def allocate(self, size_bytes: int) -> int:
-        """Zeroed: padding rows of a batch are then valid indices before anything was served."""
+        """Return zeroed memory: padding rows of a batch are then valid indices before the first request."""
         address = int(self._call("cuMemAlloc", max(size_bytes, 1)))
         self._device_memory.append(address)
         self._call("cuMemsetD8", address, 0, max(size_bytes, 1))
         return address
 
     def allocate_pinned(self, size_bytes: int) -> Array:
-        """Page-locked and zeroed."""
+        """Return zeroed page-locked memory."""
         address = int(self._call("cuMemHostAlloc", max(size_bytes, 1), 0))
         self._pinned_memory.append(address)
         memory = np.ctypeslib.as_array((ctypes.c_uint8 * max(size_bytes, 1)).from_address(address))
@@ -123,34 +123,34 @@ class DriverCuda:
         return memory
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """False where the driver refuses: out of lockable memory, or memory that cannot be locked."""
+        """Page-lock memory; False if the driver refuses: the limit is reached, or the memory cannot be locked."""
         if int(self._driver.cuMemHostRegister(address, size_bytes, 0)[0]) != 0:
             return False
         self._registered.append(address)
         return True
 
     def stream(self) -> int:
-        """A stream that does not wait for the default one."""
+        """Return a stream that does not wait for the default one."""
         flags = self._driver.CUstream_flags.CU_STREAM_NON_BLOCKING
         handle = int(self._call("cuStreamCreate", flags))
         self._streams.append(handle)
         return handle
 
     def copy_in(self, device: int, host: int, size_bytes: int, stream: int) -> None:
-        """At once where `host` is page-locked; else the driver copies it aside first."""
+        """Copy directly if `host` is page-locked; else the driver copies it to page-locked memory first."""
         self._call("cuMemcpyHtoDAsync", device, host, size_bytes, stream)
 
     def copy_out(self, host: int, device: int, size_bytes: int, stream: int) -> None:
-        """Device to host."""
+        """Copy from device to host."""
         self._call("cuMemcpyDtoHAsync", host, device, size_bytes, stream)
 
     def wait(self, stream: int) -> None:
-        """As the constructor's `wait` says."""
+        """Wait in the way that the constructor's `wait` names."""
         self._call("cuStreamSynchronize", stream)
 
     @contextmanager
     def capture(self, stream: int) -> Iterator[Captured]:
-        """Only this thread's calls are bound to the capture's rules."""
+        """Record a graph. The capture restricts only the calls of this thread."""
         captured = Captured()
         self._call("cuStreamBeginCapture", stream, self._capture_mode)
         try:
@@ -165,15 +165,15 @@ class DriverCuda:
             self._driver.cuGraphDestroy(graph)
 
     def launch(self, graph: int, stream: int) -> None:
-        """One call, however many copies and kernels it holds."""
+        """Execute a graph with one call, for any number of copies and kernels."""
         self._call("cuGraphLaunch", graph, stream)
 
     def free_graph(self, graph: int) -> None:
-        """Forget a recorded graph."""
+        """Free a recorded graph."""
         self._call("cuGraphExecDestroy", graph)
 
     def close(self) -> None:
-        """Give memory and streams back; the context stays with whoever else uses it."""
+        """Free memory and streams; the context stays for its other users."""
         for free, addresses in (
             (self._driver.cuMemHostUnregister, self._registered),
             (self._driver.cuMemFreeHost, self._pinned_memory),
@@ -184,14 +184,14 @@ class DriverCuda:
                 free(addresses.pop())
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """The call's result; an integer-like handle where it gives one, None where it gives nothing."""
+        """Return the call's result (handles convert to int), or None if it has none. Raises CudaError."""
         status, *results = getattr(self._driver, name)(*arguments)
         if int(status) != 0:
             raise CudaError(f"{name} failed: {self._reason(status)}")
         return results[0] if results else None
 
     def _reason(self, status: Any) -> str:
-        """Such as `CUDA_ERROR_OUT_OF_MEMORY: out of memory`."""
+        """Return a reason such as `CUDA_ERROR_OUT_OF_MEMORY: out of memory`."""
         _, name = self._driver.cuGetErrorName(status)
         _, text = self._driver.cuGetErrorString(status)
         return f"{name.decode()}: {text.decode()}" if name and text else str(status)

@@ -1,4 +1,4 @@
-"""What the runner needs of an engine, whatever executes it."""
+"""The interface of an engine to the runner, the same for all libraries."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Shapes = dict[str, tuple[int, ...]]
-"""Tensor name -> its whole shape, the batch included."""
+"""Tensor name -> its whole shape, with the batch."""
 
 
 class EngineMismatch(RuntimeError):
-    """An engine was built for another library or GPU, or is damaged; the text says how to build it anew."""
+    """An engine was built for another library or GPU, or is damaged; the text explains how to rebuild it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """An input or output: what its bytes mean."""
+    """The name and data type of an input or output."""
 
     name: str
     dtype: np.dtype[Any]
@@ -32,11 +32,11 @@ class Bound(Protocol):
     output_shapes: Shapes
 
     def put_outputs(self, addresses: Mapping[str, int]) -> None:
-        """Where in device memory the outputs go from now on; needed before the first `enqueue`."""
+        """Set the addresses of the outputs in device memory; needed before the first `enqueue`."""
         ...
 
     def enqueue(self, stream: int) -> None:
-        """Give one execution to the stream, and return at once."""
+        """Enqueue one execution on the stream, and return at once."""
         ...
 
 
@@ -45,8 +45,8 @@ class GpuEngine(Protocol):
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
-    captures_itself: bool  # it replays a CUDA graph of its own inside `enqueue`, so nobody else may record it
+    captures_itself: bool  # it replays a CUDA graph of its own inside `enqueue`, so the runner must not record it
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> Bound:
-        """The engine for these shapes, its inputs read from these addresses in device memory."""
+        """Return the engine for these shapes, with its inputs at these addresses in device memory."""
         ...

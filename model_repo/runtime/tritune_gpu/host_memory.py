@@ -1,4 +1,4 @@
-"""Host memory that the GPU may read where it lies: Triton's own shared memory, page-locked once."""
+"""Host memory that the GPU may read directly: Triton's own shared memory, page-locked once."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - a prefix to recognize, not a file to
 
 
 def own_mappings() -> str:
-    """This process's memory map, as the kernel writes it."""
+    """Return this process's memory map in the kernel's format."""
     with open("/proc/self/maps") as maps:  # noqa: PTH123
         return maps.read()
 
 
 def mapping_at(address: int, mappings: str) -> tuple[int, int, bool] | None:
-    """Start and end of the mapping that holds `address`, and whether it is shared memory; None where none does."""
+    """Return (start, end, is shared memory) of the mapping that holds `address`; None if no mapping does."""
     for line in mappings.splitlines():
         span, _, rest = line.partition(" ")
         start, end = (int(word, 16) for word in span.split("-"))
@@ -29,9 +29,9 @@ def mapping_at(address: int, mappings: str) -> tuple[int, int, bool] | None:
 
 
 class DirectMemory:
-    """Answers whether the GPU may read an array where it lies, and page-locks what it has not seen yet.
+    """Decides if the GPU may read an array directly, and page-locks shared memory on first sight.
 
-    Triton grows its shared memory by mapping it once more, and keeps the old mappings: what is locked stays valid.
+    Triton grows its shared memory by mapping it once more, and keeps the old mappings: locked memory stays valid.
     """
 
     def __init__(self, cuda: Cuda, *, mappings: Callable[[], str] = own_mappings) -> None:
@@ -41,7 +41,7 @@ class DirectMemory:
         self._refused: list[tuple[int, int]] = []
 
     def covers(self, address: int, size_bytes: int) -> bool:
-        """Whether all these bytes are page-locked shared memory, now or as of this call."""
+        """True if all these bytes are page-locked shared memory; locks them on first sight if the driver can."""
         end = address + size_bytes
         if _within(self._locked, address, end):
             return True

@@ -21,7 +21,7 @@ DTYPES = {
 }  # fmt: skip
 
 _RUNS_UNTIL_CAPTURED = 2
-"""The first settles memory, the second records the graph and replays it."""
+"""The first run allocates memory; the second records the graph and replays it."""
 
 
 class OnnxRuntimeEngine:
@@ -54,7 +54,7 @@ class OnnxRuntimeEngine:
         self._graphs = 0
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> OnnxRuntimeBound:
-        """Executes once, because only then the outputs' shapes are known."""
+        """Bind the inputs and execute once, because only that gives the outputs' shapes."""
         binding = self._session.io_binding()
         for port in self.inputs:
             shape, address = list(shapes[port.name]), addresses[port.name]
@@ -85,7 +85,7 @@ class OnnxRuntimeBound:
         self._options = _run_options(graph=graph)
 
     def put_outputs(self, addresses: Mapping[str, int]) -> None:
-        """Records the graph, where there is one to record."""
+        """Bind the outputs; record the graph if there is one to record."""
         for port in self._outputs:
             shape, address = list(self.output_shapes[port.name]), addresses[port.name]
             self._binding.bind_output(port.name, "cuda", self._device, port.dtype.type, shape, address)
@@ -93,13 +93,13 @@ class OnnxRuntimeBound:
             for _ in range(_RUNS_UNTIL_CAPTURED):
                 self._session.run_with_iobinding(self._binding, self._options)
 
-    def enqueue(self, stream: int) -> None:  # noqa: ARG002 - the session has its own for life
+    def enqueue(self, stream: int) -> None:  # noqa: ARG002 - the session keeps its own stream for life
         """See `engine.Bound`."""
         self._session.run_with_iobinding(self._binding, self._options)
 
 
 def _run_options(*, graph: int) -> Any:
-    """Without a wait at the end of the run: the copy out follows on the same stream."""
+    """Return options without a wait at the end of the run: the copy out follows on the same stream."""
     options = ort.RunOptions()
     options.add_run_config_entry("gpu_graph_id", str(graph))
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")

@@ -1,4 +1,4 @@
-"""From a model's configuration to a runner that is warmed up and ready."""
+"""Open a warmed-up runner from a model's configuration."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from .engine import GpuEngine
 
 RUNTIME_CACHE_FILE = "kernels.cache"
-"""Beside a TensorRT-RTX plan: what was compiled for this GPU already."""
+"""Next to a TensorRT-RTX plan: the kernels that were already compiled for this GPU."""
 
 
 def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Runner:
-    """The engine of a model configuration (as JSON gives it) on this GPU.
+    """Return a runner of the configuration's engine on this GPU; `config` is Triton's JSON.
 
     It reads the `parameters` `model_file`, `engine_backend`, `batch_sizes` (such as `1,2,4`), `cuda_graphs` and
-    `tf32` ("1": yes), `input_path` (auto, pinned or direct), `gpu_wait` (block, spin or yield), `scratch`
-    (shared or own: TensorRT's scratch memory).
+    `tf32` ("1": yes), `input_path` (auto, pinned or direct), `gpu_wait` (block, spin or yield), `scratch` (shared
+    or own: TensorRT's scratch memory).
     """
     parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
     cuda = DriverCuda(device, wait=parameters.get("gpu_wait", "block"))
@@ -44,7 +44,7 @@ def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Ru
 
 
 def row_shape(tensor: dict[str, Any]) -> tuple[int, ...] | None:
-    """One request's shape past the batch, as the engine sees it; None where it may vary."""
+    """Return an input's shape past the batch, as the engine sees it; None if it may vary."""
     dims = tensor["dims"]
     if tensor.get("reshape") is not None:
         dims = tensor["reshape"].get("shape", [])

@@ -1,4 +1,4 @@
-"""Runs batches of requests: one copy in, one execution, one copy out, in memory that was set aside beforehand."""
+"""Run batches of requests: one copy in, one execution, one copy out, in preallocated memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 InputPath = Literal["auto", "pinned", "direct"]
-"""`pinned`: requests are joined in page-locked memory, whose copy to the GPU is part of the graph.
-`direct`: the GPU reads each request where Triton put it. `auto`: the latter for large inputs."""
+"""`pinned`: requests are joined in page-locked memory, whose copy to the GPU is part of the graph. `direct`: the
+GPU reads each request from Triton's shared memory. `auto`: direct for large inputs, else pinned."""
 
 LARGE_BYTES = 32 * 1024
-"""From this size of a row on, `auto` spares the copy on the CPU rather than the call of the driver."""
+"""Threshold of `auto`, in bytes per batch item. From here on a copy on the CPU costs more than a call of the
+driver."""
 
 MOST_BOUND = 64
-"""Shapes that are kept ready; beyond it the one that was made first goes."""
+"""Number of shapes that are kept ready; above it, the oldest is dropped."""
 
 
 class Buffer:
@@ -40,10 +41,10 @@ class Buffer:
         self.host_address = 0
 
     def grow(self, size_bytes: int) -> bool:
-        """Make room for that much; True where that moved the memory, so that what was bound to it is void."""
+        """Make room for this many bytes; True if that moved the memory, so that all bindings to it are void."""
         if size_bytes <= self.size_bytes:
             return False
-        size_bytes = max(size_bytes, 2 * self.size_bytes)  # old memory stays taken: at most as much again
+        size_bytes = max(size_bytes, 2 * self.size_bytes)  # old memory stays allocated: at most as much again
         self.device = self._cuda.allocate(size_bytes)
         self._host = self._cuda.allocate_pinned(size_bytes)
         self.host_address = self._host.__array_interface__["data"][0]
@@ -51,21 +52,21 @@ class Buffer:
         return True
 
     def host(self, shape: tuple[int, ...]) -> Array:
-        """The host memory's first bytes as an array of this shape."""
+        """Return the first bytes of the host memory as an array of this shape."""
         size_bytes = self.bytes_of(shape)
         return self._host[:size_bytes].view(self.port.dtype).reshape(shape)
 
     def host_bytes(self, shape: tuple[int, ...]) -> Array:
-        """The same memory, byte by byte."""
+        """Return the same memory as bytes."""
         return self._host[: self.bytes_of(shape)]
 
     def bytes_of(self, shape: tuple[int, ...]) -> int:
-        """How many bytes an array of this shape has."""
+        """Return the size of an array of this shape, in bytes."""
         return math.prod(shape) * self.port.dtype.itemsize
 
 
 class Prepared:
-    """Everything for one set of shapes: the bound engine, its recorded graph where there is one.
+    """An engine bound to one set of shapes, and its recorded graph if there is one.
 
     `direct` are the inputs that each request sends to the GPU by itself, outside the graph.
     """
@@ -78,11 +79,11 @@ class Prepared:
 
 
 class Runner:
-    """One engine on one stream. Not for several threads.
+    """One engine on one stream; for one thread only.
 
-    `batch_sizes` are those that are executed, ascending: a batch is padded to the next of them, with rows whose
-    results nobody sees. Beyond the last, a batch is executed as it is. `max_batch_size` 0: requests carry whole
-    tensors, and come alone.
+    `batch_sizes` are the sizes that are executed, ascending: a batch is padded to the next of them, and the
+    results of the padding are dropped. A batch larger than all of them is executed as it is. `max_batch_size` 0:
+    requests carry whole tensors, and run one at a time.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class Runner:
         self._prepared: dict[tuple[tuple[int, ...], ...], Prepared] = {}
 
     def run(self, requests: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-        """The outputs of all requests together, in order; overwritten by the next run.
+        """Execute the requests as one batch and return their outputs, in order; the next run overwrites them.
 
         Requests have equal shapes past the batch, and contiguous arrays of the engine's dtypes.
         """
@@ -123,11 +124,11 @@ class Runner:
         return outputs
 
     def reads_directly(self, row_bytes: int) -> bool:
-        """Whether a request's rows of this size are best given as they lie in Triton's shared memory."""
+        """True if batch items of this size are best read directly from Triton's shared memory."""
         return self._direct is not None and (self._all_direct or row_bytes >= LARGE_BYTES)
 
     def prepare(self, shapes: Shapes) -> Prepared:
-        """Bind, and record where graphs are wanted, unless that was done for these shapes before."""
+        """Return the bound engine for these shapes; bind it, and record its graph if wanted, on first use."""
         key = tuple(shapes[name] for name in self._in)
         if key not in self._prepared:
             if len(self._prepared) >= MOST_BOUND:
@@ -136,13 +137,13 @@ class Runner:
         return self._prepared[key]
 
     def warm_up(self, row_shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Prepare every batch size for rows of these shapes, largest first, so that memory moves at most once."""
+        """Prepare every batch size for these shapes of items, largest first, so that memory moves at most once."""
         for size in reversed(self._batch_sizes):
             prepared = self.prepare({name: (size, *shape) for name, shape in row_shapes.items()})
             self._execute(prepared)
 
     def _batch_of(self, requests: Sequence[Mapping[str, Array]]) -> tuple[int, Shapes]:
-        """How many rows there are, and the shapes to execute."""
+        """Return the number of batch items, and the shapes to execute."""
         first = requests[0]
         if not self._max_batch_size:
             return 1, {name: first[name].shape for name in self._in}
@@ -159,7 +160,7 @@ class Runner:
         prepared = Prepared(bound, shapes, self._sent_directly(shapes))
         bound.put_outputs({name: buffer.device for name, buffer in self._out.items()})
         if self._record:
-            bound.enqueue(self._stream)  # the first execution compiles and allocates, which no graph can hold
+            bound.enqueue(self._stream)  # the first execution compiles and allocates, which a graph cannot record
             self._cuda.wait(self._stream)
             with self._cuda.capture(self._stream) as captured:
                 self._enqueue_all(prepared)
@@ -167,14 +168,14 @@ class Runner:
         return prepared
 
     def _sent_directly(self, shapes: Shapes) -> frozenset[str]:
-        """The inputs that the GPU reads where they lie: one call a request, which pays for large ones."""
+        """Return the inputs that the GPU reads directly: one call per request, which pays for large ones."""
         rows = max(1, self._max_batch_size and next(iter(shapes.values()))[0])
         return frozenset(
             name for name, buffer in self._in.items() if self.reads_directly(buffer.bytes_of(shapes[name]) // rows)
         )
 
     def _make_room(self, buffers: Mapping[str, Buffer], shapes: Shapes) -> None:
-        """Memory for these shapes at the full batch. Where it moves, what was bound to the old is forgotten."""
+        """Grow the buffers to these shapes at the full batch. If one moves, forget all prepared shapes."""
         moved = [
             buffer.grow(buffer.bytes_of(self._at_full_batch(shapes[name]))) for name, buffer in buffers.items()
         ]
@@ -191,7 +192,7 @@ class Runner:
             self._cuda.free_graph(graph)
 
     def _fill(self, requests: Sequence[Mapping[str, Array]], prepared: Prepared) -> None:
-        """Bring the requests to where the execution takes them from: page-locked memory, or the GPU already."""
+        """Copy the requests to page-locked memory, or send them to the GPU at once if they are read directly."""
         for name, buffer in self._in.items():
             if name in prepared.direct:
                 self._send(buffer, [request[name] for request in requests], prepared.shapes[name])
@@ -203,7 +204,7 @@ class Runner:
                 offset += part.nbytes
 
     def _send(self, buffer: Buffer, parts: Sequence[Array], shape: tuple[int, ...]) -> None:
-        """Each part from where it lies to its rows on the GPU; by way of page-locked memory where it must."""
+        """Copy each part to its rows on the GPU; through page-locked memory if the GPU cannot read it directly."""
         assert self._direct is not None
         offset = 0
         for part in parts:
@@ -223,7 +224,7 @@ class Runner:
         self._cuda.wait(self._stream)
 
     def _enqueue_all(self, prepared: Prepared) -> None:
-        """What a graph holds: the copy in of what was not sent directly, the computation, the copy out."""
+        """Enqueue the work of a graph: the copy in (except of direct inputs), the execution, the copy out."""
         self._copy_in(prepared)
         prepared.bound.enqueue(self._stream)
         self._copy_out(prepared)

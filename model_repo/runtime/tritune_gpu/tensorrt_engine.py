@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from .driver import Cuda
 
 MODULES = {"tensorrt": ("tensorrt",), "tensorrt_rtx": ("tensorrt_rtx", "tensorrt_rtx_bindings")}
-"""Backend -> the modules that may carry its API; the second is inside the first, which some installs lack."""
+"""Backend -> the modules that may hold its API; the second is inside the first, which some installs lack."""
 
 METADATA_FILE = "engine.json"
-"""Beside the plan: which library and GPU it was built for, and the command that builds it anew."""
+"""Next to the plan: the library and GPU that it was built for, and the command that rebuilds it."""
 
 _SCRATCH_ALIGNMENT = 256
 
 
 def import_tensorrt(backend: str) -> Any:
-    """The library's module. Raises ImportError where it is not installed."""
+    """Return the library's module. Raises ImportError if it is not installed."""
     *others, last = MODULES[backend]
     for name in others:
         try:
@@ -37,9 +37,9 @@ def import_tensorrt(backend: str) -> Any:
 
 
 def check_fits(plan: Path, *, version: str, compute_capability: str) -> None:
-    """Raise EngineMismatch where the plan's metadata names another library version or kind of GPU.
+    """Raise EngineMismatch if the plan's metadata names another library version or kind of GPU.
 
-    A plan without metadata is somebody else's, and is tried as it is.
+    A plan without metadata is not ours, and is loaded without this check.
     """
     path = plan.with_name(METADATA_FILE)
     if not path.exists():
@@ -55,7 +55,7 @@ def check_fits(plan: Path, *, version: str, compute_capability: str) -> None:
 class TensorRtEngine:
     """A plan file on one GPU. Its executions share scratch memory, so they must be on one stream.
 
-    `own_scratch`: each set of shapes has scratch memory of its own, that TensorRT allocates; costs memory only.
+    `own_scratch`: each set of shapes has scratch memory of its own, which TensorRT allocates; costs memory only.
     """
 
     captures_itself = False
@@ -90,7 +90,7 @@ class TensorRtEngine:
         self._settings, self._cache = self._runtime_settings(runtime_cache)
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> TensorRtBound:
-        """A context of its own: a graph recorded from one stays valid only while its shapes stay."""
+        """Return a new context for these shapes: a recorded graph is valid while its context's shapes stay."""
         context = self._engine.create_execution_context(self._settings or self._strategy)
         if context is None:
             raise RuntimeError("TensorRT made no execution context: the GPU is out of memory, or see its log.")
@@ -104,11 +104,11 @@ class TensorRtEngine:
         return TensorRtBound(context, [port.name for port in self.outputs])
 
     def compiled_kernels(self) -> bytes | None:
-        """What TensorRT-RTX compiled for this GPU so far, for `runtime_cache`; None for TensorRT."""
+        """Return the kernels that TensorRT-RTX compiled for this GPU, for `runtime_cache`; None for TensorRT."""
         return None if self._cache is None else bytes(self._cache.serialize())
 
     def layers(self, bound: TensorRtBound | None = None) -> str:
-        """The engine inspector's description, a layer a line; with the shapes of `bound` where it is given."""
+        """Return the engine inspector's description, one line per layer; with the shapes of `bound` if given."""
         inspector = self._engine.create_engine_inspector()
         if bound is not None:
             bound.describe_to(inspector)
@@ -120,9 +120,10 @@ class TensorRtEngine:
         return Port(name=name, dtype=dtype), self._engine.get_tensor_mode(name) == self._trt.TensorIOMode.INPUT
 
     def _runtime_settings(self, cache_file: Path | None) -> tuple[Any, Any]:
-        """TensorRT-RTX compiles kernels on first use; (None, None) for TensorRT, which did when it built.
+        """Return the settings and kernel cache of TensorRT-RTX; (None, None) for TensorRT.
 
-        Eagerly: a graph recorded while the compiler still works in the background keeps the slow stand-ins.
+        TensorRT-RTX compiles kernels on first use, TensorRT at build time. Here they are compiled eagerly: a graph
+        recorded while the compiler works in the background keeps slow fallbacks.
         """
         if not hasattr(self._engine, "create_runtime_config") or not hasattr(self._trt, "IRuntimeCache"):
             return None, None
@@ -133,7 +134,7 @@ class TensorRtEngine:
         )
         cache = settings.create_runtime_cache()
         if cache_file is not None and cache_file.exists():
-            cache.deserialize(cache_file.read_bytes())  # one of another driver is refused, and compiled anew
+            cache.deserialize(cache_file.read_bytes())  # another driver's is refused, and compiled anew
         settings.set_runtime_cache(cache)
         return settings, cache
 
@@ -151,11 +152,11 @@ class TensorRtBound:
                 )
 
     def describe_to(self, inspector: Any) -> None:
-        """Let this inspector tell its own shapes instead of open ones."""
+        """Make this inspector describe this context's shapes instead of open ones."""
         inspector.execution_context = self._context
 
     def report_to(self, profiler: Any) -> None:
-        """Have TensorRT tell this IProfiler the ms of each layer, in every execution from now on."""
+        """Make TensorRT report the ms of each layer to this IProfiler, in every execution from now on."""
         self._context.profiler = profiler
 
     def put_outputs(self, addresses: Mapping[str, int]) -> None:
@@ -166,4 +167,4 @@ class TensorRtBound:
     def enqueue(self, stream: int) -> None:
         """See `engine.Bound`."""
         if not self._context.execute_async_v3(stream):
-            raise RuntimeError("TensorRT refused an execution; its log says why.")
+            raise RuntimeError("TensorRT refused an execution; see its log.")

@@ -1,4 +1,4 @@
-"""What an audit says: kept, broken, or nothing."""
+"""What an audit says: met, violated, or nothing."""
 
 import sys
 from collections import Counter
@@ -9,19 +9,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recommendations import neighbours
+from recommendations import contention
+
+from loadgen.spec.limits import LatencyLimit
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from audit import answer_of, audited_log, audited_run, exit_code, summary
+from audit import audited_run, exit_code, summary
+from lib.audits import answer_of, audited_log
 
-from loadgen.measurement import ClientUse, RequestLog, no_rows
-from loadgen.plan import LoadPlan
-from loadgen.runner import LoadRun
-from loadgen.summary import measurement_of
-from search.records import LimitRecord, Slo
+from loadgen.measurement.request_log import ClientUse, RequestLog, no_rows
+from loadgen.measurement.result import measurement_of
+from loadgen.sending.plan_run import LoadRun
+from loadgen.spec.plan import LoadPlan
+from search.records.slo import Slo
 
-SLO = Slo(limit_ms=50.0)
+SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 LATE = "requests left late: p99 of the send lag is 9 ms"
 
 
@@ -36,7 +39,7 @@ def log_of(latency_ms: list[float], failed: int = 0) -> RequestLog:
     )
 
 
-@pytest.mark.parametrize(("over", "answer"), [(0, "kept"), (1, "kept"), (2, "broken")])
+@pytest.mark.parametrize(("over", "answer"), [(0, "met"), (1, "met"), (2, "violated")])
 def test_a_run_in_time_on_an_idle_machine_is_decided(over: int, answer: str) -> None:
     figures = audited_log(log_of([60.0] * over + [10.0] * (100 - over)), SLO)
     assert answer_of(figures, ()) == answer
@@ -50,48 +53,48 @@ def test_a_late_client_or_a_disturbed_machine_decides_nothing(
     latency_ms: float, problems: tuple[str, ...], disturbed: str | None
 ) -> None:
     figures = audited_log(log_of([latency_ms] * 100), SLO)
-    assert answer_of(figures, problems, disturbed) == "undecided"
+    assert answer_of(figures, problems, disturbed) == "inconclusive"
 
 
 def test_a_run_without_a_request_decides_nothing() -> None:
     figures = audited_log(no_rows(), SLO)
-    assert answer_of(figures, ()) == "undecided"
+    assert answer_of(figures, ()) == "inconclusive"
     assert figures["p99_ms"] is None
 
 
 def test_every_limit_counts() -> None:
-    slo = Slo(limit_ms=50.0, also=(LimitRecord(quantile=0.5, limit_ms=5.0),))
-    assert answer_of(audited_log(log_of([10.0] * 100), slo), ()) == "broken"
-    assert answer_of(audited_log(log_of([4.0] * 100), slo), ()) == "kept"
+    slo = Slo(limits=(LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=5.0)))
+    assert answer_of(audited_log(log_of([10.0] * 100), slo), ()) == "violated"
+    assert answer_of(audited_log(log_of([4.0] * 100), slo), ()) == "met"
 
 
 def test_failed_requests_are_over_every_limit() -> None:
     figures = audited_log(log_of([1.0] * 100, failed=99), SLO)
-    assert answer_of(figures, ()) == "broken"
+    assert answer_of(figures, ()) == "violated"
     assert figures["p99_ms"] is None  # too many failed for one
 
 
-@given(kept=st.integers(0, 9), broken=st.integers(0, 9), undecided=st.integers(0, 9))
-def test_what_decides_nothing_counts_on_neither_side(kept: int, broken: int, undecided: int) -> None:
-    text = summary(Counter(kept=kept, broken=broken, undecided=undecided))
-    assert text.startswith(f"kept {kept} of {kept + broken}")
-    assert (f"{undecided} not decided" in text) is (undecided > 0)
+@given(met=st.integers(0, 9), violated=st.integers(0, 9), inconclusive=st.integers(0, 9))
+def test_what_decides_nothing_counts_on_neither_side(met: int, violated: int, inconclusive: int) -> None:
+    text = summary(Counter(met=met, violated=violated, inconclusive=inconclusive))  # type: ignore[arg-type]
+    assert text.startswith(f"met {met} of {met + violated}")
+    assert (f"{inconclusive} not decided" in text) is (inconclusive > 0)
 
 
-@pytest.mark.parametrize(("broken", "undecided", "code"), [(0, 0, 0), (0, 1, 96), (1, 0, 1), (1, 3, 1)])
-def test_the_exit_code_is_that_of_the_worst_audit(broken: int, undecided: int, code: int) -> None:
-    assert exit_code(Counter(kept=2, broken=broken, undecided=undecided)) == code
+@pytest.mark.parametrize(("violated", "inconclusive", "code"), [(0, 0, 0), (0, 1, 96), (1, 0, 1), (1, 3, 1)])
+def test_the_exit_code_is_that_of_the_worst_audit(violated: int, inconclusive: int, code: int) -> None:
+    assert exit_code(Counter(met=2, violated=violated, inconclusive=inconclusive)) == code
 
 
 @pytest.mark.parametrize(
     ("latency_ms", "lag_ms", "disturbed_s", "answer"),
     [
-        (10.0, 0.1, 0.0, "kept"),
-        (60.0, 0.1, 0.0, "broken"),
-        (10.0, 9.0, 0.0, "undecided"),
-        (60.0, 9.0, 0.0, "undecided"),
-        (10.0, 0.1, 5.0, "undecided"),
-        (60.0, 0.1, 5.0, "undecided"),
+        (10.0, 0.1, 0.0, "met"),
+        (60.0, 0.1, 0.0, "violated"),
+        (10.0, 9.0, 0.0, "inconclusive"),
+        (60.0, 9.0, 0.0, "inconclusive"),
+        (10.0, 0.1, 5.0, "inconclusive"),
+        (60.0, 0.1, 5.0, "inconclusive"),
     ],
 )
 def test_an_audit_takes_its_answer_from_what_its_run_measured(
@@ -103,8 +106,8 @@ def test_an_audit_takes_its_answer_from_what_its_run_measured(
     plan = LoadPlan(rate_per_s=100.0, duration_s=10.0, seed=0)
     client = ClientUse(cpu_share=0.1, cpu_s=1.0, bytes_sent=1, bytes_received=1, connections_opened=1)
     run = LoadRun(log=log, measurement=measurement_of(log, plan, client=client), stopped=None)
-    found = audited_run(run, SLO, neighbours(disturbed_s, of_s=10.0), 8.0)
+    found = audited_run(run, SLO, contention(disturbed_s, of_s=10.0), 8.0)
     assert found["answer"] == answer
     assert found["requests"] == 800
     assert bool(found["problems"]) is (lag_ms > 1)
-    assert bool(found["neighbours"]) is (disturbed_s > 0)
+    assert bool(found["contention"]) is (disturbed_s > 0)

@@ -4,23 +4,24 @@ import itertools
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from elimination import Elimination, throughput_bound_per_s, too_little, tried
-from exhaustive_report import Results, report
-from exhaustive_subjects import SLEEPS, sleeping_subject
-from plain_bisection import Reading, bisected
-from raw_lines import add_line
+from lib.elimination import Elimination, throughput_bound_per_s, too_little, tried
+from lib.exhaustive.report import Results, report
+from lib.exhaustive.subjects import SLEEPS, sleeping_subject
+from lib.plain_bisection import Reading, bisected
+from lib.raw_lines import add_line
 
-from search.ledger import key_of
-from search.service_time import ServiceCurve
-from search.simulator import NO_NOISE
+from search.simulator.server import NO_NOISE
+from search.simulator.service_times import ServiceCurve
+from search.study.store import key_of
 
 
-def knobs(batch, instances=1):
+def knobs(batch: int, instances: int = 1) -> dict[Any, Any]:
     return {
         "engine": "onnxruntime-fp32",
         "max_batch_size": batch,
@@ -30,22 +31,22 @@ def knobs(batch, instances=1):
     }
 
 
-def reading(rate_per_s, capacity_per_s):
+def reading(rate_per_s: float, capacity_per_s: float) -> Reading:
     """Clear but for rates within 1 % of the capacity."""
-    kept = rate_per_s <= capacity_per_s
+    met = rate_per_s <= capacity_per_s
     sure = abs(math.log(rate_per_s / capacity_per_s)) > 0.01
-    return Reading(rate_per_s=rate_per_s, kept=kept, sure=sure, overloaded=False, share=0.0, requests=1000)
+    return Reading(rate_per_s=rate_per_s, met=met, sure=sure, overloaded=False, share=0.0, requests=1000)
 
 
 @pytest.mark.parametrize("start", [7.0, 90.0, 100.0, 101.0, 5000.0])
 @pytest.mark.parametrize("step", [1.03, 2.0])
-def test_a_bisection_closes_in_on_the_capacity_from_anywhere(start, step):
+def test_a_bisection_closes_in_on_the_capacity_from_anywhere(start: float, step: float) -> None:
     found = bisected(lambda rate: reading(rate, 100.0), start, step=step, floor_per_s=5.0, resolution=0.01)
     assert found.low_per_s <= 100.0 < found.high_per_s
     assert math.log(found.high_per_s / found.low_per_s) <= 0.01
 
 
-def test_what_breaks_even_alone_has_no_capacity():
+def test_what_breaks_even_alone_has_no_capacity() -> None:
     found = bisected(lambda rate: reading(rate, 1.0), 300.0, step=2.0, floor_per_s=5.0, resolution=0.01)
     assert found.rate_per_s == 0.0
 
@@ -53,12 +54,12 @@ def test_what_breaks_even_alone_has_no_capacity():
 CAPACITIES = dict(zip(itertools.count(1), [50, 200, 97, 210, 203, 8, 209, 100, 214, 30], strict=False))
 
 
-def eliminated(order, lines, most):
+def eliminated(order: list[int], lines: list[dict[str, Any]], most: int) -> Elimination:
     """The lines after `most` more configurations."""
     state = Elimination([knobs(batch) for batch in order], lines)
     for point in itertools.islice(state.left(), most):
         verdict, tested, capacity = tried(
-            lambda rate, point=point: reading(rate, CAPACITIES[point["max_batch_size"]]),
+            lambda rate, point=point: reading(rate, CAPACITIES[point["max_batch_size"]]),  # type: ignore[misc]
             best_per_s=state.best_per_s(1.0),
             guess_per_s=100.0,
             floor_per_s=5.0,
@@ -69,22 +70,22 @@ def eliminated(order, lines, most):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_best_is_a_finalist_in_any_order_and_over_several_calls(seed):
+def test_the_best_is_a_finalist_in_any_order_and_over_several_calls(seed: int) -> None:
     order = sorted(CAPACITIES, key=lambda batch: (batch * 7919 + seed * 104_729) % 11)
-    lines = []
+    lines: list[Any] = []
     for _ in range(3):
         state = eliminated(order, lines, 4)
     assert len(lines) == len(CAPACITIES) == len({key_of(line["knobs"]) for line in lines})
     assert state.counts()["left"] == 0
     assert knobs(9) in state.finalists(3)
-    broken = [line for line in lines if line["verdict"] == "broken"]
-    assert all(CAPACITIES[line["knobs"]["max_batch_size"]] < line["tested"] <= 0.97 * 218 for line in broken)
+    violated = [line for line in lines if line["verdict"] == "violated"]
+    assert all(CAPACITIES[line["knobs"]["max_batch_size"]] < line["tested"] <= 0.97 * 218 for line in violated)
 
 
-def test_late_requests_break_a_rate_only_when_they_do_it_twice():
+def test_late_requests_break_a_rate_only_when_they_do_it_twice() -> None:
     seen = []
 
-    def hiccup_first(rate_per_s):
+    def hiccup_first(rate_per_s: float) -> Reading:
         seen.append(rate_per_s)
         return reading(rate_per_s, 50.0 if len(seen) == 1 else 100.0)
 
@@ -94,13 +95,15 @@ def test_late_requests_break_a_rate_only_when_they_do_it_twice():
 
 
 @pytest.mark.parametrize(("capacity", "expected", "runs"), [(90.0, "below", 2), (94.0, "measured", 3)])
-def test_what_breaks_the_limit_further_below_too_is_not_bisected(capacity, expected, runs):
+def test_what_breaks_the_limit_further_below_too_is_not_bisected(
+    capacity: float, expected: str, runs: int
+) -> None:
     seen = []
 
-    def never_sure(rate_per_s):
+    def never_sure(rate_per_s: float) -> Reading:
         seen.append(rate_per_s)
-        kept = rate_per_s <= capacity
-        return Reading(rate_per_s=rate_per_s, kept=kept, sure=False, overloaded=False, share=0.0, requests=1000)
+        met = rate_per_s <= capacity
+        return Reading(rate_per_s=rate_per_s, met=met, sure=False, overloaded=False, share=0.0, requests=1000)
 
     verdict, tested, found = tried(never_sure, best_per_s=100.0, guess_per_s=1.0, floor_per_s=1.0)
     assert (verdict, tested) == (expected, 97.0)
@@ -109,7 +112,7 @@ def test_what_breaks_the_limit_further_below_too_is_not_bisected(capacity, expec
     assert found is None or found.low_per_s <= capacity < found.high_per_s
 
 
-def test_what_the_client_spoilt_is_tried_again_but_not_in_the_same_call():
+def test_what_the_client_spoilt_is_tried_again_but_not_in_the_same_call() -> None:
     spoilt = {"knobs": knobs(1), "verdict": "untrusted", "pace_s": 1.0}
     state = Elimination([knobs(1), knobs(2)], [spoilt])
     assert list(state.left()) == [knobs(1), knobs(2)]
@@ -118,7 +121,7 @@ def test_what_the_client_spoilt_is_tried_again_but_not_in_the_same_call():
     assert state.counts()["left"] == 2
 
 
-def test_rates_compare_at_the_pace_of_the_machine():
+def test_rates_compare_at_the_pace_of_the_machine() -> None:
     lines = [
         {"knobs": knobs(1), "verdict": "measured", "rate_per_s": 100.0, "pace_s": 0.010},
         {"knobs": knobs(2), "verdict": "measured", "rate_per_s": 60.0, "pace_s": 0.020},  # on a slow machine
@@ -128,14 +131,14 @@ def test_rates_compare_at_the_pace_of_the_machine():
     assert state.best_per_s(0.010) == pytest.approx(120.0)
 
 
-def curve(busy, *seconds):
+def curve(busy: int, *seconds: Any) -> ServiceCurve:
     sizes = tuple(float(2**index) for index in range(len(seconds)))
     return ServiceCurve(
         busy=busy, sizes=sizes, seconds=seconds, handover_s=0.0, fit_error=0.0, overhead_s=0.0, noise=NO_NOISE
     )
 
 
-def test_a_throughput_is_the_most_of_any_size_and_of_any_number_of_instances():
+def test_a_throughput_is_the_most_of_any_size_and_of_any_number_of_instances() -> None:
     curves = {1: curve(1, 0.010, 0.012, 0.030), 2: curve(2, 0.030, 0.040, 0.060)}
     assert throughput_bound_per_s(curves, knobs(4, 1)) == pytest.approx(2 / 0.012)
     assert throughput_bound_per_s(curves, knobs(4, 2)) == pytest.approx(2 / 0.012)
@@ -146,13 +149,13 @@ def test_a_throughput_is_the_most_of_any_size_and_of_any_number_of_instances():
     assert not too_little(1.0, None)
 
 
-def lines_of_one_model():
+def lines_of_one_model() -> list[Any]:
     every = {"points": 3, "limit_ms": 40.0, "load_s": 10.0, "pace_s": 1.0}
     best, second = knobs(8), knobs(4)
     return [
         {**every, "phase": "profile"},
         {**every, "phase": "eliminate", "knobs": best, "verdict": "measured", "rate_per_s": 101.0},
-        {**every, "phase": "eliminate", "knobs": second, "verdict": "broken"},
+        {**every, "phase": "eliminate", "knobs": second, "verdict": "violated"},
         {**every, "phase": "sample", "knobs": second, "load_s": 200.0},
         {**every, "phase": "sample", "knobs": best, "load_s": 300.0},
         {**every, "phase": "capacity", "knobs": best, "rate_per_s": 100.0},
@@ -170,31 +173,31 @@ def lines_of_one_model():
             }
             for seed, chosen, promised in ((0, best, 95.0), (1, second, 93.0), (2, None, None), (3, knobs(1), 1.0))
         ),
-        {**every, "phase": "audit", "seed": 0, "kept": True, "p99_ms": 30.0, "requests": 9, "problems": []},
-        {**every, "phase": "audit", "seed": 1, "kept": False, "p99_ms": 50.0, "requests": 9, "problems": []},
+        {**every, "phase": "audit", "seed": 0, "met": True, "p99_ms": 30.0, "requests": 9, "problems": []},
+        {**every, "phase": "audit", "seed": 1, "met": False, "p99_ms": 50.0, "requests": 9, "problems": []},
     ]
 
 
-def test_the_best_is_not_known_while_anything_is_left():
+def test_the_best_is_not_known_while_anything_is_left() -> None:
     assert math.isnan(Results("cnn", lines_of_one_model()).best)
     assert Results("cnn", complete_lines_of_one_model()).best == 100.0
 
 
-def complete_lines_of_one_model():
+def complete_lines_of_one_model() -> list[Any]:
     last = {"knobs": knobs(1), "verdict": "throughput", "load_s": 0.0, "pace_s": 1.0, "points": 3}
     return [*lines_of_one_model(), {"phase": "eliminate", **last}]
 
 
-def test_the_report_counts_what_is_known():
+def test_the_report_counts_what_is_known() -> None:
     found = Results("cnn", complete_lines_of_one_model())
-    assert found.eliminated == {"broken": 1, "below": 0, "throughput": 1, "measured": 1, "failed": 0, "left": 0}
+    assert found.eliminated == {"violated": 1, "below": 0, "throughput": 1, "measured": 1, "failed": 0, "left": 0}
     assert found.elimination_s == 30.0
     assert found.plain_s == pytest.approx((750.0, 3 * 50.0))
     assert found.of_best == [1.0, 0.9, 0.0]  # nothing was chosen once, and one choice is not bisected yet
     assert found.promised == pytest.approx([0.95, 93 / 90])
 
 
-def test_the_report_marks_misses_and_what_is_left(tmp_path, capsys):
+def test_the_report_marks_misses_and_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for line in complete_lines_of_one_model():
         add_line(tmp_path / "cnn.jsonl", line)
     for line in lines_of_one_model():
@@ -206,12 +209,12 @@ def test_the_report_marks_misses_and_what_is_left(tmp_path, capsys):
     report([tmp_path / "cnn.jsonl"])
     shown = capsys.readouterr().out
     assert "| cnn | 40 | 1 | 0 | 1 | 1 | 0 | 0 | 8 x 1, 0 ms | 30 |" in shown
-    assert "| cnn | 1 | 4 x 1, 0 ms | 93.0 | 103.3 % | 90.0 % | **broken** at 50.0 ms | 10 | 12 |" in shown
+    assert "| cnn | 1 | 4 x 1, 0 ms | 93.0 | 103.3 % | 90.0 % | **violated** at 50.0 ms | 10 | 12 |" in shown
     assert "- **missed**: cnn: of the best, worst 0 (threshold >= 0.93)" in shown
-    assert "- kept: cnn: s of load, of exhaustive's 0.01333 (threshold <= 0.1)" in shown
-    assert "- **missed**: audits kept, of 2 0.5 (threshold >= 0.95)" in shown
+    assert "- met: cnn: s of load, of exhaustive's 0.01333 (threshold <= 0.1)" in shown
+    assert "- **missed**: audits met, of 2 0.5 (threshold >= 0.95)" in shown
 
 
 @pytest.mark.parametrize("name", SLEEPS)
-def test_the_spaces_hold_at_least_150_configurations(name, tmp_path):
+def test_the_spaces_hold_at_least_150_configurations(name: str, tmp_path: Path) -> None:
     assert sleeping_subject(name, tmp_path).space.size() >= 150

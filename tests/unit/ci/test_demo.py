@@ -10,10 +10,9 @@ import pytest
 from disturbance import Disturbance
 from recommendations import recommendation, trial
 
-from loadgen.reports.record import TimelineRecord
+from loadgen.measurement.cpu_contention import CpuContention
+from loadgen.records.record import TimelineRecord
 from optimizer.cli import app
-from search.convert import trial_to_record
-from search.neighbours import NeighboursRecord
 
 sys.path.append(str(Path(__file__).parents[3] / ".ci"))
 
@@ -89,13 +88,13 @@ def test_the_rate_is_compared_with_the_closed_loop() -> None:
 
 def test_load_seconds_and_exit_code_are_told() -> None:
     assert GOOD.text.startswith("certified 931/s, a closed loop does 1300/s at its slowest; 260 s of load")
-    assert FOUND_NOTHING.text.startswith("exit code 99: no configuration keeps the limit; 200 s of load")
+    assert FOUND_NOTHING.text.startswith(f"exit code 99: {EXITS[99]}; 200 s of load")
     assert disturbed(FOUND_NOTHING).text.endswith(STALLS)
 
 
 def test_every_exit_code_of_the_command_is_known() -> None:
     told = str(app.registered_callback.callback.__doc__)
-    codes = re.findall(r"\b(\d+) [a-z]", told[told.index("Exit codes:") :])
+    codes = re.findall(r"^- (\d+): ", told, re.MULTILINE)
     assert {int(code) for code in codes} == set(EXITS)
 
 
@@ -127,20 +126,20 @@ def test_stalls_count_from_half_a_percent_on() -> None:
     assert disturbance_in(RECORDED, long) == "a processor stood still for 1.6 of 300 s (1600 ms at the worst)"
 
 
-def written(run: Path, neighbours: NeighboursRecord, *, found: bool) -> Path:
+def written(run: Path, contention: CpuContention, *, found: bool) -> Path:
     run.mkdir()
-    measured = trial_to_record(trial(0)).model_copy(update={"neighbours": neighbours, "load_s": 40.0})
+    measured = trial(0).model_copy(update={"contention": contention, "load_s": 40.0})
     (run / "trials.jsonl").write_text(measured.model_dump_json() + "\n")
     if found:
-        told = recommendation().model_copy(update={"neighbours": neighbours})
+        told = recommendation().model_copy(update={"contention": contention})
         (run / "recommendation.json").write_text(told.model_dump_json())
     return run
 
 
 @pytest.mark.parametrize("found", [True, False])
 def test_contention_is_read_from_the_runs_own_records(tmp_path: Path, found: bool) -> None:
-    some = NeighboursRecord(watched_s=40.0, disturbed_s=20.0, others_cpu_s=15.0, stolen_cpu_s=0.0)
-    little = NeighboursRecord(watched_s=40.0, disturbed_s=1.0, others_cpu_s=0.8, stolen_cpu_s=0.0)
+    some = CpuContention(watched_s=40.0, disturbed_s=20.0, others_cpu_s=15.0, stolen_cpu_s=0.0)
+    little = CpuContention(watched_s=40.0, disturbed_s=1.0, others_cpu_s=0.8, stolen_cpu_s=0.0)
     said = disturbance_in(written(tmp_path / "some", some, found=found), QUIET)
     assert said == "other processes took 0.8 cores for 20 of 40 s of load"
     assert disturbance_in(written(tmp_path / "little", little, found=found), QUIET) is None
@@ -157,7 +156,7 @@ def test_contention_is_read_from_the_runs_own_records(tmp_path: Path, found: boo
 def test_a_speed_that_goes_up_and_down_is_a_reason(
     tmp_path: Path, slowdowns: list[float], said: str | None
 ) -> None:
-    records = [trial_to_record(trial(0)).model_dump(mode="json") for _ in slowdowns]
+    records = [trial(0).model_dump(mode="json") for _ in slowdowns]
     for record, slowdown in zip(records, slowdowns, strict=True):
         record["replay"] = {"slowdown": slowdown, "rate_per_s": 500.0, "error": 0.01}
     (tmp_path / "trials.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -177,6 +176,6 @@ def test_a_closed_loop_counts_with_its_slowest_two_seconds() -> None:
 
 
 def test_a_run_that_found_nothing_counts_the_load_of_its_trials(tmp_path: Path) -> None:
-    quiet = NeighboursRecord(watched_s=40.0, disturbed_s=0.0, others_cpu_s=0.0, stolen_cpu_s=0.0)
+    quiet = CpuContention(watched_s=40.0, disturbed_s=0.0, others_cpu_s=0.0, stolen_cpu_s=0.0)
     assert load_seconds(written(tmp_path / "run", quiet, found=False)) == 40.0
     assert load_seconds(tmp_path) == 0.0

@@ -1,6 +1,9 @@
 """What every bundle keeps to, whatever the recommendation."""
 
 import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 import recommendations
@@ -12,21 +15,22 @@ from hypothesis import strategies as st
 from deploy.bundle import bundle_from_recommendation, write_bundle
 from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions, plan_for
+from loadgen.spec.limits import LatencyLimit
 from model_repo.errors import RepositoryWriteFailed
-from search.records import LimitRecord, ServedRecord
+from search.records.recommendation import ServedRecord
 
 ODD_NAMES = ("模型", 'a"b', "it's {{ x }} {% raw %}", "a: b #c", "x" * 200, "- y", "tab\there", "new\nline: 1")
 
 
-def documents(texts):
+def documents(texts: Mapping[str, str]) -> dict[Any, Any]:
     return {path: list(yaml.safe_load_all(text)) for path, text in texts.items() if path.endswith(".yaml")}
 
 
-def contents(folder):
+def contents(folder: Path) -> dict[Any, Any]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_same_recommendation_gives_the_same_bytes(tmp_path):
+def test_the_same_recommendation_gives_the_same_bytes(tmp_path: Path) -> None:
     found, config = on_disk(tmp_path)
     for name in ("first", "second"):
         write_bundle(bundle_from_recommendation(found, config), tmp_path / name)
@@ -34,7 +38,9 @@ def test_the_same_recommendation_gives_the_same_bytes(tmp_path):
 
 
 @pytest.mark.parametrize("case", [recorded, on_gpu, lambda: named("Ä b-c's: {x}")])
-def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes_of_what_triton_counts(case):
+def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes_of_what_triton_counts(
+    case: Callable[[], Any] | Callable[..., Any],
+) -> None:
     """Between the two files only names connect: of the metric, and of the job by which Prometheus knows Triton."""
     folder = "kubernetes/components/autoscaling-hpa"
     read = documents(bundle_from_recommendation(*case(), options=ON_GPU).texts)
@@ -48,16 +54,16 @@ def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes_of_what_trito
     assert f"{series}{{<<.LabelMatchers>>}}" in rule["metricsQuery"]
 
 
-def test_a_new_bundle_replaces_the_old_one_whole(tmp_path):
+def test_a_new_bundle_replaces_the_old_one_whole(tmp_path: Path) -> None:
     found, config = on_disk(tmp_path)
     write_bundle(bundle_from_recommendation(found, config), tmp_path / "bundle")
-    write_bundle(bundle_from_recommendation(found, config, targets=("compose",)), tmp_path / "bundle")
+    write_bundle(bundle_from_recommendation(found, config, targets=("compose",)), tmp_path / "bundle")  # type: ignore[arg-type]
     assert (tmp_path / "bundle" / "compose.yaml").is_file()
     assert not (tmp_path / "bundle" / "kubernetes").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".bundle")] == []
 
 
-def test_a_bundle_that_cannot_be_written_leaves_the_old_one(tmp_path):
+def test_a_bundle_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     found, config = on_disk(tmp_path)
     write_bundle(bundle_from_recommendation(found, config), tmp_path / "bundle")
     before = contents(tmp_path / "bundle")
@@ -77,7 +83,7 @@ def test_a_bundle_that_cannot_be_written_leaves_the_old_one(tmp_path):
         ("compose", "compose.yaml", ("kserve/inference-service.yaml", "kubernetes/base/deployment.yaml")),
     ],
 )
-def test_a_target_alone(target, own, others):
+def test_a_target_alone(target: str, own: str, others: tuple[str, str]) -> None:
     texts = bundle(targets=(target,)).texts
     assert own in texts
     assert not set(others) & set(texts)
@@ -87,7 +93,7 @@ def test_a_target_alone(target, own, others):
 
 
 @pytest.mark.parametrize("model_name", ODD_NAMES)
-def test_odd_model_names_break_no_file(model_name):
+def test_odd_model_names_break_no_file(model_name: str) -> None:
     texts = bundle_from_recommendation(*named(model_name)).texts
     manifests = documents(texts)
     json.loads(texts["grafana-dashboard.json"])
@@ -104,7 +110,9 @@ def test_odd_model_names_break_no_file(model_name):
     certified=st.floats(0.05, 1e5),
     start_s=st.floats(0, 3600) | st.none(),
 )
-def test_whatever_the_traffic_the_manifests_agree(rate, growth, certified, start_s):
+def test_whatever_the_traffic_the_manifests_agree(
+    rate: Any, growth: float, certified: float, start_s: Any
+) -> None:
     found, config = recorded()
     winner = found.winner.model_copy(update={"certificate": recommendations.certificate(certified)})
     options = BundleOptions(
@@ -139,7 +147,9 @@ def test_whatever_the_traffic_the_manifests_agree(rate, growth, certified, start
         (None, None, "60 s the start of a replica (assumed)"),
     ],
 )
-def test_the_comment_says_where_the_start_time_comes_from(measured_s, given_s, said):
+def test_the_comment_says_where_the_start_time_comes_from(
+    measured_s: float | None, given_s: float | None, said: str
+) -> None:
     found, config = recorded()
     served = ServedRecord(replica_start_s=measured_s, memory_bytes=None)
     options = BundleOptions(start_s=given_s)
@@ -148,55 +158,60 @@ def test_the_comment_says_where_the_start_time_comes_from(measured_s, given_s, s
     assert said in comment
 
 
-def test_without_a_certificate_there_is_nothing_to_promise():
+def test_without_a_certificate_there_is_no_bundle() -> None:
     found, config = recorded()
     winner = found.winner.model_copy(update={"certificate": None})
     with pytest.raises(BundleRefused, match="certified no rate"):
         plan_for(found.model_copy(update={"winner": winner}), config)
 
 
-def test_a_gpu_is_asked_for_and_scraped():
+def test_a_gpu_is_asked_for_and_scraped() -> None:
     texts = bundle_from_recommendation(*on_gpu(), options=ON_GPU).texts
     container = documents(texts)["kubernetes/base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"][0]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert "--allow-gpu-metrics=true" in container["args"]
-    assert container["image"] == "nvcr.io/nvidia/tritonserver:25.04-py3"
+    recipe = texts["images/triton.Dockerfile"]
+    assert container["image"] in recipe
+    assert "FROM nvidia/cuda:" in recipe
+    patch = texts["kubernetes/components/native-backend/kustomization.yaml"]
+    assert "nvcr.io/nvidia/tritonserver:25.04-py3" in patch
 
 
-def test_an_engine_of_tensorrt_runs_on_both_runtimes():
+def test_an_engine_of_tensorrt_runs_on_both_runtimes() -> None:
     made = bundle_from_recommendation(*on_gpu(), options=ON_GPU)
-    assert 'platform: "tensorrt_plan"' in made.texts["model_repository/m/config.pbtxt"]
-    version = "model_repository_embedded/m/1"
+    assert 'platform: "tensorrt_plan"' in made.texts["model_repository_native/m/config.pbtxt"]
+    version = "model_repository/m/1"
     assert {f"{version}/model.plan", f"{version}/model.py", f"{version}/tritune_gpu/__init__.py"} <= set(
         made.copies
     )
 
 
-def test_an_engine_of_tensorrt_rtx_runs_on_an_image_of_ones_own():
+def test_an_engine_of_tensorrt_rtx_runs_on_an_image_of_ones_own() -> None:
     made = bundle_from_recommendation(*on_gpu("tensorrt_rtx"))
-    assert {path.split("/")[0] for path in made.texts if path.endswith(".pbtxt")} == {"model_repository_embedded"}
+    assert {path.split("/")[0] for path in made.texts if path.endswith(".pbtxt")} == {"model_repository"}
     (deployment,) = documents(made.texts)["kubernetes/base/deployment.yaml"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     image = container["image"]
     assert image in made.texts["images/triton.Dockerfile"]
     assert "tensorrt-rtx" in made.texts["images/triton.Dockerfile"]
+    assert not [path for path in made.texts if "native" in path]
     assert "triton.Dockerfile" in made.texts["README.md"]
 
 
-def test_every_gpu_that_was_measured_is_asked_for():
+def test_every_gpu_that_was_measured_is_asked_for() -> None:
     found, config = on_gpu()
     two = found.machine.model_copy(update={"gpus": ("NVIDIA L4", "NVIDIA L4")})
     plan = plan_for(found.model_copy(update={"machine": two}), config, ON_GPU)
     assert plan.resources.gpus == 2
 
 
-def test_every_latency_limit_is_promised_watched_and_measured():
+def test_every_latency_limit_is_certified_watched_and_measured() -> None:
     found, config = recorded()
-    slo = found.slo.model_copy(update={"also": (LimitRecord(quantile=0.95, limit_ms=30),)})
+    slo = found.slo.model_copy(update={"limits": (*found.slo.limits, LatencyLimit(quantile=0.95, limit_ms=30))})
     texts = bundle_from_recommendation(found.model_copy(update={"slo": slo}), config).texts
-    promise = "p99 within 50 ms and p95 within 30 ms"
+    words = "p99 within 50 ms and p95 within 30 ms"
     for path in ("README.md", "prometheus-rules.yaml", "kubernetes/base/deployment.yaml"):
-        assert promise in texts[path], path
+        assert words in texts[path], path
     groups = yaml.safe_load(texts["prometheus-rules.yaml"])["groups"]
     rules = {rule.get("record", rule.get("alert")): rule for group in groups for rule in group["rules"]}
     assert 'quantile="0.95"' in rules["model_instance:triton_latency_ms:p95"]["expr"]
@@ -207,12 +222,12 @@ def test_every_latency_limit_is_promised_watched_and_measured():
     assert "--p95=30ms" in texts["kubernetes/smoke/job.yaml"]
 
 
-@pytest.mark.parametrize("caveat", [None, "it was kept once, but not again on a restarted server"])
-def test_what_keeps_a_promise_from_being_firm_stands_beside_it(caveat):
+@pytest.mark.parametrize("caveat", [None, "it met the SLO once, but not again on a restarted server"])
+def test_the_readme_shows_the_caveat(caveat: Any) -> None:
     found, config = recorded()
     certificate = found.winner.certificate.model_copy(update={"caveat": caveat})
     winner = found.winner.model_copy(update={"certificate": certificate})
     readme = bundle_from_recommendation(found.model_copy(update={"winner": winner}), config).texts["README.md"]
-    assert (f"**Not a firm promise yet**: {caveat}." in readme) is (caveat is not None)
-    assert ("Not a firm promise" in readme) is (caveat is not None)
+    assert (f"**Caveat**: {caveat}." in readme) is (caveat is not None)
+    assert ("**Caveat**" in readme) is (caveat is not None)
     assert "over the limit).\n\n" in readme

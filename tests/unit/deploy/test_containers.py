@@ -2,38 +2,38 @@ import pytest
 
 from deploy.containers import RELEASES, image_for
 from deploy.errors import BundleRefused
-from model_repo.options import DEFAULT_IMAGE
+from model_repo.server.options import DEFAULT_IMAGE
 
 
-def test_tensorrt_decides_the_release():
+def test_tensorrt_decides_the_release() -> None:
     image = image_for(backend="tensorrt", tensorrt_version="10.10.0.31", opset=17)
     assert image == "nvcr.io/nvidia/tritonserver:25.05-py3"
 
 
-def test_of_releases_with_the_same_tensorrt_the_newest():
+def test_of_releases_with_the_same_tensorrt_the_newest() -> None:
     assert image_for(backend="tensorrt", tensorrt_version="10.9.0.34", opset=17).endswith(":25.04-py3")
 
 
 @pytest.mark.parametrize("version", ["9.3.0", "11.0.0.1", None])
-def test_a_tensorrt_without_a_release_is_refused(version):
+def test_a_tensorrt_without_a_release_is_refused(version: str | None) -> None:
     with pytest.raises(BundleRefused) as refused:
         image_for(backend="tensorrt", tensorrt_version=version, opset=17)
     assert str(version or "this engine") in refused.value.what
     assert "--image" in refused.value.fix
 
 
-def test_onnx_runtime_gets_the_release_that_was_measured():
+def test_onnx_runtime_gets_the_release_that_was_measured() -> None:
     assert image_for(backend="onnxruntime", tensorrt_version=None, opset=17) == DEFAULT_IMAGE
     assert f":{RELEASES[0].tag}-py3" in DEFAULT_IMAGE
 
 
-def test_a_newer_opset_needs_a_newer_release():
+def test_a_newer_opset_needs_a_newer_release() -> None:
     assert image_for(backend="onnxruntime", tensorrt_version=None, opset=23).endswith(":25.05-py3")
     with pytest.raises(BundleRefused, match="opset 99"):
         image_for(backend="onnxruntime", tensorrt_version=None, opset=99)
 
 
-def test_releases_are_in_order():
+def test_releases_are_in_order() -> None:
     tags = [release.tag for release in RELEASES]
     assert tags == sorted(tags)
     versions = [tuple(int(part) for part in release.tensorrt.split(".")) for release in RELEASES]

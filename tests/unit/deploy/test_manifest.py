@@ -2,23 +2,26 @@
 
 import hashlib
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from bundles import on_disk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deploy.bundle import bundle_from_recommendation, write_bundle
+from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
 from deploy.errors import BundleRefused
 from deploy.manifest import MANIFEST_FILE
 
 
 @pytest.fixture(scope="module")
-def rendered(tmp_path_factory):
-    return bundle_from_recommendation(*on_disk(tmp_path_factory.mktemp("model")), targets=("compose",))
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return bundle_from_recommendation(*on_disk(tmp_path_factory.mktemp("model")), targets=("compose",))  # type: ignore[arg-type]
 
 
-def files(folder):
+def files(folder: Path) -> dict[Any, Any]:
     return {
         path.relative_to(folder).as_posix(): path.readlink() if path.is_symlink() else path.read_bytes()
         for path in folder.rglob("*")
@@ -26,47 +29,47 @@ def files(folder):
     }
 
 
-def test_the_manifest_lists_every_file_with_its_hash(rendered, tmp_path):
+def test_the_manifest_lists_every_file_with_its_hash(rendered: Bundle, tmp_path: Path) -> None:
     assert write_bundle(rendered, tmp_path / "bundle") is None
     written = files(tmp_path / "bundle")
     listed = json.loads(written.pop(MANIFEST_FILE))["files"]
     assert listed == {name: hashlib.sha256(data).hexdigest() for name, data in written.items()}
-    assert set(listed) == {*rendered.texts, *rendered.copies}
+    assert set(listed) == {*rendered.texts, *rendered.data, *rendered.copies}
 
 
-def _foreign_file(folder):
+def _foreign_file(folder: Any) -> str:
     (folder / ".git").mkdir()
     (folder / ".git" / "HEAD").write_text("ref: refs/heads/main")
     return ".git/HEAD"
 
 
-def _changed(folder):
+def _changed(folder: Any) -> str:
     (folder / "compose.yaml").write_text("mine")
     return "compose.yaml"
 
 
-def _link(folder):
+def _link(folder: Any) -> str:
     (folder / "notes").symlink_to("/etc")
     return "notes"
 
 
-def _link_in_place_of_a_file(folder):
+def _link_in_place_of_a_file(folder: Any) -> str:
     (folder / "README.md").unlink()
     (folder / "README.md").symlink_to("/etc/hostname")
     return "README.md"
 
 
-def _empty_folder(folder):
+def _empty_folder(folder: Any) -> str:
     (folder / "plans" / "later").mkdir(parents=True)
     return "plans/later"
 
 
-def _no_manifest(folder):
+def _no_manifest(folder: Any) -> str:
     (folder / MANIFEST_FILE).unlink()
     return MANIFEST_FILE
 
 
-def _broken_manifest(folder):
+def _broken_manifest(folder: Any) -> str:
     (folder / MANIFEST_FILE).write_text("{" * 200_000)
     return MANIFEST_FILE
 
@@ -77,7 +80,9 @@ DAMAGES = (
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_is_not_an_unchanged_bundle_is_named_and_stays(rendered, tmp_path, damage):
+def test_what_is_not_an_unchanged_bundle_is_named_and_stays(
+    rendered: Bundle, tmp_path: Path, damage: Callable[[Any], Any]
+) -> None:
     folder = tmp_path / "bundle"
     write_bundle(rendered, folder)
     named = damage(folder)
@@ -91,7 +96,9 @@ def test_what_is_not_an_unchanged_bundle_is_named_and_stays(rendered, tmp_path, 
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_force_keeps_it_every_time_under_a_name_of_its_own(rendered, tmp_path, damage):
+def test_force_keeps_it_every_time_under_a_name_of_its_own(
+    rendered: Bundle, tmp_path: Path, damage: Callable[[Any], Any]
+) -> None:
     folder = tmp_path / "bundle"
     write_bundle(rendered, folder)
     damage(folder)
@@ -106,7 +113,7 @@ def test_force_keeps_it_every_time_under_a_name_of_its_own(rendered, tmp_path, d
     assert len(list(tmp_path.iterdir())) == 5
 
 
-def test_a_bundle_with_files_missing_is_replaced(rendered, tmp_path):
+def test_a_bundle_with_files_missing_is_replaced(rendered: Bundle, tmp_path: Path) -> None:
     write_bundle(rendered, tmp_path / "bundle")
     whole = files(tmp_path / "bundle")
     (tmp_path / "bundle" / "compose.yaml").unlink()
@@ -115,7 +122,7 @@ def test_a_bundle_with_files_missing_is_replaced(rendered, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-def test_a_manifest_that_names_files_elsewhere_deletes_none_of_them(rendered, tmp_path):
+def test_a_manifest_that_names_files_elsewhere_deletes_none_of_them(rendered: Bundle, tmp_path: Path) -> None:
     folder = tmp_path / "bundle"
     write_bundle(rendered, folder)
     mine = tmp_path / "mine"
@@ -128,7 +135,7 @@ def test_a_manifest_that_names_files_elsewhere_deletes_none_of_them(rendered, tm
     assert mine.read_text() == "years of work"
 
 
-def test_through_a_link_the_folder_behind_it_is_replaced(rendered, tmp_path):
+def test_through_a_link_the_folder_behind_it_is_replaced(rendered: Bundle, tmp_path: Path) -> None:
     write_bundle(rendered, tmp_path / "real")
     (tmp_path / "link").symlink_to("real")
     write_bundle(rendered, tmp_path / "link")
@@ -148,11 +155,13 @@ names = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(names=names, data=st.binary(max_size=20))
-def test_whatever_else_lies_there_is_still_there_afterwards(rendered, tmp_path_factory, names, data):
+def test_whatever_else_lies_there_is_still_there_afterwards(
+    rendered: Bundle, tmp_path_factory: pytest.TempPathFactory, names: list[str], data: bytes
+) -> None:
     folder = tmp_path_factory.mktemp("any") / "bundle"
     write_bundle(rendered, folder)
     path = folder.joinpath(*names)
-    if path.exists():
+    if path.exists() or any(parent.is_file() for parent in path.parents):  # nothing can be put below a file
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)

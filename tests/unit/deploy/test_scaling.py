@@ -1,19 +1,21 @@
+from typing import Any
+
 import pytest
 
 from deploy.errors import BundleRefused
-from deploy.scaling import Traffic, scaling_for, traffic_from
+from deploy.scaling import Scaling, Traffic, scaling_for, traffic_from
 
 
-def traffic(rate=2000.0, peak=4000.0, ramp_s=600.0):
+def traffic(rate: float = 2000.0, peak: float = 4000.0, ramp_s: float = 600.0) -> Traffic:
     return Traffic(rate_per_s=rate, peak_rate_per_s=peak, ramp_s=ramp_s)
 
 
-def scaling(**changes):
-    given = {"certified_rate_per_s": 1000.0, "start_s": 10.0}
+def scaling(**changes: Any) -> Scaling:
+    given: dict[str, Any] = {"certified_rate_per_s": 1000.0, "start_s": 10.0}
     return scaling_for(changes.pop("traffic", traffic()), **{**given, **changes})
 
 
-def test_the_target_by_hand():
+def test_the_target_by_hand() -> None:
     # Half of 60 s, 15 s and 15 s, and 10 s of start: 70 s, in which 2000/s grow by 70 x 2000/600 = 233.3/s.
     found = scaling()
     assert found.reaction_s == 70
@@ -21,41 +23,41 @@ def test_the_target_by_hand():
     assert found.headroom == pytest.approx(1 - found.target_rate_per_s / 1000)
 
 
-def test_replicas_by_hand():
+def test_replicas_by_hand() -> None:
     # 814.1/s each: 2000/s need 3, and one more than 2000/1000 is 3 as well; 4000/s need 5, one more than 4 is 5.
     assert (scaling().min_replicas, scaling().max_replicas) == (3, 5)
 
 
-def test_steady_traffic_leaves_only_what_the_autoscaler_overlooks():
+def test_steady_traffic_leaves_only_what_the_autoscaler_overlooks() -> None:
     assert scaling(traffic=traffic(peak=2000.0)).target_rate_per_s == pytest.approx(1000 / 1.1)
 
 
-def test_a_slower_start_needs_more_room():
+def test_a_slower_start_needs_more_room() -> None:
     assert scaling(start_s=300.0).target_rate_per_s < scaling().target_rate_per_s
 
 
-def test_even_the_lightest_traffic_survives_the_loss_of_a_replica():
+def test_even_the_lightest_traffic_survives_the_loss_of_a_replica() -> None:
     assert scaling(traffic=traffic(rate=1.0, peak=1.0)).min_replicas == 2
 
 
-def test_what_nobody_measured_is_marked():
+def test_what_nobody_measured_is_marked() -> None:
     assert scaling().start_source == "measured"
     assert scaling(start_s=None).start_source == "assumed"
 
 
-def test_more_than_the_fleet_is_refused():
+def test_more_than_the_fleet_is_refused() -> None:
     with pytest.raises(BundleRefused) as refused:
         scaling(max_replicas=4)
     assert "5 replicas" in refused.value.what
     assert "--max-replicas" in refused.value.fix
 
 
-def test_a_peak_below_the_rate_is_refused():
+def test_a_peak_below_the_rate_is_refused() -> None:
     with pytest.raises(BundleRefused, match="below the rate"):
         traffic(rate=10.0, peak=5.0)
 
 
-def test_what_nobody_said_is_assumed_and_said():
+def test_what_nobody_said_is_assumed_and_said() -> None:
     assumed = traffic_from(certified_rate_per_s=500.0, rate_per_s=None, peak_rate_per_s=None)
     assert (assumed.rate_per_s, assumed.peak_rate_per_s, assumed.ramp_s) == (500.0, 1000.0, 600.0)
     assert len(assumed.assumed) == 3
@@ -63,6 +65,6 @@ def test_what_nobody_said_is_assumed_and_said():
     assert told.assumed == ()
 
 
-def test_a_peak_alone_may_be_below_one_replica():
+def test_a_peak_alone_may_be_below_one_replica() -> None:
     assumed = traffic_from(certified_rate_per_s=500.0, rate_per_s=None, peak_rate_per_s=100.0)
     assert assumed.rate_per_s == assumed.peak_rate_per_s == 100.0

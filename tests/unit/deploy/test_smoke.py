@@ -1,24 +1,24 @@
 import dataclasses
+from typing import Any
 
-import pytest
 import yaml
 from bundles import recorded
 
 from deploy.bundle import bundle_from_recommendation
-from deploy.smoke import quantile_name, smoke_file, smoke_for
+from deploy.smoke import Smoke, smoke_file, smoke_for
+from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import TensorSpec
-from search.demand import DemandRecord
-from search.records import LimitRecord
+from search.records.slo import WorkloadRecord
 
 
-def smoke(**engine_changes):
+def smoke(**engine_changes: Any) -> Smoke:
     found, config = recorded()
     return smoke_for(
         found, dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine_changes))
     )
 
 
-def test_the_promise_is_what_is_loaded():
+def test_the_certified_rate_is_loaded() -> None:
     assert smoke().arguments("http://here:8000") == [
         "http://here:8000",
         "--model=small_cnn",
@@ -30,28 +30,28 @@ def test_the_promise_is_what_is_loaded():
     ]
 
 
-def test_every_limit_is_loaded_for():
+def test_every_limit_is_loaded_for() -> None:
     found, config = recorded()
-    slo = found.slo.model_copy(update={"also": (LimitRecord(quantile=0.5, limit_ms=10),)})
+    slo = found.slo.model_copy(update={"limits": (*found.slo.limits, LatencyLimit(quantile=0.5, limit_ms=10))})
     arguments = smoke_for(found.model_copy(update={"slo": slo}), config).arguments("http://here")
     assert arguments[3:5] == ["--p99=50ms", "--p50=10ms"]
 
 
-def test_free_dimensions_get_the_sizes_that_were_measured():
+def test_free_dimensions_get_the_sizes_that_were_measured() -> None:
     tokens = TensorSpec(name="ids", datatype="INT64", shape=(-1,), sample_shape=(128,))
     assert "--shape=ids:128" in smoke(inputs=(tokens,)).arguments("http://here")
 
 
-def test_the_smoke_test_sends_the_traffic_of_the_promise():
+def test_the_smoke_test_sends_the_certified_traffic() -> None:
     found, config = recorded()
-    bursts = found.model_copy(update={"demand": DemandRecord(arrivals="gamma:cv=2", rows_per_request=4)})
+    bursts = found.model_copy(update={"workload": WorkloadRecord(arrivals="gamma:cv=2", rows_per_request=4)})
     arguments = smoke_for(bursts, config).arguments("http://here")
     assert {"--arrivals=gamma:cv=2", "--batch-size=4"} <= set(arguments)
 
 
-def test_the_smoke_test_goes_over_the_protocol_of_the_promise():
+def test_the_smoke_test_goes_over_the_certified_protocol() -> None:
     found, config = recorded()
-    over_grpc = found.model_copy(update={"demand": DemandRecord(protocol="grpc")})
+    over_grpc = found.model_copy(update={"workload": WorkloadRecord(protocol="grpc")})
     texts = bundle_from_recommendation(over_grpc, config).texts
     compose = yaml.safe_load(texts["compose.yaml"])
     assert compose["services"]["smoke"]["command"][0] == "grpc://triton:8001"
@@ -60,10 +60,10 @@ def test_the_smoke_test_goes_over_the_protocol_of_the_promise():
         assert ":8000" not in texts[path]
 
 
-def test_a_trace_goes_into_the_bundle_beside_every_smoke_test():
+def test_a_trace_goes_into_the_bundle_beside_every_smoke_test() -> None:
     found, config = recorded()
-    trace = DemandRecord(arrivals="trace day.txt", trace="trace.txt", trace_requests=3, recorded_rate_per_s=2.0)
-    bundle = bundle_from_recommendation(found.model_copy(update={"demand": trace}), config, trace="0\n1\n2\n")
+    trace = WorkloadRecord(arrivals="trace day.txt", trace="trace.txt", trace_requests=3, recorded_rate_per_s=2.0)
+    bundle = bundle_from_recommendation(found.model_copy(update={"workload": trace}), config, trace="0\n1\n2\n")
     for folder in ("compose", "kubernetes/smoke", "kubernetes/components/argo-rollouts"):
         assert bundle.texts[f"{folder}/trace.txt"] == "0\n1\n2\n"
     assert "./compose/trace.txt:/etc/loadtest/trace.txt:ro" in bundle.texts["compose.yaml"]
@@ -76,10 +76,10 @@ def test_a_trace_goes_into_the_bundle_beside_every_smoke_test():
     assert "trace day.txt, recorded at 2/s" in bundle.texts["README.md"]
 
 
-def test_requests_of_several_lengths_are_loaded_as_such():
+def test_requests_of_several_lengths_are_loaded_as_such() -> None:
     found, config = recorded()
-    mixed = DemandRecord(mixed_shapes=True, input_data="input-data.txt")
-    bundle = bundle_from_recommendation(found.model_copy(update={"demand": mixed}), config, lengths="8\n64\n")
+    mixed = WorkloadRecord(mixed_shapes=True, input_data="input-data.txt")
+    bundle = bundle_from_recommendation(found.model_copy(update={"workload": mixed}), config, lengths="8\n64\n")
     for folder in ("compose", "kubernetes/smoke", "kubernetes/components/argo-rollouts"):
         assert bundle.texts[f"{folder}/lengths.txt"] == "8\n64\n"
     pod = yaml.safe_load(bundle.texts["kubernetes/smoke/job.yaml"])["spec"]["template"]["spec"]
@@ -87,21 +87,16 @@ def test_requests_of_several_lengths_are_loaded_as_such():
     assert "./compose/lengths.txt:/etc/loadtest/lengths.txt:ro" in bundle.texts["compose.yaml"]
 
 
-def test_values_are_not_part_of_the_bundle():
+def test_values_are_not_part_of_the_bundle() -> None:
     found, config = recorded()
-    values = DemandRecord(input_data="input-data.npz")
-    bundle = bundle_from_recommendation(found.model_copy(update={"demand": values}), config)
+    values = WorkloadRecord(input_data="input-data.npz")
+    bundle = bundle_from_recommendation(found.model_copy(update={"workload": values}), config)
     assert "input-data" not in bundle.texts["kubernetes/smoke/job.yaml"]
 
 
-def test_of_a_long_trace_the_bundle_has_the_whole_lines_that_fit():
+def test_of_a_long_trace_the_bundle_has_the_whole_lines_that_fit() -> None:
     text = "".join(f"{number}.25\n" for number in range(200_000))
     kept = smoke_file(text)
     assert len(kept) < 1_000_000
     assert kept.endswith(".25\n")
     assert text.startswith(kept)
-
-
-@pytest.mark.parametrize(("quantile", "name"), [(0.99, "p99"), (0.999, "p999"), (0.5, "p50"), (0.95, "p95")])
-def test_quantile_names_are_options_of_loadtest(quantile, name):
-    assert quantile_name(quantile) == name

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli import run_command
-from loadgen.command import run_app
+from loadgen.command.app import run_app
 
 HERE = ["http://127.0.0.1:9", "--model", "m", "--rate", "10"]
 

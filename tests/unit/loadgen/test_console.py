@@ -15,7 +15,7 @@ EVIL = "\x1b[2J\x1b]0;title\x07\x9b1m\x7f\u202egpj\u2066\u200b"
 OF_RICH = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def _table():
+def _table() -> Table:
     table = Table("model")
     table.add_row(EVIL)
     return table
@@ -27,7 +27,7 @@ def _table():
     ids=["string", "text", "markup", "panel", "table"],
 )
 @pytest.mark.parametrize("soft_wrap", [True, False])
-def test_only_the_colours_of_rich_are_left(shown, soft_wrap):
+def test_only_the_colours_of_rich_are_left(shown: str | Text | Panel | Table, soft_wrap: bool | None) -> None:
     written = io.StringIO()
 
     SafeConsole(file=written, force_terminal=True, width=100).print(shown, style="red", soft_wrap=soft_wrap)
@@ -38,7 +38,7 @@ def test_only_the_colours_of_rich_are_left(shown, soft_wrap):
     assert r"\x1b[2J" in left
 
 
-def test_a_box_keeps_its_width_around_escapes():
+def test_a_box_keeps_its_width_around_escapes() -> None:
     written = io.StringIO()
 
     SafeConsole(file=written, width=40).print(Panel("\x1b" * 30))

@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,15 +27,15 @@ ANY_TEXT = st.text(st.characters())  # lone surrogates among them
         ("one\r\ntwo\tthree\u2028four\u2029five\x85six\xa0seven", "one  two three four five six seven"),
     ],
 )
-def test_what_is_not_printable_is_an_escape_and_a_break_is_a_space(text, shown):
+def test_what_is_not_printable_is_an_escape_and_a_break_is_a_space(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
-def test_line_breaks_stay_where_lines_are_wanted():
+def test_line_breaks_stay_where_lines_are_wanted() -> None:
     assert printable("one\ntwo\r\n\x1b", lines=True) == "one\ntwo \n\\x1b"
 
 
-def test_a_long_text_is_cut_and_says_how_long_it_was():
+def test_a_long_text_is_cut_and_says_how_long_it_was() -> None:
     shown = printable("x" * 10_000, most=100)
 
     assert len(shown) == 100
@@ -42,7 +43,9 @@ def test_a_long_text_is_cut_and_says_how_long_it_was():
 
 
 @given(ANY_TEXT, st.integers(0, 60), st.booleans())
-def test_the_result_is_printable_no_longer_than_allowed_and_stays_as_it_is(text, most, lines):
+def test_the_result_is_printable_no_longer_than_allowed_and_stays_as_it_is(
+    text: str, most: int, lines: bool
+) -> None:
     shown = printable(text, most=most, lines=lines)
 
     assert len(shown) <= most
@@ -53,7 +56,7 @@ def test_the_result_is_printable_no_longer_than_allowed_and_stays_as_it_is(text,
 
 
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_json_means_the_same_and_is_printable(value):
+def test_json_means_the_same_and_is_printable(value: Any) -> None:
     document = json.dumps(value, ensure_ascii=False, indent=2)
 
     shown = printable_json(document)

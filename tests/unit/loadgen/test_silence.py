@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.silence import LONGEST_S, Silence, runs
+from loadgen.processes import LONGEST_S, Silence, runs
 
 
 class Clock:

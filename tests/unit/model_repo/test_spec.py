@@ -1,32 +1,35 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 from engines import plain_engine
 
 from model_repo.spec import Endpoint, ServingConfig, TensorSpec
 
 
-def test_a_fixed_shape_is_concrete():
+def test_a_fixed_shape_is_concrete() -> None:
     assert TensorSpec(name="x", datatype="FP32", shape=(3, 8)).concrete_shape == (3, 8)
 
 
-def test_an_open_shape_is_as_concrete_as_its_sample():
+def test_an_open_shape_is_as_concrete_as_its_sample() -> None:
     assert TensorSpec(name="x", datatype="FP32", shape=(-1, 8)).concrete_shape is None
     assert TensorSpec(name="x", datatype="FP32", shape=(-1, 8), sample_shape=(5, 8)).concrete_shape == (5, 8)
 
 
 @pytest.mark.parametrize("sample", [(5,), (5, 9), (0, 8), (-1, 8)])
-def test_a_sample_must_be_a_case_of_the_shape(sample):
+def test_a_sample_must_be_a_case_of_the_shape(sample: tuple[int, ...] | None) -> None:
     with pytest.raises(ValueError, match="not a case of shape"):
         TensorSpec(name="x", datatype="FP32", shape=(-1, 8), sample_shape=sample)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", ".hidden", ".."])
-def test_a_model_name_must_be_a_folder_name(name):
+def test_a_model_name_must_be_a_folder_name(name: str) -> None:
     with pytest.raises(ValueError, match="model_name"):
         plain_engine(model_name=name)
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "model.plan", "engine.json", "kernels.cache", "weights-12.bin"])
-def test_engine_files_have_names_of_data(tmp_path, name):
+def test_engine_files_have_names_of_data(tmp_path: Path, name: str) -> None:
     assert plain_engine(model_file=name, files=((name, tmp_path / "file"),)).model_file == name
 
 
@@ -40,17 +43,17 @@ def test_engine_files_have_names_of_data(tmp_path, name):
         *("config.pbtxt", "libtriton_python.so", "triton_python_backend_stub"),
     ],
 )  # fmt: skip
-def test_engine_files_have_no_other_names(tmp_path, name):
+def test_engine_files_have_no_other_names(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="not a name that a file of an engine may have"):
         plain_engine(files=(("model.onnx", tmp_path / "model.onnx"), (name, tmp_path / "file")))
 
 
-def test_two_engine_files_cannot_have_one_name(tmp_path):
+def test_two_engine_files_cannot_have_one_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="have one name"):
         plain_engine(files=(("model.onnx", tmp_path / "a"), ("model.onnx", tmp_path / "b")))
 
 
-def test_an_engine_made_of_code_needs_no_files(tmp_path):
+def test_an_engine_made_of_code_needs_no_files(tmp_path: Path) -> None:
     assert plain_engine(model_file="", files=(), code=tmp_path / "own.py").files == ()
     with pytest.raises(ValueError, match="is not among the files"):
         plain_engine(model_file="", files=())
@@ -69,12 +72,14 @@ def test_an_engine_made_of_code_needs_no_files(tmp_path):
         {"cuda_graph_batch_sizes": (0,)},
     ],
 )
-def test_a_configuration_cannot_contradict_itself(changes):
+def test_a_configuration_cannot_contradict_itself(
+    changes: dict[str, Any],
+) -> None:
     with pytest.raises(ValueError, match=r"must be|needs|outside"):
         ServingConfig(**{"engine": plain_engine(), "max_batch_size": 8, **changes})
 
 
-def test_an_endpoint_has_a_url():
+def test_an_endpoint_has_a_url() -> None:
     assert Endpoint(host="127.0.0.1", http_port=8000, grpc_port=8001, metrics_port=None).http_url == (
         "http://127.0.0.1:8000"
     )

@@ -1,4 +1,4 @@
-"""What `optimize` answers to arguments it cannot use: two lines on stderr, and exit code 2."""
+"""Tests of `optimize` with unusable arguments: two lines on stderr, and exit code 2."""
 
 from pathlib import Path
 
@@ -120,12 +120,14 @@ def test_an_output_below_a_file_cannot_be_made(
 
 
 def test_a_full_disk_is_said_before_anything_runs(capsys: pytest.CaptureFixture[str], model: Path) -> None:
-    # /dev/full cannot be a directory; what matters is that the operating system's reason is passed on.
+    # /dev/full cannot be a directory; the message has to contain the operating system's reason.
     what, _ = refused(capsys, "--model", str(model), "--p99", "50ms", "--output", "/dev/full/run")
     assert "Not a directory" in what
 
 
-def test_a_password_among_the_arguments_is_refused_and_not_repeated(capsys, model):
+def test_a_password_among_the_arguments_is_refused_and_not_repeated(
+    capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
     url = "postgresql://me:s3cret@db/optuna"
     what, fix = refused(capsys, "--model", str(model), "--p99", "50ms", "--storage", url)
     assert "process list" in what
@@ -133,7 +135,9 @@ def test_a_password_among_the_arguments_is_refused_and_not_repeated(capsys, mode
     assert "s3cret" not in what
 
 
-def test_a_password_in_the_environment_is_taken(capsys, model, monkeypatch):
+def test_a_password_in_the_environment_is_taken(
+    capsys: pytest.CaptureFixture[str], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRITUNE_STORAGE", "postgresql://me:s3cret@db/optuna")
     what, _ = refused(capsys, "--model", str(model), "--p99", "50ms", "--server", "cloud")
     assert "--server cloud" in what

@@ -1,4 +1,4 @@
-"""`optimize compare`: its exit code, what it prints, and what it refuses."""
+"""Tests of `optimize compare`: its exit code, its output, and its refusals."""
 
 import json
 from pathlib import Path
@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from recommendations import certificate, recommendation, trial
 
+from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import run_command
-from search.convert import trial_to_record
-from search.records import Slo
+from search.records.slo import Slo
 
 RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first-light"
 
@@ -21,7 +21,7 @@ def run(folder: Path, rate: float, **changes: object) -> str:
         certificate=certificate(0.9 * rate),
     )
     folder.mkdir()
-    found = recommendation(winner=trial_to_record(winner), **changes)
+    found = recommendation(winner=winner, **changes)
     (folder / "recommendation.json").write_text(found.model_dump_json())
     return str(folder)
 
@@ -61,7 +61,10 @@ def test_a_tolerance_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_runs_under_different_limits_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, other = run(tmp_path / "one", 1000.0), run(tmp_path / "other", 1000.0, slo=Slo(limit_ms=20.0))
+    one, other = (
+        run(tmp_path / "one", 1000.0),
+        run(tmp_path / "other", 1000.0, slo=Slo(limits=(LatencyLimit(limit_ms=20.0),))),
+    )
     assert run_command(["compare", one, other]) == 2
     said = capsys.readouterr().err
     assert "50 ms" in said

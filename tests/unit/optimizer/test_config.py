@@ -1,20 +1,26 @@
-"""What a run is told survives `run.json`, so that `--resume` goes on with the same."""
+"""Tests that `run.json` keeps a run's configuration, so that `--resume` continues with the same."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from optimizer.config import OptimizeConfig, save_config, saved_config
-from optimizer.resuming import resumed_config
-from optimizer.thresholds import accuracy_rule
+from loadgen.errors import BadInput
+from loadgen.spec.limits import LatencyLimit
+from optimizer.accuracy.thresholds import accuracy_rule
+from optimizer.command.resume import resumed_config
+from optimizer.config import OptimizeConfig
+from optimizer.options import OPTIONS
+from optimizer.run_file import save_config, saved_config
 
 
 @pytest.mark.parametrize("model", [Path("/models/m.onnx"), "models.resnet:small"])
-def test_what_was_given_comes_back(tmp_path, model):
+def test_what_was_given_comes_back(tmp_path: Path, model: str | Path) -> None:
     config = OptimizeConfig(
+        limits=(LatencyLimit(limit_ms=50),),
         model=model,
-        limit_ms=50,
         output=tmp_path,
         precisions=("fp32", "int8"),
         calibration_data=Path("/data/c.npz"),
@@ -24,13 +30,13 @@ def test_what_was_given_comes_back(tmp_path, model):
         storage="sqlite:///secret",
     )
     save_config(config, tmp_path)
-    assert saved_config(tmp_path) == config.model_copy(update={"storage": None})
+    assert saved_config(tmp_path) == replace(config, storage=None)
 
 
-def test_a_password_is_not_kept(tmp_path):
+def test_a_password_is_not_kept(tmp_path: Path) -> None:
     config = OptimizeConfig(
+        limits=(LatencyLimit(limit_ms=50),),
         model=Path("/models/m.onnx"),
-        limit_ms=50,
         output=tmp_path,
         server="remote",
         server_url="http://me:s3cret@host:8000",
@@ -40,10 +46,54 @@ def test_a_password_is_not_kept(tmp_path):
     save_config(config, tmp_path)
     assert "s3cret" not in (tmp_path / "run.json").read_text()
     assert saved_config(tmp_path).server_url == "http://host:8000"
-    resumed, _ = resumed_config(tmp_path, given={}, storage=config.storage, server_url=config.server_url)
+    given = {"resume": tmp_path, "storage": config.storage, "server_url": config.server_url}
+    resumed, _ = resumed_config({name: one.default for name, one in OPTIONS.items()} | given, {})
     assert resumed == config
 
 
-def test_a_precision_that_is_none(tmp_path):
-    with pytest.raises(ValidationError):
-        OptimizeConfig(model=Path("m.onnx"), limit_ms=50, output=tmp_path, precisions=("fp64",))
+def test_a_precision_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--precisions fp64 is unknown"):
+        OptimizeConfig(
+            limits=(LatencyLimit(limit_ms=50),),
+            model=Path("m.onnx"),
+            output=tmp_path,
+            precisions=("fp64",),  # type: ignore[arg-type]
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"unheard_of": 1}, "unheard_of"),
+        ({"rate_to_serve_per_s": float("nan")}, "rate_to_serve_per_s"),
+        ({"rate_to_serve_per_s": 0}, "--rate 0"),
+        ({"limits": []}, "No latency limit"),
+        ({"limits": [{"limit_ms": -1}]}, "limit_ms -1"),
+        ({"model": "a\0b"}, "NUL"),
+        ({"server_port": 99999}, "--server-port 99999"),
+        ({"server": "x"}, "server"),
+        ({"precisions": ["fp64"]}, "precisions"),
+        ({"confidence": 0.2}, "--confidence 0.2"),
+    ],
+)
+def test_a_file_with_values_that_no_option_takes(tmp_path: Path, changes: dict[str, object], named: str) -> None:
+    known = {"model": "/m.onnx", "limits": [{"limit_ms": 50}], "output": "."}
+    (tmp_path / "run.json").write_text(json.dumps({**known, **changes}))
+    with pytest.raises(BadInput, match=f"run.json is not a run's configuration: .*{named}"):
+        saved_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"client_batch": 10**400}, "--client-batch 1e308 or more is out of range"),
+        ({"seed": -(10**400)}, "--seed -1e308 or less is out of range"),
+        ({"confidence": 0.5}, "--confidence 0.5 is out of range"),
+        ({"time_budget_s": -(10**400)}, "--time-budget -1e308 or less is not above zero"),
+    ],
+)
+def test_numbers_out_of_range_are_shown(tmp_path: Path, changes: dict[str, Any], shown: str) -> None:
+    with pytest.raises(BadInput, match=shown):
+        replace(
+            OptimizeConfig(limits=(LatencyLimit(limit_ms=50),), model=Path("m.onnx"), output=tmp_path), **changes
+        )

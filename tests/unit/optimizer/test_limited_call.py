@@ -3,18 +3,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from bad_models import nested_functions
 
-from optimizer.batching import read_settled
-from optimizer.child_limits import ChildLimits, graph_limits
+from optimizer.batching.dynamic_batch import read_settled
+from optimizer.child import ChildRaised
 from optimizer.errors import ModelError, UnsupportedModel
-from optimizer.limited_call import RaisedInChild, call_limited
-from optimizer.onnx_model import read_model
+from optimizer.limited_call import call_limited
+from optimizer.machine.child_limits import ChildLimits, graph_limits
+from optimizer.model.onnx_model import read_model
 
 pytestmark = pytest.mark.slow
 
@@ -23,11 +26,11 @@ LIMITS = ChildLimits(memory_bytes=2 << 30, cpu_s=60)
 ENDS_S = 60.0
 
 
-def limited(call, limits=LIMITS):
+def limited(call: Callable[[], Any], limits: ChildLimits = LIMITS) -> Any:
     return call_limited(call, model=MODEL, limits=limits)
 
 
-def test_results_and_user_errors_come_back_as_they_are(tmp_path):
+def test_results_and_user_errors_come_back_as_they_are(tmp_path: Path) -> None:
     assert limited(partial(divmod, 17, 5)) == (3, 2)
     with pytest.raises(ModelError) as caught:
         limited(partial(read_model, tmp_path / "absent.onnx"))
@@ -37,25 +40,25 @@ def test_results_and_user_errors_come_back_as_they_are(tmp_path):
         limited(partial(os.stat, tmp_path / "absent.onnx"))
 
 
-def test_any_other_error_names_the_model_and_keeps_its_traceback():
+def test_any_other_error_names_the_model_and_keeps_its_traceback() -> None:
     with pytest.raises(
         UnsupportedModel, match=r"model\.onnx cannot be prepared: ValueError: invalid lit"
     ) as caught:
         limited(partial(int, "seven"))
-    assert isinstance(caught.value.__cause__, RaisedInChild)
+    assert isinstance(caught.value.__cause__, ChildRaised)
     assert "Traceback" in str(caught.value.__cause__)
 
 
-def test_what_the_call_prints_is_not_taken_for_its_result():
+def test_what_the_call_prints_is_not_taken_for_its_result() -> None:
     assert limited(partial(os.write, 1, b"loud")) == 4
 
 
-def test_native_code_that_does_not_end_is_stopped():
+def test_native_code_that_does_not_end_is_stopped() -> None:
     with pytest.raises(UnsupportedModel, match=r"model\.onnx took more than 1 s of processor time"):
         limited(partial(pow, 3, 10**10), ChildLimits(memory_bytes=2 << 30, cpu_s=1))
 
 
-def test_memory_beyond_the_limit_is_refused():
+def test_memory_beyond_the_limit_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"model\.onnx took more than 1\.0 GiB of memory"):
         limited(partial(bytes, 3 << 30), ChildLimits(memory_bytes=1 << 30, cpu_s=60))
 
@@ -64,27 +67,27 @@ def test_memory_beyond_the_limit_is_refused():
     ("end", "how"),
     [(os.abort, "SIGABRT"), (partial(os._exit, 3), "exit code 3"), (partial(signal.raise_signal, 9), "killed")],
 )
-def test_a_crash_is_told(end, how):
+def test_a_crash_is_told(end: Any, how: str) -> None:
     with pytest.raises(UnsupportedModel, match=how):
         limited(end)
 
 
-def test_functions_that_call_each_other_twice_are_given_up(tmp_path):
+def test_functions_that_call_each_other_twice_are_given_up(tmp_path: Path) -> None:
     path = nested_functions(tmp_path / "m.onnx", depth=40)
     assert path.stat().st_size < 3000
     with pytest.raises(UnsupportedModel, match="took more than 2 s of processor time"):
         limited(partial(read_settled, path, {}, tmp_path), ChildLimits(memory_bytes=2 << 30, cpu_s=2))
 
 
-def test_larger_models_may_take_more():
+def test_larger_models_may_take_more() -> None:
     small, large = graph_limits(1000), graph_limits(4 << 30)
     assert small.cpu_s < large.cpu_s
     assert small.memory_bytes <= large.memory_bytes
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_when_the_command_is_stopped_while_it_reads_a_model(tmp_path, number):
-    """Native code is at work in the child; the signal comes as soon as it has started."""
+def test_nothing_is_left_when_the_command_is_stopped_while_it_reads_a_model(tmp_path: Path, number: int) -> None:
+    """Native code runs in the child; the signal comes as soon as it has started."""
     path = nested_functions(tmp_path / "m.onnx", depth=40)
     start = "from optimizer.cli import main; main()"
     words = ["--model", str(path), "--p99", "50ms", "--output", str(tmp_path / "run"), "--time-budget", "1m"]
@@ -102,7 +105,7 @@ def test_nothing_is_left_when_the_command_is_stopped_while_it_reads_a_model(tmp_
 
 
 def busy_child(pid: int) -> psutil.Process:
-    """The process's child, once it has taken a second of processor time."""
+    """Return the process's child, once it has used more than a second of CPU time."""
     ends = time.monotonic() + ENDS_S
     while time.monotonic() < ends:
         for child in psutil.Process(pid).children():

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from simulated_search import true_capacity
 from spaces import two_core_space
+from virtual_search import true_capacity
 
 from search.space import SearchSpace
 

@@ -2,27 +2,29 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+from numpy.typing import NDArray
 from simulated_bench import SimulatedBench, log_of
-from simulated_search import SLO, search_on
 from spaces import two_core_space
 from traffics import BURSTS, recorded
+from virtual_search import SLO, search_on
 
-from loadgen.arrivals import schedule
-from loadgen.measurement import RequestLog
-from loadgen.plan import Arrivals, LoadPlan
-from search import events
-from search.demand import Demand, DemandRecord
-from search.forecast import Forecast
+from loadgen.measurement.request_log import RequestLog
+from loadgen.spec.plan import Arrivals, LoadPlan
+from loadgen.traffic.arrivals import schedule
+from search.records.slo import WorkloadRecord
+from search.simulator.surrogate import Surrogate
 from search.space import default_config
+from search.trials import events
+from search.workload import Workload
 
 
 def test_a_trace_begins_elsewhere_with_each_seed_and_is_the_same_with_the_same() -> None:
-    demand = recorded(2000)
+    workload = recorded(2000)
 
-    def sent(seed: int) -> np.ndarray:
-        return schedule(LoadPlan(rate_per_s=500.0, duration_s=2.0, seed=seed, arrivals=demand.drawn(seed)))
+    def sent(seed: int) -> NDArray[Any]:
+        return schedule(LoadPlan(rate_per_s=500.0, duration_s=2.0, seed=seed, arrivals=workload.drawn(seed)))
 
     assert (sent(1) == sent(1)).all()
     assert len(sent(1)) != len(sent(2)) or (sent(1) != sent(2)).any()
@@ -30,10 +32,10 @@ def test_a_trace_begins_elsewhere_with_each_seed_and_is_the_same_with_the_same()
 
 
 def test_a_trace_is_played_once_before_a_run_may_end_where_there_is_time() -> None:
-    demand = recorded(1000)
+    workload = recorded(1000)
     asked = []
 
-    def watch(log) -> bool:
+    def watch(log: Any) -> bool:
         asked.append(log)
         return True
 
@@ -41,14 +43,14 @@ def test_a_trace_is_played_once_before_a_run_may_end_where_there_is_time() -> No
         due_s = schedule(LoadPlan(rate_per_s=100.0, duration_s=seconds, seed=0)) / 1e9
         return log_of(due_s, due_s)
 
-    patient = demand.to_the_end(watch, 100.0, 20.0)
+    patient = workload.to_the_end(watch, 100.0, 20.0)
     assert not patient(after(5.0))
     assert not asked
     assert patient(after(11.0))
-    assert demand.to_the_end(watch, 100.0, 5.0) is watch
+    assert workload.to_the_end(watch, 100.0, 5.0) is watch
     assert BURSTS.to_the_end(watch, 100.0, 20.0) is watch
-    assert demand.caveat(1000.0) is None
-    assert "1,000 arrivals" in demand.caveat(500.0)
+    assert workload.caveat(1000.0) is None
+    assert "1,000 arrivals" in workload.caveat(500.0)
 
 
 def test_batches_are_of_whole_requests_and_the_default_takes_one_at_least(tmp_path: Path) -> None:
@@ -61,19 +63,23 @@ def test_batches_are_of_whole_requests_and_the_default_takes_one_at_least(tmp_pa
 
 
 def test_samples_of_several_shapes_are_searched_without_the_simulator(tmp_path: Path) -> None:
-    bench = SimulatedBench(demand=Demand(predictable=False))
-    ledger, _, seen = search_on(bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 2)
+    bench = SimulatedBench(workload=Workload(predictable=False))
+    store, _, seen = search_on(bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 2)
     assert any(isinstance(event, events.Note) and "more shapes" in event.text for event in seen)
-    assert all(trial.why.prediction is None for trial in ledger.trials)
+    assert all(trial.why.prediction is None for trial in store.trials)
 
 
 def test_the_traffic_in_words() -> None:
-    assert DemandRecord().text == ""
-    assert DemandRecord(arrivals="gamma:cv=2", rows_per_request=4).text == "gamma:cv=2 arrivals, 4 rows a request"
-    trace = DemandRecord(arrivals="trace day.txt", trace="trace.txt", trace_requests=9, recorded_rate_per_s=812.3)
+    assert WorkloadRecord().text == ""
+    assert (
+        WorkloadRecord(arrivals="gamma:cv=2", rows_per_request=4).text == "gamma:cv=2 arrivals, 4 rows a request"
+    )
+    trace = WorkloadRecord(
+        arrivals="trace day.txt", trace="trace.txt", trace_requests=9, recorded_rate_per_s=812.3
+    )
     assert trace.text == "trace day.txt, recorded at 812.3/s and scaled to the rate"
 
 
 def test_long_traces_are_simulated_in_a_piece() -> None:
-    assert len(Demand(arrivals=Arrivals(kind="trace", times_s=tuple(range(9)))).unit(0, requests=50)) == 50
-    assert Forecast(space=None, slo=SLO, seed=0).demand == Demand()
+    assert len(Workload(arrivals=Arrivals(kind="trace", times_s=tuple(range(9)))).unit(0, requests=50)) == 50
+    assert Surrogate(space=None, slo=SLO, seed=0).workload == Workload()

@@ -1,9 +1,10 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from model_repo.spec import Engine, TensorSpec
-from search.space import MachineLimits, default_config, knobs_of, search_space
+from search.space import MachineLimits, SearchSpace, default_config, knobs_of, search_space
 
 
 def engine(
@@ -11,8 +12,8 @@ def engine(
     *,
     batched: bool = True,
     size_bytes: int = 1000,
-    device: str = "cpu",
-    backend: str = "onnxruntime",
+    device: Any = "cpu",
+    backend: Any = "onnxruntime",
 ) -> Engine:
     file = folder / "model.onnx"
     file.write_bytes(b"x" * size_bytes)
@@ -30,7 +31,7 @@ def engine(
     )
 
 
-def space_for(folder: Path, *, cores: int = 4, memory_bytes: int = 2**34, **options: object):
+def space_for(folder: Path, *, cores: int = 4, memory_bytes: int = 2**34, **options: Any) -> SearchSpace:
     limits = MachineLimits(cores=cores, memory_bytes=memory_bytes)
     return search_space((engine(folder, **options),), limits, limit_ms=50.0)
 
@@ -51,7 +52,7 @@ def test_space_shrinks_where_instances_do_not_fit_in_memory(tmp_path: Path) -> N
 
 def test_points_never_use_more_threads_than_cores_except_the_default_pair(tmp_path: Path) -> None:
     points = list(space_for(tmp_path, cores=4).points())
-    assert all(p["instance_count"] * p["intra_op_threads"] <= 4 or p["intra_op_threads"] in (0, 1) for p in points)
+    assert all(p["instance_count"] * p["intra_op_threads"] <= 4 or p["intra_op_threads"] in (0, 1) for p in points)  # type: ignore[operator]
     assert {p["instance_count"] for p in points if p["intra_op_threads"] == 0} == {2}
 
 
@@ -95,7 +96,7 @@ def test_on_a_gpu_backends_and_cuda_graphs_are_knobs(tmp_path: Path) -> None:
         assert knobs_of(config) == knobs
         assert bool(config.cuda_graph_batch_sizes) == bool(knobs["cuda_graphs"])
     assert config.cuda_graph_batch_sizes[-1] == config.max_batch_size
-    assert {n["cuda_graphs"] for n in space.neighbours(knobs_of(default_config(engines[0])))} == {0, 1}
+    assert {n["cuda_graphs"] for n in space.adjacent(knobs_of(default_config(engines[0])))} == {0, 1}
 
 
 def test_without_a_gpu_there_is_no_knob_for_cuda_graphs(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_neighbours_are_one_step_away_or_trade_instances_for_threads(tmp_path: P
         "intra_op_threads": 2,
         "max_queue_delay_us": 0,
     }
-    found = list(space.neighbours(knobs))
+    found = list(space.adjacent(knobs))  # type: ignore[arg-type]
     assert {n["max_batch_size"] for n in found} == {4, 8, 16}
     assert any((n["instance_count"], n["intra_op_threads"]) == (4, 1) for n in found)
     assert any((n["instance_count"], n["intra_op_threads"]) == (1, 4) for n in found)

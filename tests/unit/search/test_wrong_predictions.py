@@ -2,14 +2,17 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from simulated_bench import SimulatedBench
-from simulated_search import search_on
+from virtual_search import search_on
 
-from search import events
+from loadgen.statistics.capacity_fit import Probe
+from search.labels import knobs_text
+from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace
-from search.words import knobs_text
+from search.trials import events
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +20,7 @@ pytestmark = pytest.mark.slow
 class Misleading(SimulatedBench):
     """Twice as fast under a closed loop as under real load."""
 
-    def saturate(self, concurrency, duration_s, seed):
+    def saturate(self, concurrency: Any, duration_s: Any, seed: Any, shape: int | None = None) -> ClosedLoop:
         real = self.service_s
         self.service_s = lambda config, size: 0.5 * real(config, size)
         try:
@@ -39,7 +42,7 @@ class Saturating(SimulatedBench):
     """Three times as slow above a rate, as behind a front end that has had enough: below it, a replay sees none of
     that."""
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         real = self.service_s
         factor = 3.0 if rate_per_s > FRONT_END_PER_S else 1.0
         self.service_s = lambda config, size: factor * real(config, size)
@@ -53,10 +56,10 @@ FRONT_END_PER_S = 250.0
 
 
 def test_no_estimate_is_above_a_rate_that_was_clearly_too_much(space: SearchSpace, tmp_path: Path) -> None:
-    ledger, _, _ = search_on(Saturating(), space, tmp_path)
+    store, _, _ = search_on(Saturating(), space, tmp_path)
     refuted = 0
-    for trial in ledger.trials:
-        kept_per_s = max((run.rate_per_s for run in trial.load_runs if run.kept), default=0.0)
+    for trial in store.trials:
+        kept_per_s = max((run.rate_per_s for run in trial.load_runs if run.met), default=0.0)
         overloaded = (run.rate_per_s for run in trial.load_runs if run.overloaded)
         above = [rate for rate in overloaded if rate > kept_per_s]
         refuted += len(above)
@@ -68,7 +71,7 @@ class Warming(SimulatedBench):
     """Under real load each of the first configurations is far off by less than the one before: none says anything
     of the next."""
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         real, name = self.service_s, knobs_text(self.loaded[-1])
         order = self.__dict__.setdefault("order", [])
         if name not in order:
@@ -84,9 +87,9 @@ class Warming(SimulatedBench):
 def test_where_predictions_do_not_hold_the_sampler_goes_on(
     space: SearchSpace, tmp_path: Path, true_best: float
 ) -> None:
-    ledger, certified, seen = search_on(Warming(), space, tmp_path)
+    store, certified, seen = search_on(Warming(), space, tmp_path)
     assert any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
-    assert len(ledger.trials) > 8
+    assert len(store.trials) > 8
     assert certified is not None
     assert certified.winner.certificate.rate_per_s >= 0.85 * true_best
 
@@ -94,15 +97,15 @@ def test_where_predictions_do_not_hold_the_sampler_goes_on(
 class Hurried(SimulatedBench):
     """Every run ends after a second, as where a budget is nearly spent: a replay can use it, a verdict cannot."""
 
-    def measure(self, rate_per_s, duration_s, seed, watch=None):
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         return super().measure(rate_per_s, min(duration_s, 1.0), seed, watch)
 
 
 def test_a_run_too_short_for_a_verdict_is_replayed_and_does_not_fail_its_trial(
     space: SearchSpace, tmp_path: Path
 ) -> None:
-    ledger, _, _ = search_on(Hurried(), space, tmp_path)
-    first = ledger.trials[0]
+    store, _, _ = search_on(Hurried(), space, tmp_path)
+    first = store.trials[0]
     assert first.load_runs[0].requests == 0
     assert first.state == "complete", first.reason
     assert first.rate_at_limit_per_s > 0

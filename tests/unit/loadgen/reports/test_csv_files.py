@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from load_records import measurement, record
 
-from loadgen.measurement import RequestLog
+from loadgen.measurement.request_log import RequestLog
 from loadgen.reports.csv_files import failures_csv, history_csv, stats_csv
 
 LOCUST_COLUMNS = """
@@ -31,7 +31,7 @@ def log() -> RequestLog:
     outcome = np.zeros(3000, np.uint8)
     outcome[::100] = 1
     outcome[1::150] = 103
-    return RequestLog(scheduled_ns=scheduled, sent_ns=scheduled, done_ns=done, outcome=outcome)
+    return RequestLog(scheduled_ns=scheduled, sent_ns=scheduled, done_ns=done, outcome=outcome)  # type: ignore[arg-type]
 
 
 SHOWN = record(measurement=measurement(requests=3000, duration_s=10.0, bytes_received=300_000))

@@ -3,8 +3,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from load_records import check, compared, record
 
+from loadgen.records.record import LoadTestRecord
 from loadgen.reports.junit_xml import junit_xml
-from loadgen.reports.record import LoadTestRecord
 
 
 def suite(shown: LoadTestRecord) -> ET.Element:
@@ -22,20 +22,20 @@ def counts(shown: LoadTestRecord) -> tuple[str | None, str | None, str | None]:
     ("shown", "expected"),
     [
         (record(), ("2", "0", "0")),
-        (record(outcome="broken", checks=(check(answer="broken"),)), ("2", "2", "0")),
-        (record(outcome="undecided", checks=(check(answer="undecided"),)), ("2", "0", "2")),
+        (record(outcome="violated", checks=(check(answer="violated"),)), ("2", "2", "0")),
+        (record(outcome="inconclusive", checks=(check(answer="inconclusive"),)), ("2", "0", "2")),
         (record(outcome="untrustworthy"), ("2", "0", "2")),
         (record(outcome="interrupted", checks=()), ("1", "0", "1")),
         (record(comparison=(compared(),)), ("3", "1", "0")),
         (record(comparison=(compared(answer="better"),)), ("3", "0", "0")),
     ],
 )
-def test_only_what_was_kept_passes(shown: LoadTestRecord, expected: tuple[str, str, str]) -> None:
+def test_only_what_was_met_passes(shown: LoadTestRecord, expected: tuple[str, str, str]) -> None:
     assert counts(shown) == expected
 
 
-def test_a_broken_limit_is_named_with_its_figures() -> None:
-    case = suite(record(outcome="broken", checks=(check(answer="broken"),))).find("testcase")
+def test_a_violated_limit_is_named_with_its_figures() -> None:
+    case = suite(record(outcome="violated", checks=(check(answer="violated"),))).find("testcase")
     assert case is not None
     failure = case.find("failure")
     assert failure is not None
@@ -44,7 +44,7 @@ def test_a_broken_limit_is_named_with_its_figures() -> None:
 
 
 def test_characters_that_xml_cannot_hold_are_replaced() -> None:
-    shown = record(outcome="broken", reasons=("bad\x00byte \x1b[31m & <tag> \ufffe",))
+    shown = record(outcome="violated", reasons=("bad\x00byte \x1b[31m & <tag> \ufffe",))
     case = suite(shown).findall("testcase")[-1]
     failure = case.find("failure")
     assert failure is not None

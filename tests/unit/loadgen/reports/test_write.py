@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 from load_records import record
 
-from loadgen.measurement import RequestLog
-from loadgen.order import Outputs
-from loadgen.reports.record import LoadTestRecord
+from loadgen.errors import BadInput
+from loadgen.measurement.request_log import RequestLog
+from loadgen.records.record import LoadTestRecord
 from loadgen.reports.write import check_writable, write_reports
-from loadgen.user_errors import BadInput
+from loadgen.spec.load_test import Outputs
 
 
 def small_log() -> RequestLog:

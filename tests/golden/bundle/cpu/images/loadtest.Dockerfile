@@ -1,14 +1,13 @@
-# loadtest for the smoke test, built from a checkout of tritune 0.1.0:
-#   docker build -f images/loadtest.Dockerfile -t tritune-loadtest:0.1.0 PATH_TO_TRITUNE
-FROM python:3.12-slim
-COPY pyproject.toml constraints.txt README.md LICENSE /src/
-COPY deploy /src/deploy
-COPY loadgen /src/loadgen
-COPY model_repo /src/model_repo
-COPY optimizer /src/optimizer
-COPY search /src/search
-RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && \
-    pip install --no-cache-dir -c /src/constraints.txt /src && \
-    apt-get purge -y gcc libc6-dev && apt-get autoremove -y && rm -rf /src /var/lib/apt/lists/*
+# The load generator alone, for the smoke test.
+# Beside this file:  docker build -f loadtest.Dockerfile -t tritune-loadtest:0.1.0 .
+FROM python:3.11-slim
+ENV HOME=/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+WORKDIR /install
+COPY constraints.txt tritune-0.1.0-py3-none-any.whl ./
+RUN pip install --no-deps -c constraints.txt \
+    locust \
+    numpy \
+    ./tritune-0.1.0-py3-none-any.whl
 USER 1000:1000
+WORKDIR /tmp
 ENTRYPOINT ["loadtest"]

@@ -1,5 +1,10 @@
-# The model repository as an OCI image, for the component repository-image. In this folder:
-#   docker build -f images/models.Dockerfile -t registry.example.com/small-cnn-models:8b029c4d457f .
+# The model repository as an image, from which pods fill their volume. In the folder of the bundle:
+#   docker build -f images/models.Dockerfile -t small-cnn-models:9c711819dc3e .
+#   docker build -f images/models.Dockerfile --target native -t small-cnn-models:9c711819dc3e-native .
+FROM busybox:1.37 AS native
+COPY model_repository_native /model_repository
+USER 1000:1000
+
 FROM busybox:1.37
 COPY model_repository /model_repository
 USER 1000:1000

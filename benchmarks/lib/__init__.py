@@ -1,0 +1,1 @@
+"""Modules that the benchmarks share; the scripts next to this folder import them."""

@@ -1,0 +1,97 @@
+"""Build bare engines for gpu_serving.py, and time them without a server."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lib.gpu_results import MAX_BATCH, ROW_SHAPES, Note, save
+
+
+def bare_engine(name: str, out: Path, work: Path, note: Note) -> dict[str, Any]:
+    """Time TensorRT(-RTX) alone: graph replay and plain launches, data on the GPU."""
+    built, seconds = build(name, work / "cache", note)
+    result = {"library": f"{built.engine.backend} {built.metadata.library_version}", "build_s": seconds}
+    result["executed"] = built.metadata.executed
+    folder = dict(built.engine.files)["model.plan"].parent
+    for scratch in ("shared", "own"):
+        result["scratch"] = scratch
+        for graphs in (True, False):
+            key = "graphs" if graphs else "launches"
+            try:
+                result[key] = timed_engine(
+                    folder, "model.plan", built.engine.backend, name, graphs, note, scratch=scratch
+                )
+            except Exception as error:
+                result[key] = {"error": str(error)}
+                note(traceback.format_exc())
+            save(out, f"engine-{name}", result)
+        if any("times" in result[key] for key in ("graphs", "launches")):
+            break
+    return result
+
+
+def ort_engine(name: str, out: Path, work: Path, note: Note) -> dict[str, Any]:
+    """Time ONNX Runtime CUDA on the same file."""
+    result: dict[str, Any] = {}
+    for graphs in (True, False):
+        key = "graphs" if graphs else "launches"
+        try:
+            result[key] = timed_engine(work, f"{name}.onnx", "onnxruntime", name, graphs, note, largest=1)
+        except Exception as error:
+            result[key] = {"error": str(error)}
+            note(traceback.format_exc())
+        save(out, f"ort-{name}", result)
+    return result
+
+
+def build(name: str, cache: Path, note: Note) -> Any:
+    """Return the engine, from the cache or built, and the seconds that took, the model's check included."""
+    from optimizer.engines.builder import installed_tensorrt
+    from optimizer.engines.cache import EngineCache
+    from optimizer.engines.from_variant import Target, engine_from_variant
+    from optimizer.machine.hardware import hardware
+    from optimizer.model.onnx_model import read_model
+
+    began = time.monotonic()
+    model = read_model(cache.parent / f"{name}.onnx")
+    read_s = time.monotonic() - began
+    (gpu, *_) = hardware().gpus
+    library = installed_tensorrt()[-1]
+    built = engine_from_variant(
+        model,
+        "fp16",
+        library=library,
+        target=Target(compute_capability=gpu.compute_capability or "9.0", name=gpu.name),
+        cache=EngineCache(cache),
+        max_batch_size=MAX_BATCH,
+    )
+    seconds = time.monotonic() - began
+    note(f"{name}: {built.source} {built.metadata.executed} in {seconds:.2f} s (reading {read_s:.2f} s)")
+    return built, seconds
+
+
+def timed_engine(
+    folder: Path,
+    file: str,
+    backend: str,
+    name: str,
+    graphs: bool,
+    note: Note,
+    *,
+    largest: int = MAX_BATCH,
+    scratch: str = "shared",
+) -> dict[str, Any]:
+    """Run `timing_child.timed` in its own process."""
+    from optimizer.child import call_in_child
+    from optimizer.engines.timing_child import timed
+
+    call = partial(timed, folder / file, backend, ROW_SHAPES[name], max_batch_size=largest, graphs=graphs)  # type: ignore[arg-type]
+    times = call_in_child(partial(call, own_scratch=scratch == "own"))
+    for row in times["times"]:
+        note(f"{backend} graphs={graphs} b{row['batch_size']}: {row['batch_ms']:.3f} ms, {row['per_s']:,.0f}/s, "
+             f"first {row['first_s']:.2f} s")  # fmt: skip
+    return times

@@ -1,0 +1,336 @@
+"""Send prepared messages and read response statuses, with gRPC over a few HTTP/2 connections."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from urllib.parse import unquote
+
+from loadgen.clients.expected_response import ExpectedAnswer
+from loadgen.clients.wire import Finished
+from loadgen.errors import MalformedAnswer
+from loadgen.printable import printable
+from loadgen.spec.target import Target
+from loadgen.status import (
+    CLOSED,
+    MALFORMED,
+    NOT_CONNECTED,
+    OK,
+    outcome_name,
+    outcome_of_connect_error,
+    outcome_of_grpc,
+    outcome_of_http,
+)
+from loadgen.transport.hpack import Field
+from loadgen.transport.http1_response import ReadBuffer
+from loadgen.transport.http2 import Http2Connection
+from loadgen.transport.http2_call import Call
+from loadgen.transport.http2_fast_path import PreparedCall
+from loadgen.transport.http2_frames import RequestHead, request_head
+from loadgen.transport.poller import READ, WRITE, Poller
+from loadgen.transport.sockets import Address, TlsStream
+
+MOST_CONNECTIONS = 8
+_MOST_STATUS_DIGITS = 5
+_LONGEST_TEXT = 4096  # bytes as received: one character may take twelve
+_MOST_CHARACTERS = 500
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+
+
+def grpc_message(data: bytes) -> bytes:
+    """Return a message in gRPC's format: not compressed, after its length."""
+    return b"\0" + len(data).to_bytes(4, "big") + data
+
+
+def grpc_head(target: Target, method: str) -> RequestHead:
+    """Return the headers of a call of `method`."""
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    fields = [
+        (b":method", b"POST"),
+        (b":scheme", b"https" if target.is_tls else b"http"),
+        (b":path", method.encode()),
+        (b":authority", f"{host}:{target.port}".encode()),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+        (b"user-agent", b"tritune"),
+    ]
+    return request_head(fields, [(name.lower().encode(), value.encode()) for name, value in target.headers])
+
+
+def status_of(fields: Sequence[Field]) -> tuple[int, str]:
+    """Return the outcome in the headers and trailers of a response, and its text."""
+    found = dict(fields)
+    http = found.get(b":status", b"")
+    if not http.isdigit() or len(http) != 3:
+        return MALFORMED, "an answer without a status"
+    if int(http) != 200:
+        return outcome_of_http(int(http)), f"http {int(http)}"
+    grpc = found.get(b"grpc-status", b"")
+    if not grpc.isdigit() or len(grpc) > _MOST_STATUS_DIGITS:
+        kind = found.get(b"content-type", b"no content type").decode(errors="replace")
+        return MALFORMED, f"http 200 without a grpc-status, {printable(kind, most=100)}"
+    text = unquote(found.get(b"grpc-message", b"")[:_LONGEST_TEXT].decode(errors="replace"))
+    return outcome_of_grpc(int(grpc)), printable(text, most=_MOST_CHARACTERS)
+
+
+class _Connection:
+    """An HTTP/2 connection and its place in the poller."""
+
+    __slots__ = ("events", "fd", "http2", "idle", "plain", "ready", "stream")
+
+    def __init__(self, http2: Http2Connection) -> None:
+        self.http2 = http2
+        self.stream = http2.stream
+        self.fd = http2.stream.fileno()
+        self.ready = False
+        self.idle = False  # it is in the wire's list of idle connections
+        self.events = WRITE
+        self.plain = not http2.stream.hides_data
+
+    @property
+    def usable(self) -> bool:
+        return self.ready and self.http2.settled and self.http2.has_room
+
+
+class GrpcWire:
+    """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
+
+    Each call goes to an idle connection of up to eight; if none is idle, calls share them in turn. More are opened
+    if the server limits the calls on each. A response of status OK that is not as `expected` is malformed.
+    `error_example` is the text of the first response that was not a success.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        head: RequestHead,
+        requests: Sequence[bytes],
+        expected: ExpectedAnswer,
+        poller: Poller,
+        finished: Finished,
+    ) -> None:
+        self._address = address
+        self._expected = expected
+        self._head = head
+        self._calls = [PreparedCall(head, message) for message in requests]
+        self._pool = len(requests)
+        self._poller = poller
+        self.finished = finished
+        self._buffer = ReadBuffer()
+        self._connections: dict[int, _Connection] = {}
+        self._turn: deque[_Connection] = deque()
+        self._idle: deque[_Connection] = deque()  # usable ones without a call; the server may be leaving some
+        self._unsettled = True  # some connection may not be settled yet
+        self._unsent: deque[int] = deque()  # rows that wait for a connection
+        self.in_flight: dict[int, _Connection | None] = {}
+        self._bytes_sent_before = 0  # on connections that are closed
+        self._fields_of_success: tuple[Field, ...] | None = None  # of the last call: the next have the same
+        self.connections_opened = 0
+        self.error_example: str | None = None
+
+    @property
+    def connecting(self) -> int:
+        """The number of connections that cannot be used yet."""
+        return sum(not (c.ready and c.http2.settled) for c in self._connections.values())
+
+    @property
+    def answers_may_wait(self) -> bool:
+        """See `Wire`. False if two calls share a connection: only the later of two responses keeps its time."""
+        if self._unsent or not self._idle or not self._buffer.takes_little:
+            return False
+        if self._unsettled:
+            self._unsettled = self.connecting > 0
+        for connection in self.in_flight.values():
+            if connection is None or not connection.http2.idle_but_for_one:
+                return False
+        return not self._unsettled
+
+    @property
+    def bytes_sent(self) -> int:
+        """All bytes, those of HTTP/2 itself included."""
+        return self._bytes_sent_before + sum(c.http2.bytes_sent for c in self._connections.values())
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes, those of HTTP/2 itself included."""
+        return self._buffer.bytes_received
+
+    def open(self, count: int) -> None:
+        """Begin to open connections, up to `count` or eight. Raises OSError if one is refused at once."""
+        while len(self._connections) < min(count, MOST_CONNECTIONS):
+            self._connect()
+
+    def send(self, row: int) -> bool:
+        """See `Wire`: start the call on an idle connection or the next one, or let it wait for one."""
+        idle = self._idle
+        while idle:
+            connection = idle.popleft()
+            connection.idle = False
+            http2 = connection.http2
+            if http2.leaving or not http2.most_calls:
+                continue
+            return self._start(connection, row) and bool(idle)
+        self.in_flight[row] = None
+        turn = self._turn
+        for _ in range(len(turn)):
+            connection = turn[0]
+            turn.rotate(-1)
+            if connection.usable:
+                self._start(connection, row)
+                return False
+        self._unsent.append(row)
+        if self.connecting == 0 and all(c.http2.most_calls for c in self._connections.values()):
+            try:
+                self._connect()
+            except OSError as error:
+                self._unsent.pop()
+                self._end(row, outcome_of_connect_error(error), str(error))
+        return False
+
+    def handle(self, fd: int, events: int) -> None:
+        """Continue with a connection that the poller reported; unknown file descriptors are ignored."""
+        connection = self._connections.get(fd)
+        if connection is None:
+            return
+        try:
+            if not connection.ready:
+                self._go_on_connecting(connection)
+            else:
+                if events & WRITE:
+                    connection.http2.flush()
+                if events & ~WRITE:
+                    self._receive(connection)
+                if connection.plain and connection.events == READ and not connection.http2.wants_to_write:
+                    return  # the poller has nothing else to wait for
+            self._watch(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def give_up(self, row: int) -> None:
+        """Forget a call, and cancel it on the server."""
+        connection = self.in_flight.pop(row)
+        if connection is None:
+            self._unsent.remove(row)
+            return
+        try:
+            connection.http2.cancel(row)
+            self._watch(connection)
+            self._rest_if_idle(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def close(self) -> None:
+        """Close all connections; requests in flight are forgotten."""
+        self.in_flight.clear()
+        self._unsent.clear()
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+
+    def _connect(self) -> None:
+        stream = self._address.open()
+        connection = _Connection(
+            Http2Connection(stream, self._head, self._buffer, self._answered, self._expected.wants)
+        )
+        self._connections[connection.fd] = connection
+        self._unsettled = True
+        self._turn.append(connection)
+        self._poller.add(connection.fd, WRITE)
+        self.connections_opened += 1
+
+    def _go_on_connecting(self, connection: _Connection) -> None:
+        if not connection.stream.connected():
+            return
+        if isinstance(connection.stream, TlsStream) and connection.stream.protocol != "h2":
+            raise MalformedAnswer("the server speaks no HTTP/2 over TLS")
+        connection.ready = True
+        connection.http2.flush()
+
+    def _receive(self, connection: _Connection) -> None:
+        stream, http2 = connection.stream, connection.http2
+        try:
+            http2.receive()
+            if stream.hides_data:
+                stream.take_no_more()
+                while True:
+                    http2.receive()
+        except BlockingIOError:
+            pass
+        while self._unsent and connection.usable:
+            self._start(connection, self._unsent.popleft())
+        if not connection.http2.calls:
+            if connection.http2.leaving:
+                self._drop(connection)
+            else:
+                self._rest_if_idle(connection)
+
+    def _rest_if_idle(self, connection: _Connection) -> None:
+        if not connection.idle and not connection.http2.calls and connection.usable:
+            connection.idle = True
+            self._idle.append(connection)
+
+    def _start(self, connection: _Connection, row: int) -> bool:
+        """Start a call; True if the kernel took all of it."""
+        self.in_flight[row] = connection
+        try:
+            if connection.http2.start_prepared(row, self._calls[row % self._pool]):
+                return True
+            self._watch(connection)
+        except OSError as error:
+            self._broken(connection, error)
+        return False
+
+    def _watch(self, connection: _Connection) -> None:
+        """Register the events that the connection now waits for."""
+        wants = connection.stream.wants() | (WRITE if connection.http2.wants_to_write and connection.ready else 0)
+        if wants != connection.events and connection.fd in self._connections:
+            connection.events = wants
+            self._poller.change(connection.fd, wants)
+
+    def _answered(self, call: Call, reset: bool) -> None:
+        outcome, text = OK, ""
+        if not call.proven:
+            outcome, text = (CLOSED, "the server reset the call") if reset else self._judged(call)
+        connection = self.in_flight[call.row]
+        self._end(call.row, outcome, text, 0 if connection is None else connection.stream.arrived_ns)
+
+    def _judged(self, call: Call) -> tuple[int, str]:
+        """Return the outcome of a parsed response; a correct one may be recognized by its shape from now on."""
+        outcome, text = OK, ""
+        if call.fields != self._fields_of_success:
+            outcome, text = status_of(call.fields)
+        if outcome == OK:
+            self._fields_of_success = call.fields
+            fault = self._expected.fault_of_grpc(call)
+            if fault is not None:
+                return MALFORMED, printable(fault)
+            call.proven = True
+        return outcome, text
+
+    def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:
+        del self.in_flight[row]
+        if outcome != OK and self.error_example is None:
+            self.error_example = f"{outcome_name(outcome)}, {text}"
+        self.finished(row, outcome, arrived_ns)
+
+    def _broken(self, connection: _Connection, error: OSError) -> None:
+        """End a connection, with all calls on it as failed, and those that waited for it in vain."""
+        lost = [call.row for call in connection.http2.calls.values()]
+        outcome = MALFORMED if isinstance(error, MalformedAnswer) else CLOSED
+        if not connection.ready or not connection.http2.settled:
+            outcome = NOT_CONNECTED if not isinstance(error, MalformedAnswer) else MALFORMED
+        self._drop(connection)
+        if not self.connecting and not any(c.usable for c in self._connections.values()):
+            lost += self._unsent
+            self._unsent.clear()
+        for row in lost:
+            self._end(row, outcome, str(error))
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.fd, None) is not None:
+            self._bytes_sent_before += connection.http2.bytes_sent
+            self._turn.remove(connection)
+            if connection.idle:
+                self._idle.remove(connection)
+            self._poller.remove(connection.fd)
+            connection.stream.close()

@@ -1,0 +1,261 @@
+"""Send prepared requests and read status and length of the responses, with HTTP/1.1 on keep-alive connections."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Sequence
+
+from loadgen.clients.expected_response import ExpectedAnswer
+from loadgen.clients.wire import Finished
+from loadgen.errors import MalformedAnswer
+from loadgen.printable import printable
+from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
+from loadgen.transport.http1_response import AnswerReader, Head, ReadBuffer, error_text
+from loadgen.transport.poller import WRITE, Poller
+from loadgen.transport.sockets import Address, Stream
+
+_READS = 4  # in a row from one connection, so that no server delays the others or the clock
+_SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
+
+
+class _Connection:
+    """One socket with at most one request on it."""
+
+    __slots__ = ("fd", "reader", "ready", "row", "stream", "unsent")
+
+    def __init__(self, stream: Stream, buffer: ReadBuffer) -> None:
+        self.stream = stream
+        self.fd = stream.fileno()
+        self.reader = AnswerReader(buffer)
+        self.ready = False
+        self.row: int | None = None
+        self.unsent: memoryview | None = None
+
+
+class HttpWire:
+    """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
+
+    A response of status 200 that is not as `expected` is malformed.
+    `error_example` is the text of the first response that was not a success.
+    """
+
+    def __init__(
+        self,
+        *,
+        address: Address,
+        requests: Sequence[bytes],
+        expected: ExpectedAnswer,
+        poller: Poller,
+        finished: Finished,
+    ) -> None:
+        self._address = address
+        self._requests = requests
+        self._expected = expected
+        self._poller = poller
+        self.finished = finished
+        self._buffer = ReadBuffer(vouches=expected.vouches_for)
+        self._connections: dict[int, _Connection] = {}
+        self._free: deque[_Connection] = deque()  # in turn, like independent users, so that none stays idle long
+        self.connecting = 0
+        self._blocked: set[int] = set()  # connections whose requests are not completely sent
+        self.in_flight: dict[int, _Connection] = {}
+        self.bytes_sent = 0
+        self.connections_opened = 0
+        self.error_example: str | None = None
+
+    @property
+    def answers_may_wait(self) -> bool:
+        """See `Wire`."""
+        return bool(self._free) and self.connecting == 0 and not self._blocked and self._buffer.takes_little
+
+    @property
+    def bytes_received(self) -> int:
+        """All bytes of all responses, heads included."""
+        return self._buffer.bytes_received
+
+    def open(self, count: int) -> None:
+        """Begin to open connections until there are `count`. Raises OSError if one is refused at once."""
+        while len(self._connections) < count:
+            self._connect()
+
+    def send(self, row: int) -> bool:
+        """See `Wire`: start the request on a free connection, or on a new one."""
+        try:
+            connection = self._free.popleft() if self._free else self._connect()
+        except OSError as error:
+            self.finished(row, outcome_of_connect_error(error), 0)
+            return False
+        connection.row = row
+        self.in_flight[row] = connection
+        request = self._requests[row % len(self._requests)]
+        if connection.ready:
+            whole = self._push_first(connection, request)
+        else:
+            connection.unsent = memoryview(request)
+            whole = False
+        if len(self._free) < _SPARE and self.connecting < _SPARE:
+            self._open_spare()
+            return False
+        return whole
+
+    def handle(self, fd: int, events: int) -> None:
+        """Continue with a connection that the poller reported; unknown file descriptors are ignored."""
+        connection = self._connections.get(fd)
+        if connection is None:
+            return
+        try:
+            if not connection.ready:
+                self._go_on_connecting(connection)
+                return
+            if events & WRITE:
+                self._push(connection, connection.unsent or b"")
+            if events & ~WRITE and connection.fd in self._connections:
+                self._receive(connection)
+        except OSError as error:
+            self._broken(connection, error)
+
+    def give_up(self, row: int) -> None:
+        """Forget a request, and close its connection: its response must not count for another."""
+        self._drop(self.in_flight.pop(row))
+
+    def close(self) -> None:
+        """Close all connections; requests in flight are forgotten."""
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+        self.in_flight.clear()
+
+    def _connect(self) -> _Connection:
+        connection = _Connection(self._address.open(), self._buffer)
+        self._connections[connection.fd] = connection
+        self._poller.add(connection.fd, WRITE)
+        self.connecting += 1
+        self.connections_opened += 1
+        return connection
+
+    def _open_spare(self) -> None:
+        with contextlib.suppress(OSError):  # the request that needs it will fail with the error
+            self._connect()
+
+    def _go_on_connecting(self, connection: _Connection) -> None:
+        if not connection.stream.connected():
+            self._poller.change(connection.fd, connection.stream.wants())
+            return
+        connection.ready = True
+        self.connecting -= 1
+        self._poller.change(connection.fd, connection.stream.wants())
+        if connection.row is None:
+            self._free.append(connection)
+        else:
+            self._push(connection, connection.unsent or b"")
+
+    def _push_first(self, connection: _Connection, request: bytes) -> bool:
+        """Send a request in the usual case of `_push`; True if the kernel took all of it at once."""
+        try:
+            count = connection.stream.send(request)
+        except BlockingIOError:
+            count = 0
+        except OSError as error:
+            self._broken(connection, error)
+            return False
+        self.bytes_sent += count
+        if count == len(request):
+            return True
+        self._push(connection, memoryview(request)[count:])
+        return False
+
+    def _push(self, connection: _Connection, data: bytes | memoryview) -> None:
+        """Give the kernel as much of the data as it takes; let the poller call again for the rest."""
+        waited = connection.unsent is not None
+        try:
+            while data:
+                count = connection.stream.send(data)
+                self.bytes_sent += count
+                if count == len(data):
+                    break
+                data = memoryview(data)[count:]
+            connection.unsent = None
+        except BlockingIOError:
+            connection.unsent = memoryview(data)
+        except OSError as error:
+            self._broken(connection, error)
+            return
+        if waited or connection.unsent is not None:
+            wants = connection.stream.wants()
+            if connection.unsent is None:
+                self._blocked.discard(connection.fd)
+            else:
+                self._blocked.add(connection.fd)
+                wants |= WRITE
+            self._poller.change(connection.fd, wants)
+
+    def _receive(self, connection: _Connection) -> None:
+        try:
+            head = connection.reader.read(connection.stream)
+            if head is None:
+                head = _read_on(connection)
+        except BlockingIOError:
+            return
+        if head is None:
+            return
+        row = connection.row
+        if row is None:
+            raise MalformedAnswer("an answer without a request")
+        del self.in_flight[row]
+        connection.row = None
+        outcome = OK if head.proven else self._judged(head, connection)
+        if head.keep_alive and connection.unsent is None:
+            self._free.append(connection)
+        else:
+            self._drop(connection)
+        self.finished(row, outcome, connection.stream.arrived_ns)
+
+    def _judged(self, head: Head, connection: _Connection) -> int:
+        """Return the outcome of a parsed response."""
+        reader = connection.reader
+        if head.status != 200:
+            if self.error_example is None:
+                self.error_example = error_text(head.status, reader.body)
+            return outcome_of_http(head.status)
+        fault = self._expected.fault_of_http(head, reader.body, reader.size)
+        if fault is None:
+            return OK
+        self.error_example = self.error_example or f"malformed answer, {printable(fault)}"
+        return MALFORMED
+
+    def _broken(self, connection: _Connection, error: OSError) -> None:
+        """End a connection, with the request on it as failed."""
+        row = connection.row
+        if isinstance(error, MalformedAnswer):
+            outcome = MALFORMED
+        else:
+            outcome = CLOSED if connection.ready else NOT_CONNECTED
+        self._drop(connection)
+        if row is not None:
+            del self.in_flight[row]
+            self.error_example = self.error_example or printable(str(error))
+            self.finished(row, outcome, 0)
+
+    def _drop(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.fd, None) is None:
+            return
+        if not connection.ready:
+            self.connecting -= 1
+        self._blocked.discard(connection.fd)
+        if connection in self._free:
+            self._free.remove(connection)
+        self._poller.remove(connection.fd)
+        connection.stream.close()
+
+
+def _read_on(connection: _Connection) -> Head | None:
+    """Continue a response that one read did not complete, with a limited number of reads."""
+    stream, read, head = connection.stream, connection.reader.read, None
+    for _ in range(_READS):
+        if head is None:
+            head = read(stream)
+    if stream.hides_data:
+        stream.take_no_more()
+        while head is None:
+            head = read(stream)
+    return head

@@ -1,0 +1,105 @@
+"""Query a server, and open connections for its load, in the protocol of the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from loadgen.clients import triton_http
+from loadgen.clients.expected_response import ExpectedAnswer
+from loadgen.clients.http1 import HttpWire
+from loadgen.clients.wire import Finished, LoadWire
+from loadgen.errors import LoadError
+from loadgen.measurement.server_stats import counters_of, unreadable
+from loadgen.printable import printable
+from loadgen.spec.target import Target
+from loadgen.traffic.model_info import ModelInfo
+from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
+from loadgen.transport.poller import Poller
+from loadgen.transport.sockets import address_of
+
+
+def read_model_info(target: Target) -> ModelInfo:
+    """Return the model's inputs and outputs. Raises TargetUnreachable, TargetRefused."""
+    if target.is_http:
+        return triton_http.read_model_info(target)
+    from loadgen.clients import triton_grpc  # imports all of gRPC, which takes 0.25 s
+
+    return triton_grpc.read_model_info(target)
+
+
+def read_statistics(target: Target) -> dict[str, Any] | None:
+    """Return the model's counters for `timings_between`; None if the server has none. Raises nothing.
+
+    They are optional: if the response is malformed or late, the result holds the reason, for `statistics_remarks`.
+    """
+    try:
+        if target.is_http:
+            document = triton_http.read_statistics(target)
+        else:
+            from loadgen.clients import triton_grpc
+
+            document = triton_grpc.read_statistics(target)
+        return None if document is None else counters_of(document)
+    except LoadError as error:
+        return unreadable(str(error).partition("\n")[0])
+    except (ValueError, RecursionError) as error:
+        return unreadable(
+            f"{target.url} answered with statistics that cannot be read ({printable(str(error), most=300)})"
+        )
+
+
+def read_server_name(target: Target) -> str | None:
+    """Return the server's own name; None if it sends none or does not respond in time."""
+    if target.is_http:
+        return triton_http.read_server_name(target)
+    from loadgen.clients import triton_grpc
+
+    return triton_grpc.read_server_name(target)
+
+
+def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
+    """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
+    if target.is_http:
+        triton_http.register_memory(target, region, key=key, size=size)
+        return
+    from loadgen.clients import triton_grpc
+
+    triton_grpc.register_memory(target, region, key=key, size=size)
+
+
+def unregister_memory(target: Target, region: str) -> None:
+    """Let the server unmap shared memory. Raises TargetUnreachable, TargetRefused."""
+    if target.is_http:
+        triton_http.unregister_memory(target, region)
+        return
+    from loadgen.clients import triton_grpc
+
+    triton_grpc.unregister_memory(target, region)
+
+
+def wire_of(
+    target: Target,
+    info: ModelInfo,
+    pool: list[Tensors],
+    poller: Poller,
+    finished: Finished,
+    places: Sequence[Mapping[str, Place]] | None = None,
+) -> LoadWire:
+    """Return connections to the target that send these requests in turn, with their inputs or at these places.
+
+    Raises TargetUnreachable for an unknown name.
+    """
+    address = address_of(target)
+    expected = ExpectedAnswer(info)
+    where: Sequence[Mapping[str, Place] | None] = places or [None] * len(pool)
+    if target.is_http:
+        requests = [http_request(target, info, *one) for one in zip(pool, where, strict=True)]
+        return HttpWire(address=address, requests=requests, expected=expected, poller=poller, finished=finished)
+    from loadgen.clients.grpc import INFER, GrpcWire, grpc_head, grpc_message
+
+    messages = [grpc_message(grpc_request(target, info, *one)) for one in zip(pool, where, strict=True)]
+    head = grpc_head(target, INFER)
+    return GrpcWire(
+        address=address, head=head, requests=messages, expected=expected, poller=poller, finished=finished
+    )

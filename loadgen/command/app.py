@@ -1,0 +1,159 @@
+"""Run a command line: errors become two lines and an exit code, Ctrl-C finishes or stops."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+import typer
+
+from loadgen.errors import BadInput, ClientFailed, Interrupted, LoadError, UserError, WorkerDied, unforeseen
+from loadgen.printable import printable
+
+
+def run_app(
+    app: typer.Typer,
+    arguments: list[str],
+    *,
+    name: str,
+    when_stopped: str,
+    on_failure: Callable[[UserError], object] = id,
+) -> int:
+    """Run a command line and return its exit code; no exception leaves, unless `--debug` is given.
+
+    `when_stopped` is the advice after Ctrl-C, the second line of that error. `on_failure` gets every error
+    before it is printed.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # a result is not lost for a terminal without its characters
+    try:
+        code = app(arguments, standalone_mode=False, prog_name=name)
+    except (typer.Abort, KeyboardInterrupt):
+        failure: UserError = Interrupted("Stopped.", when_stopped)
+    except Interrupted as error:
+        failure = Interrupted(error.what, error.fix or when_stopped)
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        failure = as_user_error(error, name)
+    else:
+        return code if isinstance(code, int) else 0
+    on_failure(failure)
+    return complain(failure.what, failure.fix, failure.exit_code)
+
+
+def show_version() -> None:
+    """Print the installed version."""
+    from importlib.metadata import version
+
+    typer.echo(f"tritune {version('tritune')}")
+
+
+def leave(code: int) -> NoReturn:
+    """End the process with an exit code; another Ctrl-C on the way out changes nothing any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
+
+
+def complain(what: str, fix: str, code: int) -> int:
+    """Print an error in two lines on stderr: what happened, and what to do. Returns `code`."""
+    with contextlib.suppress(OSError):  # a full disk under stderr does not change the exit code
+        print(f"error: {_shown(what)}", file=sys.stderr)  # noqa: T201
+        print(f"       {_shown(fix)}", file=sys.stderr)  # noqa: T201
+    return code
+
+
+def _shown(text: str) -> str:
+    """Part of an error, which may hold a server's log: more lines than one are indented under the first."""
+    return printable(text, lines=True).rstrip("\n").replace("\n", "\n       ")
+
+
+def as_user_error(error: Exception, name: str) -> UserError:
+    """Return any error as two lines: one of ours, one of the command-line parser, or a bug."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, LoadError):
+        what, _, fix = str(error).partition("\n")
+        return (ClientFailed if isinstance(error, WorkerDied) else BadInput)(what, fix)
+    message = getattr(error, "format_message", None)
+    if message is None:
+        return unforeseen(error)
+    text = " ".join(message().split())
+    if text.startswith("No such command"):
+        return BadInput(text, f"A value is one word, such as --p99 50ms. See {name} --help.")
+    return BadInput(text, f"See {name} --help.")
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """True if the user has asked to finish; a callable, as the search wants it."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.at_once: str | None = None
+        """The signal that asked to stop now."""
+
+    def __call__(self) -> bool:
+        """True if the run should finish. Raises KeyboardInterrupt if a second signal was lost.
+
+        Python drops an exception of a signal handler that runs while an object is cleaned up.
+        """
+        if self.at_once is not None:
+            raise KeyboardInterrupt(self.at_once)
+        return self.asked
+
+
+@contextmanager
+def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
+    """Until the block ends, the first SIGINT or SIGTERM sets `Stop` and calls `announce`; the second raises.
+
+    SIGTERM is treated alike, so that a scheduler that ends the job gets the best answer so far.
+    """
+    stop = Stop()
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        if stop.asked:
+            stop.at_once = signal.Signals(number).name
+            raise KeyboardInterrupt(stop.at_once)
+        stop.asked = True
+        announce()
+
+    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def stop_on_first_interrupt() -> Iterator[None]:
+    """Until the block ends, SIGINT and SIGTERM raise at once, within `finish_on_first_interrupt` too.
+
+    For work before there is any result that a run could finish with. In a thread other than the main one, which
+    no signal reaches, it changes nothing.
+    """
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    heeded = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, on_signal) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

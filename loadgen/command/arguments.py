@@ -1,0 +1,184 @@
+"""Turn the options of `loadtest` into an order; every problem is an error that names its option."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loadgen.distributed.secret import cluster_secret
+from loadgen.errors import BadInput
+from loadgen.options.load_test import LoadTestOptions
+from loadgen.spec.addresses import is_on_this_machine
+from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
+from loadgen.spec.limits import QUANTILES, LatencyLimit, Limits
+from loadgen.spec.load_test import LoadTest, Note, Outputs
+from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target, WorkerRights, headers_from_options
+
+DEFAULT_DURATION_S = 30.0
+DEFAULT_SEARCH_S = 120.0
+_FIRST_GUESS_PER_S = 1.0  # used if --find-max has to find even the first guess
+
+
+def order_from_options(options: LoadTestOptions, environment: Mapping[str, str]) -> tuple[LoadTest, list[Note]]:
+    """Return the order, and notes on assumptions. Raises BadInput or PlanError."""
+    notes: list[Note] = []
+    target = _target(options, environment)
+    plan, arrivals_text = _plan(options, notes)
+    order = LoadTest(
+        target=target,
+        payload=Payload(
+            batch_size=options.batch_size,
+            shapes=options.shapes,
+            data_file=options.input_data,
+            seed=options.seed,
+            shared_memory=options.shared_memory,
+        ),
+        plan=plan,
+        limits=_limits(options),
+        arrivals_text=arrivals_text,
+        warmup_s=options.warmup_s,
+        processes=options.processes,
+        find_max=options.find_max,
+        first_rate_known=options.rate is not None,
+        fail_fast=options.fail_fast,
+        compare=options.compare,
+        outputs=Outputs(
+            record=options.output,
+            html=options.html,
+            junit=options.junit,
+            csv_prefix=options.csv,
+            log=options.keep_log,
+        ),
+    )
+    if options.insecure:
+        text = "--insecure: the server's certificate is NOT checked; anyone in between can read and change all."
+        notes.append(Note(text=text, loud=True))
+    if options.concurrency is not None:
+        text = (
+            f"CLOSED LOOP: {options.concurrency} callers who wait for each response. When the server slows down, "
+            "so does this load; its p99 does not describe independent users. Use --rate for those."
+        )
+        notes.append(Note(text=text, loud=True))
+    if not options.yes and not is_on_this_machine(target.host):
+        raise BadInput(
+            f"{target.host} is not this machine, and a load test can take a server down.",
+            "Add --yes when you may load it.",
+        )
+    return order, notes
+
+
+def worker_from_options(options: LoadTestOptions, environment: Mapping[str, str]) -> WorkerRights:
+    """Return the headers that a worker may send, and the server it may load. Raises BadInput or PlanError."""
+    assert options.worker is not None
+    found = headers_from_options(options.header, options.header_env, environment)
+    if found and options.url is None:
+        raise BadInput(
+            "A worker was given headers, and no server that they are for.",
+            f"Give the address of the test as well: loadtest http://HOST:8000 --worker {options.worker} "
+            "--header-env ...",
+        )
+    if options.url is not None:
+        Target(url=options.url, model_name="any")
+    secret = cluster_secret(options.worker, environment)
+    return WorkerRights(secret=secret, server=options.url, headers=found, may_load_others=options.yes)
+
+
+def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
+    if options.url is None:
+        raise BadInput(
+            "No address was given.", "Give the server: loadtest http://localhost:8000 --model NAME --rate 100"
+        )
+    if options.model is None:
+        raise BadInput("No model was given.", "Add --model NAME, as the server knows it.")
+    target = Target(
+        url=options.url,
+        model_name=options.model,
+        model_version=options.model_version,
+        headers=headers_from_options(options.header, options.header_env, environment),
+        ca_cert=options.ca_cert,
+        insecure=options.insecure,
+    )
+    if not target.is_tls and (options.insecure or options.ca_cert):
+        raise BadInput(
+            f"{options.url} is not encrypted, so there is no certificate to check.",
+            "Use https:// or grpcs://, or leave --insecure and --ca-cert out.",
+        )
+    return target
+
+
+def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | ClosedLoopPlan, str]:
+    """Return the load, and its arrivals in words."""
+    if options.concurrency is not None:
+        for option, value in (
+            ("--rate", options.rate),
+            ("--arrivals", options.arrivals),
+            ("--trace", options.trace),
+            ("--max-in-flight", options.max_in_flight),
+        ):
+            if value is not None:
+                raise BadInput(
+                    f"--concurrency is a closed loop and cannot follow {option}.",
+                    f"Leave one of them out; --max-in-flight {options.concurrency} caps an open loop.",
+                )
+        closed = ClosedLoopPlan(
+            concurrency=options.concurrency,
+            duration_s=options.duration_s or DEFAULT_DURATION_S,
+            seed=options.seed,
+            timeout_s=options.timeout_s,
+            most_send_lag_ms=options.most_send_lag_ms,
+        )
+        return closed, f"closed loop, {options.concurrency} callers"
+    arrivals, text = _arrivals(options)
+    rate, recorded_s = _rate(options, arrivals, notes)
+    default_s = DEFAULT_SEARCH_S if options.find_max else recorded_s or DEFAULT_DURATION_S
+    plan = LoadPlan(
+        rate_per_s=rate,
+        duration_s=options.duration_s or default_s,
+        seed=options.seed,
+        arrivals=arrivals,
+        timeout_s=options.timeout_s,
+        max_in_flight=options.max_in_flight,
+        most_send_lag_ms=options.most_send_lag_ms,
+    )
+    return plan, text
+
+
+def _arrivals(options: LoadTestOptions) -> tuple[Arrivals, str]:
+    if options.trace is None:
+        text = options.arrivals or "poisson"
+        return arrivals_from_text(text), text
+    if options.arrivals is not None:
+        raise BadInput("--trace brings its own arrivals.", "Leave --arrivals out.")
+    return arrivals_from_file(options.trace), f"trace {options.trace.name}"
+
+
+def _rate(options: LoadTestOptions, arrivals: Arrivals, notes: list[Note]) -> tuple[float, float | None]:
+    """Return the rate, and the recorded duration of a trace if there is one, at the speed asked for."""
+    if arrivals.kind in ("trace", "rates"):
+        from loadgen.traffic.arrivals import recorded_duration_s, recorded_rate_per_s
+
+        recorded = recorded_rate_per_s(arrivals)
+        rate = recorded if options.rate is None else options.rate
+        if options.rate is None:
+            notes.append(Note(text=f"Replaying the trace as recorded: {recorded:,.4g} requests/s on average."))
+        faster = rate / recorded if arrivals.kind == "trace" and rate > 0 else 1.0
+        return rate, recorded_duration_s(arrivals) / faster
+    if options.rate is None and not options.find_max:
+        raise BadInput(
+            "No load was given.",
+            "Add --rate PER_SECOND, or --find-max to search for the highest rate within the limit.",
+        )
+    return (_FIRST_GUESS_PER_S if options.rate is None else options.rate), None
+
+
+def _limits(options: LoadTestOptions) -> Limits:
+    latency = tuple(
+        LatencyLimit(quantile=quantile, limit_ms=limit_ms)
+        for name, quantile in QUANTILES.items()
+        if (limit_ms := getattr(options, name)) is not None
+    )
+    if not 0.5 < options.confidence < 1:
+        raise BadInput(
+            f"--confidence {options.confidence:g} is not a confidence.", "Use more than 0.5 and less than 1."
+        )
+    return Limits(latency=latency, max_error_ratio=options.max_error_ratio, confidence=options.confidence)

@@ -1,0 +1,179 @@
+"""`--find-max`: search for the highest rate that keeps the limit, then confirm it with load of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from loadgen.command.live import LiveView
+from loadgen.command.verdict import LoadTestResult
+from loadgen.measurement.request_log import RequestLog, none_if_not_finite
+from loadgen.measurement.send_lag import stop_when_late
+from loadgen.records.formats import format_ms, format_rate
+from loadgen.records.record import CapacityRecord, ProbeRecord
+from loadgen.sending.generator import Generator
+from loadgen.sending.plan_run import LoadRun, Watch
+from loadgen.spec.limits import LatencyLimit
+from loadgen.spec.load_test import LoadTest
+from loadgen.spec.plan import LoadPlan
+from loadgen.statistics.capacity import CapacityEstimate, find_capacity
+from loadgen.statistics.capacity_fit import Probe, ProbeResult
+from loadgen.statistics.checks import judge
+from loadgen.statistics.confirm import Attempt, Confirmation, confirm
+from loadgen.statistics.slo_test import Verdict
+
+SEARCH_SHARE = 0.5
+"""This share of the budget goes into the search; the rest goes into the confirmation."""
+
+_LOWEST_SHARE = 0.5  # of the estimate: a confirmation below would mean that the search was wrong
+
+
+def highest_rate(
+    order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]
+) -> LoadTestResult:
+    """Search and confirm within the seconds of load that the order allows."""
+    assert isinstance(order.plan, LoadPlan)
+    (limit,) = order.limits.latency
+    bench = _Bench(order=order, plan=order.plan, limit=limit, generator=generator, view=view, stop=stop)
+    bench.warm_up()
+    budget_s = order.plan.duration_s
+    estimate = find_capacity(
+        bench,
+        limits=(limit,),
+        budget_s=SEARCH_SHARE * budget_s,
+        seed=order.plan.seed,
+        start_rate_per_s=order.plan.rate_per_s if order.first_rate_known else None,
+        stop=stop,
+        on_probe=bench.on_probe,
+    )
+    confirmation = None
+    if estimate.rate_per_s is not None and not stop():
+        confirmation = confirm(
+            bench,
+            estimate.rate_per_s,
+            limits=(limit,),
+            confidence=order.limits.confidence,
+            budget_s=budget_s - estimate.load_s,
+            seed=order.plan.seed + 1,
+            floor_per_s=_LOWEST_SHARE * estimate.rate_per_s,
+            stop=stop,
+            on_attempt=bench.on_attempt,
+        )
+    run = bench.last
+    met = confirmation is not None and confirmation.met is not None
+    return LoadTestResult(
+        run=run,
+        checks=judge(run.log, order.limits) if run is not None and met else (),
+        capacity=capacity_record(limit, estimate, confirmation),
+        interrupted=stop(),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bench:
+    """Measures for the search (`loadgen.statistics.capacity.Measure`), and shows what it does."""
+
+    order: LoadTest
+    plan: LoadPlan
+    limit: LatencyLimit
+    generator: Generator
+    view: LiveView
+    stop: Callable[[], bool]
+    last: LoadRun | None = field(default=None)
+
+    def __call__(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        self.view.phase(f"Probing {format_rate(rate_per_s)} requests/s", duration_s)
+        plan = replace(self.plan, rate_per_s=rate_per_s, duration_s=duration_s, seed=seed)
+
+        def look(log: RequestLog) -> bool:
+            self.view.look(log)
+            return self.stop() or (watch is not None and watch(log))
+
+        run = self.generator.run(
+            self.order.target,
+            plan,
+            payload=self.order.payload,
+            limit_ms=self.limit.limit_ms,
+            watch=stop_when_late(look, plan, self.limit.limit_ms),
+        )
+        self.last = run
+        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=run.measurement.problems)
+
+    def warm_up(self) -> None:
+        """First requests may be slow; so few of them that they hardly meet."""
+        seconds = self.order.effective_warmup_s
+        if seconds > 0 and not self.stop():
+            self(250.0 / self.limit.limit_ms + 2.0 / seconds, seconds, self.plan.seed + 2)
+
+    def on_probe(self, seen: ProbeResult) -> None:
+        """A probe has ended."""
+        self.view.note(f"{format_rate(seen.rate_per_s)}/s: {_word(seen)}, {_p_text(seen.verdict, self.limit)}")
+
+    def on_attempt(self, attempt: Attempt) -> None:
+        """A confirmation run has ended."""
+        answer = "met" if attempt.met else "not confirmed"
+        self.view.note(
+            f"confirming {format_rate(attempt.rate_per_s)}/s: {answer}, {_p_text(attempt.verdict, self.limit)}"
+        )
+
+
+def capacity_record(
+    limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confirmation | None
+) -> CapacityRecord:
+    """The result of the search."""
+    met = None if confirmation is None else confirmation.met
+    attempts = () if confirmation is None else confirmation.attempts
+    return CapacityRecord(
+        quantile=limit.quantile,
+        certified_rate_per_s=None if met is None else met.rate_per_s,
+        estimate_per_s=estimate.rate_per_s,
+        low_per_s=estimate.lower_per_s,
+        high_per_s=estimate.upper_per_s,
+        lone_latency_ms=estimate.lone_latency_ms,
+        inconclusive=met is None and estimate.outcome != "too_slow",
+        seconds=estimate.load_s + (0.0 if confirmation is None else confirmation.load_s),
+        probes=tuple(_probe_record(seen, _word(seen)) for seen in estimate.probes)
+        + tuple(_probe_record(one, "confirmed" if one.met else "not confirmed") for one in attempts),
+        reason=_reason(limit, estimate, confirmation),
+    )
+
+
+def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confirmation | None) -> str:
+    if confirmation is not None and confirmation.met is not None:
+        attempt = confirmation.met
+        return (
+            f"{format_rate(attempt.rate_per_s)} requests/s meet {limit.text}, confirmed with "
+            f"{attempt.verdict.n:,} requests of their own"
+        )
+    if confirmation is not None:
+        about = format_rate(estimate.rate_per_s)
+        return (
+            f"about {about} requests/s should meet {limit.text}, but that was not confirmed: {confirmation.reason}"
+        )
+    if estimate.outcome == "too_slow":
+        return f"no rate meets {limit.text}: {estimate.reason}"
+    return f"no highest rate was found: {estimate.reason}; a longer --duration gives it more load"
+
+
+def _probe_record(run: ProbeResult | Attempt, answer: str) -> ProbeRecord:
+    return ProbeRecord(
+        rate_per_s=run.rate_per_s,
+        seconds=run.load_s,
+        requests=run.verdict.n,
+        violations=run.verdict.violations,
+        latency_ms=none_if_not_finite(run.verdict.latency_ms),
+        answer=answer,
+    )
+
+
+def _word(seen: ProbeResult) -> str:
+    """Return a probe's result as text; most are too short for a verdict, and show only a tendency."""
+    if seen.problems:
+        return "client late"
+    if seen.overloaded or seen.verdict.answer != "inconclusive":
+        return "overloaded" if seen.overloaded else seen.verdict.answer
+    return "looks met" if seen.reading.met else "looks violated"
+
+
+def _p_text(verdict: Verdict, limit: LatencyLimit) -> str:
+    return f"{limit.name} {format_ms(none_if_not_finite(verdict.latency_ms))} ms"

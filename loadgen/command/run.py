@@ -1,0 +1,158 @@
+"""A load test around its flow: what the terminal shows, which files are written, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+from loadgen.command.app import complain, finish_on_first_interrupt
+from loadgen.command.baseline import check_comparable, read_baseline
+from loadgen.command.live import LiveView
+from loadgen.command.measure import record_of, run_load_test
+from loadgen.command.verdict import LoadTestResult
+from loadgen.command.web import WebDashboard
+from loadgen.console import SafeConsole, print_result
+from loadgen.errors import UserError, unforeseen
+from loadgen.exit_codes import exit_code
+from loadgen.records.record import LoadTestRecord
+from loadgen.reports.views import answer_view
+from loadgen.reports.write import check_writable, record_json, write_log, write_reports
+from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.load_test import LoadTest, Note
+from loadgen.spec.target import errors_without_secrets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """The master's address in a test that several machines send, the number of workers, and their secret."""
+
+    host: str
+    port: int
+    workers: int
+    secret: bytes = field(repr=False)
+
+
+def run(
+    order: LoadTest,
+    notes: Sequence[Note],
+    *,
+    as_json: bool,
+    web_port: int | None = None,
+    fleet: Fleet | None = None,
+) -> int:
+    """Carry the order out, show and write the result; returns the exit code.
+
+    `web_port` None: no web UI. `fleet` None: this machine alone sends the load.
+    """
+    check_writable(order.outputs)
+    baseline = None
+    if order.compare is not None:
+        baseline = read_baseline(order.compare)
+        check_comparable(baseline, order)
+    started_at = datetime.now(UTC)
+    finding, problems = _measured(order, notes, web_port, fleet)
+    make = partial(
+        record_of,
+        order,
+        finding,
+        notes=notes,
+        started_at=started_at,
+        machines=1 if fleet is None else fleet.workers,
+    )
+    try:
+        record = make(baseline=baseline)
+    except Exception as error:
+        if baseline is None:
+            raise
+        record = make(baseline=None)
+        problems.append(unforeseen(error))
+    run = finding.run
+    log = None if run is None else run.log
+    problems += write_reports(record, log, order.outputs)
+    if log is not None and not order.is_long:
+        problems += write_log(log, order.outputs)
+    problems += show(record, as_json=as_json)
+    for problem in problems:
+        complain(problem.what, problem.fix, problem.exit_code)
+    return exit_code([record.outcome, *(problem.status for problem in problems)])
+
+
+def _measured(
+    order: LoadTest, notes: Sequence[Note], web_port: int | None, fleet: Fleet | None
+) -> tuple[LoadTestResult, list[UserError]]:
+    """Return the result of the order, and the problems after it."""
+    found: list[LoadTestResult] = []
+    problems: list[UserError] = []
+    try:
+        broken = _carry_out(order, notes, web_port, fleet, found.append)
+        if broken is not None:
+            problems.append(unforeseen(broken))
+    except Exception as error:
+        if not found:
+            raise
+        return found[0], [unforeseen(error)]
+    return found[0], problems
+
+
+def _carry_out(
+    order: LoadTest,
+    notes: Sequence[Note],
+    web_port: int | None,
+    fleet: Fleet | None,
+    on_found: Callable[[LoadTestResult], None],
+) -> Exception | None:
+    """Carry the order out with the display and the dashboard; returns the error that broke the display."""
+    with ExitStack() as stack:
+        dashboard = None
+        if web_port is not None:
+            dashboard = stack.enter_context(WebDashboard(order.target, web_port))
+        view = stack.enter_context(
+            LiveView(
+                SafeConsole(stderr=True),
+                timeout_s=order.plan.timeout_s,
+                limit_ms=order.limits.strictest_ms,
+                dashboard=dashboard,
+            )
+        )
+        for note in notes:
+            view.note(note.text, warning=note.loud)
+        if dashboard is not None:
+            view.note(f"Locust's web UI is on {dashboard.url}; its percentiles are rounded, those below are not.")
+
+        def announce() -> None:
+            view.note("Stopping; waiting for requests in flight. Ctrl-C again drops everything.", warning=True)
+
+        interrupted = stack.enter_context(finish_on_first_interrupt(announce))
+
+        def stop() -> bool:
+            return interrupted() or (dashboard is not None and dashboard.stop_asked())
+
+        stack.enter_context(errors_without_secrets(order.target.headers))
+        if fleet is None:
+            on_found(run_load_test(order, stack.enter_context(LoadGenerator(order.processes)), view, stop))
+            return view.broken
+        from loadgen.distributed.master import DistributedGenerator  # brings Locust into this process
+
+        workers = stack.enter_context(
+            DistributedGenerator(host=fleet.host, port=fleet.port, workers=fleet.workers, secret=fleet.secret)
+        )
+        view.phase(f"Waiting for {fleet.workers} workers on port {fleet.port}")
+        if not workers.wait_for_workers(stop):
+            on_found(LoadTestResult(run=None, interrupted=True))
+            return view.broken
+        on_found(run_load_test(order, workers, view, stop))
+        return view.broken
+
+
+def show(record: LoadTestRecord, *, as_json: bool) -> list[UserError]:
+    """Print the result on stdout, as JSON or for people; return the problems of printing it."""
+
+    def document() -> str:
+        return record_json(record)
+
+    if as_json:
+        return print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
+    return print_result(lambda: SafeConsole().print(answer_view(record)), document=document)

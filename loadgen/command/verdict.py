@@ -1,0 +1,153 @@
+"""The result of an order, and its outcome."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.exit_codes import CODES, PRECEDENCE
+from loadgen.measurement.request_log import RequestLog
+from loadgen.records.formats import duration_option, format_seconds
+from loadgen.records.record import CapacityRecord, CheckRecord, ComparisonRecord, Outcome
+from loadgen.sending.plan_run import LoadRun
+from loadgen.spec.limits import Limits
+from loadgen.spec.load_test import LoadTest
+from loadgen.spec.plan import LoadPlan
+from loadgen.statistics.steady_state import left_out_ns
+
+_UNTRUSTED, _NOTHING = "the client was measured, not the server", "nothing was measured"
+LEAST_LATE, NEARLY_ALL = 20, 0.9
+"""A run changed in its middle if a half has 90 % of 20 or more late requests, and these are more than allowed."""
+
+CLOSED_LOOP = "in a closed loop: independent users, who do not wait for each other, would see more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTestResult:
+    """The measured run and its checks. `run` None: stopped before anything was measured.
+
+    For a search for the highest rate `run` is the last confirmation, or the last probe if there was none.
+    """
+
+    run: LoadRun | None
+    checks: tuple[CheckRecord, ...] = ()
+    capacity: CapacityRecord | None = None
+    interrupted: bool = False
+
+
+def answer(
+    order: LoadTest,
+    finding: LoadTestResult,
+    comparison: tuple[ComparisonRecord, ...],
+    *,
+    bounded_after_s: float | None = None,
+) -> tuple[Outcome, tuple[str, ...]]:
+    """Return the outcome and its reasons, the headline first. The exit code that comes first counts.
+
+    `bounded_after_s`: the run length that a comparison of its p99 would have needed, if it is known.
+    """
+    run = finding.run
+    if finding.interrupted or run is None:
+        sent_s = 0.0 if run is None else run.measurement.duration_s
+        until = f"after {format_seconds(sent_s)} of {format_seconds(order.plan.duration_s)}"
+        return "interrupted", (f"stopped {until}; the figures cover the requests sent until then",)
+    problems = run.measurement.problems
+    found: dict[Outcome, tuple[str, ...]] = {
+        "untrustworthy": (_UNTRUSTED if run.measurement.n else _NOTHING, *problems) if problems else (),
+        "violated": _violated(order, finding, run),
+        "inconclusive": _inconclusive(order, finding, comparison, bounded_after_s),
+        "worse": _worse(comparison),
+    }
+    facts = [outcome for outcome, reasons in found.items() if reasons]
+    if not facts:
+        return _good(order, finding)
+    outcome = min(facts, key=lambda one: PRECEDENCE.index(CODES[one]))
+    return outcome, found[outcome]
+
+
+def _good(order: LoadTest, finding: LoadTestResult) -> tuple[Outcome, tuple[str, ...]]:
+    if finding.capacity is not None:
+        return "met", (finding.capacity.reason,)
+    closed = () if isinstance(order.plan, LoadPlan) else (CLOSED_LOOP,)
+    if not order.limits:
+        return "measured", ("no limit was given, so nothing is met or violated", *closed)
+    names = " and ".join(check.name for check in finding.checks)
+    return "met", (f"{names}, with {100 * order.limits.confidence:g} % confidence", *closed)
+
+
+def _worse(comparison: tuple[ComparisonRecord, ...]) -> tuple[str, ...]:
+    return tuple(
+        f"{compared.figure} is worse than the baseline's" for compared in comparison if compared.answer == "worse"
+    )
+
+
+def _violated(order: LoadTest, finding: LoadTestResult, run: LoadRun) -> tuple[str, ...]:
+    found = finding.capacity
+    if found is not None and found.certified_rate_per_s is None:
+        return () if found.inconclusive else (found.reason,)
+    seen = run.measurement
+    reasons = [
+        f"{check.name} does not hold: {check.reason}" for check in finding.checks if check.answer == "violated"
+    ]
+    if run.stopped == "overloaded":
+        after = format_seconds(seen.duration_s)
+        reasons.insert(
+            0, f"overloaded: more and more requests were waiting, so the load was stopped after {after}"
+        )
+    changed = _changed(order, finding) if reasons else None
+    if changed is not None:
+        reasons.append(changed)
+    if not order.limits and seen.n and sum(seen.errors.values()) == seen.n:
+        reasons.append("every request failed")
+    return tuple(reasons)
+
+
+def _changed(order: LoadTest, finding: LoadTestResult) -> str | None:
+    run = finding.run if order.is_stationary and finding.capacity is None else None
+    return None if run is None else change_of(run.log, order.limits)
+
+
+def change_of(log: RequestLog, limits: Limits) -> str | None:
+    """Return how a run changed in its middle, if more requests were late than a limit allows; None if not."""
+    if not len(log):
+        return None
+    for limit in limits.latency:
+        start_ns, end_ns = left_out_ns(limit.limit_ms), int(log.scheduled_ns[-1])
+        rows = [int(row) for row in np.searchsorted(log.scheduled_ns, [start_ns, (start_ns + end_ns) // 2])]
+        parts = ((rows[0], rows[1]), (rows[1], len(log)))
+        late = [log.latency_failures_last.between(*part).over(limit.limit_ns) for part in parts]
+        total = sum(late)
+        if total < max(LEAST_LATE, limit.allowed * (len(log) - rows[0])) or max(late) < NEARLY_ALL * total:
+            continue
+        half = "first" if late[0] > late[1] else "second"
+        return (
+            f"the run changed: {max(late):,} of {total:,} requests over {limit.text} were due in its {half} half"
+        )
+    return None
+
+
+def _inconclusive(
+    order: LoadTest,
+    finding: LoadTestResult,
+    comparison: tuple[ComparisonRecord, ...],
+    bounded_after_s: float | None,
+) -> tuple[str, ...]:
+    if finding.capacity is not None and finding.capacity.inconclusive:
+        return (finding.capacity.reason,)
+    changed = _changed(order, finding)
+    if changed is not None and any(check.answer == "inconclusive" for check in finding.checks):
+        return (f"{changed}; send the load again, as a longer run of this kind decides nothing",)
+    reasons = [
+        f"{check.name}: too short to tell; try --duration {duration_option(check.needed_s)}"
+        if check.needed_s is not None
+        else f"{check.name}: {check.reason}"
+        for check in finding.checks
+        if check.answer == "inconclusive"
+    ]
+    if order.compare is not None and not comparison:
+        longer = "use a longer --duration"
+        if bounded_after_s is not None:
+            longer = f"--duration {duration_option(bounded_after_s)} should do"
+        reasons.append(f"this run is too short to bound its p99, so it cannot be compared; {longer}")
+    return tuple(reasons)

@@ -1,0 +1,128 @@
+"""Locust's web UI for a running load test, seen from the session."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from types import TracebackType
+from typing import Self
+
+from loadgen.errors import BadInput
+from loadgen.measurement.request_log import RequestLog
+from loadgen.sending.messages import Channel
+from loadgen.spec.target import Target
+
+HOST = "127.0.0.1"
+_START_S = 20.0
+_NS_PER_MS = 1e6
+_MOST_ROWS = 20_000  # per message; more rows wait for the next
+
+
+class WebDashboard:
+    """The UI's process, from `with` to the end of its block. It slows no request down: it only gets copies.
+
+    Its Stop button is `stop_asked`. When the process ends by itself, the load goes on without it.
+    """
+
+    def __init__(self, target: Target, port: int) -> None:
+        self.url = f"http://{HOST}:{port}"
+        self._target = target
+        self._port = port
+        self._shown = 0
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stop_asked = False
+
+    def __enter__(self) -> Self:
+        _check_free(self._port)
+        ours, theirs = socket.socketpair()
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "loadgen.command.web_process",
+            str(os.getpid()),
+            HOST,
+            str(self._port),
+        ]
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, self._target.url],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._channel = Channel(ours)
+        if not self._channel.waits(_START_S) or not self._receive():
+            self.__exit__(None, None, None)
+            raise BadInput(
+                f"The web UI did not start on {self.url}.", "Use another --web-port, or leave --web out."
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._channel = self._process = None
+
+    def begin(self) -> None:
+        """Start a new load: clear the figures of the one before."""
+        self._shown = 0
+        self._send({"do": "reset"})
+
+    def look(self, log: RequestLog, timeout_ns: int) -> None:
+        """Show the requests of the growing log that have not been shown yet."""
+        rows = log.rows(self._shown, min(len(log), self._shown + _MOST_ROWS))
+        self._shown += len(rows)
+        latency_ms = rows.latency_charged_ns(timeout_ns) / _NS_PER_MS
+        self._send(
+            {
+                "do": "rows",
+                "name": self._target.model_name,
+                "latency_ms": latency_ms.round(3).tolist(),
+                "outcome": rows.outcome.tolist(),
+            }
+        )
+
+    def stop_asked(self) -> bool:
+        """True if Stop was pressed."""
+        if self._channel is not None and self._channel.waits(0) and self._receive():
+            self._stop_asked = True
+        return self._stop_asked
+
+    def _receive(self) -> bool:
+        """True if a message came; at the end of the channel the UI is gone."""
+        assert self._channel is not None
+        try:
+            self._channel.receive()
+        except (EOFError, ConnectionError):
+            self._channel = None
+            return False
+        return True
+
+    def _send(self, message: dict[str, object]) -> None:
+        if self._channel is None:
+            return
+        try:
+            self._channel.send(message)
+        except OSError:
+            self._channel = None
+
+
+def _check_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError) as error:
+            raise BadInput(
+                f"Port {port} cannot be used for the web UI: {error}.", "Choose another --web-port."
+            ) from error

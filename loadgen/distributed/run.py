@@ -1,0 +1,198 @@
+"""Workers on other machines as one group: their clocks, shards, rows, and losses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import gevent
+import numpy as np
+
+from loadgen.distributed import messages as kinds
+from loadgen.distributed.messages import Message
+from loadgen.errors import WorkerDied
+from loadgen.measurement.request_log import RequestLog, concatenate, no_rows
+from loadgen.measurement.result import ShardResult
+from loadgen.sending.load_process import error_from
+from loadgen.sending.plan_run import LoadJob
+from loadgen.spec.plan import LoadPlan
+
+_START_DELAY_NS = 1_000_000_000
+_CLOCK_ROUNDS = 10
+_ANSWER_S = 10.0
+_POLL_S = 0.01
+
+
+class Messenger(Protocol):
+    """How a run reaches its workers."""
+
+    @property
+    def connected(self) -> list[str]:
+        """The workers that are connected now."""
+
+    def send(self, kind: str, worker: str, message: Message) -> None:
+        """Send a message to one worker."""
+
+    def receive(self, kind: str, worker: str) -> Message | None:
+        """Return the oldest message of a kind that was not taken yet; None if there is none."""
+
+    def wait_for(self, kind: str, worker: str, timeout_s: float) -> Message:
+        """Return the next message of a kind. Raises the error that the worker reports, or WorkerDied."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Part:
+    """One worker's shard, as far as it is known."""
+
+    worker: str
+    offset_ns: int  # its clock minus ours
+    rows: list[RequestLog] = field(default_factory=list)
+    n: int = 0  # requests that are known
+    until_ns: int = 0  # its requests that were due before this time have ended, and their rows were received
+    result: ShardResult | None = None
+    lost: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.lost or self.result is not None
+
+
+@dataclass(slots=True, kw_only=True)
+class RemoteWorkers:
+    """Workers on other machines that send one plan."""
+
+    messenger: Messenger
+    run: int
+    workers: Sequence[str]
+    job: LoadJob
+    _parts: list[_Part] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        """Compare clocks, and give each worker its shard. Return when all have tried a request."""
+        self._parts = [_Part(worker=worker, offset_ns=self._clock_offset_ns(worker)) for worker in self.workers]
+        assert isinstance(self.job.plan, LoadPlan)
+        shard = {
+            "parts": len(self._parts),
+            "plan": kinds.plan_to_message(self.job.plan),
+            "target": kinds.target_to_message(self.job.target),
+            "payload": kinds.payload_to_message(self.job.payload),
+            "limit_ms": self.job.limit_ms,
+            "to_file": self.job.to_file,
+        }
+        for number, part in enumerate(self._parts):
+            self._send(kinds.PREPARE, part.worker, part=number, **shard)
+        for part in self._parts:
+            self.messenger.wait_for(kinds.PREPARED, part.worker, _ANSWER_S + 2 * self.job.plan.timeout_s)
+
+    def read_statistics(self) -> dict[str, Any] | None:
+        """Ask the first worker that is left for the server's counters."""
+        part = next((part for part in self._parts if not part.lost), None)
+        if part is None:
+            return None
+        self._send(kinds.STATISTICS, part.worker, target=kinds.target_to_message(self.job.target))
+        try:
+            answer = self.messenger.wait_for(kinds.STATISTICS, part.worker, _ANSWER_S)
+        except WorkerDied:
+            return None
+        statistics: dict[str, Any] | None = answer["statistics"]
+        return statistics
+
+    def start(self) -> None:
+        """Start all workers at the same moment, each by its own clock."""
+        origin_ns = time.monotonic_ns() + _START_DELAY_NS
+        for part in self._parts:
+            self._send(kinds.START, part.worker, origin_ns=origin_ns + part.offset_ns)
+
+    def _clock_offset_ns(self, worker: str) -> int:
+        """Return the worker's clock minus ours, from the quickest of several answers.
+
+        The error is at most half of the time that this answer took.
+        """
+        answers = []
+        for _ in range(_CLOCK_ROUNDS):
+            asked_ns = time.monotonic_ns()
+            self._send(kinds.CLOCK, worker)
+            there_ns: int = self.messenger.wait_for(kinds.CLOCK, worker, _ANSWER_S)["here_ns"]
+            now_ns = time.monotonic_ns()
+            answers.append((now_ns - asked_ns, there_ns - (asked_ns + now_ns) // 2))
+        return min(answers)[1]
+
+    def wait(self, timeout_s: float) -> bool:
+        """Take the messages of 10 ms or less; False when each worker has ended or is lost.
+
+        Raises the error that a worker reports, and WorkerDied if all are lost.
+        """
+        gevent.sleep(min(timeout_s, _POLL_S))
+        connected = self.messenger.connected
+        for part in self._parts:
+            for message in self._messages(kinds.ROWS, part):
+                part.rows.append(kinds.rows_from_message(message["rows"]))
+                part.n += len(part.rows[-1])
+                part.until_ns = message["until_ns"]
+            for message in self._messages(kinds.DONE, part):
+                part.result = ShardResult(**message["result"])
+            failure = self.messenger.receive(kinds.FAILED, part.worker)
+            if failure is not None:
+                raise error_from(failure)
+            part.lost = part.lost or not (part.ended or part.worker in connected)
+        if not all(part.ended for part in self._parts):
+            return True
+        if not self.results:
+            raise WorkerDied("every worker was lost while the load ran.\nNothing is known; start them again.")
+        return False
+
+    @property
+    def results(self) -> list[ShardResult]:
+        """The results that workers have sent."""
+        return [part.result for part in self._parts if part.result is not None]
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """One sentence for each worker that was lost."""
+        return tuple(
+            f"the worker {part.worker} was lost: only {part.n} of its requests are known"
+            for part in self._parts
+            if part.lost
+        )
+
+    def log(self) -> RequestLog:
+        """Return the requests before the first that may still be missing; all that came, after the run."""
+        merged, end = self._merge()
+        return merged.rows(0, end)
+
+    def take_rows(self) -> RequestLog:
+        """Return the same without those that were taken before, and forget them."""
+        merged, end = self._merge()
+        for part in self._parts:
+            part.rows = []
+        self._parts[0].rows = [merged.rows(end, len(merged))]
+        return merged.rows(0, end)
+
+    def _merge(self) -> tuple[RequestLog, int]:
+        """Return all rows in the order of the schedule, and how many come before the first that is not known."""
+        logs = [log for part in self._parts for log in part.rows]
+        merged = concatenate(logs) if logs else no_rows()
+        if all(part.ended for part in self._parts):
+            return merged, len(merged)
+        until_ns = min(part.until_ns for part in self._parts if not part.lost)
+        return merged, int(np.searchsorted(merged.scheduled_ns, until_ns))
+
+    def stop(self) -> None:
+        """Ask the workers that have not ended to send nothing that is due later."""
+        for part in self._parts:
+            if not part.ended:
+                self._send(kinds.STOP, part.worker)
+
+    def abandon(self) -> None:
+        """Stop the workers: they take a new plan at any time."""
+        self.stop()
+
+    def _send(self, kind: str, worker: str, **message: Any) -> None:
+        self.messenger.send(kind, worker, {"run": self.run, **message})
+
+    def _messages(self, kind: str, part: _Part) -> Iterator[Message]:
+        while (message := self.messenger.receive(kind, part.worker)) is not None:
+            if message["run"] == self.run:
+                yield message

@@ -1,0 +1,1 @@
+"""Compute the figures of a run from the times of its requests."""

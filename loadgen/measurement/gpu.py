@@ -1,0 +1,169 @@
+"""Measure how busy the GPUs are during a run: from Triton's metrics, else from the driver, else unknown."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from loadgen.errors import LoadError
+from loadgen.spec.addresses import is_on_this_machine
+from loadgen.spec.target import Target
+from loadgen.transport.single_request import http_answer, http_head
+
+_EVERY_S = 0.5
+_TIMEOUT_S = 2.0
+_NO_FIGURE = 1e18  # from here on a value is ignored: no GPU has so many bytes, watts or joules; NaN is ignored too
+_METRIC = re.compile(r"^(nv_gpu_utilization|nv_gpu_memory_used_bytes|nv_gpu_power_usage|nv_energy_consumption)"
+                     r"\{[^}]*\}\s+(\S+)", re.MULTILINE)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUse:
+    """Means over the run of all GPUs that the server sees; None (null) if unknown.
+
+    `utilization` is 0 to 1, the mean of the GPUs; memory is the highest sum seen; power and energy are sums.
+    """
+
+    utilization: float | None
+    memory_used_bytes: int | None
+    power_w: float | None
+    energy_j: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """One reading of all GPUs: a value for each, an empty tuple if it is not reported. Energy is a counter."""
+
+    utilization: tuple[float, ...]
+    memory_used_bytes: tuple[float, ...]
+    power_w: tuple[float, ...]
+    energy_j: tuple[float, ...]
+
+
+ReadSample = Callable[[], GpuSample | None]
+
+
+def sample_from_metrics(text: str) -> GpuSample | None:
+    """Return the reading in the text of Triton's `/metrics`; None if it shows no GPU."""
+    values: dict[str, list[float]] = {}
+    for name, value in _METRIC.findall(text):
+        number = float(value)
+        if 0 <= number < _NO_FIGURE:
+            values.setdefault(name, []).append(number)
+    if not values:
+        return None
+    return GpuSample(
+        utilization=tuple(values.get("nv_gpu_utilization", ())),
+        memory_used_bytes=tuple(values.get("nv_gpu_memory_used_bytes", ())),
+        power_w=tuple(values.get("nv_gpu_power_usage", ())),
+        energy_j=tuple(values.get("nv_energy_consumption", ())),
+    )
+
+
+def use_from_samples(samples: list[GpuSample]) -> GpuUse | None:
+    """Return the use over the time of the samples; None if there are none."""
+    if not samples:
+        return None
+    busy = [sum(sample.utilization) / len(sample.utilization) for sample in samples if sample.utilization]
+    memory = [sum(sample.memory_used_bytes) for sample in samples if sample.memory_used_bytes]
+    power = [sum(sample.power_w) for sample in samples if sample.power_w]
+    energy = [sum(sample.energy_j) for sample in samples if sample.energy_j]
+    return GpuUse(
+        utilization=sum(busy) / len(busy) if busy else None,
+        memory_used_bytes=int(max(memory)) if memory else None,
+        power_w=sum(power) / len(power) if power else None,
+        energy_j=energy[-1] - energy[0] if len(energy) > 1 else None,
+    )
+
+
+def reader_for(target: Target) -> ReadSample | None:
+    """Return a reader of this target's GPUs, by its metrics address or this machine's driver; None if neither."""
+    if target.metrics_url is not None:
+        return _metrics_reader(target.metrics_url)
+    return _driver_reader() if is_on_this_machine(target.host) else None
+
+
+class GpuSampler:
+    """Reads the GPUs twice per second while its `with` block lasts; `use` sums up the readings."""
+
+    def __init__(self, read: ReadSample | None) -> None:
+        self._read = read
+        self._samples: list[GpuSample] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="gpu-sampler", daemon=True)
+
+    def __enter__(self) -> Self:
+        if self._read is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._read is not None:
+            self._thread.join()
+
+    @property
+    def use(self) -> GpuUse | None:
+        """The use from the block's start to its end; None if nothing was read."""
+        return use_from_samples(self._samples)
+
+    def _look(self) -> None:
+        assert self._read is not None
+        while True:
+            sample = self._read()
+            if sample is None:
+                return
+            self._samples.append(sample)
+            if self._stop.wait(_EVERY_S):
+                return
+
+
+def _metrics_reader(url: str) -> ReadSample:
+    parts = urlsplit(url)
+    target = Target(url=f"{parts.scheme}://{parts.netloc}", model_name="metrics")
+    request = http_head(target, f"GET {parts.path or '/'}" + (f"?{parts.query}" if parts.query else ""), [])
+
+    def read() -> GpuSample | None:
+        try:
+            status, body = http_answer(target, request, patience_s=_TIMEOUT_S)
+            return sample_from_metrics(body.decode(errors="replace")) if status == 200 else None
+        except (LoadError, ValueError):
+            return None
+
+    return read
+
+
+def _driver_reader() -> ReadSample | None:
+    """Return a reader of the driver's figures, through the package nvidia-ml-py; None if either is missing."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    except pynvml.NVMLError:
+        return None
+
+    def each(ask: Callable[..., float]) -> tuple[float, ...]:
+        with contextlib.suppress(pynvml.NVMLError):
+            return tuple(ask(handle) for handle in handles)
+        return ()
+
+    def read() -> GpuSample | None:
+        return GpuSample(
+            utilization=each(lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100),
+            memory_used_bytes=each(lambda handle: pynvml.nvmlDeviceGetMemoryInfo(handle).used),
+            power_w=each(lambda handle: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3),
+            energy_j=each(lambda handle: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3),
+        )
+
+    return read if handles else None

@@ -1,0 +1,222 @@
+"""The times of every request of a run, and the figures of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement.chunked_times import PART, Times
+from loadgen.measurement.gpu import GpuUse
+from loadgen.measurement.server_stats import ServerTimings
+from loadgen.status import outcome_name
+
+ROW_BYTES = 3 * 8 + 1
+_NS_PER_MS = 1e6
+
+FAILED_NS: int = np.iinfo(np.int64).max
+"""This is the latency of a failed request in an order that puts failures last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RequestLog:
+    """The times of n requests, in ns since the run's start, in the order of their schedule.
+
+    `scheduled_ns` is the planned send time, `sent_ns` the time when the kernel took the first byte, `done_ns` the
+    time when the kernel had the whole response or the request was given up. `outcome` is 0 for a response and the
+    number of the kind of failure otherwise (`loadgen.status`). All of shape (n,).
+    """
+
+    scheduled_ns: NDArray[np.int64]
+    sent_ns: NDArray[np.int64]
+    done_ns: NDArray[np.int64]
+    outcome: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.scheduled_ns)
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """True for each request without a usable response, shape (n,)."""
+        return np.not_equal(self.outcome, 0)
+
+    @property
+    def latency_ns(self) -> NDArray[np.int64]:
+        """Completion minus *scheduled* time, shape (n,): the latency for a user who does not wait for others."""
+        return self.done_ns - self.scheduled_ns
+
+    @property
+    def service_ns(self) -> NDArray[np.int64]:
+        """Completion minus *actual* send time, shape (n,): blind to the client's own delay."""
+        return self.done_ns - self.sent_ns
+
+    @property
+    def send_lag_ns(self) -> NDArray[np.int64]:
+        """Actual minus scheduled send time, shape (n,): the client's own delay."""
+        return self.sent_ns - self.scheduled_ns
+
+    def latency_charged_ns(self, timeout_ns: int) -> NDArray[np.int64]:
+        """Return the latency, for a failed request at least the time-out, shape (n,)."""
+        latency = self.latency_ns
+        np.maximum(latency, timeout_ns, out=latency, where=self.failed)
+        return latency
+
+    @property
+    def latency(self) -> Times:
+        """`latency_ns` in parts, for a long log."""
+        return Times(len(self), lambda rows: self.part(rows).latency_ns)
+
+    @property
+    def latency_failures_last(self) -> Times:
+        """`latency` with `FAILED_NS` for every failed request."""
+
+        def of(rows: slice) -> NDArray[np.int64]:
+            part = self.part(rows)
+            latency_ns = part.latency_ns
+            latency_ns[part.failed] = FAILED_NS
+            return latency_ns
+
+        return Times(len(self), of)
+
+    def latency_charged(self, timeout_ns: int) -> Times:
+        """Return `latency_charged_ns` in parts, for a long log."""
+        return Times(len(self), lambda rows: self.part(rows).latency_charged_ns(timeout_ns))
+
+    def rows(self, start: int, stop: int) -> RequestLog:
+        """Return the requests start..stop-1 of the schedule, as views."""
+        return self.part(slice(start, stop))
+
+    def part(self, rows: slice | NDArray[np.intp]) -> RequestLog:
+        """Return the requests of these rows: views of a slice, copies of rows that are given by number."""
+        return RequestLog(
+            scheduled_ns=self.scheduled_ns[rows],
+            sent_ns=self.sent_ns[rows],
+            done_ns=self.done_ns[rows],
+            outcome=self.outcome[rows],
+        )
+
+    def between(self, start_s: float, end_s: float) -> RequestLog:
+        """Return the requests that were due in [start_s, end_s) since the run's start, as views."""
+        first, last = np.searchsorted(self.scheduled_ns, [round(start_s * 1e9), round(end_s * 1e9)])
+        return self.rows(int(first), int(last))
+
+
+def no_rows() -> RequestLog:
+    """Return an empty log."""
+    none = np.zeros(0, np.int64)
+    return RequestLog(scheduled_ns=none, sent_ns=none, done_ns=none, outcome=np.zeros(0, np.uint8))
+
+
+def concatenate(logs: Sequence[RequestLog]) -> RequestLog:
+    """Join logs that share a time origin, in the order of the schedule."""
+    scheduled = np.concatenate([log.scheduled_ns for log in logs])
+    order = np.argsort(scheduled, kind="stable")
+    return RequestLog(
+        scheduled_ns=scheduled[order],
+        sent_ns=np.concatenate([log.sent_ns for log in logs])[order],
+        done_ns=np.concatenate([log.done_ns for log in logs])[order],
+        outcome=np.concatenate([log.outcome for log in logs])[order],
+    )
+
+
+def none_if_not_finite(value: float) -> float | None:
+    """Return the value, or None if it is NaN or infinite."""
+    return value if math.isfinite(value) else None
+
+
+def percentiles_ns(times_ns: NDArray[np.int64], quantiles: Iterable[float]) -> list[int]:
+    """Return nearest-rank percentiles: the smallest time that at least the fraction q of all does not exceed.
+
+    Each is a measured time. Reorders `times_ns`, which must not be empty.
+    """
+    ranks = [max(0, math.ceil(quantile * len(times_ns)) - 1) for quantile in quantiles]
+    times_ns.partition(sorted(set(ranks)))
+    return [int(times_ns[rank]) for rank in ranks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientUse:
+    """The resources that the load processes used in one run.
+
+    `cpu_share` is that of the busiest process, 1.0 for one whole core; `cpu_s` is the sum over all.
+    """
+
+    cpu_share: float
+    cpu_s: float
+    bytes_sent: int
+    bytes_received: int
+    connections_opened: int  # while the load ran; connections opened before it are not counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """The figures of one run. Times in ms, from the scheduled time unless the name says otherwise.
+
+    Failed requests count at their own time or the time-out, whichever is later. Percentiles are nearest-rank;
+    NaN if nothing was sent. `None` means unknown, never zero. If `problems` is not empty, nothing may be decided
+    on this measurement; `remarks` do not affect its validity.
+    """
+
+    n: int
+    p50_ms: float
+    p90_ms: float
+    p95_ms: float
+    p99_ms: float
+    p999_ms: float
+    max_ms: float
+    mean_ms: float
+    service_p99_ms: float
+    send_lag_p50_ms: float
+    send_lag_p99_ms: float
+    planned_rate_per_s: float | None  # None: closed loop
+    achieved_rate_per_s: float
+    duration_s: float
+    errors: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    error_example: str | None = None
+    client: ClientUse
+    server: ServerTimings | None = None
+    gpu: GpuUse | None = None
+    problems: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def error_ratio(self) -> float:
+        """Failed requests per request; NaN if nothing was sent."""
+        return sum(self.errors.values()) / self.n if self.n else math.nan
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The figures that all records of a run share, by their names there; None if not measured."""
+        network_ms = math.nan if self.server is None else self.mean_ms - self.server.total_ms
+        times_ms = {
+            "latency_p50_ms": self.p50_ms,
+            "latency_p90_ms": self.p90_ms,
+            "latency_p95_ms": self.p95_ms,
+            "latency_p99_ms": self.p99_ms,
+            "latency_p999_ms": self.p999_ms,
+            "latency_mean_ms": self.mean_ms,
+            "latency_max_ms": self.max_ms,
+            "send_lag_p99_ms": self.send_lag_p99_ms,
+            "network_and_client_ms": network_ms,
+        }
+        return {
+            "requests": self.n,
+            "failures": sum(self.errors.values()),
+            "achieved_rate_per_s": none_if_not_finite(self.achieved_rate_per_s) or 0.0,
+            **{name: none_if_not_finite(value) for name, value in times_ms.items()},
+            "problems": self.problems,
+        }
+
+
+def errors_by_kind(log: RequestLog) -> dict[str, int]:
+    """Count the failed requests by kind of failure, the most frequent first."""
+    counts = np.zeros(256, np.int64)
+    for start in range(0, len(log), PART):  # bincount turns each byte into eight
+        counts += np.bincount(log.outcome[start : start + PART], minlength=256)
+    kinds = sorted((int(kind) for kind in np.flatnonzero(counts) if kind), key=lambda kind: -counts[kind])
+    return {outcome_name(kind): int(counts[kind]) for kind in kinds}

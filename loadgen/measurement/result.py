@@ -1,0 +1,208 @@
+"""Compute the figures of a log, and the reasons not to trust them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Required, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement.chunked_times import PART, Times
+from loadgen.measurement.gpu import GpuUse
+from loadgen.measurement.request_log import ClientUse, Measurement, RequestLog, errors_by_kind
+from loadgen.measurement.send_lag import most_send_lag_ms, server_is_overloaded
+from loadgen.measurement.server_stats import ServerTimings
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
+from loadgen.status import CLIENT_LIMIT, TIMED_OUT, outcome_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardResult:
+    """The result of one load process, without its rows of the table. `wall_s` and `cpu_s` cover the loop only."""
+
+    rows: int
+    overloaded: bool
+    wall_s: float
+    cpu_s: float
+    bytes_sent: int
+    bytes_received: int
+    connections_opened: int
+    error_example: str | None
+
+
+MOST_CPU_SHARE = 0.8
+_NS_PER_MS = 1e6
+_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+_LAG_QUANTILES = (0.5, 0.99)
+_CHECKS = 2
+"""We send at most this many requests outside the load; the server may count them with it."""
+
+
+class Circumstances(TypedDict, total=False):
+    """The facts about a run that are not in its log. `stopped`: it ended before its plan did."""
+
+    client: Required[ClientUse]
+    limit_ms: float | None
+    server: ServerTimings | None
+    gpu: GpuUse | None
+    remarks: tuple[str, ...]
+    error_example: str | None
+    stopped: bool
+
+
+def circumstances_of(
+    results: Sequence[ShardResult],
+    *,
+    limit_ms: float | None,
+    server: ServerTimings | None,
+    gpu: GpuUse | None,
+    stopped: bool,
+    remarks: tuple[str, ...] = (),
+) -> Circumstances:
+    """Combine the results of the processes, at least one, that sent a load."""
+    client = ClientUse(
+        cpu_share=max(result.cpu_s / result.wall_s if result.wall_s else 0.0 for result in results),
+        cpu_s=sum(result.cpu_s for result in results),
+        bytes_sent=sum(result.bytes_sent for result in results),
+        bytes_received=sum(result.bytes_received for result in results),
+        connections_opened=sum(result.connections_opened for result in results),
+    )
+    return {
+        "client": client,
+        "limit_ms": limit_ms,
+        "server": server,
+        "gpu": gpu,
+        "remarks": remarks,
+        "error_example": next((result.error_example for result in results if result.error_example), None),
+        "stopped": stopped,
+    }
+
+
+def measurement_of(
+    log: RequestLog, plan: LoadPlan | ClosedLoopPlan, **circumstances: Unpack[Circumstances]
+) -> Measurement:
+    """Return all figures of a run. The rates of a stopped run count up to the last send."""
+    n, timeout_ns = len(log), round(plan.timeout_s * 1e9)
+    latency = _in_ms(log.latency_charged(timeout_ns))
+    lag = _lag_ms(log, plan)
+    service = _in_ms(Times(n, lambda rows: log.part(rows).service_ns), (0.5, 0.99))
+    last_sent_s = float(log.sent_ns.max()) / 1e9 if n else 0.0
+    errors = errors_by_kind(log)
+    duration_s = last_sent_s if circumstances.get("stopped") else max(plan.duration_s, last_sent_s)
+    client = circumstances["client"]
+    limit_ms = circumstances.get("limit_ms")
+    most_ms = plan.most_send_lag_ms or most_send_lag_ms(limit_ms)
+    if server_is_overloaded(service[0], lag[1], limit_ms):
+        most_ms = math.inf
+    return Measurement(
+        n=n,
+        p50_ms=latency[0],
+        p90_ms=latency[1],
+        p95_ms=latency[2],
+        p99_ms=latency[3],
+        p999_ms=latency[4],
+        max_ms=latency[5],
+        mean_ms=latency[6],
+        service_p99_ms=service[1],
+        send_lag_p50_ms=lag[0],
+        send_lag_p99_ms=lag[1],
+        planned_rate_per_s=plan.rate_per_s if isinstance(plan, LoadPlan) else None,
+        achieved_rate_per_s=n / duration_s if duration_s > 0 else math.nan,
+        duration_s=duration_s,
+        errors=errors,
+        error_example=circumstances.get("error_example") or _lost_text(n, errors, circumstances.get("server")),
+        client=client,
+        server=circumstances.get("server"),
+        gpu=circumstances.get("gpu"),
+        problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
+        remarks=circumstances.get("remarks", ()),
+    )
+
+
+def lost_answers(n: int, errors: dict[str, int], server: ServerTimings | None) -> int:
+    """Count those of n requests that timed out although the server counts them as answered.
+
+    0 if other clients used the server meanwhile: its count then includes their requests.
+    """
+    timed_out = errors.get(outcome_name(TIMED_OUT), 0)
+    if server is None or not timed_out or server.requests > n + _CHECKS:
+        return 0
+    found = min(timed_out, server.requests - (n - sum(errors.values())))
+    return found if found > _CHECKS else 0
+
+
+def _lost_text(n: int, errors: dict[str, int], server: ServerTimings | None) -> str | None:
+    """Return a sentence about lost responses: Triton drops those that do not fit into a socket (docs/adr/0009)."""
+    count = lost_answers(n, errors, server)
+    if not count:
+        return None
+    return (
+        f"the server counts {count} of them as answered: it lost the responses. Triton's HTTP front end does so "
+        "if over 270 wait in one thread: use gRPC, or raise net.core.wmem_default"
+    )
+
+
+def _problems(
+    n: int, lag_p99_ms: float, most_lag_ms: float, client: ClientUse, errors: dict[str, int]
+) -> list[str]:
+    if n == 0:
+        return ["no request was due in the time of the plan: raise the rate or the duration"]
+    found = []
+    busy = client.cpu_share > MOST_CPU_SHARE
+    if not lag_p99_ms <= most_lag_ms:
+        cause = "the load process was busy" if busy else "the load process did not get a processor in time"
+        found.append(
+            f"requests left late: p99 of the send lag is {lag_p99_ms:.2f} ms, over {most_lag_ms:.2f} ms; {cause}"
+        )
+    if busy:
+        found.append(
+            f"a load process used {client.cpu_share:.0%} of a core, over {MOST_CPU_SHARE:.0%}: "
+            "lower the rate or use more processes"
+        )
+    out_of = errors.get(outcome_name(CLIENT_LIMIT), 0)
+    if out_of:
+        found.append(
+            f"{out_of} requests found no free file or port on this machine: raise ulimit -n, or lower the rate"
+        )
+    return found
+
+
+def _in_ms(times: Times, quantiles: tuple[float, ...] = _QUANTILES) -> list[float]:
+    """Return the quantiles, then the maximum and the mean, in ms; NaN if there are no times."""
+    if len(times) == 0:
+        return [math.nan] * (len(quantiles) + 2)
+    return [time / _NS_PER_MS for time in (*times.percentiles_ns(quantiles), times.greatest_ns, times.mean_ns)]
+
+
+def _lag_ms(log: RequestLog, plan: LoadPlan | ClosedLoopPlan) -> list[float]:
+    """Return p50 and p99 of the send lag, without the requests that a cap held back: their lag is intended."""
+    if not isinstance(plan, LoadPlan) or plan.max_in_flight is None:
+        return _in_ms(Times(len(log), lambda rows: log.part(rows).send_lag_ns), _LAG_QUANTILES)[:2]
+    held = _held_back(log, plan.max_in_flight)
+    first = int(np.count_nonzero(held))  # requests that were held back get -1 below and sort before all others
+    own = len(log) - first
+    if not own:
+        return [math.nan] * 2
+    lag = Times(len(log), lambda rows: np.where(held[rows], -1, log.part(rows).send_lag_ns))
+    ranks = [first + max(0, math.ceil(quantile * own) - 1) for quantile in _LAG_QUANTILES]
+    return [lag_ns / _NS_PER_MS for lag_ns in lag.at_ranks(ranks)]
+
+
+def _held_back(log: RequestLog, most: int) -> NDArray[np.bool_]:
+    """Return True for each request that was due while `most` others were in flight, shape (n,)."""
+    held = np.zeros(len(log), np.bool_)
+    left = ended = 0  # requests of earlier parts that are no longer in the arrays below
+    sent_ns = done_ns = np.zeros(0, np.int64)  # times of earlier parts, after the last due time of those parts
+    for start in range(0, len(log), PART):
+        part = log.rows(start, min(start + PART, len(log)))
+        sent_ns = np.sort(np.concatenate([sent_ns, part.sent_ns]))
+        done_ns = np.sort(np.concatenate([done_ns, part.done_ns]))
+        in_flight = np.searchsorted(sent_ns, part.scheduled_ns) - np.searchsorted(done_ns, part.scheduled_ns)
+        held[start : start + len(part)] = in_flight + (left - ended) >= most
+        past_sent, past_done = (int(np.searchsorted(times, part.scheduled_ns[-1])) for times in (sent_ns, done_ns))
+        left, ended = left + past_sent, ended + past_done
+        sent_ns, done_ns = sent_ns[past_sent:], done_ns[past_done:]
+    return held

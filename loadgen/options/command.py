@@ -1,0 +1,113 @@
+"""Make a typer command of declared options."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import GenericAlias
+from typing import Annotated, Any
+
+import typer
+
+from loadgen.errors import BadInput, Interrupted
+from loadgen.options.declare import OptionField
+from loadgen.options.sources import (
+    Origin,
+    Origins,
+    given_in_environment,
+    given_in_file,
+    take_variables,
+    value_of,
+    with_origin,
+)
+
+Values = Mapping[str, Any]
+"""The value of every option by its name, as its flag gives it."""
+
+
+def command_from(
+    command: str, declared: Mapping[str, OptionField], run: Callable[[Values, Origins], None]
+) -> Callable[..., None]:
+    """Return the function that typer takes: its parameters are the options, its help is that of `run`.
+
+    `run` is not called before a subcommand; the environment is cleared of the options' variables in any case.
+    """
+
+    def called(context: typer.Context, **flags: Any) -> None:
+        del flags  # they are in the context, with their origins
+        variables = take_variables(os.environ, command)
+        if context.invoked_subcommand is not None:
+            return
+        values, origins = read_options(command, declared, context, variables)
+        try:
+            run(values, origins)
+        except BadInput as error:
+            raise with_origin(error, declared, origins) from error
+        except KeyboardInterrupt as error:  # typer would end without a word
+            raise Interrupted("Stopped.", "") from error
+
+    parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
+    parameters += [_parameter(one) for one in declared.values()]
+    called.__doc__ = run.__doc__
+    called.__name__ = run.__name__
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return called
+
+
+def read_options(
+    command: str, declared: Mapping[str, OptionField], context: typer.Context, variables: Mapping[str, str]
+) -> tuple[Values, Origins]:
+    """Return the values of the options, and the origins of those that were given. Raises BadInput.
+
+    `variables` are those that `take_variables` returns; the file is the one that `--config` names.
+    """
+    values = {
+        name: tuple(context.params[name] or ()) if one.repeatable else context.params[name]
+        for name, one in declared.items()
+    }
+    flags = [name for name in declared if _is_flag_given(context, name)]
+    origins = {name: Origin(kind="flag", place=declared[name].flag) for name in flags}
+    path: Path | None = context.params.get("config")
+    alone = next((declared[name].flag for name in flags if declared[name].declared.alone), None)
+    if alone is not None:
+        if path is not None:
+            raise BadInput(f"--config {path} cannot be combined with {alone}.", "Leave one of them out.")
+        return values, origins
+    given = {} if path is None else given_in_file(command, declared, path)
+    given |= given_in_environment(command, declared, variables, os.environ)
+    for name, one in given.items():
+        converted = value_of(declared[name], one)
+        if name not in origins:
+            values[name], origins[name] = converted, one.origin
+    return values, origins
+
+
+def _is_flag_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _parameter(one: OptionField) -> inspect.Parameter:
+    """Return the option as a parameter that typer understands."""
+    declared = one.declared
+    if declared.argument:
+        info = typer.Argument(help=declared.help, metavar=declared.metavar)
+    else:
+        names = (one.flag,) if one.kind is bool else ()  # without a name typer adds --no-NAME
+        info = typer.Option(
+            *names,
+            help=declared.help,
+            metavar=declared.metavar,
+            rich_help_panel=declared.panel,
+            envvar=declared.variable,
+        )
+    kind: Any = GenericAlias(list, one.kind) if one.repeatable else one.kind
+    default = None if one.repeatable else one.default
+    if default is None:
+        kind = kind | None
+    return inspect.Parameter(
+        one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+    )

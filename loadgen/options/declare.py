@@ -1,0 +1,203 @@
+"""Declare an option once: a dataclass field with its type, default, help text, panel, and parser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
+from types import EllipsisType, NoneType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from loadgen.errors import BadInput
+from loadgen.spec.units import noted_duration_ms
+
+Kind = TypeVar("Kind")
+
+_KEY = "options"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """An option's declaration, except for its type. `panel` None: the first one, `Options`.
+
+    `default` is the flag's default; `...` stands for a field that has none. `name` is the option's, if it is
+    not that of its field. Text becomes the field's value by `parse`, which raises BadInput, or is a duration in
+    `unit`, which `zero` allows to be 0. A path may have to be that of a file that `exists`, or be made `absolute`.
+    A number may have to be `positive` or in `bounds`.
+
+    `variable`: an environment variable of another name, besides the one that every option has. `flag_only`:
+    neither the environment nor a file can set it. `alone`: with this flag only the command line is read. `beside`
+    turns the text in a file into the flag's text, given the file's folder; None: a path is relative to it,
+    other texts stay. `more` is a command's own addition.
+    """
+
+    help: str
+    default: Any = None
+    panel: str | None = None
+    metavar: str | None = None
+    name: str | None = None
+    parse: Callable[[Any], Any] | None = None
+    unit: Literal["ms", "s"] | None = None
+    zero: bool = False
+    exists: bool = False
+    absolute: bool = False
+    positive: bool = False
+    bounds: tuple[float, float] | None = None
+    argument: bool = False
+    variable: str | None = None
+    flag_only: bool = False
+    alone: bool = False
+    beside: Callable[[Path, str], str] | None = None
+    more: Any = None
+
+    def value(self, given: Any, flag: str, note: Callable[[str], object]) -> Any:
+        """Return the value of the field; `note` takes assumptions. Raises BadInput."""
+        if self.zero and given.strip().rstrip("mshin ") in ("0", "0.0"):
+            return 0.0
+        if self.unit is not None:
+            value_ms = noted_duration_ms(given, option=flag, default_unit=self.unit, note=note)
+            return value_ms / 1000 if self.unit == "s" else value_ms
+        if self.parse is not None:
+            return self.parse(given)
+        if self.exists and not is_file(given):
+            raise BadInput(f"{flag} {given} is not a file.", "Check the path.")
+        return given.absolute() if self.absolute and isinstance(given, Path) else given
+
+
+def is_file(path: Path) -> bool:
+    """True for a regular file that can be reached; False, for example, for a path that is too long."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return False
+
+
+def option(text: str, metavar: str | None = None, *, default: Any = None, **rest: Any) -> Any:
+    """Return a dataclass field that declares an option; `rest` are further fields of `Declared`."""
+    declared = Declared(help=text, metavar=metavar, default=default, **rest)
+    if isinstance(default, EllipsisType):
+        return field(metadata={_KEY: {None: declared}})
+    value = default
+    if default is not None and (declared.unit or declared.parse):
+        value = declared.value(default, "", print)
+    if isinstance(value, dict):
+        return field(default_factory=value.copy, metadata={_KEY: {None: declared}})
+    return field(default=value, metadata={_KEY: {None: declared}})
+
+
+def options_of_one_field(declared: Mapping[str, Declared]) -> Any:
+    """Return a dataclass field without a default that several options make, which are given as text."""
+    return field(metadata={_KEY: declared})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionField:
+    """One option with everything that is declared of it, and the field that it belongs to.
+
+    `kind` is the type of one value as its flag gives it; `choices` are the only values, if there are any. `usual`
+    is the field's default, MISSING without one.
+    """
+
+    name: str
+    field: str
+    kind: type
+    choices: tuple[str, ...]
+    usual: Any
+    declared: Declared
+
+    @property
+    def flag(self) -> str:
+        """`--time-budget`; the bare name of an argument."""
+        return self.name if self.declared.argument else "--" + self.name.replace("_", "-")
+
+    @property
+    def repeatable(self) -> bool:
+        """True if the flag may be given more than once."""
+        return isinstance(self.declared.default, tuple)
+
+    @property
+    def default(self) -> Any:
+        """The value of an option that is not given."""
+        return None if isinstance(self.declared.default, EllipsisType) else self.declared.default
+
+    def check(self, value: Any) -> None:
+        """Raise BadInput for a value of the field that cannot be."""
+        for part in value if isinstance(value, tuple) else (value,):
+            if self.choices and part not in self.choices:
+                raise BadInput(f"{self.flag} {part} is unknown.", f"Choose one of {', '.join(self.choices)}.")
+            if isinstance(part, str | Path) and "\0" in str(part):
+                raise BadInput(f"{self.flag} {part} holds the character NUL.", "Remove it.")
+        if self.declared.bounds is not None:
+            least, most = self.declared.bounds
+            if not least <= value <= most:
+                raise BadInput(
+                    f"{self.flag} {_number(value)} is out of range.",
+                    f"Give {self.flag} a number from {least:g} to {most:.15g}.",
+                )
+        positive = self.declared.positive or (self.declared.unit and not self.declared.zero)
+        if positive and not 0 < value < math.inf:
+            raise BadInput(
+                f"{self.flag} {_number(value)} is not above zero and finite.",
+                f"Give {self.flag} a positive number.",
+            )
+
+
+def _number(value: float) -> str:
+    """Return the number as text; a file may hold an int that is too large for a float."""
+    try:
+        return f"{value:.15g}"
+    except OverflowError:
+        return "1e308 or more" if value > 0 else "-1e308 or less"
+
+
+def option_fields(options: type[Any]) -> Mapping[str, OptionField]:
+    """Return the options that a dataclass declares, by name and in its order."""
+    hints = get_type_hints(options)
+    found = {}
+    for one in fields(options):
+        for name, declared in one.metadata.get(_KEY, {}).items():
+            called = name or declared.name or one.name.removesuffix(f"_{declared.unit}")
+            found[called] = OptionField(
+                name=called,
+                field=one.name,
+                kind=str if name else _kind(hints[one.name], declared),
+                choices=_choices(hints[one.name]),
+                usual=one.default if one.default_factory is MISSING else one.default_factory(),
+                declared=declared,
+            )
+    return found
+
+
+def _kind(hint: Any, declared: Declared) -> type:
+    if declared.unit or declared.parse or _choices(hint):
+        return str
+    kinds: list[type] = [kind for kind in get_args(hint) if kind not in (NoneType, ...)]
+    return kinds[0] if kinds else hint
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+    """Return the values of the `Literal` in a type; none without one."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return next((found for part in get_args(hint) if (found := _choices(part))), ())
+
+
+def check_values(values: object) -> None:
+    """Raise BadInput for the first field of a declared option whose value cannot be."""
+    for one in option_fields(type(values)).values():
+        value = getattr(values, one.field)
+        if value is not None:
+            one.check(value)
+
+
+def made_of(kind: type[Kind], values: Mapping[str, Any], note: Callable[[str], object], **made: Any) -> Kind:
+    """Return the dataclass that declares options with their values, which are as their flags give them.
+
+    `made` are fields that are known already; `note` takes assumptions. Raises BadInput.
+    """
+    for name, one in option_fields(kind).items():
+        given = values.get(name, one.default)
+        if one.field not in made and given is not None:
+            made[one.field] = one.declared.value(given, one.flag, note)
+    return kind(**made)

@@ -1,0 +1,164 @@
+"""The options of `loadtest`, each declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from loadgen.options.declare import check_values, option
+from loadgen.spec.plan import SharedMemory
+from loadgen.spec.units import shapes_from_texts, share_from_text
+
+LOAD, LIMITS, INPUTS, CONNECTION, OUTPUT, MACHINES = (
+    partial(option, panel=panel) for panel in ("Load", "Limits", "Inputs", "Connection", "Output", "Many machines")
+)
+"""Declare an option in a panel of `loadtest --help`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTestOptions:
+    """The options of one `loadtest`, read and checked one by one. Raises BadInput for a value that cannot be."""
+
+    url: str | None = option(
+        "The server: `http://`, `https://`, `grpc://` or `grpcs://`, host and port.", argument=True
+    )
+    model: str | None = option("The model to load.", "NAME")
+    model_version: str = option("Its version. Default: the server chooses.", "VERSION", default="")
+    rate: float | None = LOAD("Requests per second, open loop.", "PER_S")
+    arrivals: str | None = LOAD(
+        "`poisson` (the default), `constant`, `gamma:cv=2`, `ramp:from=0.5,to=2`, `steps:0.5,1,1.5` or "
+        "`spike:level=3,start=0.4,end=0.5`; levels are multiples of the rate, start and end parts of the "
+        "duration.",
+        "KIND",
+    )
+    trace: Path | None = LOAD("Replay a file: one time in seconds per line, or `time,rate` lines.", "FILE")
+    duration_s: float | None = LOAD(
+        "Duration of the measurement. Default: 30s, a whole trace, or 2m of load for --find-max.",
+        "DURATION",
+        unit="s",
+    )
+    warmup_s: float | None = LOAD(
+        "Load that is sent first and not counted. Default: 1s, or three limits if that is longer.",
+        "DURATION",
+        unit="s",
+        zero=True,
+    )
+    max_in_flight: int | None = LOAD(
+        "Hold due requests back while this many are unanswered. Their wait counts.", "N"
+    )
+    concurrency: int | None = LOAD(
+        "CLOSED LOOP instead of a rate: this many users, who wait for each response. Its p99 is not that of "
+        "independent users.",
+        "N",
+    )
+    timeout_s: float = LOAD(
+        "Time after which a request has failed, counted from its due time.",
+        "DURATION",
+        default="10s",
+        unit="s",
+    )
+    most_send_lag_ms: float | None = LOAD(
+        "Highest p99 of the send lag; above it the client was measured, not the server. Default: 1ms, or 5 % of "
+        "the strictest limit. Latency counts from the due time in any case.",
+        "DURATION",
+        name="max_send_lag",
+        unit="ms",
+    )
+    processes: int = LOAD("Load processes; one per core.", "N", default=1)
+    seed: int = LOAD("Seed of the arrivals and of generated inputs.", default=0)
+    p99: float | None = LIMITS("Latency limit for 99 % of all requests, such as `50ms`.", "DURATION", unit="ms")
+    p50: float | None = LIMITS("The same for half of them.", "DURATION", unit="ms")
+    p90: float | None = LIMITS("The same for 90 %.", "DURATION", unit="ms")
+    p95: float | None = LIMITS("The same for 95 %.", "DURATION", unit="ms")
+    p999: float | None = LIMITS("The same for 99.9 %.", "DURATION", unit="ms")
+    max_error_ratio: float | None = LIMITS(
+        "Share of requests that may fail, such as `0.1%`. Without it failures still count as too late.",
+        "PERCENT",
+        name="max_errors",
+        parse=partial(share_from_text, option="--max-errors"),
+    )
+    confidence: float = LIMITS("Confidence of every verdict.", "SHARE", default=0.95)
+    find_max: bool = LIMITS("Search for the highest rate that meets the limits.", default=False)
+    fail_fast: bool = LIMITS("Stop once a limit is certainly violated.", default=False)
+    compare: Path | None = LIMITS(
+        "An earlier run's --output: fail if p99, or the highest rate, is worse by more than noise.",
+        "FILE",
+        exists=True,
+    )
+    input_data: Path | None = INPUTS(
+        "Samples to send in turn, .npz or .json, or lengths as .txt. Default: generated from the metadata.",
+        "FILE",
+        exists=True,
+    )
+    shapes: dict[str, tuple[int, ...]] = INPUTS(
+        "Sizes of an input's free dimensions, without the batch: `input_ids:128`. Repeatable.",
+        "NAME:D1,D2",
+        name="shape",
+        parse=shapes_from_texts,
+        default=(),
+    )
+    batch_size: int = INPUTS("Samples in each request.", "N", default=1)
+    shared_memory: SharedMemory = INPUTS(
+        "`system`: inputs wait in /dev/shm, and requests refer to them. For a server on this machine.",
+        "KIND",
+        default="none",
+    )
+    header: tuple[str, ...] = CONNECTION(
+        "A header, `Name: value`. Repeatable. Other users of this machine can read command lines: use "
+        "--header-env for secrets.",
+        "HEADER",
+        default=(),
+    )
+    header_env: tuple[str, ...] = CONNECTION(
+        "A header with its value in an environment variable. Never printed or written. Repeatable.",
+        "NAME=VARIABLE",
+        default=(),
+    )
+    ca_cert: Path | None = CONNECTION(
+        "PEM file of the authority to trust instead of the system's.", "FILE", exists=True
+    )
+    insecure: bool = CONNECTION("Do NOT check the server's certificate.", default=False, flag_only=True)
+    yes: bool = CONNECTION(
+        "Confirm that you may load this server: needed if it is not this machine.", default=False, flag_only=True
+    )
+    json: bool = OUTPUT("Print only the JSON record on stdout.", default=False)
+    output: Path | None = OUTPUT("Write the JSON record, also for a later --compare.", "FILE")
+    html: Path | None = OUTPUT("Write a page with plots, in one file.", "FILE")
+    csv: Path | None = OUTPUT(
+        "Write PREFIX_stats.csv, PREFIX_stats_history.csv and PREFIX_failures.csv, as Locust does.", "PREFIX"
+    )
+    junit: Path | None = OUTPUT("Write JUnit XML, one case per limit.", "FILE")
+    keep_log: Path | None = OUTPUT(
+        "Keep the times of every request in this folder, as NumPy files. Those of a run of over 10 million "
+        "requests are written while it goes on, 25 bytes each; without this option they are gone when it ends.",
+        "FOLDER",
+    )
+    web: bool = OUTPUT("Locust's web UI on http://127.0.0.1:8089 while the load runs.", default=False)
+    web_port: int = OUTPUT("Another port for it.", "PORT", default=8089)
+    config: Path | None = OUTPUT(
+        "A YAML file of options, such as `max_errors: 1%`. Flags and variables TRITUNE_LOADTEST_... go first.",
+        "FILE",
+        flag_only=True,
+    )
+    debug: bool = OUTPUT("Show tracebacks.", default=False, flag_only=True)
+    master: bool = MACHINES("Let workers on other machines send the load.", default=False)
+    expect_workers: int = MACHINES("Number of workers to wait for; they share the load.", "N", default=1)
+    worker: str | None = MACHINES(
+        "Be a worker for the master on that host. Takes --port, --processes, --yes, and the server's address "
+        "with --header and --header-env, which it sends nowhere else; the rest comes from the master.",
+        "HOST",
+        flag_only=True,
+        alone=True,
+    )
+    port: int = MACHINES("The port of the master.", "PORT", default=5557)
+    bind: str = MACHINES(
+        "The address on which the master listens, `*` for all. Any that other machines can reach needs "
+        "TRITUNE_CLUSTER_SECRET, the same for the master and its workers.",
+        "ADDRESS",
+        default="127.0.0.1",
+    )
+    version: bool = option("Print the version and leave.", default=False, flag_only=True, alone=True)
+
+    def __post_init__(self) -> None:
+        check_values(self)

@@ -1,0 +1,1 @@
+"""The result of a load test as data."""

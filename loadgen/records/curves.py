@@ -1,0 +1,67 @@
+"""Compute the curves of a request log for users: the latency distribution, and the run over time."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement.request_log import RequestLog, percentiles_ns
+from loadgen.records.record import CurveRecord, TimelineRecord
+
+_NS_PER_MS = 1e6
+_MOST_BINS = 150
+_LEAST_IN_BIN = 40
+_POINTS_PER_DECADE = 12
+
+
+def curve_of(log: RequestLog, timeout_ns: int) -> CurveRecord | None:
+    """Return the latency at shares evenly spaced on a log scale of 1 / (1 - share), up to the slowest request.
+
+    None if nothing was sent.
+    """
+    if not len(log):
+        return None
+    decades = math.log10(len(log))
+    steps = max(1, math.ceil(decades * _POINTS_PER_DECADE))
+    shares = [0.0] + [1 - 10 ** -(decades * step / steps) for step in range(1, steps)] + [1.0]
+    latencies_ns = log.latency_charged(timeout_ns).percentiles_ns(shares)
+    return CurveRecord(quantile=tuple(shares), latency_ms=tuple(ns / _NS_PER_MS for ns in latencies_ns))
+
+
+def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> TimelineRecord | None:
+    """Return the run in equal bins, wide enough for useful percentiles; None if nothing was sent."""
+    if not len(log):
+        return None
+    bin_s = bin_width_s(duration_s, len(log))
+    bins = math.ceil(duration_s / bin_s - 1e-9)
+    starts = np.searchsorted(log.scheduled_ns, (np.arange(1, bins) * bin_s * 1e9).astype(np.int64)).tolist()
+    parts = [log.rows(first, end) for first, end in pairwise([0, *starts, len(log)])]
+    widths = np.full(bins, bin_s)
+    widths[-1] = duration_s - bin_s * (bins - 1)
+    p50, p99, top = zip(*(_bin_figures(part.latency_charged_ns(timeout_ns)) for part in parts), strict=True)
+    return TimelineRecord(
+        bin_s=bin_s,
+        start_s=tuple(round(number * bin_s, 6) for number in range(bins)),
+        due_per_s=tuple(len(part) / float(width) for part, width in zip(parts, widths, strict=True)),
+        failures=tuple(int(np.count_nonzero(part.outcome)) for part in parts),
+        p50_ms=p50,
+        p99_ms=p99,
+        max_ms=top,
+    )
+
+
+def bin_width_s(duration_s: float, requests: int) -> float:
+    """Return 1, 2 or 5 times a power of ten seconds: at most 150 bins, and about 40 requests or more in each."""
+    least_s = max(duration_s / _MOST_BINS, min(_LEAST_IN_BIN * duration_s / requests, duration_s / 5))
+    power = 10.0 ** math.floor(math.log10(least_s))
+    return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least_s * (1 - 1e-9))
+
+
+def _bin_figures(latency_ns: NDArray[np.int64]) -> tuple[float | None, float | None, float | None]:
+    if not len(latency_ns):
+        return None, None, None
+    p50, p99, top = percentiles_ns(latency_ns, (0.5, 0.99, 1.0))
+    return p50 / _NS_PER_MS, p99 / _NS_PER_MS, top / _NS_PER_MS

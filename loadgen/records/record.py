@@ -1,0 +1,235 @@
+"""The record of one load test: `--output` and `--json` write it, and `--compare` reads it back."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from loadgen.finite import Count, FiniteModel
+from loadgen.measurement.gpu import GpuUse
+from loadgen.measurement.server_stats import ServerTimings
+from loadgen.spec.plan import SharedMemory
+
+SCHEMA_VERSION: Literal[2] = 2
+
+Outcome = Literal["met", "measured", "inconclusive", "worse", "untrustworthy", "violated", "interrupted"]
+Answer = Literal["met", "violated", "inconclusive"]
+
+ANSWERS_OF_VERSION_1 = {
+    "kept": "met",
+    "broken": "violated",
+    "undecided": "inconclusive",
+    "looks kept": "looks met",
+    "looks broken": "looks violated",
+}
+"""Answers in files of version 1, those of searches too, and in version 2."""
+
+
+class Record(FiniteModel):
+    """Base of all parts: frozen, unknown keys are rejected, numbers are finite; null is unknown and never zero."""
+
+
+class TargetRecord(Record):
+    """The server and model under load. Headers are named only: their values may be secrets."""
+
+    url: str
+    model_name: str
+    model_version: str
+    header_names: tuple[str, ...]
+    certificate_checked: bool | None = Field(description="null: the connection was not encrypted.")
+
+
+class LoadRecord(Record):
+    """The load that was requested."""
+
+    kind: Literal["open", "closed"]
+    arrivals: str
+    rate_per_s: float | None = Field(description="null: closed loop.")
+    concurrency: int | None
+    max_in_flight: int | None
+    duration_s: float
+    warmup_s: float
+    timeout_s: float
+    most_send_lag_ms: float | None = Field(
+        default=None, description="p99 of the send lag that was accepted; null: 1 ms, or 5 % of the limit."
+    )
+    seed: int
+    processes: int
+    machines: int = 1
+    batch_size: int
+    shapes: dict[str, tuple[int, ...]]
+    input_data: str | None
+    shared_memory: SharedMemory = Field(
+        default="none", description="`system`: inputs waited in memory that the server shared with the client."
+    )
+
+
+class CheckRecord(Record):
+    """One limit and the test's answer. Times in ms; ratios of requests.
+
+    `low` and `high` bound the true value with the test's confidence, corrected for the dependence between
+    successive requests; null if there were too few requests to bound it. `needed_s` is about how long a run
+    would have to be to decide, null if that is not known or not needed.
+    """
+
+    name: str
+    kind: Literal["latency", "errors"]
+    quantile: float | None
+    limit: float
+    answer: Answer
+    observed: float | None
+    low: float | None
+    high: float | None
+    confidence: float
+    requests: Count
+    violations: Count
+    reason: str
+    needed_s: float | None
+
+
+class MeasurementRecord(Record):
+    """The figures of the run. Latency counts from the scheduled send time; failed requests count at the
+    time-out or later.
+    """
+
+    requests: Count
+    failures: Count
+    errors: dict[str, int]
+    error_example: str | None
+    planned_rate_per_s: float | None
+    achieved_rate_per_s: float
+    duration_s: float
+    latency_min_ms: float | None
+    latency_mean_ms: float | None
+    latency_p50_ms: float | None
+    latency_p90_ms: float | None
+    latency_p95_ms: float | None
+    latency_p99_ms: float | None
+    latency_p999_ms: float | None
+    latency_max_ms: float | None
+    latency_p99_low_ms: float | None = Field(description="Bounds of p99; null: too few requests to bound it.")
+    latency_p99_high_ms: float | None
+    latency_p99_bounded_after_s: float | None = Field(
+        default=None,
+        description="About how long a run must be for an upper bound; null: there is one, or not known.",
+    )
+    interval_confidence: float
+    service_p99_ms: float | None = Field(description="p99 from the actual send: blind to the client's own delay.")
+    send_lag_p50_ms: float | None
+    send_lag_p99_ms: float | None
+    bytes_sent: Count
+    bytes_received: Count
+    client_cpu_share: float = Field(description="The busiest load process; 1.0 is one whole core.")
+    client_cpu_s: float
+    server: ServerTimings | None
+    network_and_client_ms: float | None = Field(description="Mean client latency minus Triton's own time.")
+    gpu: GpuUse | None
+    problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
+    percentiles_from: Literal["every request", "histogram"] = Field(
+        default="every request",
+        description="Exact, each the time of one request; or, in records of long runs by earlier versions, from "
+        "HdrHistogram with three significant digits.",
+    )
+
+
+class TimelineRecord(Record):
+    """The run over time, in bins of `bin_s` seconds by scheduled time; one value per bin, null if it is empty."""
+
+    bin_s: float
+    start_s: tuple[float, ...]
+    due_per_s: tuple[float, ...]
+    failures: tuple[int, ...]
+    p50_ms: tuple[float | None, ...]
+    p99_ms: tuple[float | None, ...]
+    max_ms: tuple[float | None, ...]
+
+
+class CurveRecord(Record):
+    """The latency distribution: a share of `quantile` of all requests took at most `latency_ms`."""
+
+    quantile: tuple[float, ...]
+    latency_ms: tuple[float, ...]
+
+
+class ProbeRecord(Record):
+    """One load of a search for the highest rate."""
+
+    rate_per_s: float
+    seconds: float
+    requests: Count
+    violations: Count
+    latency_ms: float | None = Field(description="The limit's quantile.")
+    answer: str
+
+
+class CapacityRecord(Record):
+    """The highest rate that meets the limit. `certified_rate_per_s` null: no rate was confirmed."""
+
+    quantile: float
+    certified_rate_per_s: float | None
+    estimate_per_s: float | None
+    low_per_s: float | None
+    high_per_s: float | None
+    lone_latency_ms: float | None = Field(description="Median at a rate so low that requests hardly meet.")
+    inconclusive: bool = Field(description="No rate was confirmed, but one might have been with more load.")
+    seconds: float
+    probes: tuple[ProbeRecord, ...]
+    reason: str
+
+
+class ComparisonRecord(Record):
+    """One figure compared with the baseline's. The ratio's bounds hold with the tests' confidence."""
+
+    figure: str
+    unit: str
+    baseline: float
+    now: float
+    ratio: float
+    ratio_low: float | None = Field(description="null: one of the two could not be bounded on that side.")
+    ratio_high: float | None
+    answer: Literal["worse", "better", "no difference seen"]
+
+
+class LoadTestRecord(Record):
+    """All results of one load test."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_version_1(cls, data: object) -> object:
+        """Upgrade a record of version 1, with its words `kept`, `broken` and `undecided`."""
+        return _upgrade(data) if isinstance(data, dict) and data.get("schema_version") == 1 else data
+
+    tool: str
+    started_at: datetime
+    outcome: Outcome
+    exit_code: int
+    reasons: tuple[str, ...] = Field(description="Why this outcome, in sentences; the first is the headline.")
+    notes: tuple[str, ...]
+    target: TargetRecord
+    load: LoadRecord
+    checks: tuple[CheckRecord, ...]
+    measurement: MeasurementRecord | None
+    curve: CurveRecord | None
+    timeline: TimelineRecord | None
+    capacity: CapacityRecord | None
+    baseline: str | None
+    comparison: tuple[ComparisonRecord, ...]
+
+
+def _upgrade(data: Any) -> Any:
+    """Replace the words of version 1 in a record and all its parts."""
+    if isinstance(data, list):
+        return [_upgrade(part) for part in data]
+    if not isinstance(data, dict):
+        return data
+    new = {name: _upgrade(value) for name, value in data.items()}
+    for name in ("answer", "outcome"):
+        if isinstance(new.get(name), str):
+            new[name] = ANSWERS_OF_VERSION_1.get(new[name], new[name])
+    if "undecided" in new and "probes" in new:
+        new["inconclusive"] = new.pop("undecided")
+    return new | {"schema_version": SCHEMA_VERSION} if "schema_version" in new else new

@@ -1,0 +1,249 @@
+"""The report kit: one table for the page, Markdown and the terminal, and one page that needs no network."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table as TerminalTable
+from rich.text import Text
+
+from loadgen.printable import printable, printable_json
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+Data = dict[str, Any]
+"""Plain values that a plot draws; the browser only places the marks."""
+
+Plot = tuple[str, Data]
+"""The name of a function in `page.js`, and its data."""
+
+NUMBER = "number"
+TONES = {
+    "main": "bold",
+    "met": "green",
+    "better": "green",
+    "complete": "green",
+    "inconclusive": "yellow",
+    "infeasible": "yellow",
+    "violated": "red",
+    "worse": "bold red",
+    "failed": "red",
+}
+"""Colours of the terminal for the styles of cells; the page has them in `page.css`."""
+
+LONG_WORD = 20
+"""Words from 20 characters on may break on the page at these joints: after a slash, a point, a colon or an
+underscore, and between parts of a name that begin with a capital."""
+_JOINTS = re.compile(r"(?<=[/._:])(?=\w)|(?<=[a-z])(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Text to show. `order` is the value to sort by if that is not the text; `style` is a list of CSS classes.
+
+    `more` is shown on the page alone, folded away.
+    """
+
+    text: str
+    order: float | None = None
+    style: str = ""
+    more: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """True if the text is a figure, which is aligned to the right."""
+        return NUMBER in self.style.split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of cells under headings. The first column names the row, unless the table is sortable."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    sortable: bool = False
+
+    @property
+    def columns(self) -> list[tuple[str, bool]]:
+        """The heading of each column, and whether its cells are numbers."""
+        first = self.rows[0] if self.rows else (Cell(text=""),) * len(self.headings)
+        return [
+            (heading, cell.is_number)
+            for heading, cell in zip(self.headings or ("",) * len(first), first, strict=True)
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A part of a report: a plot, a table or commands; a part that has none of them is left out.
+
+    `caption` explains the plot, and `note` the table. Facts are pairs of a name and its value; commands are
+    pairs of a purpose and a command line. On the page, a `folded` part is its title and facts until it is opened.
+    """
+
+    title: str
+    plot: Plot | None = None
+    caption: str = ""
+    note: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    table: Table | None = None
+    commands: tuple[tuple[str, str], ...] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A report: its subject, the answer as a headline with its tone, sentences about the answer, and the parts."""
+
+    title: str
+    subject: str
+    headline: str
+    tone: str = ""
+    lead: tuple[str, ...]
+    caveats: tuple[str, ...]
+    remarks: tuple[str, ...] = ()
+    sections: Sequence[Section]
+    footer: str
+
+    @property
+    def plots(self) -> dict[str, Data]:
+        """The data of every plot by the plot's name."""
+        return dict(part.plot for part in self.sections if part.plot is not None)
+
+
+def nines(share: float) -> float:
+    """Return the place of a quantile on an axis where every further nine takes as much room as the one before."""
+    return -math.log10(1 - share)
+
+
+def number(value: float | None, show: Callable[[float | None], str], *, style: str = "") -> Cell:
+    """Return a figure that sorts as one; an unknown value comes last."""
+    return Cell(text=show(value), order=value, style=f"{NUMBER} {style}".strip())
+
+
+def count(value: float | None) -> str:
+    """Return a whole number as text, with thousands separated."""
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def table_of_texts(headings: tuple[str, ...], rows: Sequence[tuple[str, Sequence[str | Cell]]]) -> Table:
+    """Return a table whose rows have a name; a text is a plain cell."""
+    cells = [
+        (Cell(text=name), *(cell if isinstance(cell, Cell) else Cell(text=cell) for cell in texts))
+        for name, texts in rows
+    ]
+    return Table(headings=headings, rows=tuple(cells))
+
+
+def terminal_table(table: Table) -> TerminalTable:
+    """Return the table for the terminal; without headings, a list of names and values."""
+    if table.headings:
+        drawn = TerminalTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    else:
+        drawn = TerminalTable.grid(padding=(0, 2))
+    for position, (heading, is_number) in enumerate(table.columns):
+        names = not table.headings and position == 0
+        drawn.add_column(
+            Text(heading), justify="right" if is_number else "left", overflow="fold",
+            style="bold" if names else "", no_wrap=names,
+        )  # fmt: skip
+    for row in table.rows:
+        drawn.add_row(*(Text(cell.text, style=_tone(cell)) for cell in row))
+    return drawn
+
+
+def _tone(cell: Cell) -> str:
+    return next((TONES[word] for word in cell.style.split() if word in TONES), "")
+
+
+def markdown_table(table: Table | None) -> Iterator[str]:
+    """Yield the lines of the table in GitHub's Markdown, an empty one first; none for a table without rows."""
+    if table is None or not table.rows:
+        return
+    yield ""
+    yield f"| {' | '.join(literal(heading) for heading, _ in table.columns)} |"
+    yield f"| {' | '.join('---:' if is_number else '---' for _, is_number in table.columns)} |"
+    for row in table.rows:
+        yield f"| {' | '.join(literal(cell.text) for cell in row)} |"
+
+
+def literal(text: str) -> str:
+    """Return text without effect in Markdown: no markup, on one line, in one cell."""
+    return re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", " ".join(text.split()))
+
+
+def markdown(report: Report) -> str:
+    """Return the report in GitHub's Markdown: the first table at once, the others folded away, and no plots."""
+    text = "\n".join(_lines(report)) + "\n"
+    return printable(text, most=len(text), lines=True)
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"## {literal(report.title)}"
+    first, *others = report.lead
+    yield f"\n**{literal(first)}**"
+    for more in (*others, *report.caveats, *report.remarks):
+        yield f"\n{literal(more)}"
+    for position, part in enumerate(report.sections):
+        if part.table is not None:
+            yield from markdown_table(part.table) if position == 0 else _folded(part)
+        if part.commands:
+            yield "\n```sh"
+            for purpose, command in part.commands:
+                yield f"{command.replace('`', '')}  # {purpose.lower()}"
+            yield "```"
+
+
+def _folded(part: Section) -> Iterator[str]:
+    facts = ", ".join(f"{name} {value}" for name, value in part.facts)
+    yield f"\n<details><summary>{literal(f'{part.title} ({facts})' if facts else part.title)}</summary>"
+    if part.note:
+        yield f"\n{literal(part.note)}"
+    yield from markdown_table(part.table)
+    yield "\n</details>"
+
+
+def page(report: Report) -> str:
+    """Return the report as one HTML file with its styles, data and plot library; the template escapes all text."""
+    template = _environment().from_string(_file("page.html"))
+    return template.render(report=report, file=_file)
+
+
+def _environment() -> Environment:
+    from jinja2 import Environment, StrictUndefined
+
+    def safe(value: object) -> object:
+        """Our own files are Markup, and stay as they are."""
+        return printable(value, lines=True) if isinstance(value, str) and not hasattr(value, "__html__") else value
+
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=safe
+    )
+    environment.filters["whole"] = _whole
+    return environment
+
+
+def _whole(text: str) -> str:
+    """Return text as markup that breaks between words: options stay whole, long names break at their joints."""
+    from markupsafe import Markup, escape
+
+    def marked(word: str) -> str:
+        if len(word) < LONG_WORD and not word.startswith("--"):
+            return escape(word)
+        return Markup('<span class="word">{}</span>').format(Markup("<wbr>").join(_JOINTS.split(word)))
+
+    return Markup("").join(map(marked, re.split(r"(\s+)", printable(text, lines=True))))
+
+
+@cache
+def _file(name: str) -> str:
+    """One of our own files; a script's invisible characters become escapes of the same meaning."""
+    return printable_json(files("loadgen.reports").joinpath("templates", name).read_text(encoding="utf-8"))

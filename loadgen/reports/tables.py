@@ -1,0 +1,151 @@
+"""The tables of a load test, the same in the page and on the terminal."""
+
+from __future__ import annotations
+
+from loadgen.measurement.server_stats import ServerTimings
+from loadgen.records.formats import (
+    UNKNOWN,
+    comparison_in_words,
+    errors_in_words,
+    format_ms,
+    format_percent,
+    format_rate,
+    format_size,
+    observed_in_words,
+    traffic_in_words,
+)
+from loadgen.records.record import CapacityRecord, LoadTestRecord, MeasurementRecord
+from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
+from loadgen.spec.limits import quantile_name
+
+MOST_OF_AN_ERROR = 240  # characters
+
+
+def checks(record: LoadTestRecord, *, reasons: bool = False) -> Table | None:
+    """Each limit, whether it was met, by how much, and the reason if wanted; None if there were no limits."""
+    if not record.checks:
+        return None
+    seen = f"seen once steady (bounds at {100 * record.checks[0].confidence:g} %)"
+    return table_of_texts(
+        ("limit", "answer", seen, "over the limit", *(["why"] if reasons else [])),
+        [
+            (
+                check.name,
+                (
+                    Cell(text=check.answer, style=check.answer),
+                    observed_in_words(check),
+                    f"{check.violations:,} of {check.requests:,}" if check.requests else UNKNOWN,
+                    *([Cell(text=check.reason, style="reason")] if reasons else []),
+                ),
+            )
+            for check in record.checks
+        ],
+    )
+
+
+def comparison(record: LoadTestRecord) -> Table | None:
+    """Each figure compared with the baseline's; None without a baseline."""
+    rows = [
+        (one.figure, (Cell(text=one.answer, style=one.answer), comparison_in_words(one)))
+        for one in record.comparison
+    ]
+    return table_of_texts(("figure", "answer", "change"), rows) if rows else None
+
+
+def latency(measured: MeasurementRecord) -> Table:
+    """Latencies in ms from the time each request was due."""
+    figures = {
+        "min": measured.latency_min_ms,
+        "p50": measured.latency_p50_ms,
+        "p90": measured.latency_p90_ms,
+        "p95": measured.latency_p95_ms,
+        "p99": measured.latency_p99_ms,
+        "p99.9": measured.latency_p999_ms,
+        "max": measured.latency_max_ms,
+        "mean": measured.latency_mean_ms,
+    }
+    return _figures("latency ms", "whole run", figures, main="p99")
+
+
+def stages(measured: MeasurementRecord, server: ServerTimings) -> Table:
+    """Mean ms of a request in each stage."""
+    figures = {
+        "queue": server.queue_ms,
+        "input": server.input_ms,
+        "infer": server.infer_ms,
+        "output": server.output_ms,
+        "network and client": measured.network_and_client_ms,
+    }
+    return _figures("mean ms", "of a request", figures)
+
+
+def _figures(corner: str, name: str, figures: dict[str, float | None], *, main: str = "") -> Table:
+    cells = [
+        number(value, format_ms, style="main" if heading == main else "") for heading, value in figures.items()
+    ]
+    return table_of_texts((corner, *figures), [(name, cells)])
+
+
+def batches(server: ServerTimings) -> Table | None:
+    """The batches that the server formed, and mean ms of their stages; None if it reports none."""
+    rows = tuple(
+        (
+            number(batch.batch_size, count),
+            number(batch.executions, count),
+            *(number(value, format_ms) for value in (batch.input_ms, batch.infer_ms, batch.output_ms)),
+        )
+        for batch in server.batches
+    )
+    headings = ("batch size", "executions", "input ms", "infer ms", "output ms")
+    return Table(headings=headings, rows=rows) if rows else None
+
+
+def probes(found: CapacityRecord) -> Table | None:
+    """Each load of the search for the highest rate; None if there was none."""
+    rows = tuple(
+        (
+            number(probe.rate_per_s, format_rate),
+            Cell(text=f"{probe.seconds:.1f}", style=NUMBER),
+            number(probe.requests, count),
+            number(probe.violations, count),
+            number(probe.latency_ms, format_ms),
+            Cell(text=probe.answer, style=probe.answer),
+        )
+        for probe in found.probes
+    )
+    headings = ("rate/s", "seconds", "requests", "over the limit", f"{quantile_name(found.quantile)} ms", "answer")
+    return Table(headings=headings, rows=rows) if rows else None
+
+
+def traffic(record: LoadTestRecord, measured: MeasurementRecord) -> Table:
+    """Requests, errors, and the times of server and client."""
+    errors = Cell(text=errors_in_words(record), style="violated" if measured.failures else "")
+    rows: list[tuple[str, list[str | Cell]]] = [("requests", [traffic_in_words(measured)]), ("errors", [errors])]
+    if measured.error_example:
+        rows.append(("first error", [measured.error_example[:MOST_OF_AN_ERROR]]))
+    sizes = f"{format_size(measured.bytes_sent)} sent, {format_size(measured.bytes_received)} received"
+    rows.append(("bytes", [sizes]))
+    server = measured.server
+    if server is not None:
+        batch = "" if server.mean_batch_size is None else f"; batches of {server.mean_batch_size:.2f}"
+        means = f"queue {format_ms(server.queue_ms)}, input {format_ms(server.input_ms)}, "
+        means += f"infer {format_ms(server.infer_ms)}, output {format_ms(server.output_ms)} ms{batch}"
+        outside = f"{format_ms(measured.network_and_client_ms)} ms in network and client, mean"
+        rows += [("server", [means]), ("outside it", [outside])]
+    if measured.gpu is not None and measured.gpu.utilization is not None:
+        rows.append(("GPU", [f"{format_percent(measured.gpu.utilization)} busy"]))
+    lag = f"send lag p50 {format_ms(measured.send_lag_p50_ms)}, p99 {format_ms(measured.send_lag_p99_ms)} ms"
+    busiest = f"busiest process {format_percent(measured.client_cpu_share)} of a core"
+    client = f"{lag}; {measured.client_cpu_s:.2f} s of CPU, {busiest}"
+    return table_of_texts((), [*rows, ("client", [client])])
+
+
+def settings(record: LoadTestRecord) -> Table:
+    """The options of the load and the target, without values of headers."""
+    load = record.load.model_dump(mode="json").items()
+    rows = [(name.replace("_", " "), [str(value)]) for name, value in load if value not in (None, {})]
+    if record.target.header_names:
+        rows.append(("headers", [", ".join(record.target.header_names) + " (values are not recorded)"]))
+    if record.target.certificate_checked is not None:
+        rows.append(("certificate", ["checked" if record.target.certificate_checked else "NOT checked"]))
+    return table_of_texts((), rows)

@@ -1,0 +1,327 @@
+"use strict";
+
+// Colours are CSS variables, so that plots follow the page into the dark and onto paper without being drawn again.
+const data = JSON.parse(document.getElementById("plots").textContent);
+const STATES = ["complete", "pruned", "infeasible", "failed"];
+const ROLES = ["recommended", "Triton default", "this run"];
+const ROLE_COLORS = ["var(--winner)", "var(--baseline)", "var(--winner)"];
+const STATE_SYMBOLS = ["circle", "circle", "times", "triangle"];
+const STATE_MEANINGS = ["complete", "pruned: dropped early", "infeasible: over the limit at any rate", "failed"];
+const ANSWERS = ["met", "inconclusive", "violated"];
+const ANSWER_COLORS = ["var(--complete)", "var(--infeasible)", "var(--failed)"];
+const GRID = { stroke: "var(--rule)", strokeOpacity: 1 };
+
+const short = (value) => (value >= 1000 ? d3.format(",.0f")(value) : String(+value.toPrecision(3)));
+const roleColor = { domain: ROLES, range: ROLE_COLORS };
+const colorOf = (role) => ROLE_COLORS[ROLES.indexOf(role)];
+
+function logTicks(low, high, most) {
+  const steps = [1, 2, 5].flatMap((step) => d3.range(-4, 8).map((power) => step * 10 ** power));
+  const inside = steps.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001).sort(d3.ascending);
+  return inside.length > most ? inside.filter((tick) => Number.isInteger(+Math.log10(tick).toFixed(9))) : inside;
+}
+
+function logDomain(values) {
+  const [low = 1, high = 10] = d3.extent(values.filter((value) => value > 0));
+  return [low / 1.25, high * 1.3];
+}
+
+// An axis starts where the data are, with some room at both ends, and never below zero.
+function domain(values) {
+  const [low = 0, high = 1] = d3.extent(values);
+  const room = 0.06 * (high - low || high || 1);
+  return [Math.max(0, low - room), high + room];
+}
+
+// Options that all plots share: room for labels, fewer ticks on narrow screens.
+function base(width, height, more) {
+  return { width, height, marginLeft: 54, marginRight: 22, marginTop: 30, marginBottom: 44, ...more };
+}
+
+// The ticks' labels are given as text: a format would go through D3's, which drops some of them on log scales.
+function logAxis(domain, label) {
+  const ticks = logTicks(...domain, 9);
+  return [Plot.gridY(ticks, GRID), Plot.axisY(ticks, { text: short, label })];
+}
+
+function limitRules(limits) {
+  return [
+    Plot.ruleY(limits, { y: "ms", stroke: "var(--limit)", strokeDasharray: "5 4" }),
+    Plot.text(limits, {
+      y: "ms", text: "name", frameAnchor: "left", textAnchor: "start", dx: 6, dy: -8,
+      fill: "var(--limit)", stroke: "var(--paper)", strokeWidth: 4,
+    }),
+  ];
+}
+
+const symbols = {
+  dot: (color) => `<circle cx="7" cy="7" r="4.5" fill="${color}"/>`,
+  ring: (color) => `<circle cx="7" cy="7" r="4" fill="none" stroke="${color}" stroke-width="1.5"/>`,
+  cross: (color) => `<path d="M3 3L11 11M11 3L3 11" stroke="${color}" stroke-width="1.7"/>`,
+  triangle: (color) => `<path d="M7 2.5L12 11.5H2Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
+  fallen: (color) => `<path d="M2 3H12L7 12Z" fill="${color}"/>`,
+  hollow: (color) => `<path d="M7 1.5L12 7L7 12.5L2 7Z" fill="none" stroke="${color}" stroke-width="1.5"/>`,
+  diamond: (color) => `<path d="M7 1L12.5 7L7 13L1.5 7Z" fill="${color}"/>`,
+  line: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="2"/>`,
+  thin: (color) => `<path d="M0 9L14 5" stroke="${color}" stroke-opacity="0.6"/><circle cx="7" cy="7" r="1.6" fill="${color}"/>`,
+  dotted: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="1.5" stroke-dasharray="2 3"/>`,
+  dashes: (color) => `<path d="M0 7H14" stroke="${color}" stroke-width="1.5" stroke-dasharray="4 3"/>`,
+  square: (color) => `<rect x="2" y="2" width="10" height="10" fill="${color}"/>`,
+};
+
+function key(entries) {
+  const list = document.createElement("div");
+  list.className = "key";
+  for (const [kind, color, text] of entries) {
+    const entry = document.createElement("span");
+    entry.innerHTML = `<svg width="14" height="14" aria-hidden="true">${symbols[kind](color)}</svg>`;
+    entry.append(text);
+    list.append(entry);
+  }
+  return list;
+}
+
+function stateMarks(points, x, y, title) {
+  return STATES.map((state, index) => {
+    const own = points.filter((point) => point.state === state);
+    const color = `var(--${state})`;
+    return Plot.dot(own, {
+      x, y, r: 4.5, symbol: STATE_SYMBOLS[index], stroke: color, strokeWidth: 1.6,
+      fill: state === "complete" ? color : "none", title, tip: { fill: "var(--panel)" },
+    });
+  });
+}
+
+function stateKey(points) {
+  const kinds = ["dot", "ring", "cross", "triangle"];
+  return STATES.map((state, index) => [kinds[index], `var(--${state})`, STATE_MEANINGS[index], state])
+    .filter((entry) => points.some((point) => point.state === entry[3]));
+}
+
+const draw = {
+  rates({ points, runs, certified, confirmations, frontier, limits, quantile }, width) {
+    const all = [...points, ...runs, ...certified, ...confirmations];
+    const y = logDomain([...all.map((d) => d.ms), ...certified.flatMap((d) => [d.low, d.high]), ...limits.map((d) => d.ms)]);
+    const steps = frontier.map(([rate, ms]) => ({ rate, ms }));
+    const say = (d) => `trial ${d.trial}: ${d.knobs}\n${short(d.rate)}/s, ${quantile} ${short(d.ms)} ms`;
+    const over = points.filter((d) => d.over), within = points.filter((d) => !d.over);
+    const entries = [];
+    if (within.length) entries.push(["dot", "var(--complete)", "within the limit"]);
+    if (over.length) entries.push(["ring", "var(--failed)", "over the limit"]);
+    if (runs.length) entries.push(["thin", "var(--frontier)", "load runs of a trial"]);
+    entries.push(...certified.map((d) => ["diamond", colorOf(d.role), `${d.role}, certified`]));
+    entries.push(...ANSWERS.filter((answer) => confirmations.some((d) => d.answer === answer))
+      .map((answer) => ["hollow", ANSWER_COLORS[ANSWERS.indexOf(answer)], `confirmation, ${answer}`]));
+    if (steps.length > 1) entries.push(["line", "var(--frontier)", "frontier"]);
+    entries.push(["dashes", "var(--limit)", "limit"]);
+    const runColor = (d) => (d.role ? colorOf(d.role) : "var(--frontier)");
+    const tip = { fill: "var(--panel)" };
+    const title = (d) => `${say(d)}\n${STATE_MEANINGS[STATES.indexOf(d.state)]}`;
+    const plot = Plot.plot(base(width, Math.max(300, Math.min(430, width * 0.55)), {
+      ariaLabel: `Rate and ${quantile} of every trial`,
+      x: { label: "requests/s →", domain: domain(all.map((d) => d.rate)), ticks: width / 110, tickFormat: short, grid: false },
+      y: { type: "log", domain: y, axis: null },
+      color: roleColor,
+      marks: [
+        ...logAxis(y, `↑ ${quantile}, ms`),
+        Plot.line(runs, { x: "rate", y: "ms", z: "trial", stroke: runColor, strokeOpacity: 0.5 }),
+        Plot.dot(runs, { x: "rate", y: "ms", r: 1.8, fill: runColor }),
+        Plot.line(steps, { x: "rate", y: "ms", stroke: "var(--frontier)", strokeWidth: 1.5, curve: "step-before" }),
+        ...limitRules(limits),
+        Plot.dot(within, { x: "rate", y: "ms", r: 4.5, fill: "var(--complete)", title, tip }),
+        Plot.dot(over, { x: "rate", y: "ms", r: 4.5, stroke: "var(--failed)", strokeWidth: 1.6, title, tip }),
+        Plot.dot(confirmations, {
+          x: "rate", y: "ms", r: 6, symbol: "diamond", strokeWidth: 1.6, tip,
+          stroke: (d) => ANSWER_COLORS[ANSWERS.indexOf(d.answer)], title: (d) => `confirmation, ${d.answer}\n${say(d)}`,
+        }),
+        Plot.ruleX(certified, { x: "rate", y1: "low", y2: "high", stroke: "role", strokeWidth: 2 }),
+        Plot.dot(certified, {
+          x: "rate", y: "ms", r: 7, symbol: "diamond", fill: "role", stroke: "var(--paper)", tip,
+          title: (d) => `${d.role}, certified\n${say(d)} (${short(d.low)} to ${short(d.high)})`,
+        }),
+      ],
+    }));
+    return [key(entries), plot];
+  },
+
+  quantiles({ points, roles, ticks: all, limits }, width) {
+    const [first, last] = d3.extent(points, (d) => d.nines);
+    const place = (tick) => ((tick[0] - first) / (last - first || 1)) * (width - 76);
+    const ticks = all.filter((tick, index) => index === all.length - 1 || place(all[index + 1]) - place(tick) > 34);
+    const y = logDomain([...points, ...limits].map((d) => d.ms));
+    const plot = Plot.plot(base(width, 320, {
+      ariaLabel: "Latency quantiles",
+      x: { label: "share of requests that were faster →", ticks: ticks.map((d) => d[0]), tickFormat: (d) => new Map(ticks).get(d) },
+      y: { type: "log", domain: y, axis: null },
+      color: roleColor,
+      marks: [
+        ...logAxis(y, "↑ ms"),
+        ...limitRules(limits),
+        Plot.line(points, { x: "nines", y: "ms", stroke: "role", strokeWidth: 2, curve: "monotone-x" }),
+        Plot.dot(points, {
+          x: "nines", y: "ms", fill: "role", r: points.length > 20 ? 1.8 : 3.5, tip: { fill: "var(--panel)" },
+          title: (d) => `${d.label}\n${d.name}: ${short(d.ms)} ms`,
+        }),
+      ],
+    }));
+    return [key(roles.map(([role, label]) => ["line", colorOf(role), label])), plot];
+  },
+
+  timeline({ bins, end, limits }, width) {
+    const rates = domain(bins.map((d) => d.rate));
+    const lines = [["slowest", "var(--frontier)"], ["p99", "var(--baseline)"], ["p50", "var(--winner)"]];
+    const y = logDomain([...bins.flatMap((d) => [d.p50, d.slowest]), ...limits.map((d) => d.ms)]);
+    const failed = bins.filter((d) => d.failures);
+    const x = { label: "seconds →", domain: [bins[0].start, end], ticks: width / 110 };
+    const pointed = (more) => Plot.pointerX({ x: "middle", maxRadius: 60, ...more });
+    const title = (d) => `${short(d.start)} s: ${short(d.rate)} requests/s` + (d.p50 === null ? "" :
+      `\np50 ${short(d.p50)}, p99 ${short(d.p99)}, slowest ${short(d.slowest)} ms`) + (d.failures ? `\n${d.failures} failed` : "");
+    const latency = Plot.plot(base(width, 320, {
+      ariaLabel: "Latency over time", x, y: { type: "log", domain: y, axis: null },
+      marks: [
+        ...logAxis(y, "↑ ms"),
+        ...lines.map(([name, color]) => Plot.lineY(bins, { x: "middle", y: name, stroke: color, strokeWidth: 1.8 })),
+        ...lines.map(([name, color]) => Plot.dot(bins, { x: "middle", y: name, fill: color, r: 1.2 })),
+        ...limitRules(limits),
+        Plot.text(failed, { x: "middle", text: () => "▼", frameAnchor: "top", dy: -10, fill: "var(--failed)" }),
+        Plot.ruleX(bins, pointed({ stroke: "var(--soft)", strokeOpacity: 0.5 })),
+        Plot.tip(bins, pointed({ y: "slowest", title, fill: "var(--panel)" })),
+      ],
+    }));
+    const steps = bins.flatMap((d) => [{ s: d.start, rate: d.rate }, { s: d.end, rate: d.rate }]);
+    const rate = Plot.plot(base(width, 170, {
+      ariaLabel: "Requests due per second", x, y: { label: "↑ requests/s due", domain: rates, tickFormat: short, ticks: 4 },
+      marks: [
+        Plot.gridY({ ticks: 4, ...GRID }),
+        Plot.lineY(steps, { x: "s", y: "rate", stroke: "var(--winner)", strokeWidth: 1.8 }),
+      ],
+    }));
+    const entries = lines.toReversed().map(([name, color]) => ["line", color, name]);
+    if (failed.length) entries.push(["fallen", "var(--failed)", "failures"]);
+    return [key(entries), latency, rate];
+  },
+
+  stages({ bars, stages }, width) {
+    const roles = [...new Set(bars.map((d) => d.role))];
+    const colors = stages.map((_, index) => `var(--stage-${index + 1})`);
+    const plot = Plot.plot(base(width, 62 * roles.length + 60, {
+      ariaLabel: "Mean time in each stage", marginLeft: 104, marginTop: 8,
+      x: { label: "ms →", ticks: width / 110 },
+      y: { label: null, domain: roles, padding: 0.25 },
+      color: { domain: stages, range: colors },
+      marks: [
+        Plot.gridX({ ticks: width / 110, ...GRID }),
+        Plot.barX(bars, Plot.stackX({
+          x: "ms", y: "role", fill: "stage", order: stages, inset: 0.5, tip: { fill: "var(--panel)" },
+          title: (d) => `${d.role}\n${d.stage}: ${short(d.ms)} ms`,
+        })),
+      ],
+    }));
+    return [key(stages.map((stage, index) => ["square", colors[index], stage])), plot];
+  },
+
+  search({ points, best }, width) {
+    const none = points.filter((d) => !d.rate), rated = points.filter((d) => d.rate);
+    const y = domain(rated.map((d) => d.rate));
+    const title = (d) => `trial ${d.trial}: ${d.knobs}\n${d.rate ? `${short(d.rate)}/s, ` : ""}${d.reason}`;
+    const plot = Plot.plot(base(width, 320, {
+      ariaLabel: "Rates of the trials over time",
+      x: { label: "seconds of load and loading →", domain: domain(points.map((d) => d.s)), ticks: width / 110 },
+      y: { label: "↑ requests/s at the limit", domain: y, tickFormat: short, ticks: 6 },
+      marks: [
+        Plot.gridY({ ticks: 6, ...GRID }),
+        Plot.line(best, { x: "s", y: "rate", stroke: "var(--winner)", strokeWidth: 2, curve: "step-after" }),
+        ...stateMarks(rated, "s", "rate", title),
+        ...stateMarks(none.map((d) => ({ ...d, bottom: y[0] })), "s", "bottom", title), // they have no rate: on the frame
+      ],
+    }));
+    return [key([...stateKey(points), ...(best.length ? [["line", "var(--winner)", "best so far"]] : [])]), plot];
+  },
+
+  importance({ bars }, width) {
+    const percent = (d) => `${(100 * d.share).toFixed(0)} %`;
+    return [Plot.plot(base(width, 34 * bars.length + 16, {
+      ariaLabel: "Share of each knob", marginLeft: 148, marginTop: 4, marginBottom: 12, marginRight: 48,
+      x: { axis: null, domain: [0, d3.max(bars, (d) => d.share)] },
+      y: { label: null, domain: bars.map((d) => d.knob), padding: 0.3 },
+      marks: [
+        Plot.barX(bars, { x: "share", y: "knob", fill: "var(--winner)" }),
+        Plot.text(bars, { x: "share", y: "knob", text: percent, textAnchor: "start", dx: 6, fill: "currentColor" }),
+      ],
+    }))];
+  },
+
+  replicas({ steps, lines, wanted, widest }, width) {
+    const roles = lines.map((d) => d.role);
+    const plot = Plot.plot(base(width, 320, {
+      ariaLabel: "Cost an hour over the traffic",
+      x: { label: "requests/s to serve →", domain: [0, widest], ticks: width / 110, tickFormat: short },
+      y: { label: "↑ USD an hour", zero: true, ticks: 6 },
+      color: roleColor,
+      marks: [
+        Plot.gridY({ ticks: 6, ...GRID }),
+        Plot.ruleX(wanted ? [wanted] : [], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
+        ...lines.map((d) => Plot.line([[0, 0], [widest, d.usd]], { stroke: colorOf(d.role), strokeDasharray: "2 3" })),
+        ...roles.map((role) => Plot.line(
+          steps.filter((d) => d.role === role).flatMap((d) => [{ ...d, x: d.from }, { ...d, x: d.to }]),
+          { x: "x", y: "usd", stroke: "role", strokeWidth: 2 },
+        )),
+        Plot.dot(steps.filter((d) => d.role === roles[0]), {
+          x: "to", y: "usd", fill: "role", r: 3.5, tip: { fill: "var(--panel)" },
+          title: (d) => `${d.role}\n${d.replicas} replicas: up to ${short(d.to)}/s, $${d.usd.toFixed(3)} an hour`,
+        }),
+      ],
+    }));
+    const entries = roles.map((role) => ["line", colorOf(role), role]);
+    return [key([...entries, ["dotted", "var(--soft)", "pro rata"]]), plot];
+  },
+};
+
+const PAPER_WIDTH = 680; // of plots in print: A4 and Letter within usual margins
+const paper = matchMedia("print");
+
+function drawAll(printed = paper.matches) {
+  for (const place of document.querySelectorAll("[data-plot]")) {
+    const name = place.dataset.plot;
+    const width = printed ? PAPER_WIDTH : Math.max(280, Math.round(place.clientWidth));
+    if (place.dataset.width === String(width)) continue;
+    place.dataset.width = width;
+    place.replaceChildren(...draw[name](data[name], width));
+    place.dataset.drawn = "yes";
+  }
+}
+
+function sortable(table) {
+  const body = table.tBodies[0];
+  const headings = [...table.querySelectorAll("thead th")];
+  const value = (row, column) => {
+    const cell = row.cells[column];
+    return cell.dataset.order === undefined ? cell.textContent : Number(cell.dataset.order);
+  };
+  const order = (a, b) => {
+    if (typeof a === "number" && typeof b === "number") return a - b;
+    if (typeof a !== typeof b) return typeof a === "number" ? -1 : 1; // unknown values come last
+    return a.localeCompare(b, "en", { numeric: true });
+  };
+  headings.forEach((heading, column) => heading.querySelector("button")?.addEventListener("click", () => {
+    const down = heading.getAttribute("aria-sort") === "ascending";
+    headings.forEach((other) => other.removeAttribute("aria-sort"));
+    heading.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const rows = [...body.rows].sort((a, b) => order(value(a, column), value(b, column)) * (down ? -1 : 1));
+    body.append(...rows);
+  }));
+}
+
+document.querySelectorAll("table.sortable").forEach(sortable);
+drawAll();
+new ResizeObserver(() => drawAll()).observe(document.body);
+
+// Paper cannot be unfolded: what is folded is printed open, and folded again afterwards.
+const folded = document.querySelectorAll("details.part:not([open])");
+function toPaper(printed) {
+  for (const part of folded) part.open = printed;
+  drawAll(printed);
+}
+paper.addEventListener("change", () => toPaper(paper.matches));
+addEventListener("beforeprint", () => toPaper(true));
+addEventListener("afterprint", () => toPaper(false));

@@ -1,0 +1,1 @@
+"""Send a plan from this machine."""

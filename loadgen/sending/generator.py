@@ -1,0 +1,230 @@
+"""Runs load plans in processes of this machine, started once and used for many runs."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from loadgen import errors
+from loadgen.measurement.gpu import reader_for
+from loadgen.measurement.request_log import RequestLog, concatenate
+from loadgen.measurement.result import ShardResult
+from loadgen.measurement.row_file import RowFile
+from loadgen.sending.load_process import PATIENCE_S, LoadProcess, error_from
+from loadgen.sending.messages import Message, payload_to_json, target_to_json
+from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch
+from loadgen.sending.request_table import ClosedLog, GrowingLog, LogTable, create_table_fd
+from loadgen.sending.ring import RingLog, rows_for
+from loadgen.sending.send_loop import PATIENCE_NS
+from loadgen.sending.shard import shard_of
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.traffic.arrivals import peak_rate_per_s, schedule_pieces
+
+_MEMORY_ROWS_MOST = 100_000_000
+_START_DELAY_NS = 100_000_000
+_CLOSED_LOOP_RATE_MOST_PER_S = 50_000  # one process sends fewer; memory that stays unused takes none
+
+
+class Generator(Protocol):
+    """Sends plans: `LoadGenerator` from this machine, or workers on other machines."""
+
+    def run(
+        self,
+        target: Target,
+        plan: LoadPlan | ClosedLoopPlan,
+        *,
+        payload: Payload | None = None,
+        limit_ms: float | None = None,
+        watch: Watch | None = None,
+        rows: RowFile | None = None,
+    ) -> LoadRun:
+        """See `LoadGenerator.run`."""
+        ...
+
+
+class LoadGenerator:
+    """`processes` load processes, from `with` to the end of its block; construction is free.
+
+    The processes ignore Ctrl-C, which only this process handles, and die with the thread that started them.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        if processes < 1:
+            raise errors.PlanError(f"{processes} load processes send nothing.\nUse 1 or more.")
+        self._count = processes
+        self._workers: list[LoadProcess] = []
+
+    def __enter__(self) -> Self:
+        self._workers = [LoadProcess() for _ in range(self._count)]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+    @property
+    def pids(self) -> list[int]:
+        """The process ids of the load processes; empty outside the `with` block."""
+        return [worker.pid for worker in self._workers]
+
+    def run(
+        self,
+        target: Target,
+        plan: LoadPlan | ClosedLoopPlan,
+        *,
+        payload: Payload | None = None,
+        limit_ms: float | None = None,
+        watch: Watch | None = None,
+        rows: RowFile | None = None,
+    ) -> LoadRun:
+        """Send the plan's load to the target, and return when every request has ended.
+
+        `limit_ms` is the latency limit: with it, a backlog that grows without end stops the run. `watch` is
+        called about every 0.5 s with the log so far, which ends at the first request whose latency could
+        still be under the limit; True stops the run. After a stop, requests that were sent still get their time.
+
+        With `rows`, requests go to that file as they end: memory stays the same however long the run, and the
+        logs lie in the file. `watch` then gets the requests before the first that has not ended.
+
+        Raises TargetUnreachable, TargetRefused, PayloadError before the load, WorkerDied during it, and
+        EnvironmentFailed when the disk of `rows` is full.
+        """
+        if not self._workers:
+            raise RuntimeError(
+                "LoadGenerator.run is called outside its with block.\nUse `with LoadGenerator() as g:`."
+            )
+        rows = rows if isinstance(plan, LoadPlan) else None  # users in a closed loop send too little for a file
+        job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms, to_file=rows is not None)
+        workers = _LocalWorkers(workers=self._workers, job=job)
+        return PlanRun(job=job, workers=workers, watch=watch, rows=rows, gpu=reader_for(target)).execute()
+
+
+@dataclass(slots=True, kw_only=True)
+class _LocalWorkers:
+    """Load processes that write one table in shared memory, for one run."""
+
+    workers: list[LoadProcess]
+    job: LoadJob
+    results: list[ShardResult] = field(default_factory=list)
+    losses: tuple[str, ...] = ()
+    _table: LogTable = field(init=False)
+    _growing: GrowingLog | ClosedLog = field(init=False)
+    _ring: RingLog | None = None
+    _busy: bool = False  # a worker is not free for the next plan
+    _unfinished: list[LoadProcess] = field(init=False)
+    _origin_ns: int = 0
+    _end_s: float = 0.0
+
+    def prepare(self) -> None:
+        fd = self._create_table()
+        self._busy, self._unfinished = True, list(self.workers)
+        try:
+            for number, worker in enumerate(self.workers):
+                worker.send(self._preparation(number), fd)
+        finally:
+            os.close(fd)
+        answers = [worker.receive() for worker in self.workers]
+        failed = next((answer for answer in answers if "error" in answer), None)
+        if failed is not None:
+            for worker, answer in zip(self.workers, answers, strict=True):
+                if "error" not in answer:
+                    worker.send({"do": "cancel"})
+                    worker.receive()
+            self._busy = False
+            raise error_from(failed)
+
+    def _preparation(self, number: int) -> Message:
+        shard = shard_of(
+            self.job.plan, number, len(self.workers), limit_ms=self.job.limit_ms, ring=self._ring is not None
+        )
+        return {
+            "do": "prepare",
+            "rows": self._table.rows,
+            "shard": asdict(shard),
+            "target": target_to_json(self.job.target),
+            "payload": payload_to_json(self.job.payload),
+        }
+
+    def _create_table(self) -> int:
+        """Make an empty log with its schedule, or with the beginning of it; return its file descriptor."""
+        plan, parts = self.job.plan, len(self.workers)
+        if isinstance(plan, ClosedLoopPlan):
+            rows = plan.concurrency + math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MOST_PER_S) * parts
+        elif self.job.to_file:
+            rows = rows_for(peak_rate_per_s(plan), plan.timeout_s, parts)
+        elif plan.expected_requests > _MEMORY_ROWS_MOST:
+            raise errors.PlanError(
+                f"{plan.expected_requests:.3g} requests are too many for memory.\nGive a file for their rows."
+            )
+        else:
+            rows = sum(map(len, schedule_pieces(plan)))
+        fd = create_table_fd(rows)
+        self._table = LogTable(fd, rows)
+        if self.job.to_file and isinstance(plan, LoadPlan):
+            self._ring = RingLog(self._table, schedule_pieces(plan), parts)
+        elif isinstance(plan, LoadPlan):
+            at = 0
+            for piece in schedule_pieces(plan):
+                self._table.scheduled_ns[at : at + len(piece)] = piece
+                at += len(piece)
+        return fd
+
+    def read_statistics(self) -> dict[str, Any] | None:
+        self.workers[0].send({"do": "statistics", "target": target_to_json(self.job.target)})
+        statistics: dict[str, Any] | None = self.workers[0].receive()["statistics"]
+        self._busy = bool(self._unfinished)
+        return statistics
+
+    def start(self) -> None:
+        self._origin_ns = time.monotonic_ns() + _START_DELAY_NS
+        for worker in self.workers:
+            worker.send({"do": "start", "origin_ns": self._origin_ns})
+        # A response that came in time may still be in the kernel.
+        late_ns = None if self.job.limit_ms is None else round(self.job.limit_ms * 1e6) + PATIENCE_NS
+        closed = isinstance(self.job.plan, ClosedLoopPlan)
+        self._growing = ClosedLog(self._table) if closed else GrowingLog(self._table, late_ns)
+        self._end_s = time.monotonic() + self.job.plan.duration_s + self.job.plan.timeout_s + PATIENCE_S
+
+    def wait(self, timeout_s: float) -> bool:
+        if not self._unfinished[0].waits(timeout_s):
+            for worker in self.workers:
+                worker.check()
+        overdue = time.monotonic() >= self._end_s
+        for worker in list(self._unfinished):
+            if worker.waits(0.0) or overdue:
+                answer = worker.receive(within_s=0.0)
+                if "error" in answer:
+                    raise error_from(answer)
+                self.results.append(ShardResult(**answer))
+                self._unfinished.remove(worker)
+        return bool(self._unfinished)
+
+    def log(self) -> RequestLog:
+        if self._unfinished:
+            return self._growing.at(time.monotonic_ns() - self._origin_ns)
+        rows = max(result.rows for result in self.results) * len(self.workers)
+        return self._table.finished(min(self._table.rows, rows))
+
+    def take_rows(self) -> RequestLog:
+        assert self._ring is not None
+        ended = self._ring.turn()
+        return ended if self._unfinished else concatenate([ended, self._ring.rest()])
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.send({"do": "stop"})
+
+    def abandon(self) -> None:
+        """Replace the processes if one of them is not free: new ones are half a second away."""
+        if self._busy:
+            for worker in self.workers:
+                worker.close()
+            self.workers[:] = [LoadProcess() for _ in self.workers]

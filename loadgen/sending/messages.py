@@ -1,0 +1,93 @@
+"""Messages between parent and load processes: small JSON documents, some with a file descriptor."""
+
+from __future__ import annotations
+
+import _socket
+import array
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from loadgen.spec.plan import Payload
+from loadgen.spec.target import Target
+from loadgen.transport.poller import original
+
+Message = dict[str, Any]
+_LENGTH_BYTES = 4
+
+
+class Channel:
+    """One end of a socket pair. Messages arrive whole and in order; a closed other end is EOFError."""
+
+    def __init__(self, end: _socket.socket) -> None:
+        self._socket = end
+        self._poll = original("select", "poll")()
+        self._poll.register(end.fileno(), 1)  # POLLIN
+
+    def send(self, message: Message, fd: int | None = None) -> None:
+        """Send a message, and a file descriptor with it. Raises OSError if the other end is closed."""
+        data = json.dumps(message).encode()
+        framed = memoryview(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
+        rights = [] if fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+        sent = self._socket.sendmsg([framed], rights)
+        while sent < len(framed):
+            sent += self._socket.send(framed[sent:])
+
+    def waits(self, timeout_s: float) -> bool:
+        """True if a message, or the end, is there within so many seconds."""
+        return bool(self._poll.poll(timeout_s * 1e3))
+
+    def receive(self) -> tuple[Message, int | None]:
+        """Return the next message and the file descriptor that came with it. Blocks."""
+        space = socket.CMSG_SPACE(array.array("i").itemsize)
+        head, ancillary, _, _ = self._socket.recvmsg(_LENGTH_BYTES, space)
+        if not head:
+            raise EOFError
+        fds = array.array("i")
+        for _, _, data in ancillary:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+        head += self._exactly(_LENGTH_BYTES - len(head))
+        message: Message = json.loads(self._exactly(int.from_bytes(head, "big")))
+        return message, fds[0] if fds else None
+
+    def _exactly(self, count: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < count:
+            part = self._socket.recv(count - len(parts))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+    def close(self) -> None:
+        """Close this end; the other one reads EOFError."""
+        self._socket.close()
+
+
+def target_to_json(target: Target) -> Message:
+    """Return all of a target, secrets included: for a socket to a child, never for a file."""
+    return {**asdict(target), "ca_cert": None if target.ca_cert is None else str(target.ca_cert)}
+
+
+def target_from_json(message: Mapping[str, Any]) -> Target:
+    """Return the target of a message of `target_to_json`."""
+    headers = tuple((name, value) for name, value in message["headers"])
+    ca_cert = None if message["ca_cert"] is None else Path(message["ca_cert"])
+    return Target(**{**message, "headers": headers, "ca_cert": ca_cert})
+
+
+def payload_to_json(payload: Payload) -> Message:
+    """Return all of a payload, with the absolute path of its data file."""
+    data_file = None if payload.data_file is None else str(payload.data_file.absolute())
+    return {**asdict(replace(payload, shapes=dict(payload.shapes))), "data_file": data_file}
+
+
+def payload_from_json(message: Mapping[str, Any]) -> Payload:
+    """Return the payload of a message of `payload_to_json`."""
+    shapes = {name: tuple(shape) for name, shape in message["shapes"].items()}
+    data_file = None if message["data_file"] is None else Path(message["data_file"])
+    picked = None if message["picked"] is None else tuple(message["picked"])
+    return Payload(**{**message, "shapes": shapes, "data_file": data_file, "picked": picked})

@@ -1,0 +1,155 @@
+"""One run of a plan, whichever workers send it: prepare, start, look, stop, collect, measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+from loadgen.measurement.gpu import GpuSampler, ReadSample
+from loadgen.measurement.request_log import Measurement, RequestLog
+from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
+from loadgen.measurement.row_file import RowFile
+from loadgen.measurement.server_stats import statistics_remarks, timings_between
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+
+Watch = Callable[[RequestLog], bool]
+StopReason = Literal["overloaded", "watch"]
+
+_LOOK_PERIOD_S = 0.5
+_WATCH_TIME_FRACTION = 0.1  # a watch takes at most a tenth of the time: after a slow look the next one waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRun:
+    """One finished run. `stopped`: None if the plan was sent to its end."""
+
+    log: RequestLog
+    measurement: Measurement
+    stopped: StopReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadJob:
+    """All that the workers of a run need. `to_file`: rows go to a file, and a part of the plan is in memory."""
+
+    target: Target
+    plan: LoadPlan | ClosedLoopPlan
+    payload: Payload
+    limit_ms: float | None
+    to_file: bool
+
+
+class WorkerGroup(Protocol):
+    """Workers that send one plan together: processes of this machine, or workers on several machines."""
+
+    def prepare(self) -> None:
+        """Give each worker its shard. Return when all have connected and have tried a request."""
+
+    def read_statistics(self) -> dict[str, Any] | None:
+        """Return the server's counters; None if they cannot be read."""
+
+    def start(self) -> None:
+        """Start all workers at the same moment."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return when a worker reports something, or after the time-out; False when all shards have ended.
+
+        Raises WorkerDied, and the errors that workers report.
+        """
+
+    @property
+    def results(self) -> Sequence[ShardResult]:
+        """The results of the shards that have ended."""
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """One sentence for each worker that was lost after the start."""
+
+    def log(self) -> RequestLog:
+        """Return the requests before the first whose latency is not known yet; all of them after the run."""
+
+    def take_rows(self) -> RequestLog:
+        """Return the requests that were not taken yet and have ended, as `log` does, and forget them."""
+
+    def stop(self) -> None:
+        """Ask all workers to send nothing that is due later."""
+
+    def abandon(self) -> None:
+        """Make the workers ready for another plan after a run that failed."""
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanRun:
+    """A job, the workers that do it, and what looks at it. See `LoadGenerator.run`."""
+
+    job: LoadJob
+    workers: WorkerGroup
+    watch: Watch | None
+    rows: RowFile | None
+    gpu: ReadSample | None
+    _stopped: StopReason | None = field(default=None, init=False)
+    _next_watch_s: float = field(default=0.0, init=False)
+
+    def execute(self) -> LoadRun:
+        """Send the plan, and return when every request has ended."""
+        workers = self.workers
+        try:
+            workers.prepare()
+            before = workers.read_statistics()
+            with GpuSampler(self.gpu) as gpu:
+                self._send()
+            after = workers.read_statistics()
+        except BaseException:
+            workers.abandon()
+            raise
+        circumstances = circumstances_of(
+            workers.results,
+            limit_ms=self.job.limit_ms,
+            server=timings_between(before, after),
+            remarks=statistics_remarks(before, after),
+            gpu=gpu.use,
+            stopped=self._stopped is not None,
+        )
+        self._move_rows()
+        log = self._log()
+        measurement = measurement_of(log, self.job.plan, **circumstances)
+        measurement = replace(measurement, problems=(*measurement.problems, *workers.losses))
+        return LoadRun(log=log, measurement=measurement, stopped=self._stopped)
+
+    def _send(self) -> None:
+        self.workers.start()
+        next_look_s = time.monotonic() + _LOOK_PERIOD_S
+        while self.workers.wait(max(0.0, next_look_s - time.monotonic())):
+            self._stop_if_overloaded()
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + _LOOK_PERIOD_S
+                self._move_rows()
+                self._show()
+        self._stop_if_overloaded()
+
+    def _show(self) -> None:
+        """Let the watch look at the log so far."""
+        began_s = time.monotonic()
+        if self.watch is None or self._stopped is not None or began_s < self._next_watch_s:
+            return
+        if self.watch(self._log()):
+            self._stop("watch")
+        self._next_watch_s = began_s + (time.monotonic() - began_s) / _WATCH_TIME_FRACTION
+
+    def _move_rows(self) -> None:
+        if self.rows is not None:
+            self.rows.add(self.workers.take_rows())
+
+    def _log(self) -> RequestLog:
+        return self.rows.log() if self.rows is not None else self.workers.log()
+
+    def _stop_if_overloaded(self) -> None:
+        if self._stopped is None and any(result.overloaded for result in self.workers.results):
+            self._stop("overloaded")
+
+    def _stop(self, reason: StopReason) -> None:
+        self._stopped = reason
+        self.workers.stop()

@@ -1,0 +1,124 @@
+"""The request log while it grows: a table in memory that the load processes write and the parent reads."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement.request_log import ROW_BYTES, RequestLog
+from loadgen.status import UNFINISHED
+
+
+class LogTable:
+    """`rows` requests in anonymous shared memory, one column after the other, 25 bytes per row.
+
+    Nothing is copied between processes: every worker writes its own rows, and the log of a finished run is a
+    view. A time of 0 means "not yet": the loop never records a send or an end at 0.
+    """
+
+    def __init__(self, fd: int, rows: int) -> None:
+        self.rows = rows
+        self._map = mmap.mmap(fd, max(1, rows * ROW_BYTES))
+        self.scheduled_ns: NDArray[np.int64] = self._column(0)
+        self.sent_ns: NDArray[np.int64] = self._column(1)
+        self.done_ns: NDArray[np.int64] = self._column(2)
+        self.outcome: NDArray[np.uint8] = np.frombuffer(self._map, np.uint8, rows, 24 * rows)
+
+    def _column(self, number: int) -> NDArray[np.int64]:
+        return np.frombuffer(self._map, np.int64, self.rows, 8 * self.rows * number)
+
+    def finished(self, rows: int) -> RequestLog:
+        """Return all requests that were sent, in the order of the schedule; they are among the first `rows`.
+
+        Call it after the workers have written their last row.
+        """
+        log = self.rows_until(rows)
+        count = int(np.count_nonzero(log.sent_ns))
+        without_holes = bool(log.sent_ns[:count].all())  # else: several workers, stopped at different rows
+        log = log.rows(0, count) if without_holes else log.part(np.flatnonzero(log.sent_ns != 0))
+        if np.any(log.scheduled_ns[1:] < log.scheduled_ns[:-1]):  # closed loop: users of several workers
+            log = log.part(np.argsort(log.scheduled_ns, kind="stable"))
+        return log
+
+    def rows_until(self, end: int) -> RequestLog:
+        """Return the first rows as they are now, as views."""
+        return RequestLog(
+            scheduled_ns=self.scheduled_ns[:end],
+            sent_ns=self.sent_ns[:end],
+            done_ns=self.done_ns[:end],
+            outcome=self.outcome[:end],
+        )
+
+
+def create_table_fd(rows: int) -> int:
+    """Return a file descriptor of zeroed memory for so many rows. It has no name, so nothing can stay behind."""
+    fd = os.memfd_create("request-log")
+    os.ftruncate(fd, max(1, rows * ROW_BYTES))
+    return fd
+
+
+def own_table(rows: int) -> LogTable:
+    """Return an empty log that only this process uses."""
+    fd = create_table_fd(rows)
+    try:
+        return LogTable(fd, rows)
+    finally:
+        os.close(fd)
+
+
+class GrowingLog:
+    """The part of a growing table that can be judged without bias.
+
+    A log without the requests in flight would be a log without the slow ones. So the part ends at the first
+    request that is neither done nor older than `late_ns`. An older one is in it as `UNFINISHED`, with the time
+    that it has taken so far.
+    """
+
+    def __init__(self, table: LogTable, late_ns: int | None) -> None:
+        self._table = table
+        self._late_ns = late_ns
+        self._settled = 0  # all rows before this one are done
+
+    def at(self, now_ns: int) -> RequestLog:
+        """Return the part that is known at `now_ns` after the start of the run."""
+        table = self._table
+        due = int(np.searchsorted(table.scheduled_ns, now_ns))
+        waiting = self._settled + np.flatnonzero(table.done_ns[self._settled : due] == 0)
+        self._settled = int(waiting[0]) if len(waiting) else due
+        late = waiting[:0]
+        end = self._settled
+        if self._late_ns is not None and len(waiting):
+            is_late = table.scheduled_ns[waiting] < now_ns - self._late_ns
+            late = waiting[is_late]
+            young = waiting[~is_late]
+            end = int(young[0]) if len(young) else due
+        return self._with_late(end, late[late < end], now_ns) if len(late) else table.rows_until(end)
+
+    def _with_late(self, end: int, late: NDArray[np.intp], now_ns: int) -> RequestLog:
+        part = self._table.rows_until(end)
+        sent, done, outcome = part.sent_ns.copy(), part.done_ns.copy(), part.outcome.copy()
+        sent[late[sent[late] == 0]] = now_ns
+        done[late] = now_ns
+        outcome[late] = UNFINISHED
+        return RequestLog(scheduled_ns=part.scheduled_ns, sent_ns=sent, done_ns=done, outcome=outcome)
+
+
+class ClosedLog:
+    """The requests of a closed loop that are done, without the one that each user has in flight."""
+
+    _BLOCK = 4096
+
+    def __init__(self, table: LogTable) -> None:
+        self._table = table
+        self._started = 0  # no row after this one has been looked at
+
+    def at(self, now_ns: int) -> RequestLog:  # noqa: ARG002 - as a GrowingLog
+        """Return the requests that are done now."""
+        while self._table.sent_ns[self._started : self._started + self._BLOCK].any():
+            self._started += self._BLOCK
+        log = self._table.rows_until(self._started)
+        # numpy counts before it collects, and fails if another process writes in between: hence a copy.
+        return log.part(np.flatnonzero(log.done_ns != 0))

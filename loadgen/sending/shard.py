@@ -1,0 +1,267 @@
+"""The shard of a load that one process sends: prepare it against the server, then send it."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from loadgen.clients.triton import read_model_info, wire_of
+from loadgen.clients.wire import LoadWire
+from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.measurement.result import ShardResult
+from loadgen.sending.request_table import LogTable
+from loadgen.sending.send_loop import ClosedLoop, LoopParts, RingSendLoop, SendLoop, Tick
+from loadgen.sending.shared_memory import SharedInputs
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.status import MALFORMED, NOT_CONNECTED, OK
+from loadgen.traffic.arrivals import peak_rate_per_s
+from loadgen.traffic.model_info import ModelInfo
+from loadgen.traffic.payloads import raw_inputs, request_tensors
+from loadgen.transport.poller import GIVE_WAY_NS, Poller, give_way
+
+_RISE_NS = 1_000_000_000
+_BACKLOG_LEAST = 8
+
+
+class BacklogRule:
+    """The server is overloaded if over 3 x rate x limit are in flight, and rising for a second.
+
+    A queue that grows without end passes 3 x rate x limit; a burst passes it too, but falls again. "Rising"
+    means that each third of the last second saw more in flight, on average, than the third before.
+    """
+
+    def __init__(self, *, rate_per_s: float, limit_ms: float) -> None:
+        self._threshold = max(_BACKLOG_LEAST, 3.0 * rate_per_s * limit_ms / 1e3)
+        self._seen: deque[tuple[int, int]] = deque()
+
+    def overloaded(self, now_ns: int, in_flight: int) -> bool:
+        """Take the number in flight now. True if the server is overloaded. Call about every 50 ms."""
+        seen = self._seen
+        seen.append((now_ns, in_flight))
+        while seen[0][0] < now_ns - _RISE_NS:
+            seen.popleft()
+        if in_flight <= self._threshold or now_ns - seen[0][0] < 0.9 * _RISE_NS or len(seen) < 6:
+            return False
+        if min(count for _, count in seen) <= self._threshold:
+            return False
+        counts = [count for _, count in seen]
+        third = len(counts) // 3
+        first, middle, last = counts[:third], counts[third:-third], counts[-third:]
+        return _mean(first) < _mean(middle) < _mean(last)
+
+
+def _mean(counts: list[int]) -> float:
+    return sum(counts) / len(counts)
+
+
+_CONNECT_S = 5.0
+_CONNECTIONS_AHEAD_MOST = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Rows `part`, `part + parts`, ... of a table, and the rules for them.
+
+    `rate_per_s` is the highest rate of this shard. Without `limit_ms` no backlog stops the run. `concurrency` is
+    the number of this shard's users in a closed loop of `duration_s`. `ring`: the table is a ring buffer, see
+    `loadgen.sending.ring`.
+    """
+
+    part: int
+    parts: int
+    timeout_s: float
+    rate_per_s: float | None
+    limit_ms: float | None
+    duration_s: float
+    max_in_flight: int | None = None
+    concurrency: int | None = None
+    ring: bool = False
+
+    @property
+    def connections_ahead(self) -> int:
+        """The connections to open before the load: 1.5 times as many as are in flight at the latency limit."""
+        if self.concurrency is not None:
+            return self.concurrency
+        expected = 1.5 * (self.rate_per_s or 0.0) * (self.limit_ms or 50.0) / 1e3
+        most = min(self.max_in_flight or _CONNECTIONS_AHEAD_MOST, _CONNECTIONS_AHEAD_MOST)
+        return min(4 + math.ceil(expected), most)
+
+
+def shard_of(
+    plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms: float | None, ring: bool
+) -> Shard:
+    """Return the shard `part` of `parts` of a plan."""
+    rate_per_s = cap = concurrency = None
+    if isinstance(plan, ClosedLoopPlan):
+        concurrency = (plan.concurrency + part) // parts
+    else:
+        rate_per_s = peak_rate_per_s(plan) / parts
+        cap = None if plan.max_in_flight is None else max(1, (plan.max_in_flight + part) // parts)
+    return Shard(
+        part=part,
+        parts=parts,
+        timeout_s=plan.timeout_s,
+        rate_per_s=rate_per_s,
+        limit_ms=limit_ms,
+        duration_s=plan.duration_s,
+        max_in_flight=cap,
+        concurrency=concurrency,
+        ring=ring,
+    )
+
+
+class PreparedTarget:
+    """Connections and request bodies for one target, checked with one request.
+
+    Construction raises TargetUnreachable, TargetRefused or PayloadError. Close it after use.
+    """
+
+    def __init__(self, target: Target, payload: Payload, poller: Poller, timeout_s: float) -> None:
+        self._target = target
+        self._poller = poller
+        self.info: ModelInfo = read_model_info(target)
+        pool = request_tensors(self.info, payload)
+        self._outcomes: dict[int, int] = {}
+        with ExitStack() as stack:
+            places = None
+            if payload.shared_memory == "system":
+                shared = SharedInputs.of(target, [raw_inputs(self.info, tensors) for tensors in pool])
+                stack.callback(shared.close)
+                places = shared.places
+            self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note, places)
+            stack.callback(self.wire.close)
+            self._try_one(timeout_s)
+            self._opened = stack.pop_all()
+
+    def connect(self, count: int) -> None:
+        """Open connections ahead of the load. Those that fail now are opened when they are needed."""
+        try:
+            self.wire.open(count)
+        except OSError:
+            return
+        self._pump(_CONNECT_S, lambda: self.wire.connecting == 0)
+
+    def close(self) -> None:
+        """Close the connections, and end the shared memory."""
+        self._opened.close()
+
+    def _try_one(self, timeout_s: float) -> None:
+        """Send one request. A response that is no inference raises an error now, instead of a thousand failures.
+
+        A server that does not respond at all gets its load: every request of it counts as failed.
+        """
+        self.wire.send(0)
+        if not self._pump(timeout_s, lambda: 0 in self._outcomes):
+            self.wire.give_up(0)
+            return
+        outcome = self._outcomes.pop(0)
+        if outcome == NOT_CONNECTED:
+            raise TargetUnreachable(
+                f"{self._target.url} refuses connections: {self.wire.error_example}.\n"
+                "Start the server, or correct the address."
+            )
+        if outcome == OK:
+            return
+        advice = "Check the shapes and the data; see the server's log."
+        if outcome == MALFORMED:
+            advice = (
+                "Look at one answer, and at the address. Triton's Python backend sends empty outputs with some "
+                "versions of numpy."
+            )
+        raise TargetRefused(
+            f"{self._target.model_name} on {self._target.url} did not answer a first request: "
+            f"{self.wire.error_example}.\n{advice}"
+        )
+
+    def _pump(self, timeout_s: float, until: Callable[[], bool]) -> bool:
+        deadline = time.monotonic_ns() + round(timeout_s * 1e9)
+        while not until():
+            left = deadline - time.monotonic_ns()
+            if left <= 0:
+                return False
+            for fd, events in self._poller.wait(min(left, GIVE_WAY_NS)):
+                self.wire.handle(fd, events)
+            give_way()
+        return True
+
+    def _note(self, row: int, outcome: int, arrived_ns: int) -> None:  # noqa: ARG002 - its time does not count
+        self._outcomes[row] = outcome
+
+
+def run_shard(
+    shard: Shard,
+    table: LogTable,
+    prepared: PreparedTarget,
+    poller: Poller,
+    origin_ns: int,
+    asked_to_stop: Callable[[], bool],
+) -> ShardResult:
+    """Send a shard from `origin_ns` (monotonic clock) on. Return when every request has ended.
+
+    `asked_to_stop` is called about every 50 ms and may use the process for a moment, which shows as send lag.
+    """
+    wire = prepared.wire
+    before = (wire.bytes_sent, wire.bytes_received, wire.connections_opened)
+    rule = None
+    if shard.limit_ms is not None and shard.rate_per_s is not None:
+        rule = BacklogRule(rate_per_s=shard.rate_per_s, limit_ms=shard.limit_ms)
+    overloaded = False
+
+    def tick(now_ns: int, in_flight: int) -> bool:
+        nonlocal overloaded
+        overloaded = overloaded or (rule is not None and rule.overloaded(now_ns, in_flight))
+        return asked_to_stop() or overloaded
+
+    loop = _loop(shard, table, prepared, poller, tick)
+    wire.finished = loop.finished
+    wire.error_example = None
+    with _without_collections():
+        wall, cpu = time.monotonic_ns(), time.process_time_ns()
+        loop.run(origin_ns)
+        # A shard without requests ends before `origin_ns`.
+        wall, cpu = max(0, time.monotonic_ns() - max(wall, origin_ns)), time.process_time_ns() - cpu
+    return ShardResult(
+        rows=loop.rows_sent,
+        overloaded=overloaded,
+        wall_s=wall / 1e9,
+        cpu_s=cpu / 1e9,
+        bytes_sent=wire.bytes_sent - before[0],
+        bytes_received=wire.bytes_received - before[1],
+        connections_opened=wire.connections_opened - before[2],
+        error_example=wire.error_example,
+    )
+
+
+def _loop(shard: Shard, table: LogTable, prepared: PreparedTarget, poller: Poller, tick: Tick) -> SendLoop:
+    common: LoopParts = {
+        "table": table,
+        "part": shard.part,
+        "parts": shard.parts,
+        "wire": prepared.wire,
+        "poller": poller,
+        "timeout_ns": round(shard.timeout_s * 1e9),
+        "tick": tick,
+    }
+    if shard.concurrency is None:
+        kind = RingSendLoop if shard.ring else SendLoop
+        return kind(**common, max_in_flight=shard.max_in_flight)
+    return ClosedLoop(**common, concurrency=shard.concurrency, duration_ns=round(shard.duration_s * 1e9))
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Collect no garbage while the load runs: a full collection takes milliseconds, which would be send lag."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

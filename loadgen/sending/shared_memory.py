@@ -1,0 +1,150 @@
+"""Inputs in system shared memory, and the key that our own servers require for it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from loadgen.clients.triton import read_server_name, register_memory, unregister_memory
+from loadgen.errors import LoadError, PayloadError, TargetRefused
+from loadgen.spec.addresses import is_on_this_machine
+from loadgen.spec.target import Target
+from loadgen.traffic.payloads import Place
+
+HEADER = "tritune-memory"
+_OUR_SERVERS = re.compile(r"tritune-[0-9a-f]{12}")
+_FOLDER = Path("/dev/shm")  # noqa: S108 - the server writes it there, for its owner only
+_KEY_CHARACTERS_MOST = 1000
+
+
+def with_memory_key(target: Target) -> Target:
+    """Return the target with the key as a header, or unchanged if the server wrote no key that we may read."""
+    name = read_server_name(target) or ""
+    key = _read_key(name) if _OUR_SERVERS.fullmatch(name) else None
+    if key is None:
+        return target
+    header = HEADER if target.is_http else f"triton-grpc-protocol-{HEADER}"
+    return replace(target, headers=(*target.headers, (header, key)))
+
+
+def _read_key(name: str) -> str | None:
+    """Return the key of a server; None if another user wrote it, who would then learn of our memory."""
+    try:
+        fd = os.open(_FOLDER / f"{name}-memory-key", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(fd) as file:
+        about = os.fstat(fd)
+        if about.st_uid != os.geteuid() or not stat.S_ISREG(about.st_mode):
+            return None
+        return file.read(_KEY_CHARACTERS_MOST)
+
+
+SHARED = Path("/dev/shm")  # noqa: S108 - the folder of POSIX shared memory
+ALIGNMENT = 64
+PREFIX = "tritune-inputs-"
+
+
+class SharedInputs:
+    """A region with the inputs of all requests, registered at the server until `close`.
+
+    Its file is removed as soon as the server has mapped it, so nothing stays behind however this process ends.
+    """
+
+    def __init__(self, target: Target, places: Sequence[Mapping[str, Place]]) -> None:
+        self._target = target
+        self.places = places
+
+    @classmethod
+    def of(cls, target: Target, requests: Sequence[Mapping[str, bytes]]) -> Self:
+        """Write the inputs, by request and name, and register them.
+
+        Raises PayloadError if there is no room or no common memory, TargetRefused, TargetUnreachable.
+        """
+        if not is_on_this_machine(target.host):
+            raise PayloadError(
+                f"{target.host} is not this machine, and memory is not shared with another.\n"
+                "Leave --shared-memory out."
+            )
+        target = with_memory_key(target)
+        remove_leftovers()
+        region = f"{PREFIX}{os.getpid()}-{secrets.token_hex(8)}"
+        places, size = _lay_out(region, requests)
+        path = SHARED / region
+        try:
+            with _write_file(path, places, requests, size):
+                register_memory(target, region, key=f"/{region}", size=size)
+        except OSError as error:
+            raise PayloadError(
+                f"The {size:,} bytes of the inputs do not go to {path}: {error.strerror}.\n"
+                f"Make {SHARED} larger, or leave --shared-memory out."
+            ) from error
+        except TargetRefused as error:
+            cause = str(error).splitlines()[0]
+            raise TargetRefused(
+                f"{cause}\nThe server has to be on this machine, with the same /dev/shm (docker run --ipc host), "
+                "allowed to read our files there, and started for it (optimize serve --shared-memory system)."
+            ) from error
+        return cls(target, places)
+
+    def close(self) -> None:
+        """Unregister the region; a server that has ended needs no request."""
+        with contextlib.suppress(LoadError):
+            unregister_memory(self._target, self.region)
+
+    @property
+    def region(self) -> str:
+        """The name of the region on the server."""
+        return next(iter(self.places[0].values())).region
+
+
+def remove_leftovers() -> None:
+    """Remove this user's files without a lock: their processes were killed while a server mapped them."""
+    for path in SHARED.glob(f"{PREFIX}*"):
+        pid = path.name.removeprefix(PREFIX).partition("-")[0]
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                if os.fstat(fd).st_uid == os.geteuid() and not Path("/proc", pid).exists():
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(fd)
+
+
+def _lay_out(region: str, requests: Sequence[Mapping[str, bytes]]) -> tuple[list[dict[str, Place]], int]:
+    """Return the places of the inputs, each at a multiple of the alignment, and the size of all."""
+    places, end = [], 0
+    for inputs in requests:
+        placed = {}
+        for name, data in inputs.items():
+            placed[name] = Place(region, end, len(data))
+            end += -(-len(data) // ALIGNMENT) * ALIGNMENT
+        places.append(placed)
+    return places, max(end, 1)
+
+
+@contextlib.contextmanager
+def _write_file(
+    path: Path, places: Sequence[Mapping[str, Place]], requests: Sequence[Mapping[str, bytes]], size: int
+) -> Iterator[None]:
+    """Write the file, which lasts until the block ends. A write reports full memory; a map would be killed."""
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.posix_fallocate(fd, 0, size)
+        for placed, inputs in zip(places, requests, strict=True):
+            for name, place in placed.items():
+                os.pwrite(fd, inputs[name], place.offset)
+        yield
+    finally:
+        os.close(fd)
+        path.unlink(missing_ok=True)

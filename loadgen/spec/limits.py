@@ -1,0 +1,83 @@
+"""Latency limits, and all limits that a load test is judged by."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+"""The latency limits that the command line knows."""
+
+
+def quantile_name(quantile: float) -> str:
+    """Return `p99` for 0.99, `p99.9` for 0.999."""
+    return f"p{100 * quantile:g}"
+
+
+def quantile_option(quantile: float) -> str:
+    """Return the name as options, metrics and alerts spell it: `p99` for 0.99, `p999` for 0.999."""
+    return quantile_name(quantile).replace(".", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyLimit:
+    """At least `quantile` of all requests are to be answered within `limit_ms`, counted from their due time.
+
+    Raises ValueError for a limit that is not above 0 and finite, or a quantile that is not between 0 and 1.
+    """
+
+    limit_ms: float
+    quantile: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 < self.limit_ms < math.inf or not 0 < self.quantile < 1:
+            raise ValueError(
+                f"limit_ms {self.limit_ms} must be above 0, and quantile {self.quantile} between 0 and 1"
+            )
+
+    @property
+    def limit_ns(self) -> int:
+        """The limit in ns."""
+        return round(self.limit_ms * 1e6)
+
+    @property
+    def allowed(self) -> float:
+        """The share of requests that may be slower."""
+        return 1.0 - self.quantile
+
+    @property
+    def limit_s(self) -> float:
+        """The limit in seconds."""
+        return self.limit_ms / 1e3
+
+    @property
+    def name(self) -> str:
+        """`p99`, `p99.9`."""
+        return quantile_name(self.quantile)
+
+    @property
+    def option(self) -> str:
+        """`--p99=50ms`, as `loadtest` and `optimize` take it."""
+        return f"--{quantile_option(self.quantile)}={self.limit_ms:g}ms"
+
+    @property
+    def text(self) -> str:
+        """`p99 <= 50 ms`."""
+        return f"{self.name} <= {self.limit_ms:g} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """All limits of a load test. `max_error_ratio` None: failures count against the latency limits only."""
+
+    latency: tuple[LatencyLimit, ...] = ()
+    max_error_ratio: float | None = None
+    confidence: float = 0.95
+
+    def __bool__(self) -> bool:
+        return bool(self.latency) or self.max_error_ratio is not None
+
+    @property
+    def strictest_ms(self) -> float | None:
+        """The limit of the highest quantile: a backlog of three such limits, and rising, is an overload."""
+        return max(self.latency, key=lambda limit: limit.quantile).limit_ms if self.latency else None

@@ -1,0 +1,102 @@
+"""The order of one `loadtest`: a load, the limits to judge it by, and the files for the result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadgen.errors import BadInput
+from loadgen.spec.limits import Limits
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+
+MOST_KEPT = 10_000_000
+"""Requests whose times are kept in memory: 250 MB. Those of a longer run go to a file."""
+
+STATIONARY = ("poisson", "constant", "gamma")
+"""Arrivals whose rate does not change over the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Files to write in addition to the terminal. `csv_prefix` gets Locust's endings; `log` is a folder."""
+
+    record: Path | None = None
+    html: Path | None = None
+    junit: Path | None = None
+    csv_prefix: Path | None = None
+    log: Path | None = None
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders of the reports."""
+        return [path.parent for path in (self.record, self.html, self.junit, self.csv_prefix) if path is not None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A note for the user about the order; `loud` if the load could mislead or harm."""
+
+    text: str
+    loud: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTest:
+    """The whole order. With `find_max` the plan's duration is the budget of load, and its rate the first guess.
+
+    `warmup_s` None: as long as the limits ask for. `first_rate_known` is False if `find_max` has to find
+    even the first guess. The times of more than `most_kept` requests go to a file.
+    """
+
+    target: Target
+    payload: Payload
+    plan: LoadPlan | ClosedLoopPlan
+    limits: Limits = field(default_factory=Limits)
+    arrivals_text: str = "poisson"
+    warmup_s: float | None = None
+    processes: int = 1
+    find_max: bool = False
+    first_rate_known: bool = True
+    fail_fast: bool = False
+    compare: Path | None = None
+    outputs: Outputs = field(default_factory=Outputs)
+    most_kept: int = MOST_KEPT
+
+    def __post_init__(self) -> None:
+        if self.find_max and not self.limits.latency:
+            raise BadInput("--find-max needs a latency limit.", "Add --p99, for example --p99 50ms")
+        if self.find_max and len(self.limits.latency) > 1:
+            names = ", ".join(limit.text for limit in self.limits.latency)
+            raise BadInput(f"--find-max searches for one limit, and {names} are several.", "Give one of them.")
+        if self.find_max and isinstance(self.plan, ClosedLoopPlan):
+            raise BadInput(
+                "--find-max searches over rates, and --concurrency has none.",
+                "Leave --concurrency out; --max-in-flight caps an open loop.",
+            )
+        if self.find_max and not self.is_stationary:
+            raise BadInput(
+                f"--find-max needs a load that stays the same, and {self.arrivals_text} does not.",
+                "Use --arrivals poisson, constant or gamma:cv=2.",
+            )
+        if self.processes < 1:
+            raise BadInput(f"--processes {self.processes} sends nothing.", "Use 1 or more; one a core.")
+
+    @property
+    def is_stationary(self) -> bool:
+        """True if the load is the same from its beginning to its end."""
+        return isinstance(self.plan, ClosedLoopPlan) or self.plan.arrivals.kind in STATIONARY
+
+    @property
+    def is_long(self) -> bool:
+        """True if the load is one run with more requests than are kept in memory."""
+        if self.find_max or not isinstance(self.plan, LoadPlan):
+            return False
+        return self.plan.expected_requests > self.most_kept
+
+    @property
+    def effective_warmup_s(self) -> float:
+        """Seconds of load that are sent ahead and left out: as given, else 1 s or three limits, if longer."""
+        if self.warmup_s is not None:
+            return self.warmup_s
+        return max(1.0, 3e-3 * (self.limits.strictest_ms or 0.0))

@@ -1,0 +1,175 @@
+"""The model that is loaded, its request headers, and the permissions of a remote worker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from loadgen.errors import BadInput, LoadError, PlanError
+from loadgen.spec.addresses import parsed_address, plain_address, shown_address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The model under load, and its address. `url`: http://, https://, grpc:// or grpcs://.
+
+    `headers` travel with every request and may hold secrets: they are in no repr. `ca_cert` is a PEM file
+    that replaces the system's authorities; `insecure` accepts any certificate. `metrics_url` is where Triton
+    reports GPU utilization, usually http://HOST:8002/metrics; None: it is not read.
+    """
+
+    url: str
+    model_name: str
+    model_version: str = ""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    ca_cert: Path | None = None
+    insecure: bool = False
+    metrics_url: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_text("the address", self.url)
+        if self.metrics_url is not None and not (plain_address(self.metrics_url) or "").startswith("http"):
+            raise PlanError(f"{shown_address(self.metrics_url)} is no address.\nUse http://HOST:8002/metrics.")
+        shown, parts = shown_address(self.url), parsed_address(self.url)
+        if parts is None or parts.scheme not in ("http", "https", "grpc", "grpcs"):
+            raise PlanError(
+                f"{shown} is not an address loadgen can send to.\n"
+                "Use http://, https://, grpc:// or grpcs://, a host, and a port."
+            )
+        if "@" in parts.netloc:
+            raise PlanError(
+                f"the address of {parts.hostname} holds a user name or password.\nSend them as a header instead."
+            )
+        if parts.query or parts.fragment or (parts.path.strip("/") and not self.is_http):
+            raise PlanError(
+                f"{shown} holds more than an address.\nGive the server's address; the model has its own option."
+            )
+        if not self.model_name:
+            raise PlanError(f"no model is named for {shown}.\nGive the model to load.")
+        for name, value in self.headers:
+            if any(character in name + value for character in "\r\n\0") or not name.strip() or ":" in name:
+                raise PlanError(f"the header {name!r} holds a line break or has no proper name.\nRemove it.")
+            _check_text("a header", name + value)
+        _check_text("the model's name or version", self.model_name + self.model_version)
+
+    @property
+    def is_http(self) -> bool:
+        """True if requests go over HTTP/1.1; else over gRPC."""
+        return self.url.startswith("http")
+
+    @property
+    def is_tls(self) -> bool:
+        """True if the connection is encrypted."""
+        return urlsplit(self.url).scheme in ("https", "grpcs")
+
+    @property
+    def host(self) -> str:
+        """The host alone, without brackets around an IPv6 address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The port in the address, else the usual one of its scheme (Triton's 8001 for gRPC)."""
+        return urlsplit(self.url).port or {"http": 80, "https": 443}.get(urlsplit(self.url).scheme, 8001)
+
+    @property
+    def base_path(self) -> str:
+        """The path before `/v2/...`: empty, or that of a gateway such as `/models/a`."""
+        return quote(urlsplit(self.url).path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+
+    @property
+    def model_path(self) -> str:
+        """The model's path on the server, without a trailing slash."""
+        version = f"/versions/{quote(self.model_version, safe='')}" if self.model_version else ""
+        return f"{self.base_path}/v2/models/{quote(self.model_name, safe='')}{version}"
+
+
+def _check_text(what: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PlanError(f"{what} holds bytes that are no text in UTF-8.\nWrite it in UTF-8.") from error
+
+
+_OURS = ("connection", "content-length", "inference-header-content-length", "transfer-encoding")
+_LEAST_SECRET = 4
+
+
+def headers_from_options(
+    headers: Iterable[str], from_environment: Iterable[str], environment: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """`Name: value` options, then `NAME=VARIABLE` options whose value stands in the environment."""
+    found: list[tuple[str, str]] = []
+    for number, text in enumerate(headers, start=1):
+        name, colon, value = text.partition(":")
+        if not colon or not name.strip():
+            raise BadInput(f"--header number {number} is not a header.", "Write --header 'Name: value'")
+        found.append((name.strip(), value.strip()))
+    for text in from_environment:
+        name, equals, variable = text.partition("=")
+        if not equals or not name.strip() or not variable.strip():
+            raise BadInput(
+                f"--header-env {name} names no variable to read.",
+                "Write --header-env NAME=VARIABLE, such as Authorization=STAGING_TOKEN",
+            )
+        if not environment.get(variable.strip()):
+            raise BadInput(
+                f"--header-env {name.strip()}: the variable {variable.strip()} is not set, or empty.",
+                "Set and export it before the command.",
+            )
+        found.append((name.strip(), environment[variable.strip()]))
+    for name, _ in found:
+        if name.lower() in _OURS:
+            raise BadInput(f"The header {name} is set by loadtest itself.", "Leave it out.")
+    return tuple(found)
+
+
+@contextmanager
+def errors_without_secrets(headers: Iterable[tuple[str, str]]) -> Iterator[None]:
+    """Errors of the load, which may quote the server, with every header value struck out."""
+    try:
+        yield
+    except LoadError as error:
+        raise type(error)(without_secrets(str(error), headers)) from None
+
+
+def without_secrets(text: str, headers: Iterable[tuple[str, str]]) -> str:
+    """Return the text without the values of headers and their words: a server may echo its request.
+
+    Their forms in JSON and in a URL go as well, and decoded Basic credentials.
+    """
+    words = {part for _, value in headers for part in (value, *value.split())}
+    words |= {part for word in words for part in _credentials(word)}
+    secrets = {form for word in words for form in (word, quote(word, safe=""), json.dumps(word)[1:-1])}
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _LEAST_SECRET:
+            text = text.replace(secret, "***")
+    return text
+
+
+def _credentials(word: str) -> tuple[str, ...]:
+    """`user:password` and the password, if the word is their Base64."""
+    try:
+        pair = base64.b64decode(word, validate=True).decode()
+    except ValueError:
+        return ()
+    _, colon, password = pair.partition(":")
+    return (pair, password) if colon else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerRights:
+    """The headers to send, to which server, and whether it may be on another machine than the worker (`--yes`).
+
+    `secret` is that of the test, which the master has as well. `server` None: any, and there are no headers.
+    """
+
+    secret: bytes = field(repr=False)
+    server: str | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    may_load_others: bool = False

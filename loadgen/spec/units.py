@@ -1,0 +1,91 @@
+"""Durations, rates and sizes as people write them on a command line."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+
+from loadgen.errors import BadInput
+
+_DURATION = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([a-zA-Zµ]*)\s*")
+_SIZE = re.compile(r"0*[1-9][0-9]{0,17}")
+"""Sizes that 64 bits hold. Python also takes other scripts' digits, and refuses to read very long numbers."""
+_SHARE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*%\s*")
+_MEMORY = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]i?B)\s*", re.IGNORECASE)
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_MS_PER_UNIT = {"us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3, "min": 60e3, "h": 3600e3}
+
+
+def duration_ms(text: str, *, option: str, default_unit: str | None = None) -> tuple[float, bool]:
+    """The duration in ms, and whether the unit was assumed.
+
+    A number without a unit takes `default_unit`. Raises BadInput for anything that is not a positive,
+    finite duration.
+    """
+    match = _DURATION.fullmatch(text)
+    unit = match.group(2) if match else ""
+    assumed = match is not None and not unit
+    if assumed and default_unit is not None:
+        unit = default_unit
+    if match is None or unit not in _MS_PER_UNIT:
+        raise BadInput(
+            f"{option} {text!r} is not a duration.",
+            f"Give a number with a unit, one of {', '.join(_MS_PER_UNIT)}: {option} 50ms",
+        )
+    value = float(match.group(1)) * _MS_PER_UNIT[unit]
+    if not 0 < value < math.inf:
+        raise BadInput(
+            f"{option} {text} is not above zero.", f"Give a positive duration, for example {option} 50ms"
+        )
+    return value, assumed
+
+
+def noted_duration_ms(text: str, *, option: str, default_unit: str, note: Callable[[str], object]) -> float:
+    """Return the duration in ms; `note` takes the unit that was assumed for a bare number. Raises BadInput."""
+    value_ms, assumed = duration_ms(text, option=option, default_unit=default_unit)
+    if assumed:
+        value = value_ms / _MS_PER_UNIT[default_unit]
+        note(f"{option} {text} has no unit: taken as {value:g} {default_unit}.")
+    return value_ms
+
+
+def shape_from_text(text: str) -> tuple[str, tuple[int, ...]]:
+    """`NAME:d1,d2` (or `NAME:d1xd2`) as the name and its sizes; names may hold colons themselves."""
+    name, _, sizes = text.rpartition(":")
+    numbers = re.split(r"[,x]", sizes)
+    if not name or not all(_SIZE.fullmatch(number.strip()) for number in numbers):
+        raise BadInput(
+            f"--shape {text} does not name an input and its sizes.",
+            "Write NAME:D1,D2 with positive sizes, without the batch: --shape input_ids:128",
+        )
+    return name, tuple(int(number) for number in numbers)
+
+
+def shapes_from_texts(texts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return `NAME:d1,d2` texts as the sizes of each name. Raises BadInput."""
+    return dict(shape_from_text(text) for text in texts)
+
+
+def share_from_text(text: str, *, option: str) -> float:
+    """`0.1%` as 0.001. The sign is asked for, because 0.1 alone could mean two things."""
+    match = _SHARE.fullmatch(text)
+    if match is None or not 0 <= float(match.group(1)) < 100:
+        raise BadInput(
+            f"{option} {text!r} is not a percentage.", f"Give 0% or more and less than 100%: {option} 0.1%"
+        )
+    return float(match.group(1)) / 100
+
+
+def memory_bytes(text: str, *, option: str) -> int:
+    """Return `8GiB` as bytes; `GB` are thousands. Raises BadInput for anything else, and for nothing."""
+    match = _MEMORY.fullmatch(text)
+    size = 0.0
+    if match is not None:
+        unit = match.group(2).lower()
+        size = float(match.group(1)) * (1024 if "i" in unit else 1000) ** _POWERS[unit[0]]
+    if size < 1:
+        raise BadInput(
+            f"{option} {text!r} is not an amount of memory.", f"Give a number with a unit: {option} 8GiB"
+        )
+    return int(size)

@@ -1,0 +1,236 @@
+"""Check a log against each limit, and bound its p99."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.measurement.request_log import FAILED_NS, RequestLog, none_if_not_finite
+from loadgen.records.formats import format_percent
+from loadgen.records.record import CheckRecord
+from loadgen.spec.limits import LatencyLimit, Limits
+from loadgen.spec.load_test import MOST_KEPT
+from loadgen.statistics.dependence import least_burst
+from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
+from loadgen.statistics.slo_test import Verdict, certify
+from loadgen.transport.poller import original
+
+_NS_PER_MS = 1e6
+_LONGER = 1.25
+_LEAST_TIMES_LONGER, _MOST_TIMES_LONGER = 2.0, 8.0
+"""An advised duration is 2 to 8 times that of the run. Near the limit, the share of violations in a run is so
+uncertain that equal runs would get advice from seconds to hours; after 8 times the length it is known better."""
+
+# Shorter runs do not show how their requests depend on each other (see `dependence`).
+_LEAST_S = 1.0
+_LEAST_REQUESTS = 170
+_UNKNOWN_BURST = 2.0  # independent requests look like this at most, in a run that is just long enough
+
+
+def judge(log: RequestLog, limits: Limits) -> tuple[CheckRecord, ...]:
+    """Return a check per limit, in the order of the quantiles, failures last."""
+    checks = [check_latency(log, limit, limits.confidence) for limit in limits.latency]
+    if limits.max_error_ratio is not None:
+        checks.append(check_errors(log, limits.max_error_ratio, limits.confidence))
+    return tuple(checks)
+
+
+def any_violated(checks: tuple[CheckRecord, ...]) -> bool:
+    """True if a limit is violated already; may be called again and again while the run goes on."""
+    return any(check.answer == "violated" for check in checks)
+
+
+def check_latency(log: RequestLog, limit: LatencyLimit, confidence: float) -> CheckRecord:
+    """Check that at least `limit.quantile` of all requests take at most `limit.limit_ms`; failures are over it."""
+    verdict = certify(log, limit, confidence=confidence)
+    return CheckRecord(
+        name=limit.text,
+        kind="latency",
+        quantile=limit.quantile,
+        limit=limit.limit_ms,
+        answer=verdict.answer,
+        observed=none_if_not_finite(verdict.latency_ms),
+        low=none_if_not_finite(verdict.latency_lower_ms) or None,
+        high=none_if_not_finite(verdict.latency_upper_ms),
+        confidence=verdict.confidence,
+        requests=verdict.n,
+        violations=verdict.violations,
+        reason=verdict.reason,
+        needed_s=needed_s(_last_s(log), verdict),
+    )
+
+
+def check_errors(log: RequestLog, max_ratio: float, confidence: float) -> CheckRecord:
+    """Check that at most `max_ratio` of all requests fail. For 0, only this run counts: no run can prove never."""
+    if max_ratio == 0:
+        return _no_errors_check(len(log), int(np.count_nonzero(log.outcome)), confidence)
+    verdict = certify(
+        _failures_alone(log), LatencyLimit(limit_ms=1.0, quantile=1 - max_ratio), confidence=confidence
+    )
+    return CheckRecord(
+        name=f"errors <= {format_percent(max_ratio)}",
+        kind="errors",
+        quantile=None,
+        limit=max_ratio,
+        answer=verdict.answer,
+        observed=none_if_not_finite(verdict.share),
+        low=verdict.share_lower,
+        high=verdict.share_upper,
+        confidence=verdict.confidence,
+        requests=verdict.n,
+        violations=verdict.violations,
+        reason=verdict.reason.replace("failed or took over 1 ms", "failed"),
+        needed_s=needed_s(_last_s(log), verdict),
+    )
+
+
+def _no_errors_check(n: int, failures: int, confidence: float) -> CheckRecord:
+    return CheckRecord(
+        name=f"errors <= {format_percent(0.0)}",
+        kind="errors",
+        quantile=None,
+        limit=0.0,
+        answer="violated" if failures else "met" if n else "inconclusive",
+        observed=failures / n if n else None,
+        low=None,
+        high=None,
+        confidence=confidence,
+        requests=n,
+        violations=failures,
+        reason=f"{failures} of {n} requests failed",
+        needed_s=None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class P99Bounds:
+    """Bounds of p99, independent of the limit, to compare runs with different limits; None if there is none.
+
+    `needed_s`: without an upper bound, about how long a run has to be to get one; None if unknown.
+    """
+
+    low_ms: float | None = None
+    high_ms: float | None = None
+    needed_s: float | None = None
+
+
+def p99_bounds(log: RequestLog, confidence: float) -> P99Bounds:
+    """Return the bounds of p99 of a run."""
+    if not len(log):
+        return P99Bounds()
+    (p99_ns,) = log.latency_failures_last.percentiles_ns((0.99,))
+    if p99_ns == FAILED_NS:
+        return P99Bounds()
+    verdict = certify(log, LatencyLimit(limit_ms=max(1e-3, p99_ns / _NS_PER_MS)), confidence=confidence)
+    high_ms = none_if_not_finite(verdict.latency_upper_ms)
+    return P99Bounds(
+        low_ms=none_if_not_finite(verdict.latency_lower_ms) or None,
+        high_ms=high_ms,
+        needed_s=_bounded_after_s(_last_s(log), verdict) if high_ms is None else None,
+    )
+
+
+def _bounded_after_s(last_s: float, verdict: Verdict) -> float | None:
+    """Return the length of a run with enough requests for an upper bound, at this rate and burst size.
+
+    With so many requests, no violation at all would be surely few enough.
+    """
+    span_s = last_s - verdict.steady_from_s
+    if not verdict.n or span_s <= 0:
+        return None
+    burst = 1.0 if math.isnan(verdict.burst) else verdict.burst
+    n = max(_LEAST_REQUESTS, requests_needed(0, verdict.limit.allowed, burst, verdict.confidence))
+    # The bursts of a longer run are known only then, and are seldom exactly as long.
+    return verdict.steady_from_s + max(_LEAST_S, _LONGER * n / verdict.n * span_s)
+
+
+def needed_s(last_s: float, verdict: Verdict) -> float | None:
+    """Return about how long a run would have to be to decide, if it goes on like this; None if unknown.
+
+    `last_s` is the due time of its last request. The share of violations and the burst size stay the same; the run
+    gets longer until a bound is passed, but at most eight times as long, or as long as a run takes that has no
+    violation and the shortest bursts.
+    """
+    if verdict.answer != "inconclusive" or not verdict.n:
+        return None
+    span_s = last_s - verdict.steady_from_s
+    if span_s <= 0:
+        return None
+    allowed, confidence = verdict.limit.allowed, verdict.confidence
+    shortest_burst = max(_UNKNOWN_BURST, least_burst(verdict.n / span_s, verdict.limit.limit_ms))
+    burst = shortest_burst if math.isnan(verdict.burst) else verdict.burst
+    least = 0 if verdict.violations else requests_needed(0, allowed, burst, confidence)
+    most_times = max(
+        _MOST_TIMES_LONGER,
+        _LEAST_S / span_s,
+        _LEAST_REQUESTS / verdict.n,
+        requests_needed(0, allowed, shortest_burst, confidence) / verdict.n,
+    )
+    times = max(_LEAST_TIMES_LONGER, _LEAST_S / span_s, _LEAST_REQUESTS / verdict.n, least / verdict.n)
+    while times < most_times:
+        n, violations = round(times * verdict.n), times * verdict.violations
+        few, many = (bound(n, allowed, burst, confidence) for bound in (most_violations, fewest_violations))
+        if violations <= few or violations >= many:
+            break
+        times *= _LONGER
+    return verdict.steady_from_s + min(times, most_times) * span_s
+
+
+def _failures_alone(log: RequestLog) -> RequestLog:
+    """Return the log with zero latencies, so that only failures are over a limit."""
+    return RequestLog(
+        scheduled_ns=log.scheduled_ns, sent_ns=log.scheduled_ns, done_ns=log.scheduled_ns, outcome=log.outcome
+    )
+
+
+def _last_s(log: RequestLog) -> float:
+    return float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
+
+
+_PAUSE_FACTOR = 9.0
+
+
+class FailFast:
+    """Judges a growing log at each look until a limit is violated; `violated_by` are the checks of that look.
+
+    Judging more than `most_at_once` requests takes seconds, during which the caller has to keep the load going. A
+    thread does it, and pauses nine times as long as it worked.
+    """
+
+    def __init__(self, limits: Limits, most_at_once: int = MOST_KEPT) -> None:
+        self.violated_by: tuple[CheckRecord, ...] = ()
+        self._limits = limits
+        self._most_at_once = most_at_once
+        self._at_work = False
+        self._next_s = 0.0
+        self._error: Exception | None = None
+
+    def look(self, log: RequestLog) -> bool:
+        """Return True once a limit is violated."""
+        if self._error is not None:
+            raise self._error
+        if self.violated_by:
+            return True
+        if len(log) <= self._most_at_once:
+            self._judge(log)
+        elif not self._at_work and time.monotonic() >= self._next_s:
+            self._at_work = True
+            original("_thread", "start_new_thread")(self._judge_aside, (log,))
+        return bool(self.violated_by)
+
+    def _judge(self, log: RequestLog) -> None:
+        checks = judge(log, self._limits)
+        self.violated_by = checks if any_violated(checks) else ()
+
+    def _judge_aside(self, log: RequestLog) -> None:
+        started = time.monotonic()
+        try:
+            self._judge(log)
+        except Exception as error:
+            self._error = error
+        now = time.monotonic()
+        self._next_s = now + _PAUSE_FACTOR * (now - started)
+        self._at_work = False

@@ -1,0 +1,110 @@
+"""Variance inflation of violations that come in bursts, from batch means."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement.chunked_times import Times
+
+ONE_SIDED_95 = 1.645
+"""Standard errors between an estimate and a one-sided bound of 95 %."""
+
+LEAST_BLOCKS = 8
+_BLOCK_S = 0.1
+_REQUESTS_PER_BLOCK = 20
+_MOST_BLOCKS = 1024
+_LAG_1 = 0.2
+_LEVELS = (0.5, 0.3, 0.2, 0.1, 0.05)
+"""Bursts are measured at the latency levels that these shares of the requests exceed."""
+
+_SAMPLE = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clustering:
+    """How strongly violations cluster in a run.
+
+    `vif` is an upper bound of the variance inflation of the share of violations, compared with independent
+    requests. The sizes are mean numbers of violations per burst, >= 1: `size` is for the answer "met",
+    `size_to_break` for "violated". The second is smaller, by as much as the truth tests allow: with many
+    violations, bursts look larger than they are at the limit.
+    """
+
+    vif: float
+    size: float
+    size_to_break: float
+
+
+def bursts(scheduled_ns: NDArray[np.int64], latency: Times, *, limit_ns: int, start_ns: int) -> Clustering | None:
+    """Measure the bursts in which requests exceed `limit_ns`; requests are sorted by due time, shape (n,).
+
+    Few runs have enough violations for that. But a queue leaves a high level much as it leaves a lower one, so
+    bursts are measured at levels that half to a twentieth of the requests exceed, as far as these are at least
+    a quarter of the limit, and at the limit; the largest figure counts. For exponential bursts, the mean size is
+    half the variance inflation. It is never less than the requests of a quarter of the limit: a server that stalls
+    does so for about as long.
+
+    Returns None if the run is too short: fewer than eight blocks.
+    """
+    n = len(scheduled_ns)
+    if n < LEAST_BLOCKS:
+        return None
+    span_ns = int(scheduled_ns[-1]) - start_ns
+    block_ns = max(_BLOCK_S * 1e9, _REQUESTS_PER_BLOCK * span_ns / n, span_ns / _MOST_BLOCKS)
+    blocks = int(span_ns / block_ns)
+    if blocks < LEAST_BLOCKS:
+        return None
+    starts_ns = np.ceil(start_ns + np.arange(blocks + 1) * block_ns).astype(np.int64)  # floats would copy the log
+    edges = np.searchsorted(scheduled_ns, starts_ns)
+    counts = np.diff(edges)
+    levels = _levels(latency.between(int(edges[0]), int(edges[-1])), limit_ns)
+    slower = np.stack([latency.over_between(level, edges) for level in levels])
+    return _bursts(counts, slower, n / span_ns * 1e9, limit_ns)
+
+
+def _bursts(counts: NDArray[np.int64], slower: NDArray[np.int64], rate_per_s: float, limit_ns: int) -> Clustering:
+    vif = float(_inflation(counts.astype(float), slower.astype(float)).max())
+    vif = max(vif, 2 * least_burst(rate_per_s, limit_ns / 1e6))
+    return Clustering(vif=max(1.0, vif), size=max(1.0, vif / 2), size_to_break=max(1.0, vif / 6))
+
+
+def least_burst(rate_per_s: float, limit_ms: float) -> float:
+    """Return the smallest burst size that is assumed: the requests of a quarter of the limit."""
+    return rate_per_s * limit_ms / 4000
+
+
+def _levels(latency: Times, limit_ns: int) -> list[float]:
+    levels = np.quantile(latency.sample(_SAMPLE), [1 - share for share in _LEVELS])
+    return [limit_ns, *(level for level in levels if limit_ns / 4 <= level < limit_ns)]
+
+
+def _inflation(counts: NDArray[np.float64], slower: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return an upper bound of each level's variance inflation by batch means, shape (levels,).
+
+    `counts` are requests per block, shape (blocks,), and `slower` those over each level, shape (levels, blocks).
+    Blocks are doubled until adjacent ones hardly correlate; the rest of the correlation is corrected for.
+    """
+    n = counts.sum()
+    share = slower.sum(axis=1) / n
+    answer = np.ones(len(share))
+    open_ = (share > 0) & (share < 1)
+    while open_.any():
+        blocks = len(counts)
+        excess = slower - share[:, None] * counts
+        square = np.maximum((excess**2).sum(axis=1), 1e-12)
+        lag_1 = np.clip((excess[:, 1:] * excess[:, :-1]).sum(axis=1) / square, 0.0, 0.9)
+        rare = np.maximum(1 - share, 0.5)  # as at a level that few requests exceed
+        inflation = blocks / (blocks - 1) * square / (n * np.maximum(share * (1 - share), 1e-12)) / rare
+        inflation *= (1 + lag_1) / (1 - lag_1) * (1 + ONE_SIDED_95 * math.sqrt(2 / blocks))
+        answer[open_] = inflation[open_]
+        if blocks // 2 < LEAST_BLOCKS:
+            break
+        open_ &= lag_1 >= _LAG_1
+        even = blocks // 2 * 2
+        counts = counts[:even].reshape(-1, 2).sum(axis=1)
+        slower = slower[:, :even].reshape(len(share), -1, 2).sum(axis=2)
+    return answer

@@ -1,0 +1,242 @@
+"""The sequential SLO test of one run, for one latency limit or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from loadgen.measurement.chunked_times import Times
+from loadgen.measurement.request_log import FAILED_NS, RequestLog
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.dependence import Clustering, bursts
+from loadgen.statistics.sequential import (
+    fewest_violations,
+    most_violations,
+    requests_needed,
+    share_at_least,
+    share_at_most,
+)
+from loadgen.statistics.steady_state import Steady, steady_state
+
+Answer = Literal["met", "violated", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The result of the test of one run against one latency limit.
+
+    All figures are of the steady part, `n` requests from `steady_from_s` on, `violations` of them failed or over
+    the limit. Each bound alone holds with `confidence`, even when the run is looked at again and again: "met"
+    means `share_upper` <= 1 - quantile and `latency_upper_ms` <= limit, "violated" that a lower bound is beyond.
+    Latencies are inf if that many requests failed or there is no bound, NaN if nothing was measured.
+    """
+
+    answer: Answer
+    reason: str
+    limit: LatencyLimit
+    confidence: float
+    steady_from_s: float
+    stationary: bool
+    overloaded: bool  # more requests left than came back, and "violated" for that reason alone
+    n: int
+    violations: int
+    share_lower: float
+    share_upper: float
+    vif: float  # variance inflation by bursts, an upper bound; NaN: the run is too short to tell
+    latency_ms: float  # the quantile itself, nearest rank
+    latency_lower_ms: float
+    latency_upper_ms: float
+
+    @property
+    def burst(self) -> float:
+        """The mean number of violations per burst; NaN if the run is too short."""
+        return self.vif if math.isnan(self.vif) else max(1.0, self.vif / 2)
+
+    @property
+    def share(self) -> float:
+        """Violations per request; NaN without requests."""
+        return self.violations / self.n if self.n else math.nan
+
+
+def certify(log: RequestLog, limit: LatencyLimit, *, confidence: float = 0.95) -> Verdict:
+    """Test whether the limit is met: "met", "violated" or "inconclusive".
+
+    May be called as often as one likes while the log grows, and the first answer other than "inconclusive" taken:
+    the confidence covers all looks. The log of a run that is still going on must leave nothing out that was due
+    before its last request; requests in flight that are late already count as failed. Raises ValueError for a
+    confidence that is not between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence {confidence} must be between 0 and 1")
+    steady = steady_state(log, limit_ms=limit.limit_ms)
+    return verdict_of_steady(steady, lambda start_ns: _judge(limit, confidence, log, start_ns))
+
+
+def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdict:
+    """Return the verdict on the steady part, overruled if the run as a whole contradicts it.
+
+    `judge` returns the verdict on the requests that were due from a time on.
+    """
+    verdict = judge(steady.earliest_ns)
+    if verdict.answer != "inconclusive" and steady.start_ns > steady.earliest_ns:
+        later = judge(steady.start_ns)
+        verdict = later if later.answer == verdict.answer else replace(verdict, answer="inconclusive")
+    verdict = replace(verdict, stationary=steady.stationary and not steady.backed_up)
+    if steady.growing:
+        reason = "overloaded: over 3 x rate x limit requests were waiting, and more and more for a second"
+        return replace(verdict, answer="violated", overloaded=True, reason=reason)
+    if verdict.answer == "met" and not verdict.stationary:
+        return replace(
+            verdict, answer="inconclusive", reason=f"{verdict.reason}; but the latencies had not settled"
+        )
+    if verdict.answer == "inconclusive" and steady.start_ns > steady.earliest_ns:
+        unlike_s = (steady.start_ns - steady.earliest_ns) / 1e9
+        return replace(
+            verdict, reason=f"{verdict.reason}; the first {unlike_s:.3g} s after the warm-up are unlike the rest"
+        )
+    return verdict
+
+
+def _judge(limit: LatencyLimit, confidence: float, log: RequestLog, start_ns: int) -> Verdict:
+    """Return the verdict on the requests due from `start_ns` on, as if they were stationary."""
+    first = int(np.searchsorted(log.scheduled_ns, start_ns))
+    latency = log.latency_failures_last.between(first, len(log))
+    return verdict_of_counts(
+        limit,
+        confidence,
+        n=len(latency),
+        violations=latency.over(limit.limit_ns),
+        found=bursts(log.scheduled_ns[first:], latency, limit_ns=limit.limit_ns, start_ns=start_ns),
+        start_ns=start_ns,
+        order_statistics_ms=lambda thresholds: _order_statistics_ms(latency, limit.quantile, thresholds),
+    )
+
+
+def verdict_of_counts(
+    limit: LatencyLimit,
+    confidence: float,
+    *,
+    n: int,
+    violations: int,
+    found: Clustering | None,
+    start_ns: int,
+    order_statistics_ms: Callable[[tuple[int, int]], tuple[float, float, float]],
+) -> Verdict:
+    """Return the verdict on this number of violations.
+
+    `order_statistics_ms` returns the quantile, its upper and its lower bound, for the most violations that are
+    surely few enough and the fewest that are surely too many.
+    """
+    thresholds = _thresholds(limit, confidence, n, found)
+    share_lower, share_upper = _share_bounds(confidence, n, violations, found)
+    answer, reason = _answer(limit, confidence, n, violations, thresholds, found)
+    point, upper, lower = order_statistics_ms(thresholds)
+    return Verdict(
+        answer=answer,
+        reason=reason,
+        limit=limit,
+        confidence=confidence,
+        steady_from_s=start_ns / 1e9,
+        stationary=True,
+        overloaded=False,
+        n=n,
+        violations=violations,
+        share_lower=share_lower,
+        share_upper=share_upper,
+        vif=math.nan if found is None else found.vif,
+        latency_ms=point,
+        latency_lower_ms=lower,
+        latency_upper_ms=upper,
+    )
+
+
+def _share_bounds(confidence: float, n: int, violations: int, found: Clustering | None) -> tuple[float, float]:
+    if found is None:
+        return 0.0, 1.0
+    return (
+        share_at_least(violations, n, found.size_to_break, confidence),
+        share_at_most(violations, n, found.size, confidence),
+    )
+
+
+def _thresholds(limit: LatencyLimit, confidence: float, n: int, found: Clustering | None) -> tuple[int, int]:
+    """Return the most violations that are surely few enough (-1: not even none), the fewest surely too many."""
+    if found is None:
+        return -1, n + 1
+    return (
+        most_violations(n, limit.allowed, found.size, confidence),
+        fewest_violations(n, limit.allowed, found.size_to_break, confidence),
+    )
+
+
+def _answer(
+    limit: LatencyLimit,
+    confidence: float,
+    n: int,
+    violations: int,
+    thresholds: tuple[int, int],
+    found: Clustering | None,
+) -> tuple[Answer, str]:
+    seen = f"{violations} of {n} requests failed or took over {limit.limit_ms:g} ms"
+    if found is None:
+        return "inconclusive", f"{seen}, in too short a run to tell how requests depend"
+    most, fewest = thresholds
+    if violations <= most:
+        return "met", f"{seen}, and up to {most} are surely few enough at bursts of {found.size:.0f}"
+    if violations >= fewest:
+        return "violated", f"{seen}, and {fewest} are surely too many at bursts of {found.size_to_break:.0f}"
+    needed = requests_needed(violations, limit.allowed, found.size, confidence)
+    return "inconclusive", f"{seen}; at bursts of {found.size:.0f}, {needed} requests would be enough with no more"
+
+
+def _order_statistics_ms(
+    latency: Times, quantile: float, thresholds: tuple[int, int]
+) -> tuple[float, float, float]:
+    """Return the quantile, its upper and its lower bound: limits at which the answer would change."""
+    n, (most, fewest) = len(latency), thresholds
+    if n == 0:
+        return math.nan, math.inf, 0.0
+    ranks = [max(0, math.ceil(quantile * n) - 1), n - 1 - max(most, 0), max(n - fewest, 0)]
+    point, upper, lower = (math.inf if time == FAILED_NS else time / 1e6 for time in latency.at_ranks(ranks))
+    return point, upper if most >= 0 else math.inf, lower if fewest <= n else 0.0
+
+
+def certify_each(
+    log: RequestLog, limits: Sequence[LatencyLimit], *, confidence: float = 0.95
+) -> tuple[Verdict, ...]:
+    """Call `certify` for each limit, in order; all verdicts hold together with `confidence`."""
+    each = confidence_of_each(confidence, len(limits))
+    return tuple(certify(log, limit, confidence=each) for limit in limits)
+
+
+def confidence_of_each(confidence: float, count: int) -> float:
+    """Return the confidence of each of `count` statements so that all hold together with `confidence`.
+
+    Bonferroni: whatever their dependence, the probabilities of error add up at most.
+    """
+    return confidence if count == 1 else 1 - (1 - confidence) / count
+
+
+def combined_answer(verdicts: Sequence[Verdict]) -> Answer:
+    """Return violated if one limit is, met if all are, else inconclusive."""
+    answers = {verdict.answer for verdict in verdicts}
+    return "violated" if "violated" in answers else "inconclusive" if "inconclusive" in answers else "met"
+
+
+def deciding_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the first verdict with the combined answer."""
+    answer = combined_answer(verdicts)
+    return next(verdict for verdict in verdicts if verdict.answer == answer)
+
+
+def least_headroom(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict with the least headroom; the first if nothing was measured."""
+    return max(verdicts, key=_use_of_limit)
+
+
+def _use_of_limit(verdict: Verdict) -> float:
+    return -math.inf if math.isnan(verdict.latency_ms) else verdict.latency_ms / verdict.limit.limit_ms

@@ -1,0 +1,76 @@
+"""Encode the outcome of a request in one byte: a log holds ten million of them."""
+
+from __future__ import annotations
+
+import errno
+
+OK = 0
+TIMED_OUT = 1
+NOT_CONNECTED = 2
+CLOSED = 3
+MALFORMED = 4
+CLIENT_LIMIT = 5
+UNFINISHED = 6
+_OTHER_STATUS = 19
+_OUT_OF = (errno.ENFILE, errno.EMFILE, errno.EADDRNOTAVAIL, errno.ENOBUFS)
+
+_NAMES = {
+    OK: "ok",
+    TIMED_OUT: "time-out",
+    NOT_CONNECTED: "no connection",
+    CLOSED: "connection closed",
+    MALFORMED: "malformed answer",
+    CLIENT_LIMIT: "client out of files or ports",
+    UNFINISHED: "unfinished",  # only in the log of a run that is still going on
+    _OTHER_STATUS: "http other",
+}
+
+# HTTP statuses use the numbers that remain in a byte: (first status, count, first number).
+_STATUS_RANGES = ((300, 20, 20), (400, 60, 40), (500, 50, 100), (200, 27, 150))
+_GRPC_BASE = 200
+_GRPC_NAMES = (
+    "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+    "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+    "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+)  # fmt: skip
+
+
+def outcome_of_http(status: int) -> int:
+    """Return 0 for status 200, the number of the failure for any other."""
+    if status == 200:
+        return OK
+    for first, count, number in _STATUS_RANGES:
+        if first <= status < first + count:
+            return number + status - first
+    return _OTHER_STATUS
+
+
+def outcome_of_grpc(status: int) -> int:
+    """Return 0 for gRPC status 0, the number of the failure for any other."""
+    return OK if status == 0 else _GRPC_BASE + (status if status < len(_GRPC_NAMES) else 2)
+
+
+def outcome_of_connect_error(error: OSError) -> int:
+    """Return CLIENT_LIMIT if this machine could not open a connection, NOT_CONNECTED if the server took none."""
+    return CLIENT_LIMIT if error.errno in _OUT_OF else NOT_CONNECTED
+
+
+def is_outcome(number: int) -> bool:
+    """True if `outcome_name` has a name for the number."""
+    try:
+        outcome_name(number)
+    except (ValueError, IndexError):
+        return False
+    return True
+
+
+def outcome_name(number: int) -> str:
+    """Return the name for users: `time-out`, `http 503`, `grpc UNAVAILABLE`."""
+    if number in _NAMES:
+        return _NAMES[number]
+    if number > _GRPC_BASE:
+        return f"grpc {_GRPC_NAMES[number - _GRPC_BASE]}"
+    for first, count, base in _STATUS_RANGES:
+        if base <= number < base + count:
+            return f"http {first + number - base}"
+    raise ValueError(f"{number} is no outcome.\nOutcomes come from loadgen.status.")

@@ -1,0 +1,1 @@
+"""Draw send times and build request bodies before the first request leaves."""

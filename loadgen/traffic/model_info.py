@@ -1,0 +1,123 @@
+"""Read a model's inputs and outputs from the server's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loadgen.transport.json_values import Unusable, short, whole_number
+
+NUMPY_TYPES: Mapping[str, Any] = {
+    "BOOL": np.bool_,
+    "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
+    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
+    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
+    "BF16": np.float32,  # numpy has none; cut to 16 bits when sent
+    "BYTES": np.object_,
+}  # fmt: skip
+
+MOST_RANK = 32
+"""A tensor of more dimensions is refused: NumPy 1 has no such arrays."""
+
+_MOST_TENSORS = 1000
+_LONGEST_NAME = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One input or output as the server describes it; -1 is a free dimension. The batch is in the shape."""
+
+    name: str
+    datatype: str  # of the KServe v2 protocol: FP32, INT64, BYTES...
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """The inputs that a request must carry and the outputs that come back.
+
+    `max_batch_size` 0: the model takes no batches, and a shape has no batch dimension. None: unknown (the server
+    is not Triton, or hides its configuration).
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    max_batch_size: int | None
+
+    @property
+    def batched(self) -> bool:
+        """True if the first dimension of every input is the batch."""
+        if self.max_batch_size is not None:
+            return self.max_batch_size > 0
+        return all(tensor.shape[:1] == (-1,) for tensor in self.inputs)
+
+
+def model_info(metadata: object, config: object = None) -> ModelInfo:
+    """Combine metadata (`GET /v2/models/M`) and configuration (`.../config`, None if there is none).
+
+    Inputs that the configuration marks as optional are left out. Raises Unusable.
+    """
+    described, configured = _object(metadata, "the metadata"), _object(config or {}, "the configuration")
+    optional = {
+        entry.get("name")
+        for entry in map(_an_input, _list(configured, "input"))
+        if entry.get("optional") and isinstance(entry.get("name"), str)
+    }
+    inputs = [_tensor(entry) for entry in _list(described, "inputs")]
+    outputs = [_tensor(entry) for entry in _list(described, "outputs")]
+    names = [tensor.name for tensor in inputs]
+    if len(set(names)) < len(names):
+        raise Unusable("two inputs have the same name")
+    return ModelInfo(
+        name=_name(described),
+        inputs=tuple(tensor for tensor in inputs if tensor.name not in optional),
+        outputs=tuple(outputs),
+        max_batch_size=whole_number(configured.get("max_batch_size", 0), least=0) if configured else None,
+    )
+
+
+def _object(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise Unusable(f"{what} is no JSON object: {short(value)}")
+    return value
+
+
+def _an_input(entry: object) -> Mapping[str, Any]:
+    return _object(entry, "an input in the configuration")
+
+
+def _list(document: Mapping[str, Any], key: str) -> list[Any]:
+    entries = document.get(key, [])
+    if not isinstance(entries, list):
+        raise Unusable(f"{key} is no list: {short(entries)}")
+    if len(entries) > _MOST_TENSORS:
+        raise Unusable(f"{len(entries):,} {key}, over {_MOST_TENSORS:,}")
+    return entries
+
+
+def _tensor(entry: object) -> Tensor:
+    described = _object(entry, "an input or output")
+    name, datatype, shape = _name(described), described.get("datatype"), described.get("shape", [])
+    if not isinstance(datatype, str):
+        raise Unusable(f"{name} has the datatype {short(datatype)}")
+    if not isinstance(shape, list) or len(shape) > MOST_RANK:
+        rank = f"{len(shape)} dimensions, over {MOST_RANK}" if isinstance(shape, list) else short(shape)
+        raise Unusable(f"{name} has the shape {rank}")
+    return Tensor(
+        name=name, datatype=datatype[:_LONGEST_NAME], shape=tuple(whole_number(size, least=-1) for size in shape)
+    )
+
+
+def _name(described: Mapping[str, Any]) -> str:
+    name = described.get("name")
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        raise Unusable(f"a name is {short(name)}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise Unusable(f"a name is no text in UTF-8: {name!a}") from None
+    return name

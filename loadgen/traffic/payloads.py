@@ -1,0 +1,181 @@
+"""Build request bodies before the load begins: names and types from the server, values from a file or a seed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.errors import PayloadError
+from loadgen.spec.plan import Payload
+from loadgen.spec.target import Target
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
+from loadgen.traffic.random_inputs import check_request_size, random_tensor
+from loadgen.traffic.samples import samples_from_file
+from loadgen.transport.single_request import http_head
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of one input of one request in shared memory: a region that the server knows, and its bytes."""
+
+    region: str
+    offset: int
+    size: int
+
+    @property
+    def parameters(self) -> dict[str, str | int]:
+        """The parameters of an input in the protocol's shared memory extension."""
+        return {
+            "shared_memory_region": self.region,
+            "shared_memory_offset": self.offset,
+            "shared_memory_byte_size": self.size,
+        }
+
+
+Tensors = dict[str, NDArray[Any]]
+
+POOL_SIZE = 16
+_POOL_BYTES = 64 << 20
+
+
+def request_tensors(info: ModelInfo, payload: Payload) -> list[Tensors]:
+    """Return the tensors of the pool of requests that the load cycles through. Raises PayloadError.
+
+    A file gives one request per `batch_size` samples; else there are up to 16 requests with different values.
+    """
+    _check_batch(info, payload.batch_size)
+    unknown = set(payload.shapes) - {tensor.name for tensor in info.inputs}
+    if unknown:
+        raise PayloadError(
+            f"{info.name} has no input {', '.join(sorted(unknown))}.\n"
+            f"Its inputs: {', '.join(tensor.name for tensor in info.inputs)}."
+        )
+    if payload.data_file is not None:
+        return samples_from_file(payload.data_file, info, payload)
+    shapes = {tensor.name: request_shape(info, tensor, payload) for tensor in info.inputs}
+    check_request_size(info, shapes, payload.shapes)
+    one = sum(math.prod(shape) * 4 for shape in shapes.values())
+    count = max(1, min(POOL_SIZE, _POOL_BYTES // max(1, one)))
+    rng = np.random.default_rng(payload.seed)
+    return [{t.name: random_tensor(rng, t.datatype, shapes[t.name]) for t in info.inputs} for _ in range(count)]
+
+
+def request_shape(info: ModelInfo, tensor: Tensor, payload: Payload) -> tuple[int, ...]:
+    """Return the whole shape of an input: the batch, then the sizes given or fixed. Raises PayloadError."""
+    own = tensor.shape[1:] if info.batched else tensor.shape
+    given = payload.shapes.get(tensor.name)
+    if given is None:
+        if -1 in own:
+            free = ",".join("N" if size == -1 else str(size) for size in own)
+            raise PayloadError(
+                f"input {tensor.name} of {info.name} has a free dimension: {own}.\n"
+                f"Give its size, as in --shape {tensor.name}:{free}."
+            )
+        given = own
+    if len(given) != len(own) or any(size not in (-1, want) for size, want in zip(own, given, strict=True)):
+        raise PayloadError(
+            f"input {tensor.name} of {info.name} takes {own}, not {given}.\n"
+            "A -1 is free; the batch is not part of it."
+        )
+    return (payload.batch_size, *given) if info.batched else given
+
+
+def raw_bytes(values: NDArray[Any], datatype: str) -> bytes:
+    """Return the values in the protocol's format: little endian, row after row; each text after its length."""
+    if datatype == "BYTES":
+        items = [item if isinstance(item, bytes) else str(item).encode() for item in values.ravel()]
+        return b"".join(len(item).to_bytes(4, "little") + item for item in items)
+    if datatype == "BF16":
+        return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype("<u2").tobytes()
+    wanted = np.dtype(NUMPY_TYPES[datatype]).newbyteorder("<")
+    return np.ascontiguousarray(values, wanted).tobytes()
+
+
+def raw_inputs(info: ModelInfo, tensors: Tensors) -> dict[str, bytes]:
+    """Return the bytes of each input, by name, in the model's order."""
+    return {tensor.name: raw_bytes(tensors[tensor.name], tensor.datatype) for tensor in info.inputs}
+
+
+def grpc_request(
+    target: Target, info: ModelInfo, tensors: Tensors, places: Mapping[str, Place] | None = None
+) -> bytes:
+    """Return a serialized ModelInferRequest: tensors as raw bytes; it asks for all outputs, as raw bytes too.
+
+    With `places` it refers to inputs in shared memory and carries none. Raises PayloadError if the request is too
+    large for a message.
+    """
+    from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
+    from tritonclient.grpc.service_pb2 import ModelInferRequest  # imports all of gRPC, which HTTP does not need
+
+    request = ModelInferRequest(model_name=target.model_name, model_version=target.model_version)
+    for tensor in info.inputs:
+        values = tensors[tensor.name]
+        added = request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=values.shape)
+        if places is None:
+            request.raw_input_contents.append(raw_bytes(values, tensor.datatype))
+            continue
+        for name, value in places[tensor.name].parameters.items():
+            if isinstance(value, str):
+                added.parameters[name].string_param = value
+            else:
+                added.parameters[name].int64_param = value
+    try:
+        data: bytes = request.SerializeToString()
+    except (EncodeError, ValueError) as error:
+        raise PayloadError(
+            f"a request of {info.name} is too large for gRPC, whose messages hold 2 GiB at most.\n"
+            "Give smaller shapes, or use HTTP."
+        ) from error
+    return data
+
+
+def http_request(
+    target: Target, info: ModelInfo, tensors: Tensors, places: Mapping[str, Place] | None = None
+) -> bytes:
+    """Return a whole HTTP request: head, JSON, and the tensors as raw bytes; it asks for outputs as raw bytes too.
+
+    With `places` it refers to inputs in shared memory and carries none.
+    """
+    raw = raw_inputs(info, tensors) if places is None else {}
+    document = {
+        "inputs": [
+            {
+                "name": tensor.name,
+                "shape": list(tensors[tensor.name].shape),
+                "datatype": tensor.datatype,
+                "parameters": (
+                    {"binary_data_size": len(raw[tensor.name])}
+                    if places is None
+                    else places[tensor.name].parameters
+                ),
+            }
+            for tensor in info.inputs
+        ],
+        "parameters": {"binary_data_output": True},
+    }
+    text = json.dumps(document, separators=(",", ":")).encode()
+    head = http_head(
+        target,
+        f"POST {target.model_path}/infer",
+        [
+            "Content-Type: application/octet-stream",
+            f"Inference-Header-Content-Length: {len(text)}",
+            f"Content-Length: {len(text) + sum(map(len, raw.values()))}",
+        ],
+    )
+    return b"".join([head, text, *raw.values()])
+
+
+def _check_batch(info: ModelInfo, batch_size: int) -> None:
+    if batch_size > 1 and not info.batched:
+        raise PayloadError(f"{info.name} takes no batches, so none of {batch_size}.\nUse batch size 1.")
+    if info.max_batch_size and batch_size > info.max_batch_size:
+        raise PayloadError(
+            f"{info.name} takes batches of at most {info.max_batch_size}, not {batch_size}.\nLower the batch size."
+        )

@@ -1,0 +1,187 @@
+"""Read input samples from a file: tensors, or the length of each request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.errors import PayloadError
+from loadgen.spec.plan import Payload
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
+from loadgen.traffic.random_inputs import check_request_size, random_tensor
+
+SUFFIX = ".txt"
+_MOST_DIGITS = 12
+MOST_LENGTHS = 10_000
+"""A file with more lengths is refused: a request is built for each before the load begins."""
+
+
+def lengths_from_file(path: Path) -> list[int]:
+    """Return the lengths in the file's order; text after a # is a comment. Raises PayloadError with the line."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PayloadError(f"{path} cannot be read ({error}).\nCheck the path.") from error
+    lengths: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0):
+            raise PayloadError(
+                f"{path}, line {number}: {line.strip()[:60]!r} is no length.\n"
+                "Write one whole number above 0 per line."
+            )
+        lengths += [int(text)] if text else []
+    if len(lengths) > MOST_LENGTHS:
+        raise PayloadError(
+            f"{path} holds {len(lengths):,} lengths, over {MOST_LENGTHS:,}.\n"
+            f"Give a part of them, in the order in which they came: head -n {MOST_LENGTHS}."
+        )
+    return lengths
+
+
+def samples_of_lengths(lengths: Sequence[int], info: ModelInfo, seed: int) -> list[dict[str, NDArray[Any]]]:
+    """Return a random sample per length, which is the size of all free dimensions. Raises PayloadError."""
+    free = {tensor.name: tensor.shape[1:] if info.batched else tensor.shape for tensor in info.inputs}
+    if not any(-1 in shape for shape in free.values()):
+        raise PayloadError(
+            f"no input of {info.name} has a free dimension that a length could be given to: {free}.\n"
+            "Give samples as .npz or .json, or a model with a dynamic axis."
+        )
+    most = max(lengths, default=1)
+    shapes = {name: tuple(most if size == -1 else size for size in shape) for name, shape in free.items()}
+    check_request_size(info, shapes, shapes)
+    random = np.random.default_rng(seed)
+    made = {
+        length: {
+            tensor.name: random_tensor(
+                random, tensor.datatype, tuple(length if size == -1 else size for size in free[tensor.name])
+            )
+            for tensor in info.inputs
+        }
+        for length in sorted(set(lengths))
+    }
+    return [made[length] for length in lengths]
+
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Inputs and their shapes in one sample, by name."""
+
+
+def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dict[str, NDArray[Any]]]:
+    """Return one request per `batch_size` picked samples of the file, in order. Raises PayloadError.
+
+    `.npz`: an array for each input; its first dimension counts the samples. `.json`: {"data": [sample, ...]}; a
+    sample is {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. `.txt`: one length per
+    line, the size of all free dimensions; the values are random. If samples do not fill the last batch, it
+    continues with the first ones.
+    """
+    if path.suffix == SUFFIX:
+        found: Sequence[Mapping[str, Any]] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
+    else:
+        found = _samples(path)
+    picked = range(len(found)) if payload.picked is None else payload.picked
+    samples = [(number, found[number]) for number in picked]
+    if not samples:
+        raise PayloadError(f"{path} is empty.\nGive at least one sample.")
+    tensors = [
+        {t.name: _fitting(path, number, sample, t, info) for t in info.inputs} for number, sample in samples
+    ]
+    if not info.batched:
+        return tensors
+    size = payload.batch_size
+    count = -(-len(tensors) // size)
+    batches = [[tensors[(size * turn + i) % len(tensors)] for i in range(size)] for turn in range(count)]
+    try:
+        return [{t.name: np.stack([sample[t.name] for sample in batch]) for t in info.inputs} for batch in batches]
+    except ValueError as error:
+        raise PayloadError(
+            f"the samples of {path} differ in shape, so {size} of them make no batch.\n"
+            "Use batch size 1, or pad them."
+        ) from error
+
+
+def shapes_in_file(path: Path) -> list[Shapes]:
+    """Return the shape of each sample of a file: pairs of input and shape, by name. Raises PayloadError."""
+    if path.suffix == SUFFIX:
+        found: list[Shapes] = [(("length", (length,)),) for length in lengths_from_file(path)]
+    else:
+        found = [_shapes(path, number, sample) for number, sample in enumerate(_samples(path))]
+    if not found:
+        raise PayloadError(f"{path} is empty.\nGive at least one sample.")
+    return found
+
+
+def _shapes(path: Path, number: int, sample: Mapping[str, Any]) -> Shapes:
+    try:
+        return tuple(sorted((name, np.shape(values)) for name, values in sample.items()))
+    except ValueError as error:
+        raise PayloadError(
+            f"sample {number} of {path} has lists of different lengths within a tensor.\nGive it one shape."
+        ) from error
+
+
+def _samples(path: Path) -> list[Mapping[str, Any]]:
+    try:
+        if not path.is_file():
+            raise OSError("it is no file")
+        return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
+    except Exception as error:  # numpy, zipfile and json raise a dozen kinds of errors for a damaged file
+        why = " ".join(str(error).split())[:200] or type(error).__name__
+        raise PayloadError(
+            f"{path} holds no samples ({why}).\nGive an .npz or a JSON file, or a .txt of lengths."
+        ) from error
+
+
+def _from_npz(path: Path) -> list[Mapping[str, Any]]:
+    with path.open("rb") as file:  # numpy would leave a damaged file open
+        arrays = np.load(file, allow_pickle=False)
+        if isinstance(arrays, np.ndarray):
+            raise TypeError("it is a single array without a name")
+        columns = {name: arrays[name] for name in arrays.files}
+    lengths = {name: len(values) if values.ndim else 0 for name, values in columns.items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"the arrays hold different numbers of samples: {lengths}")
+    return [{name: values[row] for name, values in columns.items()} for row in range(next(iter(lengths.values())))]
+
+
+def _from_json(path: Path) -> list[Mapping[str, Any]]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    data = document["data"] if isinstance(document, dict) else document
+    return [{name: _json_values(values) for name, values in sample.items()} for sample in data]
+
+
+def _json_values(values: Any) -> Any:
+    if isinstance(values, dict):
+        content = np.asarray(values["content"])
+        return content.reshape(values["shape"]) if "shape" in values else content
+    return values
+
+
+def _fitting(path: Path, number: int, sample: Mapping[str, Any], tensor: Tensor, info: ModelInfo) -> NDArray[Any]:
+    """Return a sample's values for one input, in its type and shape; a flat list fits a shape of the same size."""
+    own = tensor.shape[1:] if info.batched else tensor.shape
+    if tensor.name not in sample:
+        raise PayloadError(f"sample {number} of {path} has no input {tensor.name}.\nIt has {', '.join(sample)}.")
+    try:
+        if np.iscomplexobj(sample[tensor.name]):
+            raise TypeError("it is complex")
+        values = np.asarray(sample[tensor.name], dtype=NUMPY_TYPES[tensor.datatype])
+    except (TypeError, ValueError, OverflowError) as error:
+        raise PayloadError(
+            f"sample {number} of {path}: {tensor.name} is no {tensor.datatype} ({error}).\nCheck the file."
+        ) from error
+    if len(values.shape) == len(own) and all(
+        size in (-1, got) for size, got in zip(own, values.shape, strict=True)
+    ):
+        return values
+    if -1 not in own and values.size == int(np.prod(own)):
+        return values.reshape(own)
+    raise PayloadError(
+        f"sample {number} of {path}: {tensor.name} has shape {values.shape}, and the model takes {own}.\n"
+        "A -1 is free; the batch is not part of a sample."
+    )

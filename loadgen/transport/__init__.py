@@ -1,0 +1,1 @@
+"""Send and receive bytes on sockets, for the clients."""

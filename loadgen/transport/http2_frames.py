@@ -1,0 +1,164 @@
+"""Build and parse frames of HTTP/2, and the header blocks in them (RFC 9113)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hpack import Encoder
+
+from loadgen.errors import MalformedAnswer
+from loadgen.transport.hpack import Field, HeaderDecoder, block_of
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0,
+    1,
+    3,
+    4,
+    5,
+    6,
+    7,
+    8,
+    9,
+)
+END_STREAM = ACK = 0x1
+END_HEADERS = 0x4
+PADDED = 0x8
+WITH_PRIORITY = 0x20
+
+TABLE_SIZE, ENABLE_PUSH, MAX_STREAMS, INITIAL_WINDOW, MAX_FRAME = 1, 2, 3, 4, 5  # names of settings
+
+FRAME = struct.Struct(">HBBBI")  # length (16 high bits, 8 low bits), kind, flags, stream
+DEFAULT_WINDOW = 65535
+LARGEST = (1 << 31) - 1  # of windows and of stream numbers
+LARGEST_FRAME = 16384
+"""A server may send us frames of at most this many bytes: we announce no other limit."""
+
+_NO_LIMIT = (1 << 32) - 1
+_ALLOWED = {INITIAL_WINDOW: (0, LARGEST), MAX_FRAME: (LARGEST_FRAME, (1 << 24) - 1)}
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """Return one frame."""
+    return frame_head(len(payload), kind, flags, stream_id) + payload
+
+
+def frame_head(length: int, kind: int, flags: int, stream_id: int) -> bytes:
+    """Return the nine bytes before a payload of this length."""
+    return FRAME.pack(length >> 8, length & 0xFF, kind, flags, stream_id)
+
+
+OPENING = (
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    + frame(SETTINGS, 0, 0, struct.pack(">HIHI", ENABLE_PUSH, 0, INITIAL_WINDOW, LARGEST))
+    + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", LARGEST - DEFAULT_WINDOW))
+)
+"""A client sends this first: the server may send any amount of data, but no pushes."""
+
+
+def unpadded(payload: bytes, flags: int) -> bytes:
+    """Return the payload of a DATA or HEADERS frame without its padding. Raises MalformedAnswer."""
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise MalformedAnswer("a frame is shorter than its padding")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def number_in(kind: int, payload: bytes, *, exactly: int | None = 4) -> int:
+    """Return the first 32 bits of a payload without the first bit, which is reserved. Raises MalformedAnswer.
+
+    `exactly` is the length of the payload; None: four bytes or more.
+    """
+    if len(payload) != exactly if exactly is not None else len(payload) < 4:
+        raise MalformedAnswer(f"a frame of kind {kind} with {len(payload)} bytes")
+    return int.from_bytes(payload[:4], "big") & LARGEST
+
+
+def settings_in(payload: bytes) -> list[tuple[int, int]]:
+    """Return names and values of a SETTINGS frame. Raises MalformedAnswer, also for values out of range."""
+    if len(payload) % 6:
+        raise MalformedAnswer(f"settings of {len(payload)} bytes")
+    found = list(struct.iter_unpack(">HI", payload))
+    for name, value in found:
+        least, most = _ALLOWED.get(name, (0, _NO_LIMIT))
+        if not least <= value <= most:
+            raise MalformedAnswer(f"setting {name} is {value}, not {least} to {most}")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestHead:
+    """The header block of a call, the same for all calls of a connection.
+
+    `first` has the fields in full and lets the server remember them, `later` refers to the remembered fields,
+    `plain` has them in full for a server that remembers nothing. The user's own headers are never remembered.
+    """
+
+    first: bytes
+    later: bytes
+    plain: bytes
+
+
+def request_head(fields: Sequence[Field], private: Sequence[Field] = ()) -> RequestHead:
+    """Return the blocks for these fields, with the user's own `private` ones after them."""
+    encoder, own = Encoder(), block_of(private)
+    # The encoder writes a field in full once, and then refers to it in the server's table.
+    first, later = (encoder.encode(fields, huffman=False) + own for _ in range(2))
+    return RequestHead(first=first, later=later, plain=block_of(fields) + own)
+
+
+_LONGEST_BLOCK = 1 << 16
+_MOST_FRAMES = 64
+
+
+class HeaderBlock(NamedTuple):
+    """The headers or the trailers of a response; `ends_stream`: the response ends with them."""
+
+    stream_id: int
+    fields: tuple[Field, ...]
+    ends_stream: bool
+
+
+class HeaderBlocks:
+    """Joins frames to complete blocks and decodes each one: the decoder's table must match the server's."""
+
+    __slots__ = ("_frames", "decoder", "unfinished")
+
+    def __init__(self) -> None:
+        self.decoder = HeaderDecoder()
+        self._frames = 0  # number of frames of the unfinished block
+        self.unfinished: tuple[int, int, bytearray] | None = None  # stream, flags, block in pieces
+
+    def begin(self, stream_id: int, flags: int, payload: bytes) -> HeaderBlock | None:
+        """Take a HEADERS frame; None if its block continues in another frame. Raises MalformedAnswer."""
+        if flags & (PADDED | WITH_PRIORITY):
+            payload = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
+        if stream_id == 0:
+            raise MalformedAnswer("headers of no stream")
+        if flags & END_HEADERS:
+            return self._whole(stream_id, flags, payload)
+        self.unfinished = (stream_id, flags, bytearray(payload))
+        self._frames = 1
+        return None
+
+    def go_on(self, stream_id: int, flags: int, payload: bytes) -> HeaderBlock | None:
+        """Take a CONTINUATION frame; None if the block continues. Raises MalformedAnswer, also if none began."""
+        if self.unfinished is None or self.unfinished[0] != stream_id:
+            raise MalformedAnswer("a header block goes on that never began")
+        stream_id, first_flags, block = self.unfinished
+        block += payload
+        self._frames += 1
+        if len(block) > _LONGEST_BLOCK or self._frames > _MOST_FRAMES:
+            raise MalformedAnswer(
+                f"a header block of over {_LONGEST_BLOCK:,} bytes, or in over {_MOST_FRAMES} frames"
+            )
+        if not flags & END_HEADERS:
+            return None
+        self.unfinished = None
+        return self._whole(stream_id, first_flags, bytes(block))
+
+    def _whole(self, stream_id: int, flags: int, block: bytes) -> HeaderBlock:
+        return HeaderBlock(stream_id, tuple(self.decoder.decode(block)), bool(flags & END_STREAM))

@@ -1,0 +1,27 @@
+"""Check values from a server's JSON documents."""
+
+from __future__ import annotations
+
+import re
+
+_DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+class Unusable(ValueError):
+    """A value in a server's document violates the protocol; the message names it."""
+
+
+def whole_number(value: object, *, least: int | None = None) -> int:
+    """Return an integer, which gRPC's JSON writes as digits in a string. Raises Unusable for anything else."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
+        raise Unusable(f"{short(value)} is no whole number of 64 bits")
+    if least is not None and value < least:
+        raise Unusable(f"{value} is less than {least}")
+    return value
+
+
+def short(value: object) -> str:
+    """Return a value, shortened for a message; only the type of a nested one."""
+    return ascii(value)[:60] if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"

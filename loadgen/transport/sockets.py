@@ -1,0 +1,277 @@
+"""Open non-blocking byte streams to a server: plain TCP, or TLS over TCP."""
+
+from __future__ import annotations
+
+import _socket  # the sockets below gevent's, see loadgen.transport.poller
+import contextlib
+import os
+import socket as socket_names
+import ssl
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from loadgen.errors import TargetUnreachable
+from loadgen.spec.target import Target
+from loadgen.transport.poller import READ, WRITE
+
+_PROBE_S = 3.0
+_MOST_FILLS = 8  # reads from the kernel in a row without data: a server may send empty TLS records
+_SO_TIMESTAMPNS = 35  # Linux: the number of the option and of the messages that the kernel then adds
+_ANCILLARY_BYTES = 64
+_TIMESPEC = struct.Struct("qq")
+
+
+class Stream(Protocol):
+    """The socket of a connection. Methods raise BlockingIOError if they would wait, OSError if it broke.
+
+    `hides_data`: the stream may hold received bytes that the poller cannot see; read until it would wait.
+    """
+
+    hides_data: bool
+
+    @property
+    def arrived_ns(self) -> int:
+        """The time when the kernel received the last bytes read, in ns of the wall clock; 0 if unknown."""
+
+    def fileno(self) -> int:
+        """Return the socket's file descriptor, for the poller."""
+
+    def connected(self) -> bool:
+        """Continue connecting; True once data can be sent."""
+
+    def send(self, data: bytes | bytearray | memoryview, /) -> int:
+        """Return the number of bytes taken, at least 1. After BlockingIOError, send the same bytes or more."""
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """Return the number of bytes read; 0 at the end of the stream."""
+
+    def take_no_more(self) -> None:
+        """Read only hidden bytes until the stream would wait: the poller sees the others."""
+
+    def wants(self) -> int:
+        """Return the events that the stream itself waits for, if the caller has no bytes left to send."""
+
+    def close(self) -> None:
+        """Close the socket."""
+
+
+class TcpStream(_socket.socket):
+    """A TCP socket without Nagle's delay; `send` calls the kernel directly."""
+
+    hides_data = False
+
+    def __init__(self, family: int, address: tuple[Any, ...]) -> None:
+        super().__init__(family, _socket.SOCK_STREAM)
+        self.setblocking(False)
+        self.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+        self.arrived_ns = 0
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):
+                self.setsockopt(_socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        self._connected = False
+        try:
+            self.connect(address)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.close()
+            raise
+
+    def connected(self) -> bool:
+        """See `Stream`."""
+        error = self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
+        try:
+            self.getpeername()
+        except OSError:
+            return False
+        self._connected = True
+        return True
+
+    def recv_into(self, buffer: memoryview, /) -> int:  # type: ignore[override] # accepts fewer arguments
+        """See `Stream`."""
+        count, notes, _, _ = self.recvmsg_into((buffer,), _ANCILLARY_BYTES)
+        if notes and notes[0][1] == _SO_TIMESTAMPNS:
+            seconds, nanoseconds = _TIMESPEC.unpack(notes[0][2])
+            self.arrived_ns = seconds * 1_000_000_000 + nanoseconds
+        else:
+            self.arrived_ns = 0
+        return count
+
+    def take_no_more(self) -> None:
+        """See `Stream`; nothing is hidden here."""
+
+    def wants(self) -> int:
+        """See `Stream`."""
+        return READ if self._connected else WRITE
+
+
+class TlsStream:
+    """TLS over a TCP stream, through memory buffers: TLS may have bytes to send after a call returns."""
+
+    hides_data = True
+
+    def __init__(self, tcp: TcpStream, context: ssl.SSLContext, host: str) -> None:
+        self._tcp = tcp
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._unsent = b""
+        self._taken = 0  # bytes from the caller that TLS has taken and the kernel has not completely taken
+        self._chunk = memoryview(bytearray(1 << 18))
+        self._ready = False
+        self._takes_no_more = False
+        self.fileno = tcp.fileno
+        self.close = tcp.close
+
+    def connected(self) -> bool:
+        """See `Stream`."""
+        if self._ready:
+            return True
+        if not self._tcp.connected():
+            return False
+        self._fill()
+        try:
+            self._tls.do_handshake()
+            self._ready = True
+        except ssl.SSLWantReadError:
+            pass
+        finally:
+            self._flush()
+        return self._ready
+
+    @property
+    def arrived_ns(self) -> int:
+        """See `Stream`."""
+        return self._tcp.arrived_ns
+
+    @property
+    def protocol(self) -> str | None:
+        """The protocol that both sides agreed on (ALPN), known once connected."""
+        return self._tls.selected_alpn_protocol()
+
+    def send(self, data: bytes | bytearray | memoryview, /) -> int:
+        """See `Stream`; takes at most 64 KiB at once, which count as taken when the kernel has all of them.
+
+        Otherwise there would be no further call for the rest of the last ones.
+        """
+        if not self._flush():
+            raise BlockingIOError
+        if not self._taken:
+            self._taken = self._tls.write(data[: 1 << 16])
+            if not self._flush():
+                raise BlockingIOError
+        taken, self._taken = self._taken, 0
+        return taken
+
+    def recv_into(self, buffer: memoryview, /) -> int:
+        """See `Stream`; may return fewer bytes than there are, so read until it would wait."""
+        for _ in range(_MOST_FILLS):
+            try:
+                return int(self._tls.read(len(buffer), buffer))  # with a buffer, `read` returns a count
+            except ssl.SSLWantReadError:
+                if self._takes_no_more:
+                    break
+                if self._fill() == 0:
+                    return 0
+                self._flush()
+            except ssl.SSLZeroReturnError:
+                return 0
+        self._takes_no_more = False
+        raise BlockingIOError
+
+    def take_no_more(self) -> None:
+        """See `Stream`."""
+        self._takes_no_more = True
+
+    def wants(self) -> int:
+        """See `Stream`."""
+        return self._tcp.wants() | (WRITE if self._unsent or self._outgoing.pending else 0)
+
+    def _fill(self) -> int:
+        """Read from the kernel; returns -1 if nothing is there in the handshake, later raises BlockingIOError."""
+        try:
+            count = self._tcp.recv_into(self._chunk)
+        except BlockingIOError:
+            if self._ready:
+                raise
+            return -1
+        if count == 0 and not self._ready:
+            raise ConnectionResetError("closed in the middle of the TLS handshake")
+        self._incoming.write(self._chunk[:count])
+        return count
+
+    def _flush(self) -> bool:
+        """Give the kernel the bytes that TLS has ready; True if it took all of them."""
+        while self._unsent or self._outgoing.pending:
+            if not self._unsent:
+                self._unsent = self._outgoing.read()
+            try:
+                count = self._tcp.send(self._unsent)
+            except BlockingIOError:
+                return False
+            self._unsent = self._unsent[count:]
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """The address to connect to, and the TLS context if the target needs one."""
+
+    family: int
+    sockaddr: tuple[Any, ...]
+    host: str
+    context: ssl.SSLContext | None
+
+    def open(self) -> Stream:
+        """Return a stream that begins to connect. Raises OSError if it cannot begin."""
+        tcp = TcpStream(self.family, self.sockaddr)
+        return tcp if self.context is None else TlsStream(tcp, self.context, self.host)
+
+
+def address_of(target: Target) -> Address:
+    """Resolve the target's name once; returns its first address that accepts a connection, else its first.
+
+    Raises TargetUnreachable if the name is unknown.
+    """
+    try:
+        found = socket_names.getaddrinfo(target.host, target.port, type=socket_names.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:  # a name of 64 letters without a dot is a UnicodeError
+        raise TargetUnreachable(
+            f"the name {target.host} is not known ({error}).\nCheck the address {target.url}."
+        ) from error
+    family, _, _, _, sockaddr = next((entry for entry in found if len(found) == 1 or _answers(entry)), found[0])
+    context = tls_context(target) if target.is_tls else None
+    return Address(family=family, sockaddr=sockaddr, host=target.host, context=context)
+
+
+def _answers(entry: tuple[Any, ...]) -> bool:
+    """True if a connection can be opened: `localhost` may have two addresses, with a server on one of them."""
+    with socket_names.socket(entry[0], socket_names.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        return probe.connect_ex(entry[4]) == 0
+
+
+def tls_context(target: Target) -> ssl.SSLContext:
+    """Return a context that checks certificates as the target requires; for gRPC it offers HTTP/2 by ALPN.
+
+    Raises TargetUnreachable if the target's CA file cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=_readable(target.ca_cert))
+    except (OSError, ssl.SSLError) as error:
+        raise TargetUnreachable(f"{target.ca_cert} is no certificate file ({error}).\nGive a PEM file.") from error
+    if target.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if not target.is_http:
+        context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _readable(path: Path | None) -> str | None:
+    return None if path is None else str(path)

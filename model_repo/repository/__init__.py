@@ -1,0 +1,1 @@
+"""Model repositories: specs, config.pbtxt, folders on disk."""

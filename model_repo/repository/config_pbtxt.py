@@ -1,0 +1,194 @@
+"""A ServingConfig as Triton's `config.pbtxt`: rendered through the ModelConfig protobuf, and parsed back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from model_repo.spec import Runtime, ServingConfig, TensorSpec
+
+NATIVE_BACKENDS = {"onnxruntime": ("onnxruntime", "onnxruntime_onnx"), "tensorrt": ("tensorrt", "tensorrt_plan")}
+"""Engine backend -> Triton's (`backend`, `platform`) in NVIDIA's container. TensorRT-RTX has none there."""
+
+
+def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -> str:
+    """Return the text of `config.pbtxt` for this configuration, the same for equal arguments.
+
+    It is complete, so that the server need not guess (`--disable-auto-complete-config`). Raises ValueError if the
+    engine cannot run on the native backends.
+    """
+    new_message, text_format = _protobuf()
+    message = new_message(
+        name=config.engine.model_name,
+        max_batch_size=config.max_batch_size,
+        input=[_tensor(spec, config) for spec in config.engine.inputs],
+        output=[_tensor(spec, config) for spec in config.engine.outputs],
+        instance_group=[
+            {"kind": f"KIND_{config.engine.device.upper()}", "count": config.instance_count},
+        ],
+        model_warmup=_warmup(config),
+    )
+    if config.dynamic_batching:
+        message.dynamic_batching.SetInParent()
+        message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
+        message.dynamic_batching.max_queue_delay_microseconds = config.max_queue_delay_us
+    if runtime == "python":
+        message.backend = "python"
+    else:
+        message.backend, message.platform = _native_backend(config)
+        message.default_model_filename = config.engine.model_file
+        _add_optimization(message, config)
+    for key, value in _parameters(config, runtime).items():
+        message.parameters[key].string_value = value
+    return str(text_format.MessageToString(message))
+
+
+def parse_config_pbtxt(text: str) -> Any:
+    """Return the ModelConfig protobuf message of a `config.pbtxt`. Raises ValueError if the text is not one."""
+    new_message, text_format = _protobuf()
+    try:
+        return text_format.Parse(text, new_message())
+    except text_format.ParseError as error:
+        raise ValueError(f"This is not a config.pbtxt: {error}") from error
+
+
+def warmup_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """Return the batch sizes to warm up, ascending: 1, powers of two, and the maximum; (1,) for no batching."""
+    powers = {2**exponent for exponent in range(max(1, max_batch_size).bit_length())}
+    return tuple(sorted(powers | {max(1, max_batch_size)}))
+
+
+def graph_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
+    """Return the batch sizes to record CUDA graphs for, ascending; () for no batching.
+
+    They are the powers of two up to an eighth of the maximum, and the multiples of that eighth. A batch replays
+    the next larger graph, so a full queue pads by an eighth at most.
+    """
+    if max_batch_size == 0:
+        return ()
+    step = max(1, max_batch_size // 8)
+    small = {2**exponent for exponent in range(step.bit_length())}
+    return tuple(sorted({*small, *range(step, max_batch_size + 1, step), max_batch_size}))
+
+
+def executed_batch_sizes(config: ServingConfig) -> tuple[int, ...]:
+    """Return the batch sizes that our GPU runtime executes, padding others to the next. () on the CPU."""
+    if config.engine.device == "cpu" or config.max_batch_size == 0:
+        return ()
+    chosen = config.cuda_graph_batch_sizes or warmup_batch_sizes(config.max_batch_size)
+    return tuple(sorted({*chosen, config.max_batch_size}))
+
+
+def _protobuf() -> tuple[Any, Any]:
+    """Return the ModelConfig message class and the text_format module; both are slow to import."""
+    from google.protobuf import text_format  # type: ignore[import-untyped]
+    from tritonclient.grpc import model_config_pb2
+
+    return model_config_pb2.ModelConfig, text_format
+
+
+def _native_backend(config: ServingConfig) -> tuple[str, str]:
+    try:
+        return NATIVE_BACKENDS[config.engine.backend]
+    except KeyError:
+        raise ValueError(
+            f"NVIDIA's container has no backend for {config.engine.backend} engines.\n"
+            f"Serve {config.engine.model_name} with the Python backend, or build it for one of "
+            f"{', '.join(NATIVE_BACKENDS)}."
+        ) from None
+
+
+def _datatype(spec: TensorSpec) -> str:
+    return "TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}"
+
+
+def _batch_axis(config: ServingConfig, size: int) -> tuple[int, ...]:
+    """Return the batch axis that precedes a tensor's shape in `dims`; () if Triton adds it itself."""
+    return (size,) if config.engine.batched and config.max_batch_size == 0 else ()
+
+
+def _tensor(spec: TensorSpec, config: ServingConfig) -> dict[str, Any]:
+    dims = _batch_axis(config, -1) + spec.shape
+    tensor: dict[str, Any] = {"name": spec.name, "data_type": _datatype(spec), "dims": dims or (1,)}
+    if not dims:
+        tensor["reshape"] = {"shape": []}
+    return tensor
+
+
+def _warmup(config: ServingConfig) -> list[dict[str, Any]]:
+    """Return warm-up requests of zeros: unlike random numbers, they are valid indices for an embedding."""
+    shapes = {spec.name: spec.concrete_shape for spec in config.engine.inputs}
+    if any(shape is None for shape in shapes.values()):
+        return []
+    inputs = {
+        spec.name: {
+            "data_type": _datatype(spec),
+            "dims": (_batch_axis(config, 1) + (shapes[spec.name] or ())) or (1,),
+            "zero_data": True,
+        }
+        for spec in config.engine.inputs
+    }
+    sizes = executed_batch_sizes(config) or warmup_batch_sizes(config.max_batch_size)
+    return [{"name": f"batch_{size}", "batch_size": size, "inputs": inputs} for size in sizes]
+
+
+def _parameters(config: ServingConfig, runtime: Runtime) -> dict[str, str]:
+    engine = config.engine
+    if runtime == "native":
+        return _native_parameters(config)
+    if engine.device == "gpu":
+        return {
+            "model_file": engine.model_file,
+            "engine_backend": engine.backend,
+            "batch_sizes": ",".join(str(size) for size in executed_batch_sizes(config)),
+            "cuda_graphs": str(int(bool(config.cuda_graph_batch_sizes))),
+            "tf32": str(int(engine.precision == "tf32")),
+            **dict(config.backend_options),
+        }
+    return {
+        "model_file": engine.model_file,
+        "intra_op_threads": str(config.intra_op_threads),
+        "allow_spinning": "0",
+    }
+
+
+def _native_parameters(config: ServingConfig) -> dict[str, str]:
+    if config.engine.backend != "onnxruntime":
+        return {}
+    return {
+        "intra_op_thread_count": str(config.intra_op_threads),
+        "inter_op_thread_count": "1",
+        "execution_mode": "0",
+    }
+
+
+def _add_optimization(message: Any, config: ServingConfig) -> None:
+    """Set the GPU optimizations of Triton's own backends."""
+    if config.engine.device == "cpu":
+        return
+    message.optimization.input_pinned_memory.enable = True
+    message.optimization.output_pinned_memory.enable = True
+    if config.engine.backend == "tensorrt":
+        # Triton forms the next batch while it still copies this one: fewer gaps, but smaller batches.
+        message.optimization.eager_batching = dict(config.backend_options).get("eager_batching") == "1"
+        _add_cuda_graphs(message, config)
+
+
+def _add_cuda_graphs(message: Any, config: ServingConfig) -> None:
+    """Add one graph per batch size, valid down to the next smaller size: else only exact sizes replay it."""
+    if not config.cuda_graph_batch_sizes:
+        return
+    message.optimization.cuda.graphs = True
+    shapes = {spec.name: spec.concrete_shape for spec in config.engine.inputs}
+    if any(shape is None for shape in shapes.values()):
+        raise ValueError(
+            f"{config.engine.model_name}: a CUDA graph needs the size of every dimension.\n"
+            "Give the shapes of its inputs, or serve it without CUDA graphs."
+        )
+    lower_bound = 1
+    for size in sorted(set(config.cuda_graph_batch_sizes)):
+        graph = message.optimization.cuda.graph_spec.add(batch_size=size)
+        graph.graph_lower_bound.batch_size = lower_bound
+        for name, shape in shapes.items():
+            graph.input[name].dim.extend(shape or ())
+            graph.graph_lower_bound.input[name].dim.extend(shape or ())
+        lower_bound = size + 1

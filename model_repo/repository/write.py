@@ -1,0 +1,180 @@
+"""Write model repositories: one folder per model, each complete or absent."""
+
+from __future__ import annotations
+
+import errno
+import os
+import py_compile
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from model_repo.errors import RepositoryWriteFailed
+from model_repo.repository.config_pbtxt import render_config_pbtxt
+from model_repo.spec import VERSION, Engine, Runtime, ServingConfig
+
+README_FILE = "README.md"
+"""In a finished repository, next to the model's folder."""
+
+RUNTIME = Path(__file__).parents[1] / "runtime"
+"""The code that runs inside Triton's Python backend."""
+
+PACKAGES = {"onnxruntime": "onnxruntime-gpu", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
+"""Engine backend -> the package that it needs on a GPU, apart from cuda-bindings and numpy."""
+
+_ADVICE = {
+    errno.ENOSPC: "The disk is full: free some space, or choose another folder.",
+    errno.EDQUOT: "The quota of this disk is used up: free some space, or choose another folder.",
+    errno.EROFS: "The disk is read-only: choose a folder that can be written.",
+    errno.EACCES: "You may not write there: choose another folder, or change its permissions.",
+    errno.EPERM: "You may not write there: choose another folder, or change its permissions.",
+    errno.ENOENT: "A file of the engine has gone; build the engine again.",
+}
+
+_README = """\
+# Model repository for Triton
+
+`{model_name}` as it was measured: a {engine} engine inside Triton's Python backend.
+
+    tritonserver --model-repository=THIS_FOLDER
+
+The path of this folder must not contain blanks: Triton's Python backend does not start with them.
+The Python that it uses needs these packages, for instance in NVIDIA's container:
+
+    pip install {packages}
+"""
+
+
+def write_repository(
+    root: Path, config: ServingConfig, *, runtime: Runtime = "python", copy: bool = False
+) -> Path:
+    """Write the folder `root/<model>` and return it; a model that was there before is replaced.
+
+    It holds `config.pbtxt` and the version folder. Engine files are hard links if the file system allows, unless
+    `copy` asks for copies. Raises RepositoryWriteFailed; then nothing of the new model is left, and a model that
+    was there before still is.
+    """
+    model_dir = root / config.engine.model_name
+    with writing(model_dir):
+        root.mkdir(parents=True, exist_ok=True)
+        # The dot keeps Triton from taking the half-written folder for a model.
+        draft = Path(tempfile.mkdtemp(prefix=f".{config.engine.model_name}-", dir=root))
+        try:
+            _write_model(draft, config, runtime, copy=copy)
+            draft.chmod(0o755)
+            replace_folder(model_dir, draft)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return model_dir
+
+
+def write_final_repository(root: Path, config: ServingConfig) -> Path:
+    """Write a repository ready to serve to `root`; return the model's folder. Raises RepositoryWriteFailed.
+
+    Engine files are copies, and a README explains how to start a server.
+    """
+    model_dir = write_repository(root, config, copy=True)
+    with writing(root):
+        (root / README_FILE).write_text(_readme(config.engine))
+    return model_dir
+
+
+def runtime_files(engine: Engine) -> dict[str, Path]:
+    """Return the Python backend's files next to the engine's: name in the version folder -> our file.
+
+    Raises ValueError if this engine cannot run without a GPU.
+    """
+    if engine.code is not None:
+        return {"model.py": engine.code}
+    if engine.device == "gpu":
+        helpers = sorted((RUNTIME / "tritune_gpu").glob("*.py"))
+        return {"model.py": RUNTIME / "gpu_model.py", **{f"tritune_gpu/{file.name}": file for file in helpers}}
+    if engine.backend != "onnxruntime":
+        raise ValueError(f"{engine.model_name}: a {engine.backend} engine runs on a GPU, not on the CPU")
+    return {"model.py": RUNTIME / "onnx_runtime.py"}
+
+
+def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "python") -> Path:
+    """Replace `config.pbtxt` in `root/<model>` alone, so that Triton may update it in place; return the folder."""
+    model_dir = root / config.engine.model_name
+    with writing(model_dir):
+        draft = model_dir / ".config.pbtxt"
+        draft.write_text(render_config_pbtxt(config, runtime=runtime))
+        draft.replace(model_dir / "config.pbtxt")
+    return model_dir
+
+
+def remove_model(root: Path, model_name: str) -> None:
+    """Remove a model from a repository, if it is there."""
+    shutil.rmtree(root / model_name, ignore_errors=True)
+
+
+def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy: bool) -> None:
+    version_dir = folder / VERSION
+    version_dir.mkdir()
+    (folder / "config.pbtxt").write_text(render_config_pbtxt(config, runtime=runtime))
+    for name, source in config.engine.files:
+        place(source, version_dir / name, copy=copy)
+    if runtime == "python":
+        _add_runtime(version_dir, config.engine, compiled=not copy)
+
+
+def _add_runtime(version_dir: Path, engine: Engine, *, compiled: bool) -> None:
+    """Add our code to the engine's files; none of these can have a name of ours."""
+    for name, source in runtime_files(engine).items():
+        target = version_dir / name
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, target)
+        if compiled:
+            # Else the first instance compiles it, and Triton takes the changed folder for a changed model.
+            py_compile.compile(str(target), doraise=True)
+
+
+def _readme(engine: Engine) -> str:
+    on_gpu = f"{PACKAGES[engine.backend]} cuda-bindings numpy"
+    return _README.format(
+        model_name=engine.model_name,
+        engine=f"{engine.backend} {engine.precision}",
+        packages=on_gpu if engine.device == "gpu" else "onnxruntime numpy",
+    )
+
+
+def place(source: Path, target: Path, *, copy: bool) -> None:
+    """Make `target` a hard link to `source`; a copy if `copy` is set or hard links are not possible."""
+    if not copy:
+        try:
+            os.link(source.resolve(), target)
+        except OSError as error:
+            # Another file system, or one without hard links: copy instead.
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP):
+                raise
+        else:
+            return
+    shutil.copyfile(source, target)
+
+
+def replace_folder(target: Path, draft: Path) -> None:
+    """Rename `draft` to `target`. A folder with content cannot be renamed over, so it is moved aside first."""
+    aside = draft.with_name(f"{draft.name}-old")
+    if target.exists():
+        target.rename(aside)
+    try:
+        draft.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block, which writes under `path`, into RepositoryWriteFailed with advice."""
+    try:
+        yield
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "Choose another folder.")
+        where = error.filename or path
+        raise RepositoryWriteFailed(f"{where} cannot be written: {error.strerror}.\n{advice}") from error

@@ -1,0 +1,1 @@
+"""Start, watch and talk to a Triton."""

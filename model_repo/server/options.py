@@ -1,0 +1,116 @@
+"""Options of a server's start: its kind, files, time limits and TCP ports."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from model_repo.errors import PortInUse
+from model_repo.spec import Endpoint, Protocol, Runtime, ServerKind
+
+DEFAULT_IMAGE = "nvcr.io/nvidia/tritonserver:24.10-py3"
+"""NVIDIA's container of the same release as the embedded server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """The options of `serve`.
+
+    `run_dir` gets `server.log`. Files that the server needs while it runs go to a new folder in `scratch_dir`
+    (None: `run_dir`), which is removed at the end. Ports that are None are chosen among the free ones. `protocol`
+    is the protocol that a server for trials answers on TCP; the other one is on a Unix socket, for control
+    requests. `shared_memory` lets the owner's load generator leave inputs in /dev/shm. `runtime` None means our
+    Python runtime for the embedded server and Triton's native backends for the others. Only the kind `remote` has
+    `remote`, the server's address, and `repository`, the folder that both it and we see as its model repository.
+    """
+
+    run_dir: Path
+    scratch_dir: Path | None = None
+    kind: ServerKind = "embedded"
+    protocol: Protocol = "http"
+    shared_memory: bool = False
+    http_port: int | None = None
+    grpc_port: int | None = None
+    metrics_port: int | None = None
+    gpu: bool = False  # GPU metrics, and GPUs for a container
+    runtime: Runtime | None = None
+    image: str = DEFAULT_IMAGE
+    remote: Endpoint | None = None
+    repository: Path | None = None
+    start_timeout_s: float = 120.0
+    load_timeout_s: float = 120.0
+    exit_grace_s: float = 2.0  # between SIGTERM and SIGKILL
+    extra_arguments: tuple[str, ...] = ()  # of tritonserver, after ours
+
+    def __post_init__(self) -> None:
+        given_remote = {self.remote is not None, self.repository is not None}
+        if given_remote != {self.kind == "remote"}:
+            raise ValueError(
+                "remote and repository go with the kind `remote`, both of them, and with no other kind"
+            )
+        given = [port for port in (self.http_port, self.grpc_port, self.metrics_port) if port is not None]
+        if len(set(given)) != len(given) or any(not 1 <= port <= 65535 for port in given):
+            raise ValueError(f"ports {given} must be different and within 1..65535")
+
+    @property
+    def runtime_or_default(self) -> Runtime:
+        """The runtime; if None, the default of this kind of server."""
+        return self.runtime or ("python" if self.kind == "embedded" else "native")
+
+    @property
+    def log_file(self) -> Path:
+        """File of the server's output. A server that starts again appends to it."""
+        return self.run_dir.absolute() / "server.log"
+
+
+_HOST = "127.0.0.1"
+
+
+def choose_endpoint(
+    options: ServerOptions, previous: Endpoint | None = None, *, control_folder: Path | None = None
+) -> Endpoint:
+    """Return the ports that the options give, else those of `previous` if they are still free, else free ones.
+
+    With a `control_folder`, the protocol that the options do not ask for has no port. Free ports are not reserved:
+    the caller has to choose again if the server finds one taken. Raises PortInUse.
+    """
+    given = {"http_port": options.http_port, "grpc_port": options.grpc_port, "metrics_port": options.metrics_port}
+    if control_folder is not None:
+        del given["grpc_port" if options.protocol == "http" else "http_port"]
+    for port in given.values():
+        if port is not None and not _is_free(port):
+            raise PortInUse(
+                f"Port {port} is in use by another process.\nChoose another, or leave it out to get a free one."
+            )
+    if previous is not None and not ports_in_use(previous):
+        return replace(previous, control_folder=control_folder)
+    # All are held open until the last is chosen, so that they differ.
+    with contextlib.ExitStack() as stack:
+        ports = {"http_port": None, "grpc_port": None, **given}
+        for name, port in given.items():
+            probe = stack.enter_context(socket.socket())
+            probe.bind((_HOST, 0))
+            ports[name] = port or int(probe.getsockname()[1])
+    return Endpoint(host=_HOST, control_folder=control_folder, **ports)
+
+
+def ports_in_use(endpoint: Endpoint) -> bool:
+    """True if one of its ports is taken."""
+    ports = (endpoint.http_port, endpoint.grpc_port, endpoint.metrics_port)
+    return any(port is not None and not _is_free(port) for port in ports)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections that only wait for their time-out do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((_HOST, port))
+        except OSError as error:
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            raise
+    return True

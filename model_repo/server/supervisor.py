@@ -1,0 +1,217 @@
+"""The small parent process of a server; nothing of the server outlives the process that asked for it.
+
+Run as a script, `python -I -S supervisor.py SPEC`, in a session of its own; imports only the standard library.
+SPEC is a JSON object: `command`, `grace_s` (SIGTERM to SIGKILL), `shm_prefix` (files under /dev/shm to remove),
+`private_files` (whether the server's files and shared memory are for this user alone), `cleanup_command` (run at
+the end, may be empty).
+
+Prints the server's pid on standard output; all that the server prints goes to standard error. Then it waits until
+the server ends, until a byte or the end of standard input asks it to stop, or until the process that started it is
+gone, even by SIGKILL. It is the subreaper of all processes that the server starts, so that no orphan escapes, and
+it exits with the server's return code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+PR_SET_NO_NEW_PRIVS = 38
+SECCOMP_SET_MODE_FILTER = 1
+SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
+PR_SET_CHILD_SUBREAPER = 36
+PARENT_POLL_MS = 250
+"""Interval at which it checks that the parent lives; the other events wake the supervisor at once."""
+
+WORLD_READABLE = 0o644
+"""Mode that the Python backend's library gives to shared memory after it made it, whatever the umask is."""
+
+_SYSTEM_CALLS = {"x86_64": (0xC000003E, 317, 91), "aarch64": (0xC00000B7, 277, 52)}
+"""Machine -> its architecture number in a filter, and the numbers of the system calls seccomp and fchmod."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(spec: dict[str, Any]) -> int:
+    """Run the server of `spec` to its end, and return its return code (negative: the signal that ended it)."""
+    parent = os.getppid()
+    _hold_lock(spec["shm_prefix"])
+    remove_leftovers()
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # The read end wakes up poll() when a child ends.
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, _exit_on_signal)
+    try:
+        server = _start(spec["command"], keep_files_private=spec["private_files"])
+    except OSError as error:
+        print(f"error: {error.strerror}: {spec['command'][0]}", flush=True)  # noqa: T201 - read by our parent
+        _clean_up(spec)
+        return 127
+    try:
+        print(server.pid, flush=True)  # noqa: T201
+        _wait(server, parent, wake_read)
+    finally:
+        _end(server, spec["grace_s"])
+        _clean_up(spec)
+    return server.returncode
+
+
+def _start(command: list[str], *, keep_files_private: bool) -> subprocess.Popen[bytes]:
+    """Start the server in a process group of its own. It dies with the supervisor, even if that is killed."""
+
+    def prepare() -> None:
+        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if keep_files_private:
+            _ignore_world_readable()
+
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        process_group=0,
+        umask=0o077 if keep_files_private else -1,
+        preexec_fn=prepare,  # noqa: PLW1509 - safe here: the supervisor has one thread
+    )
+
+
+def _ignore_world_readable() -> None:
+    """Make `fchmod(file, 0644)` succeed without effect from now on, in this process and its children.
+
+    Does nothing if the kernel or the machine has no such filters.
+    """
+    if os.uname().machine not in _SYSTEM_CALLS:
+        return
+    arch, seccomp, fchmod = _SYSTEM_CALLS[os.uname().machine]
+    # Classic BPF on struct seccomp_data: (operation, jump if equal, jump if not, operand), jumps are relative.
+    load, equal, give = 0x20, 0x15, 0x06
+    program = [
+        (load, 0, 0, 4), (equal, 0, 5, arch),
+        (load, 0, 0, 0), (equal, 0, 3, fchmod),
+        (load, 0, 0, 24), (equal, 0, 1, WORLD_READABLE),  # the low half of the second argument
+        (give, 0, 0, 0x00050000),  # fail with error 0, which is none
+        (give, 0, 0, 0x7FFF0000),  # allow
+    ]  # fmt: skip
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
+    described = struct.pack("@HP", len(program), ctypes.addressof(code))
+    _libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _libc.syscall(seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, described)
+
+
+def _wait(server: subprocess.Popen[bytes], parent: int, wake_read: int) -> None:
+    events = select.poll()
+    events.register(0, select.POLLIN | select.POLLHUP)
+    events.register(wake_read, select.POLLIN)
+    while server.poll() is None and os.getppid() == parent:
+        ready = [number for number, _ in events.poll(PARENT_POLL_MS)]
+        if 0 in ready:
+            return
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+
+
+def _end(server: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Stop the server, then all that it left: its process group, and orphans that came to us."""
+    if server.poll() is None:
+        server.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(grace_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        try:
+            ended, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if ended == 0:
+            for orphan in _children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(orphan, signal.SIGKILL)
+            time.sleep(0.005)
+
+
+def _children() -> list[int]:
+    try:
+        text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    except FileNotFoundError:  # a kernel that does not list children: the process group has been ended already
+        return []
+    return [int(pid) for pid in text.split()]
+
+
+def _clean_up(spec: dict[str, Any]) -> None:
+    remove_shared_memory(spec["shm_prefix"])
+    with contextlib.suppress(OSError):
+        _lock_of(spec["shm_prefix"]).unlink()
+    if spec["cleanup_command"]:
+        subprocess.run(
+            spec["cleanup_command"], stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=30, check=False
+        )
+
+
+def _lock_of(prefix: str) -> Path:
+    return Path(f"/dev/shm/.{prefix}.supervisor")  # noqa: S108 - next to the shared memory
+
+
+def _hold_lock(prefix: str) -> None:
+    """Hold a lock until this process ends, by whatever cause; the file has content once the lock is held."""
+    if not prefix:
+        return
+    with contextlib.suppress(OSError):
+        lock = os.open(_lock_of(prefix), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        os.write(lock, b"held")
+
+
+def remove_leftovers() -> None:
+    """Remove the shared memory of this user's servers whose supervisors were killed: their locks are free."""
+    for path in Path("/dev/shm").glob(".tritune-*.supervisor"):  # noqa: S108 - next to the shared memory
+        prefix = path.name[1:].removesuffix(".supervisor")
+        with contextlib.suppress(OSError):
+            lock = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                ours = os.fstat(lock).st_uid == os.geteuid() and os.read(lock, 1) != b""
+                if ours and re.fullmatch(r"tritune-[0-9a-f]{12}", prefix):
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_shared_memory(prefix)
+                    path.unlink()
+            finally:
+                os.close(lock)
+
+
+def remove_shared_memory(prefix: str) -> None:
+    """Remove all of this user's files and folders under /dev/shm whose names begin with `prefix`; none for ""."""
+    for path in Path("/dev/shm").glob(f"{prefix}*") if prefix else ():  # noqa: S108 - shared memory of this server
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # another user may have made it, as a trap for us
+                path.unlink()
+
+
+def _exit_on_signal(number: int, _frame: object) -> None:
+    # The clean-up runs in main's `finally`; further signals must not interrupt it.
+    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])) % 256)

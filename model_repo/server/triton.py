@@ -1,0 +1,272 @@
+"""A running Triton that serves one model at a time, and the check that it can run models."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from model_repo.errors import (
+    ModelCrashed,
+    ModelLoadFailed,
+    RepositoryWriteFailed,
+    RequestRefused,
+    ServerDied,
+    ServerError,
+    ServerTimeout,
+    reason_of,
+)
+from model_repo.repository.write import RUNTIME, remove_model, rewrite_config, write_repository
+from model_repo.server import control
+from model_repo.server.hosts import Host, ProcessHost, RemoteHost
+from model_repo.server.launchers import LAUNCHERS
+from model_repo.server.options import ServerOptions
+from model_repo.server.process import WORDS, count_memory_kills
+from model_repo.server.python_home import search_path
+from model_repo.spec import Endpoint, Engine, ServingConfig, TensorSpec
+
+_TAIL_LINES = 30
+_ANSWERS_WITHIN_S = 5.0
+
+
+class Server:
+    """A running Triton with at most one loaded model. Made by `serve`.
+
+    After any ServerError: if `alive()` is False, `restart()` starts a fresh server with nothing loaded.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        options: ServerOptions,
+        *,
+        memory_kills: Callable[[], int | None] = count_memory_kills,
+    ) -> None:
+        self._host = host
+        self._memory_kills = memory_kills
+        self._kills_before = memory_kills()
+        self._options = options
+        self._loaded: ServingConfig | None = None
+        self._written: set[str] = set()  # models in the repository that are ours to replace and remove
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The server's address; may change with `restart`."""
+        return self._host.endpoint
+
+    @property
+    def repository(self) -> Path:
+        """The model repository it loads from."""
+        return self._host.repository
+
+    @property
+    def loaded(self) -> ServingConfig | None:
+        """The loaded configuration; None if nothing is loaded."""
+        return self._loaded
+
+    def load(self, config: ServingConfig, *, timeout_s: float | None = None) -> None:
+        """Serve this configuration, and nothing else; return when it is ready and warmed up.
+
+        A configuration that differs from the loaded one in its instance count alone is updated in place; else the
+        loaded model is out of memory before the new one comes in. `timeout_s` None means the options' time-out.
+        Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
+        RepositoryWriteFailed.
+        """
+        if self._can_update_in_place(config):
+            rewrite_config(self.repository, config, runtime=self._options.runtime_or_default)
+        else:
+            self.unload()
+            self._claim(config.engine.model_name)
+            write_repository(self.repository, config, runtime=self._options.runtime_or_default)
+        self._loaded = None
+        self._kills_before = self._memory_kills()
+        self._request_load(config.engine.model_name, timeout_s or self._options.load_timeout_s)
+        self._loaded = config
+
+    def unload(self) -> None:
+        """Unload the model, if one is loaded; return when it is out of memory."""
+        if self._loaded is None:
+            return
+        model_name = self._loaded.engine.model_name
+        self._loaded = None
+        if self.alive():
+            with self._stopped_on_error():
+                control.unload_model(self.endpoint, model_name)
+                self._host.free(model_name)
+        remove_model(self.repository, model_name)
+
+    @property
+    def is_our_process(self) -> bool:
+        """True if it and its models descend from this process: not in a container, nor elsewhere."""
+        return self._options.kind in ("embedded", "local")
+
+    @property
+    def start_s(self) -> float | None:
+        """Seconds from its latest start to its first answer; None if we do not start it."""
+        return self._host.start_s
+
+    def memory_bytes(self) -> int | None:
+        """Return the memory of the server and its models now; None if we cannot see it."""
+        return self._host.memory_bytes()
+
+    def alive(self) -> bool:
+        """True if the server still runs. A model's own process may have died nevertheless: see `check`."""
+        return self._host.alive()
+
+    def check(self) -> None:
+        """Check the server and the loaded model; return if both are well.
+
+        Raises ServerDied or ModelCrashed, with the server's last log lines. A server that runs and does not answer
+        is ended, so that the next trial gets a fresh one.
+        """
+        if not self.alive():
+            raise self._died()
+        try:
+            well = self._loaded is None or self._model_is_well(self._loaded)
+        except ServerDied as error:  # so recently that its process still exists
+            raise self._died() from error
+        if self._loaded is not None and not well:
+            if not control.is_live(self.endpoint, timeout_s=_ANSWERS_WITHIN_S):
+                self._host.stop()
+                raise self._died(hung=True)
+            why = self._killed_for_memory()
+            raise ModelCrashed(self._loaded.engine.model_name, why=why, log_tail=self.log_tail())
+
+    def log_tail(self, lines: int = _TAIL_LINES) -> str:
+        """Return the server's last log lines; "" for a remote server, whose log we do not have."""
+        return self._host.log_tail(lines)
+
+    def restart(self) -> None:
+        """Start a fresh server with nothing loaded, whatever the state of this one. Raises ServerStartFailed."""
+        if isinstance(self._host, RemoteHost):
+            self.unload()  # a process takes its models with it; a remote server has to unload them
+        self._loaded = None
+        self._host.restart()
+
+    def forget(self) -> None:
+        """Unload, and leave nothing of ours in the repository, also of failed loads."""
+        self.unload()
+        while self._written:
+            remove_model(self.repository, self._written.pop())
+
+    def _claim(self, model_name: str) -> None:
+        """Raise RepositoryWriteFailed if the model's folder exists and is not ours, as on a remote server."""
+        if model_name not in self._written and os.path.lexists(self.repository / model_name):
+            raise RepositoryWriteFailed(
+                f"{self.repository / model_name} is there already, and not of this run.\n"
+                "Move it away, or give the model's file another name."
+            )
+        self._written.add(model_name)
+
+    def _can_update_in_place(self, config: ServingConfig) -> bool:
+        return (
+            self._loaded is not None
+            and replace(self._loaded, instance_count=config.instance_count) == config
+            and self._model_is_well(self._loaded)
+        )
+
+    def _model_is_well(self, config: ServingConfig) -> bool:
+        """True if the model is ready and all its processes live, as far as we can see them."""
+        model_name = config.engine.model_name
+        if self._options.runtime_or_default == "python":
+            living = self._host.count_instances(model_name)
+            if living is not None and living < config.instance_count:
+                return False
+        return control.is_model_ready(self.endpoint, model_name)
+
+    def _request_load(self, model_name: str, timeout_s: float) -> None:
+        try:
+            with self._stopped_on_error():
+                control.load_model(self.endpoint, model_name, timeout_s=timeout_s)
+        except RequestRefused as error:
+            remove_model(self.repository, model_name)
+            reason = " ".join(filter(None, (reason_of(str(error)), self._killed_for_memory())))
+            raise ModelLoadFailed(model_name, reason, log_tail=self.log_tail()) from error
+        except ServerTimeout as error:
+            reason = f"it is not ready after {timeout_s:g} s, and a load that hangs cannot be cancelled"
+            raise ModelLoadFailed(model_name, reason, log_tail=self.log_tail()) from error
+        except ServerDied as error:
+            raise self._died() from error
+
+    @contextmanager
+    def _stopped_on_error(self) -> Iterator[None]:
+        """Stop the server if a load or unload is cut short: its state would be unknown.
+
+        A plain refusal is an answer, and leaves the server as it is.
+        """
+        try:
+            yield
+        except RequestRefused:
+            raise
+        except BaseException:
+            self._host.stop()
+            raise
+
+    def _died(self, *, hung: bool = False) -> ServerDied:
+        why = self._killed_for_memory() or "See its last log lines."
+        how = "does not answer any more" if hung else "has died"
+        return ServerDied(f"The {self._options.kind} Triton server {how}.\n{why}", log_tail=self.log_tail())
+
+    def _killed_for_memory(self) -> str:
+        """Return the note for users if the kernel has killed a process since the latest load began; else ""."""
+        before, now = self._kills_before, self._memory_kills()
+        elsewhere = self._options.kind == "remote"
+        return "" if elsewhere or before is None or now is None or now <= before else WORDS
+
+
+@contextmanager
+def serve(options: ServerOptions) -> Iterator[Server]:
+    """Run a server for the `with` block; only its log is left afterwards.
+
+    Raises LauncherMissing, PortInUse, ServerStartFailed, ServerDied (nothing answers at a remote address).
+    """
+    if options.kind == "remote":
+        assert options.remote is not None
+        assert options.repository is not None
+        remote = RemoteHost(options.remote, options.repository)
+        server = Server(remote, options)
+        try:
+            yield server
+        finally:
+            server.forget()
+        return
+    host = ProcessHost(options, LAUNCHERS[options.kind])
+    try:
+        yield Server(host, options)
+    finally:
+        host.close()
+
+
+class PackagesMissing(ServerError):
+    """Triton's Python does not find the packages that our runtime imports."""
+
+
+def check_runs_models(options: ServerOptions) -> None:
+    """Check that a server of our Python runtime starts and finds its packages, which takes some seconds.
+
+    Raises PackagesMissing, which names the module and the folders that were searched, and the errors of `serve`.
+    """
+    tensor = TensorSpec(name="x", datatype="FP32", shape=(-1,))
+    engine = Engine(
+        model_name="probe",
+        backend="onnxruntime",
+        precision="fp32",
+        model_file="",
+        files=(),
+        inputs=(tensor,),
+        outputs=(tensor,),
+        batched=False,
+        code=RUNTIME / "probe_model.py",
+    )
+    with serve(options) as server:
+        try:
+            server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
+        except ModelLoadFailed as error:
+            raise PackagesMissing(
+                f"The {options.kind} Triton server cannot run models: {error.reason.rstrip('.')}. "
+                f"Its Python looked in {search_path().in_words()}.\n"
+                "Install tritune and its packages in one virtual environment, which only you may write to.",
+                log_tail=error.log_tail,
+            ) from error

@@ -1,0 +1,1 @@
+"""Check that a variant is close enough to fp32."""

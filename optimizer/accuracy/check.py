@@ -1,0 +1,201 @@
+"""Decide whether a variant's results are close enough to those of the fp32 model, and report why not.
+
+A pass means "numerically close on these inputs", never "as accurate as before": that takes labelled data.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from optimizer.accuracy.metrics import Closeness, closeness
+from optimizer.accuracy.thresholds import AccuracyRule, Thresholds
+from optimizer.model.onnx_model import Model
+from optimizer.model.ort_child import Tensors, run_model
+from optimizer.model.samples import Samples, feeds_for
+from optimizer.precision.names import Precision
+from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+INPUTS = 256
+"""At most 256 inputs are compared. Fewer show little about the top class: if all 256 agree, its agreement is at
+least 98.8 %, with 95 % confidence."""
+
+FEWEST_INPUTS = 16
+LARGER_BATCH = 8
+REFERENCE_BUDGET_S = 45.0
+"""By default the reference may take 45 s; a slower model is judged on fewer inputs, and the record notes it."""
+
+_TRIAL_INPUTS = 8
+
+
+class Runner(Protocol):
+    """Computes a model's outputs: ONNX Runtime on a file, or an engine."""
+
+    @property
+    def name(self) -> str:
+        """The name of the runner for the record: `onnxruntime-cpu`, `tensorrt-10.13`."""
+
+    def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
+        """Return all outputs for each of `feeds`, in order. Raises optimizer.errors.RunFailed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnnxCpuRunner:
+    """ONNX Runtime on a CPU, in a process of its own."""
+
+    model: Model
+    optimized: bool = True
+    name: str = "onnxruntime-cpu"
+
+    def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
+        """Return all outputs for each of `feeds`, in order. Raises RunFailed."""
+        return run_model(self.model.path, feeds_for(self.model, feeds), optimized=self.optimized)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The fp32 model's results for some samples, one request at a time, and facts about its outputs."""
+
+    samples: Samples
+    rows: tuple[Tensors, ...]  # for each sample
+    classifying: frozenset[str]  # outputs with one score per class
+    note: str  # on the number of inputs; "" if there are enough
+
+
+def reference_of(
+    runner: Runner,
+    samples: Samples,
+    *,
+    classifying: Collection[str],
+    budget_s: float = REFERENCE_BUDGET_S,
+    clock: Callable[[], float] = time.monotonic,
+) -> Reference:
+    """Run the fp32 model on as many of the samples as the budget allows, and on 16 at least.
+
+    Trial runs measure the seconds per sample first. Raises RunFailed.
+    """
+    each_s = _seconds_each(runner, samples, clock)
+    affordable = samples.count if each_s <= 0 else int(budget_s / each_s)
+    used = samples.first(max(FEWEST_INPUTS, affordable))
+    return Reference(
+        samples=used,
+        rows=tuple(runner.run(used.feeds(1))),
+        classifying=frozenset(classifying),
+        note=_note(used, samples, each_s),
+    )
+
+
+def _seconds_each(runner: Runner, samples: Samples, clock: Callable[[], float]) -> float:
+    """Return the seconds per additional input, without the time to load the model."""
+    times = [clock()]
+    for count in (1, 1 + _TRIAL_INPUTS):
+        runner.run(samples.first(count).feeds(1))
+        times.append(clock())
+    return ((times[2] - times[1]) - (times[1] - times[0])) / _TRIAL_INPUTS
+
+
+def _note(used: Samples, offered: Samples, each_s: float) -> str:
+    if used.count >= INPUTS:
+        return ""
+    if used.count < offered.count:
+        return f"{used.count} instead of {INPUTS} inputs: one takes {each_s:.2g} s on this CPU"
+    return f"{used.count} instead of {INPUTS} inputs: no more were given"
+
+
+def judge(
+    runner: Runner,
+    precision: Precision,
+    reference: Reference,
+    rule: AccuracyRule,
+    *,
+    batch_sizes: Sequence[int] = (1, LARGER_BATCH),
+    first_error: Callable[[Thresholds], str | None] | None = None,
+) -> AccuracyRecord:
+    """Compare the results of `runner` with the reference, at each batch size, output by output.
+
+    If the variant fails, `first_error` is called for the node at which the error starts. Raises RunFailed.
+    """
+    thresholds = rule.thresholds(precision)
+    sizes = batch_sizes if reference.samples.batched else batch_sizes[:1]
+    outputs: list[OutputAccuracyRecord] = []
+    problems: list[str] = []
+    for size in sizes:
+        for name, seen in _compared(runner, reference, size).items():
+            problem = shortcoming(seen, thresholds)
+            outputs.append(_to_record(name, size, seen, passed=not problem))
+            if problem:
+                problems.append(f"output {name} at batch {size}: {problem}")
+    return AccuracyRecord(
+        precision=precision,
+        runner=runner.name,
+        level=rule.level,
+        passed=not problems,
+        reason=problems[0] if problems else "",
+        first_node=first_error(thresholds) if problems and first_error is not None else None,
+        inputs=reference.samples.count,
+        input_source=reference.samples.source,
+        note=reference.note,
+        outputs=tuple(outputs),
+    )
+
+
+def _compared(runner: Runner, reference: Reference, batch_size: int) -> dict[str, Closeness]:
+    feeds = reference.samples.feeds(batch_size)
+    results = runner.run(feeds)
+    compared = {}
+    for name in reference.rows[0]:
+        expected = [row[name] for row in reference.rows]
+        actual = [row for result in results for row in _rows(result, name, batch_size, reference)]
+        if len(actual) != len(expected):
+            actual = [array[:0] for array in expected]  # of another shape: all of it counts as missing
+        compared[name] = closeness(expected, actual, classes=name in reference.classifying)
+    return compared
+
+
+def _rows(result: Tensors, name: str, batch_size: int, reference: Reference) -> list[NDArray[Any]]:
+    """Return the results of one feed, one by one, in the form of the reference."""
+    if name not in result:
+        return []
+    array = result[name]
+    return [array] if batch_size == 1 or not reference.samples.batched else [row[None] for row in array]
+
+
+def shortcoming(seen: Closeness, thresholds: Thresholds) -> str:
+    """Return the first figure that misses its threshold, with the threshold; "" if there is none."""
+    if seen.non_finite:
+        return f"{seen.non_finite} elements are NaN, infinite or missing"
+    least = (
+        ("SQNR", seen.sqnr_db, thresholds.sqnr_db, "{:.1f} dB"),
+        ("cosine", seen.cosine, thresholds.cosine, "{:.6f}"),
+        ("top-1 agreement", seen.top1_agreement, thresholds.top1, "{:.2%}"),
+    )
+    for label, value, threshold, form in least:
+        if value is not None and threshold is not None and not value >= threshold:
+            return f"{label} {form.format(value)} is below {form.format(threshold)}"
+    largest, allowed = seen.max_relative_error, thresholds.max_error
+    if largest is not None and allowed is not None and not largest <= allowed:
+        return f"relative error {largest:.3g} is above {allowed:.3g}"
+    return ""
+
+
+def _to_record(name: str, batch_size: int, seen: Closeness, *, passed: bool) -> OutputAccuracyRecord:
+    return OutputAccuracyRecord(
+        output=name,
+        batch_size=batch_size,
+        passed=passed,
+        sqnr_db=seen.sqnr_db if seen.sqnr_db is not None and math.isfinite(seen.sqnr_db) else None,
+        exact=not seen.non_finite
+        and (seen.sqnr_db == math.inf or (seen.sqnr_db is None and seen.top1_agreement == 1)),
+        cosine=seen.cosine,
+        max_relative_error=seen.max_relative_error,
+        top1_agreement=seen.top1_agreement,
+        top1_lower_bound=seen.top1_lower_bound,
+        non_finite=seen.non_finite,
+    )

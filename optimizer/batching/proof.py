@@ -1,0 +1,186 @@
+"""Prove that a leading dimension is a batch: samples give the same results in a batch as alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from optimizer.errors import RunFailed
+from optimizer.model.checks import plain, shortened
+from optimizer.model.onnx_model import ModelTensor
+from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance, run_model
+
+PROOF_SAMPLES = 4
+"""A batch of 4 samples is compared with 4 single runs."""
+
+DISTINCT = 5.0
+"""Results more than 5 tolerances apart are distinct, so that mixed-up rows would be noticed; closer ones prove
+nothing."""
+
+PROOF_ELEMENTS = 4096
+"""At most 4096 elements per sample of an inner tensor are compared; dozens of whole layers would fill the
+memory."""
+
+_FLOATS = {"FP64": np.float64, "FP32": np.float32, "FP16": np.float16}
+_INTEGERS = {
+    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
+    "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "BOOL": np.bool_,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The result: `holds` is True if batching is sound, and `reason` explains it."""
+
+    holds: bool
+    reason: str
+
+
+class Disproved(Exception):
+    """Batching is not sound, or cannot be shown to be; the message is the reason."""
+
+
+def prove_batching(
+    original: Path,
+    candidate: Path,
+    inputs: Sequence[ModelTensor],
+    *,
+    tolerance: float,
+    same_level: bool,
+    probes: Callable[[], tuple[Path, Path, Sequence[str]]],
+) -> Proof:
+    """Run both files on the same samples, one by one and as one batch, and compare row by row.
+
+    `original` and `candidate` may be the same file. `tolerance` is relative to the largest value of an output; for
+    `same_level` see `sample`. If samples give nearly the same output (for example with untrained weights),
+    mixed-up rows would go unnoticed. Then `probes` makes copies of both files that return inner tensors too, and
+    returns the names of these in the order of computation; the last one that still distinguishes the samples is
+    compared as well.
+    """
+    try:
+        samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
+        reference = _run(original, samples, "one sample by itself")
+        results = _rows_of(candidate, samples, reference[0].keys(), alone=candidate != original)
+        _compare(reference, results, tolerance)
+        compared = "at its outputs"
+        if not any(_tells_apart(reference, name, tolerance) for name in reference[0]):
+            compared = _compare_inside(*probes(), samples, tolerance)
+    except Disproved as why:
+        return Proof(holds=False, reason=str(why))
+    text = f"a batch of {PROOF_SAMPLES} gave the same rows as {PROOF_SAMPLES} single runs, compared {compared}"
+    return Proof(holds=True, reason=text)
+
+
+def check_runs_whole(path: Path, inputs: Sequence[ModelTensor]) -> None:
+    """Run the model on random inputs of all its sizes, the leading ones included. Raises Disproved.
+
+    A model with an input of a type that numpy does not have is not run.
+    """
+    if any(tensor.datatype not in {*_FLOATS, *_INTEGERS, "UINT8"} for tensor in inputs):
+        return
+    shapes = ", ".join(f"{tensor.name} ({', '.join(map(str, tensor.sized))})" for tensor in inputs)
+    _run(path, [sample(inputs, 0, same_level=True, whole=True)], f"inputs of the shapes {shapes}")
+
+
+def sample(inputs: Sequence[ModelTensor], seed: int, *, same_level: bool, whole: bool = False) -> Tensors:
+    """Return random inputs with a leading 1, or with their own leading size if `whole`. Raises Disproved.
+
+    Seeds differ in level and spread too, lest averages make them alike; with `same_level` they do not, because
+    quantized models scale a whole batch by its largest value. Integers other than UINT8 are 0 or 1: a valid token,
+    mask and segment in any model.
+    """
+    random = np.random.default_rng(seed)
+    level = 1.0 if same_level else float(seed)
+    feed: Tensors = {}
+    for tensor in inputs:
+        sizes = tensor.sized if whole else (1, *tensor.sized[1:])
+        shape = tuple(int(size) for size in sizes)
+        if tensor.datatype in _FLOATS:
+            values = random.standard_normal(shape) * (1 + level) / 2 + level / 2
+            feed[tensor.name] = values.astype(_FLOATS[tensor.datatype])
+        elif tensor.datatype in _INTEGERS:
+            chosen = random.random(shape) < 0.35 + 0.15 * seed
+            feed[tensor.name] = chosen.astype(_INTEGERS[tensor.datatype])
+        elif tensor.datatype == "UINT8":
+            feed[tensor.name] = random.integers(0, round(64 * (1 + level)), shape, dtype=np.uint8)
+        else:
+            raise Disproved(f"input {tensor.name} is {tensor.datatype}, which cannot be tried out here")
+    return feed
+
+
+def _run(path: Path, feeds: Sequence[Tensors], what: str, *, thinned_to: int | None = None) -> list[Tensors]:
+    try:
+        return run_model(path, feeds, thinned_to=thinned_to)
+    except RunFailed as error:
+        raise Disproved(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
+
+
+def _rows_of(
+    path: Path,
+    samples: Sequence[Tensors],
+    names: Iterable[str],
+    *,
+    alone: bool,
+    thinned_to: int | None = None,
+) -> list[tuple[str, list[Tensors]]]:
+    """Run all samples in one batch, and each alone if `alone`.
+
+    Returns pairs of a description and the results, row by row. Raises Disproved.
+    """
+    batch = {name: np.concatenate([feed[name] for feed in samples]) for name in samples[0]}
+    feeds = [*(samples if alone else ()), batch]
+    *single, together = _run(path, feeds, f"a batch of {len(samples)}", thinned_to=thinned_to)
+    for name in names:
+        if together[name].shape[:1] != (len(samples),):
+            raise Disproved(f"output {name} has shape {together[name].shape} for a batch of {len(samples)}")
+    rows = [{name: together[name][row : row + 1] for name in names} for row in range(len(samples))]
+    in_batch = (f"in a batch of {len(samples)}", rows)
+    return [("alone", single), in_batch] if alone else [in_batch]
+
+
+def _compare(reference: list[Tensors], results: list[tuple[str, list[Tensors]]], tolerance: float) -> None:
+    for how, rows in results:
+        for number, (expected, actual) in enumerate(zip(reference, rows, strict=True), start=1):
+            for name in expected.keys() & actual.keys():
+                problem = difference(expected[name], actual[name], tolerance)
+                if problem:
+                    raise Disproved(f"sample {number} comes out differently {how}: output {name} {problem}")
+
+
+def _tells_apart(results: Sequence[Tensors], name: str, tolerance: float) -> bool:
+    """True if every two samples give clearly different results."""
+    arrays = [result[name] for result in results]
+    if any(array.shape != arrays[0].shape for array in arrays) or arrays[0].dtype.kind not in "fiub":
+        return False
+    if arrays[0].dtype.kind != "f":
+        return all(np.mean(a != b) > DISTINCT * UNEQUAL_INTEGERS for a, b in combinations(arrays, 2))
+    finite = all(np.isfinite(array).all() for array in arrays)
+    return finite and all(distance(a, b) > DISTINCT * tolerance for a, b in combinations(arrays, 2))
+
+
+def _compare_inside(
+    original: Path, candidate: Path, names: Sequence[str], samples: Sequence[Tensors], tolerance: float
+) -> str:
+    """Compare the last inner tensor that distinguishes the samples; return its place in words.
+
+    Raises Disproved.
+    """
+    reference = _run(original, samples, "the model with its inner tensors", thinned_to=PROOF_ELEMENTS)
+    telling = [
+        name
+        for name in names
+        if name in reference[0]
+        and reference[0][name].shape[:1] == (1,)
+        and _tells_apart(reference, name, tolerance)
+    ]
+    if not telling:
+        raise Disproved("its outputs hardly depend on its inputs, so nothing can be compared")
+    witness = telling[-1]
+    inner = [{witness: result[witness]} for result in reference]
+    results = _rows_of(candidate, samples, [witness], alone=False, thinned_to=PROOF_ELEMENTS)
+    _compare(inner, results, tolerance)
+    return f"at {witness} inside (its outputs hardly differ between samples)"

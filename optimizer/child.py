@@ -1,0 +1,123 @@
+"""Call our own functions in a child process, so that a model cannot hang, crash or fill this one.
+
+Libraries for models are native code: they cannot be interrupted, they keep memory for as long as their process
+lives, and a small file can keep them busy for years. The child has a session of its own, so Ctrl-C reaches only
+the parent, which ends the child. Calls and results travel as pickles between our own two processes; nothing of a
+model is unpickled.
+"""
+
+from __future__ import annotations
+
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, TypeVar
+
+from loadgen.errors import UserError
+from loadgen.processes import scratch_folder
+from optimizer.errors import RunFailed
+from optimizer.machine.child_limits import ChildLimits, begin_as_child, environment_of_child
+
+T = TypeVar("T")
+
+COMMAND = (sys.executable, "-P", "-m", "optimizer.child")
+"""-P keeps the current directory off the import path: a folder in it may have the name of one of our packages."""
+
+CALL, OUTCOME = "call.pickle", "outcome.pickle"
+
+
+class ChildFailed(Exception):
+    """The call did not return. `trace` is the child's traceback or its stderr, for `--debug`."""
+
+    def __init__(self, reason: str, trace: str) -> None:
+        super().__init__(f"{reason}\n{trace}")
+        self.reason = reason
+        self.trace = trace
+
+
+class ChildTimedOut(ChildFailed):
+    """The child did not end in time."""
+
+
+class ChildCrashed(ChildFailed):
+    """The child ended without an outcome. `returncode` is negative if a signal ended it."""
+
+    def __init__(self, returncode: int, trace: str) -> None:
+        how = signal.Signals(-returncode).name if returncode < 0 else f"exit code {returncode}"
+        super().__init__(how, trace)
+        self.returncode = returncode
+
+
+class ChildRaised(ChildFailed):
+    """The call raised an error that is not ours.
+
+    `reason` is its type and message; `error` is the error itself if it is an OSError, else None.
+    """
+
+    def __init__(self, reason: str, trace: str, error: OSError | None) -> None:
+        super().__init__(reason, trace)
+        self.error = error
+
+
+def call_in_child(
+    call: Callable[[], T], *, limits: ChildLimits | None = None, timeout_s: float | None = None
+) -> T:
+    """Run `call` (a function of a module, or a `partial` of one) in a child process, and return its result.
+
+    The child ends when this process ends, and its temporary files are removed. Raises the UserError or RunFailed
+    that `call` raises there, and ChildFailed if it does not return for any other reason.
+    """
+    with scratch_folder("child") as scratch:
+        with (scratch / CALL).open("wb") as file:
+            pickle.dump(limits, file)
+            pickle.dump(call, file)
+        try:
+            ended = subprocess.run(
+                [*COMMAND, str(scratch)],
+                env={**environment_of_child(), "TMPDIR": str(scratch)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=timeout_s,
+                check=False,
+                start_new_session=True,
+            )
+        except subprocess.TimeoutExpired as expired:
+            raise ChildTimedOut(f"no result within {timeout_s:g} s", "") from expired
+        if ended.returncode != 0 or not (scratch / OUTCOME).exists():
+            raise ChildCrashed(ended.returncode, ended.stderr.decode(errors="replace"))
+        result, error, reason, trace = pickle.loads((scratch / OUTCOME).read_bytes())  # noqa: S301 - see `main`
+    if not trace:
+        return result  # type: ignore[no-any-return]
+    if error is None or isinstance(error, OSError):
+        raise ChildRaised(reason, trace, error)
+    raise error from ChildFailed(reason, trace)
+
+
+def main(folder: Path) -> None:
+    """Run the call in `folder` and write its outcome there. The limits are set before the call is read."""
+    with (folder / CALL).open("rb") as file:
+        begin_as_child(pickle.load(file))  # noqa: S301 - written by `call_in_child`
+        outcome = _outcome(file)
+    with (folder / OUTCOME).open("wb") as file:
+        pickle.dump(outcome, file)
+
+
+def _outcome(file: IO[bytes]) -> tuple[object, Exception | None, str, str]:
+    """Return the result; or the error, its type and message, and its traceback.
+
+    The error is None if its type is a library's.
+    """
+    try:
+        return pickle.load(file)(), None, "", ""  # noqa: S301 - written by `call_in_child`
+    except Exception as error:  # the libraries have no common base for their errors
+        known = error if isinstance(error, UserError | RunFailed | OSError) else None
+        return None, known, f"{type(error).__name__}: {error}", traceback.format_exc()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,142 @@
+"""Turn the options of `optimize` into a run's configuration; every problem is an error that names its option."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import BadInput
+from loadgen.options.command import Values
+from loadgen.options.declare import made_of
+from loadgen.options.sources import Origins, note_on
+from loadgen.printable import printable
+from loadgen.spec.limits import QUANTILES, LatencyLimit
+from loadgen.spec.units import noted_duration_ms
+from optimizer.config import OptimizeConfig
+from optimizer.environment import SERVER_URL_VARIABLE, STORAGE_VARIABLE
+from optimizer.model_source import source_from_text, stem_of
+from optimizer.options import KEPT
+from optimizer.run.workload_inputs import check_traffic
+from search.redact import has_password, is_storage_url, shown_storage
+
+FIRST = "p99"
+"""The limit that comes first, in reports as well; if it is not given, that of the highest quantile comes first."""
+
+
+def latency_limits(given: Mapping[str, str | None]) -> tuple[tuple[LatencyLimit, ...], list[str]]:
+    """Return the limits in `given` (`p99` -> `50ms`), `FIRST` at the front, and notes on units that were assumed.
+
+    Raises BadInput if there is no limit, and if one implies another: the implied one would only cost confidence.
+    """
+    notes: list[str] = []
+    limits: dict[str, LatencyLimit] = {}
+    for name, quantile in sorted(QUANTILES.items(), key=lambda item: (item[0] != FIRST, -item[1])):
+        text = given.get(name)
+        if text is None:
+            continue
+        limit_ms = noted_duration_ms(text, option=f"--{name}", default_unit="ms", note=notes.append)
+        limits[name] = LatencyLimit(limit_ms=limit_ms, quantile=quantile)
+    if not limits:
+        raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")
+    _refuse_implied(limits)
+    return tuple(limits.values()), notes
+
+
+def _refuse_implied(limits: Mapping[str, LatencyLimit]) -> None:
+    for name, limit in limits.items():
+        for other_name, other in limits.items():
+            if limit.quantile < other.quantile and limit.limit_ms >= other.limit_ms:
+                raise BadInput(
+                    f"--{name} {limit.limit_ms:g}ms follows from --{other_name} {other.limit_ms:g}ms.",
+                    f"Give --{name} a shorter duration, or leave it out.",
+                )
+
+
+def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfig, list[str]]:
+    """Return the configuration, and notes on assumptions. Raises BadInput."""
+    if values["model"] is None:
+        raise BadInput("No model was given.", "Add --model FILE.onnx")
+    limits, notes = latency_limits({name: values[name] for name in QUANTILES})
+    made: dict[str, Any] = {"limits": limits, "origins": recorded(origins)}
+    if values["output"] is None:
+        made["output"] = _default_output(source_from_text(values["model"]))
+    config = made_of(OptimizeConfig, values, notes.append, **made)
+    _check_together(config, values)
+    if config.trace is not None and "arrivals" in origins:
+        raise BadInput("--trace brings its own arrivals.", "Leave --arrivals out.")
+    check_traffic(config.arrivals, config.trace)
+    return config, notes + note_on(origins)
+
+
+def recorded(origins: Origins) -> dict[str, str]:
+    """Return the origin of each option's value for the run's record: `default` if it was not given."""
+    return {name: printable(origins[name].place) if name in origins else "default" for name in KEPT}
+
+
+def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
+    """Return the storage URL unchanged. Raises BadInput if it is invalid, or has a password in the arguments.
+
+    Addresses, which may have passwords, are removed from the environment: servers, which run models, would inherit
+    them.
+    """
+    for variable in (STORAGE_VARIABLE, SERVER_URL_VARIABLE):
+        os.environ.pop(variable, None)
+    if url is not None and not is_storage_url(url):
+        raise BadInput(
+            f"--storage {shown_storage(url)} is not a storage URL.",
+            "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE, with %20 and the like for odd letters.",
+        )
+    if url is not None and in_arguments and has_password(url):
+        raise BadInput(
+            f"--storage {shown_storage(url)} holds a password, and every user here can read the process list.",
+            "Put the URL into the variable TRITUNE_STORAGE, or the password into PGPASSWORD or ~/.pgpass.",
+        )
+    return url
+
+
+def _check_together(config: OptimizeConfig, values: Values) -> None:
+    """Raise BadInput for options that exclude or need each other."""
+    server = config.server
+    if server == "remote" and (config.server_url is None or config.server_repository is None):
+        raise BadInput(
+            "--server remote needs to know the server and its model repository.",
+            "Add --server-url http://HOST:PORT and --server-repository DIR (the same folder, as seen from here).",
+        )
+    if config.max_memory_bytes is not None and server in ("docker", "remote"):
+        raise BadInput(
+            f"--max-memory {values['max_memory']} cannot be checked: a {server} server hides its memory from us.",
+            "Leave --max-memory out, or measure with --server embedded or local.",
+        )
+    check_rates(config)
+    if config.objective == "latency" and config.rate_to_serve_per_s is None:
+        raise BadInput(
+            "--objective latency needs a rate at which latencies are compared.",
+            "Add --rate PER_S, the traffic of one replica.",
+        )
+    check_shared_memory(config.shared_memory, server)
+
+
+def check_rates(config: OptimizeConfig) -> None:
+    """Raise BadInput if the highest rate is below the usual one."""
+    rate, peak_rate = config.rate_to_serve_per_s, config.peak_rate_per_s
+    if peak_rate is not None and rate is not None and peak_rate < rate:
+        raise BadInput(
+            f"--peak-rate {peak_rate:g} is below --rate {rate:g}.", "Give the highest rate as --peak-rate."
+        )
+
+
+def check_shared_memory(kind: str, server: str) -> None:
+    """Raise BadInput for a kind that is unknown, or that this server cannot see."""
+    KEPT["shared_memory"].check(kind)
+    if kind != "none" and server in ("docker", "remote"):
+        raise BadInput(
+            f"--shared-memory {kind} needs a server that sees this machine's /dev/shm; a {server} one does not.",
+            "Leave it out, or measure with --server embedded or local.",
+        )
+
+
+def _default_output(model: str | Path) -> Path:
+    return Path("runs").absolute() / f"{stem_of(model)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"

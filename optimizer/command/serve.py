@@ -1,0 +1,89 @@
+"""`optimize serve`: serve a recommendation on a server of its own, in the foreground."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+
+from deploy.render import NATIVE_REPOSITORY, REPOSITORY
+from loadgen.console import SafeConsole
+from loadgen.errors import BadInput, UserError
+from loadgen.processes import scratch_folder
+from model_repo.errors import ServerError
+from model_repo.server.launchers import LAUNCHERS
+from model_repo.server.options import ServerOptions
+from model_repo.server.static_server import serve_repository
+from model_repo.spec import ServerKind
+from optimizer.command.arguments import check_shared_memory
+from optimizer.machine.hardware import hardware
+
+
+def serve_run(
+    directory: Path,
+    *,
+    server: str,
+    port: int | None,
+    grpc_port: int | None = None,
+    shared_memory: str = "none",
+) -> None:
+    """Serve the repository in `directory`, and print its address on stdout. Returns after Ctrl-C or SIGTERM."""
+    repository = _repository(directory, server)
+    for option, number in (("--port", port), ("--grpc-port", grpc_port)):
+        if number is not None and not 1 <= number <= 65535:
+            raise BadInput(f"{option} {number} is no port.", f"Give {option} a number from 1 to 65535.")
+    if port is not None and port == grpc_port:
+        raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
+    kind = _kind(server)
+    check_shared_memory(shared_memory, server)
+    shares = shared_memory == "system"
+    _stop_on_sigterm()
+    try:
+        with (
+            scratch_folder("serve") as folder,
+            serve_repository(
+                repository,
+                ServerOptions(
+                    run_dir=folder,
+                    kind=kind,
+                    shared_memory=shares,
+                    http_port=port,
+                    grpc_port=grpc_port,
+                    gpu=bool(hardware().gpus),
+                ),
+            ) as standing,
+        ):
+            console = SafeConsole(highlight=False, soft_wrap=True)
+            for name in standing.model_names:
+                http_url, grpc_url = standing.endpoint.url("http"), standing.endpoint.url("grpc")
+                console.print(f"{name} is served at {http_url} and {grpc_url} (Ctrl-C ends it)")
+                more = " --shared-memory system" if shares else ""
+                console.print(f"  loadtest {http_url} --model {name} --rate 100 --p99 50ms{more}")
+            standing.wait()
+    except ServerError as error:
+        what, _, fix = str(error).partition("\n")
+        raise UserError(what, f"{fix}\n{error.log_tail}".strip()) from error
+    except KeyboardInterrupt:
+        return  # the usual end
+
+
+def _repository(directory: Path, server: str) -> Path:
+    """Return the repository in a run or bundle that this kind of server can serve; else the folder itself."""
+    folders = (REPOSITORY,) if server == "embedded" else (NATIVE_REPOSITORY, REPOSITORY)
+    return next((directory / name for name in folders if (directory / name).is_dir()), directory)
+
+
+def _stop_on_sigterm() -> None:
+    """Make SIGTERM end the process as Ctrl-C does, so that nothing is left behind."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
+
+
+def _kind(server: str) -> ServerKind:
+    for kind in LAUNCHERS:
+        if kind == server:
+            return kind
+    raise BadInput(f"--server {server} cannot serve a folder.", f"Choose one of {', '.join(LAUNCHERS)}.")

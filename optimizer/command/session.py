@@ -1,0 +1,150 @@
+"""One run of `optimize`: the display on the terminal around the pipeline, and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from loadgen.command.app import as_user_error, complain, finish_on_first_interrupt
+from loadgen.console import SafeConsole, print_result
+from loadgen.errors import Interrupted, UserError
+from loadgen.exit_codes import CODES, Status, exit_code
+from loadgen.processes import scratch_folder
+from optimizer.config import OptimizeConfig
+from optimizer.errors import WHEN_STOPPED
+from optimizer.machine.gpus import use_gpus
+from optimizer.reports.compare import TOLERANCE, check_same_demand, comparison_view, read_baseline
+from optimizer.run.progress import Progress
+from optimizer.run.recommendation import keep_failure, write_recommendation
+from optimizer.run.run_directory import LOG_FILE, locked, log, logging_to, make_directory, to_log_and
+from optimizer.run_file import save_config, slo_of
+from search.answer.comparison import RunComparisonRecord, compare_runs
+from search.records.recommendation import RecommendationRecord
+from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE
+from search.trials import events
+from search.trials.events import OnEvent
+
+
+def run(
+    config: OptimizeConfig,
+    notes: list[str],
+    *,
+    as_json: bool,
+    resume: bool,
+    baseline: Path | None = None,
+    accept_provisional: bool = False,
+    search: Callable[..., RecommendationRecord] | None = None,
+) -> int:
+    """Carry out the run, show its recommendation, and return the exit code.
+
+    `search` is `optimizer.run.pipeline.optimize` unless given. `recommendation.json` is written for every outcome
+    once the run's directory is locked. Raises UserError if the run recommends nothing.
+    """
+    from optimizer.run.pipeline import optimize
+
+    before = None if baseline is None else read_baseline(baseline, slo_of(config))
+
+    gpus = use_gpus(config.gpu, config.workers)
+    make_directory(config.output, resume=resume)
+    stderr = SafeConsole(stderr=True)
+    with locked(config.output), logging_to(config.output / LOG_FILE):
+        save_config(config, config.output)
+        with Progress(stderr, budget_s=config.time_budget_s) as progress:
+            on_event = to_log_and(progress)
+            for note in notes:
+                on_event(events.Note(text=note))
+
+            def announce() -> None:
+                on_event(events.Note(text="Finishing with the best so far. Ctrl-C again stops now.", warning=True))
+
+            with finish_on_first_interrupt(announce) as stop:
+                try:
+                    found = (search or optimize)(config, gpus=gpus, on_event=on_event, stop=stop)
+                    comparison = None
+                    if baseline is not None and before is not None:
+                        comparison = _comparison(before, found, names=(str(baseline), str(config.output)))
+                except KeyboardInterrupt:
+                    _keep_failure(config.output, Interrupted("Stopped.", WHEN_STOPPED), on_event)
+                    raise
+                except Exception as error:
+                    _keep_failure(config.output, as_user_error(error, "optimize"), on_event)
+                    raise
+            found = _with_final_status(found, comparison, accept_provisional=accept_provisional)
+            write_recommendation(config.output, found)
+            _write_report(config.output, on_event)
+    problems = _show(found, config.output, as_json=as_json)
+    for problem in problems:
+        complain(problem.what, problem.fix, problem.exit_code)
+    if comparison is not None:
+        SafeConsole(stderr=as_json, highlight=False).print(comparison_view(comparison))
+    facts = [found.status, *(problem.status for problem in problems)]
+    return exit_code(facts, accept_provisional=accept_provisional)
+
+
+def _keep_failure(directory: Path, failure: UserError, on_event: OnEvent) -> None:
+    """Write the outcome, and the report if a trial was finished; what cannot be written is only a note."""
+    try:
+        keep_failure(directory, failure)
+    except OSError as error:
+        on_event(events.Note(text=f"{RECOMMENDATION_FILE} was not written: {error.strerror}", warning=True))
+    if failure.status != "interrupted" and (directory / TRIALS_FILE).is_file():
+        _write_report(directory, on_event)
+
+
+def _with_final_status(
+    found: RecommendationRecord, comparison: RunComparisonRecord | None, *, accept_provisional: bool
+) -> RecommendationRecord:
+    """Return the recommendation with the status after the comparison, and with the exit code."""
+    facts: list[Status] = [found.status]
+    if comparison is not None and comparison.answer == "worse":
+        facts.append("worse")
+    code = exit_code(facts, accept_provisional=accept_provisional)
+    if comparison is not None and code == CODES["worse"]:
+        worse = ", ".join(figure.figure for figure in comparison.figures if figure.answer == "worse")
+        reason = f"Worse than {comparison.baseline}, beyond the uncertainties of both: {worse}."
+        found = found.model_copy(update={"status": "worse", "status_reason": reason})
+    return found.model_copy(update={"exit_code": code})
+
+
+def _show(found: RecommendationRecord, directory: Path, *, as_json: bool) -> list[UserError]:
+    """Print the recommendation on stdout, as JSON or as text; return the problems of printing it."""
+    from optimizer.reports.terminal import recommendation_view
+
+    def document() -> str:
+        return found.model_dump_json(indent=2) + "\n"
+
+    if as_json:
+        return print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
+    return print_result(lambda: SafeConsole().print(recommendation_view(found, directory)), document=document)
+
+
+def _comparison(
+    before: RecommendationRecord, now: RecommendationRecord, *, names: tuple[str, str]
+) -> RunComparisonRecord:
+    check_same_demand(before, now, name=names[0])
+    return compare_runs(before, now, names=names, tolerance=TOLERANCE)
+
+
+def _write_report(directory: Path, on_event: OnEvent) -> None:
+    """Write the run's HTML page. The recommendation is on disk already, so a failure here is only a note."""
+    from optimizer.reports.report import write_report
+
+    try:
+        write_report(directory)
+    except Exception as error:
+        log.exception("no report")
+        on_event(events.Note(text=f"report.html was not written: {error}", warning=True))
+
+
+def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
+    """Print the plan of a run; no server is started, and no file of a run is written."""
+    from optimizer.reports.terminal import plan_view
+    from optimizer.run.prepare import prepare
+
+    console = SafeConsole()
+    for note in notes:
+        console.print(f"note: {note}", highlight=False)
+    use_gpus(config.gpu, config.workers)
+    with scratch_folder("plan") as folder:
+        prepared = prepare(config, work_dir=folder, may_build=False)
+        console.print(plan_view(prepared, config))

@@ -1,0 +1,242 @@
+"""Build one engine with TensorRT or TensorRT-RTX, strongly typed, from an ONNX file that holds its precision."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from loadgen.errors import UserError
+from model_repo.runtime.tritune_gpu.tensorrt_engine import import_tensorrt
+from optimizer.engines.layers import executed_precisions, layers_from_description
+
+TensorRtBackend = Literal["tensorrt", "tensorrt_rtx"]
+BACKENDS: tuple[TensorRtBackend, ...] = get_args(TensorRtBackend)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorRt:
+    """An installed library. `module` is its Python API."""
+
+    backend: TensorRtBackend
+    module: Any
+    version: str
+
+    def set_target(self, config: Any, compute_capability: str) -> None:
+        """Make TensorRT-RTX build for this kind of GPU; TensorRT always builds for the GPU of this machine."""
+        if self.backend == "tensorrt":
+            return
+        config.num_compute_capabilities = 1
+        target = self._target(compute_capability)
+        config.set_compute_capability(self.module.ComputeCapability.CURRENT if target is None else target, 0)
+
+    def _target(self, compute_capability: str) -> Any:
+        targets = getattr(self.module, "ComputeCapability", None)
+        return getattr(targets, f"SM{compute_capability.replace('.', '')}", None)
+
+
+def find_tensorrt(backend: TensorRtBackend) -> TensorRt | None:
+    """Return the library; None if it is not installed or does not load."""
+    try:
+        module = import_tensorrt(backend)
+    except (ImportError, OSError, RuntimeError):  # OSError: a shared library that it needs is missing
+        return None
+    return TensorRt(backend=backend, module=module, version=str(module.__version__))
+
+
+def installed_tensorrt() -> tuple[TensorRt, ...]:
+    """Return all libraries that are installed."""
+    found = (find_tensorrt(backend) for backend in BACKENDS)
+    return tuple(library for library in found if library is not None)
+
+
+Dims = tuple[int, ...]
+
+HEAVY_LAYERS = ("CONVOLUTION", "DECONVOLUTION", "MATRIX_MULTIPLY")
+"""Layers whose precision decides the speed; the others may stay in fp32 on purpose."""
+
+TYPES = {"HALF": "fp16", "BF16": "bf16", "FLOAT": "fp32", "INT8": "int8", "FP8": "fp8"}
+
+WORKSPACE_BYTES = 4 * 2**30
+"""The most scratch memory that an engine may use."""
+
+LEAST_HEAVY_SHARE = 0.5
+"""An engine is refused if less than half of its heavy layers compute in the wanted precision."""
+
+
+class EngineFailed(UserError):
+    """TensorRT cannot make this engine; other backends can still run the model."""
+
+
+class WrongPrecision(EngineFailed):
+    """The engine does not compute in the requested precision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOrder:
+    """A request for an engine. `profile` maps each input to its (least, usual, largest) whole shape.
+
+    `compute_capability`, such as "8.6", is that of the GPU that will run the engine.
+    """
+
+    onnx_file: Path
+    precision: str
+    profile: Mapping[str, tuple[Dims, Dims, Dims]]
+    compute_capability: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltPlan:
+    """A finished engine. `executed` counts its heavy layers by the precision they compute in."""
+
+    plan: bytes
+    executed: Mapping[str, int]
+    timing_cache: bytes | None
+    build_s: float
+
+
+def build_plan(library: TensorRt, order: EngineOrder, *, timing_cache: bytes = b"") -> BuiltPlan:
+    """Build the engine, and verify its precision.
+
+    Call this in a child process: it takes minutes in which Python handles no signals, and TensorRT swallows
+    exceptions of its callbacks. Raises EngineFailed, which names the operator and node that cannot be parsed, and
+    WrongPrecision.
+    """
+    started = time.monotonic()
+    trt = library.module
+    log = _build_log(trt)
+    builder = trt.Builder(log)
+    network, nodes = _parsed(trt, builder, log, order, library)
+    config = builder.create_builder_config()
+    config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
+    (config.set_flag if order.precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
+    library.set_target(config, order.compute_capability)
+    if any(least != largest for least, _, largest in order.profile.values()):
+        config.add_optimization_profile(_profile(builder, order))
+    timings = _use_timing_cache(library, config, timing_cache)
+    plan = builder.build_serialized_network(network, config)
+    if plan is None:
+        what = f"{order.onnx_file.name} in {order.precision}"
+        raise EngineFailed(
+            f"{library.backend} {library.version} cannot build {what}: {log.last_error()}",
+            "ONNX Runtime can still serve the model; the log has the builder's own words.",
+        )
+    data = bytes(plan)
+    executed = executed_precisions(
+        layers_from_description(_description(trt, log, data)), frozenset(nodes), _type_of(order.precision)
+    )
+    _check(order, executed, what="The engine built from")
+    return BuiltPlan(
+        plan=data,
+        executed=executed,
+        timing_cache=None if timings is None else bytes(timings.serialize()),
+        build_s=time.monotonic() - started,
+    )
+
+
+def _parsed(trt: Any, builder: Any, log: Any, order: EngineOrder, library: TensorRt) -> tuple[Any, list[str]]:
+    """Return the network, and the names of its heavy layers."""
+    # From TensorRT 11 on all networks are strongly typed, and the flag may be missing.
+    strongly = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+    network = builder.create_network(0 if strongly is None else 1 << int(strongly))
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse_from_file(str(order.onnx_file)):
+        raise EngineFailed(
+            f"{library.backend} {library.version} cannot parse {order.onnx_file.name}: {_parse_error(parser)}",
+            "ONNX Runtime can still serve the model; to use TensorRT, export it without this operator.",
+        )
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    heavy = [layer for layer in layers if layer.type.name in HEAVY_LAYERS]
+    if order.precision in ("int8", "fp8"):
+        quantized = sum(layer.type.name == "QUANTIZE" for layer in layers)
+        _check(order, {order.precision: quantized, "fp32": 0 if quantized else len(layers)}, what="The graph of")
+    elif heavy:
+        _check(order, _count(layer.get_input(0).dtype.name for layer in heavy), what="The graph of")
+    return network, [layer.name for layer in heavy]
+
+
+def _parse_error(parser: Any) -> str:
+    """Return the first error with its operator and node; later errors are its consequences."""
+    if parser.num_errors == 0:
+        return "no reason is given"
+    error = parser.get_error(0)
+    where = f"node {error.node_name() or error.node()} (operator {error.node_operator() or 'unknown'}): "
+    return f"{where if error.node_operator() else ''}{_one_line(error.desc())}"
+
+
+def _count(types: Any) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in types:
+        precision = TYPES.get(name, name.lower())
+        counts[precision] = counts.get(precision, 0) + 1
+    return counts
+
+
+def _type_of(precision: str) -> str:
+    """Return the tensors' type; tf32 is a way to multiply fp32 tensors."""
+    return "fp32" if precision == "tf32" else precision
+
+
+def _check(order: EngineOrder, counts: Mapping[str, int], *, what: str) -> None:
+    wanted, total = counts.get(_type_of(order.precision), 0), sum(counts.values())
+    if not wanted >= LEAST_HEAVY_SHARE * total or total == 0:
+        found = ", ".join(f"{count} in {precision}" for precision, count in counts.items() if count)
+        raise WrongPrecision(
+            f"{what} {order.onnx_file.name} was to compute in {order.precision}; its heavy layers are: "
+            f"{found or 'none'}.",
+            "The precision must be in the ONNX graph (casts, or Q/DQ nodes); this variant is left out.",
+        )
+
+
+def _profile(builder: Any, order: EngineOrder) -> Any:
+    profile = builder.create_optimization_profile()
+    for name, (least, usual, largest) in order.profile.items():
+        profile.set_shape(name, least, usual, largest)
+    return profile
+
+
+def _use_timing_cache(library: TensorRt, config: Any, known: bytes) -> Any:
+    """Set and return TensorRT's timing cache; None for TensorRT-RTX, which measures nothing while it builds."""
+    if library.backend != "tensorrt":
+        return None
+    cache = config.create_timing_cache(known)
+    config.set_timing_cache(cache, ignore_mismatch=False)
+    return cache
+
+
+def _description(trt: Any, log: Any, plan: bytes) -> str:
+    """Return the engine's layers as text: from the builder's log, which needs no GPU, else from the inspector."""
+    if log.layers:
+        return str(log.layers)
+    engine = trt.Runtime(log).deserialize_cuda_engine(plan)
+    if engine is None:
+        return ""
+    return str(engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.ONELINE))
+
+
+def _build_log(trt: Any) -> Any:
+    """Return a logger that keeps the errors and the list of layers."""
+
+    class BuildLog(trt.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.errors: list[str] = []
+            self.layers = ""
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity <= trt.ILogger.Severity.ERROR:
+                self.errors.append(message)
+            elif message.startswith("Layers:\n"):
+                self.layers = message
+
+        def last_error(self) -> str:
+            return _one_line(self.errors[-1]) if self.errors else "no reason is given"
+
+    return BuildLog()
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

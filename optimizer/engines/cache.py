@@ -1,0 +1,148 @@
+"""The cache of engines on disk: keyed by all inputs of the build, written atomically, verified when read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from loadgen.errors import EnvironmentFailed
+from loadgen.files import flush_folder, whole_file
+from loadgen.processes import scratch_folder
+from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
+from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
+
+PLAN_FILE = "model.plan"
+
+Shape = tuple[int, ...]
+
+
+class EngineKey(BaseModel):
+    """All that decides what an engine is; its hash names the entry. `gpu` where the build measures on that GPU."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model_sha256: str
+    precision: str
+    profile: dict[str, tuple[Shape, Shape, Shape]]  # input -> least, usual, largest whole shape
+    backend: Literal["tensorrt", "tensorrt_rtx"]
+    library_version: str
+    compute_capability: str
+    gpu: str | None = None
+    workspace_bytes: int
+
+    @property
+    def digest(self) -> str:
+        """Return the name of the entry."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:32]
+
+
+class EngineMetadata(BaseModel):
+    """`engine.json` beside a plan: the runtime refuses the plan where version or compute capability differ."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = 1
+    model_name: str
+    key: EngineKey
+    library_version: str
+    compute_capability: str
+    rebuild: str  # the command
+    plan_sha256: str
+    plan_bytes: int
+    executed: dict[str, int]  # heavy layers by the precision they compute in
+    build_s: float
+
+
+class CacheWriteFailed(EnvironmentFailed):
+    """The engine cannot be written to the cache's folder."""
+
+
+def default_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return `tritune` in the user's cache folder, by the XDG base directory specification."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "tritune"
+
+
+class EngineCache:
+    """A cache of engines below one folder, which several runs may share."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def find(self, key: EngineKey) -> tuple[Path, EngineMetadata] | None:
+        """Return the entry's folder and metadata, None if there is none; a damaged entry is removed."""
+        entry = self._entry(key)
+        if not entry.exists():
+            return None
+        try:
+            metadata = EngineMetadata.model_validate_json((entry / METADATA_FILE).read_bytes())
+            plan = (entry / PLAN_FILE).read_bytes()
+        except (OSError, ValidationError):
+            shutil.rmtree(entry, ignore_errors=True)
+            return None
+        if metadata.key != key or hashlib.sha256(plan).hexdigest() != metadata.plan_sha256:
+            shutil.rmtree(entry, ignore_errors=True)
+            return None
+        return entry, metadata
+
+    def put(self, plan: bytes, metadata: EngineMetadata) -> Path:
+        """Write an entry and return its folder. Raises CacheWriteFailed, and then leaves nothing of it."""
+        entry = self._entry(metadata.key)
+        try:
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            with scratch_folder("engine", entry.parent) as draft:
+                (draft / PLAN_FILE).write_bytes(plan)
+                (draft / METADATA_FILE).write_text(metadata.model_dump_json(indent=2) + "\n", encoding="utf-8")
+                flush_folder(draft)
+                try:
+                    draft.rename(entry)
+                except OSError:
+                    if self.find(metadata.key) is None:  # else another run has written an equal engine first
+                        raise
+        except OSError as error:
+            raise CacheWriteFailed(
+                f"The engine of {metadata.model_name} ({len(plan) / 1e6:.1f} MB) cannot be written below "
+                f"{self.folder}: {error.strerror or error}.",
+                "Free some space, or give another folder with --cache-dir.",
+            ) from error
+        return entry
+
+    def timing_cache(self, key: EngineKey) -> bytes:
+        """Return the timings of earlier builds with this library on this kind of GPU; b"" if there are none."""
+        try:
+            return self._timing_file(key).read_bytes()
+        except OSError:
+            return b""
+
+    def put_timing_cache(self, key: EngineKey, timings: bytes) -> None:
+        """Keep the timings for the next build; if they cannot be written, that build only takes longer."""
+        self.put_beside(self._timing_file(key), timings)
+
+    @staticmethod
+    def put_beside(path: Path, data: bytes) -> bool:
+        """Replace an optional file atomically; return False if it could not be written."""
+        try:
+            with whole_file(path) as file:
+                file.write(data)
+        except OSError:
+            return False
+        return True
+
+    def _entry(self, key: EngineKey) -> Path:
+        return self.folder / "engines" / key.digest
+
+    def _timing_file(self, key: EngineKey) -> Path:
+        name = f"{key.backend}-{key.library_version}-{key.compute_capability}-{key.gpu}".replace(" ", "_")
+        return self.folder / "timings" / f"{name.replace('/', '_')}.cache"
+
+
+def entry_files(entry: Path) -> tuple[tuple[str, Path], ...]:
+    """Return the files of a model's version folder, in the form of `Engine.files`."""
+    names = (PLAN_FILE, METADATA_FILE, RUNTIME_CACHE_FILE)
+    return tuple((name, entry / name) for name in names if (entry / name).exists())

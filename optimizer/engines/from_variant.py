@@ -1,0 +1,171 @@
+"""Take engines of TensorRT and TensorRT-RTX from the cache, or build them for a model in one precision."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from model_repo.spec import Engine
+from optimizer.child import ChildCrashed, call_in_child
+from optimizer.engines.builder import (
+    WORKSPACE_BYTES,
+    EngineFailed,
+    EngineOrder,
+    TensorRt,
+    build_plan,
+    find_tensorrt,
+)
+from optimizer.engines.cache import PLAN_FILE, EngineCache, EngineKey, EngineMetadata, entry_files
+from optimizer.model.onnx_model import Model, ModelTensor
+
+Dims = tuple[int, ...]
+
+FIRST_GPU_WITH = {"bf16": 8.0, "tf32": 8.0, "fp8": 8.9}
+"""Lowest compute capability that has a precision in hardware; TensorRT runs the other precisions on every GPU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The GPU that an engine is for. `name` is None if only its kind is known, as on a machine without a GPU."""
+
+    compute_capability: str  # "8.6"
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltEngine:
+    """An engine that is ready to be served, its source, and its metadata."""
+
+    engine: Engine
+    source: Literal["cache", "built"]
+    metadata: EngineMetadata
+
+
+def engine_from_variant(
+    variant: Model,
+    precision: str,
+    *,
+    library: TensorRt,
+    target: Target,
+    cache: EngineCache,
+    max_batch_size: int,
+    may_build: bool = True,
+) -> BuiltEngine:
+    """Return the engine of a variant for batches of 1 to `max_batch_size`, optimized for the largest.
+
+    `may_build` False: only the cache is used. Raises EngineFailed (an operator that it cannot parse, a precision
+    that this GPU or the graph does not have, an engine that is not cached and must not be built),
+    CacheWriteFailed.
+    """
+    _check_gpu_has(precision, target)
+    key = EngineKey(
+        model_sha256=variant.sha256,
+        precision=precision,
+        profile=profile_of(variant, max_batch_size),
+        backend=library.backend,
+        library_version=library.version,
+        compute_capability=target.compute_capability,
+        gpu=target.name if library.backend == "tensorrt" else None,
+        workspace_bytes=WORKSPACE_BYTES,
+    )
+    found = cache.find(key)
+    if found is not None:
+        entry, metadata = found
+        return BuiltEngine(engine=_engine(variant, key, entry), source="cache", metadata=metadata)
+    if not may_build:
+        raise EngineFailed("it has not been built yet", "A run builds it, --dry-run does not.")
+    try:
+        entry, metadata = call_in_child(partial(_build, key, variant.name, variant.path, cache))
+    except ChildCrashed as error:
+        raise EngineFailed(
+            f"{key.backend} {key.library_version} crashed while it built {variant.path.name} in {precision} "
+            f"({error.reason})",
+            "ONNX Runtime can still serve the model.",
+        ) from error
+    return BuiltEngine(engine=_engine(variant, key, entry), source="built", metadata=metadata)
+
+
+def _build(key: EngineKey, name: str, onnx_file: Path, cache: EngineCache) -> tuple[Path, EngineMetadata]:
+    """Build the engine into the cache. Runs in a child process, which Ctrl-C or a crash can end."""
+    library = find_tensorrt(key.backend)
+    assert library is not None
+    order = EngineOrder(
+        onnx_file=onnx_file,
+        precision=key.precision,
+        profile=key.profile,
+        compute_capability=key.compute_capability,
+    )
+    built = build_plan(library, order, timing_cache=cache.timing_cache(key))
+    metadata = EngineMetadata(
+        model_name=name,
+        key=key,
+        library_version=key.library_version,
+        compute_capability=key.compute_capability,
+        rebuild=f"optimize --model {onnx_file.name} --p99 LIMIT, on this machine",
+        plan_sha256=hashlib.sha256(built.plan).hexdigest(),
+        plan_bytes=len(built.plan),
+        executed=dict(built.executed),
+        build_s=built.build_s,
+    )
+    entry = cache.put(built.plan, metadata)
+    if built.timing_cache is not None:
+        cache.put_timing_cache(key, built.timing_cache)
+    return entry, metadata
+
+
+def profile_of(model: Model, max_batch_size: int) -> dict[str, tuple[Dims, Dims, Dims]]:
+    """Return the least, usual and largest whole shape per input.
+
+    The least has batch 1 and size 1 on open axes; the other two have `max_batch_size` and the sample's sizes.
+    Raises EngineFailed if an open axis has no size.
+    """
+    return {
+        tensor.name: (
+            _shape(model, tensor, batch=1, open_axes_at_1=True),
+            _shape(model, tensor, batch=max_batch_size),
+            _shape(model, tensor, batch=max_batch_size),
+        )
+        for tensor in model.all_inputs
+    }
+
+
+def _shape(model: Model, tensor: ModelTensor, *, batch: int, open_axes_at_1: bool = False) -> Dims:
+    sizes = []
+    for axis, (declared, sized) in enumerate(zip(tensor.dims, tensor.sized, strict=True)):
+        if axis == 0 and model.batched:
+            sizes.append(batch)
+        elif isinstance(sized, str):
+            raise EngineFailed(
+                f"{tensor.name}: an engine needs the largest size of its axis {sized!r}.",
+                f"Give it with --shape {tensor.name}=..., or serve the model with ONNX Runtime.",
+            )
+        else:
+            sizes.append(1 if open_axes_at_1 and isinstance(declared, str) else sized)
+    return tuple(sizes)
+
+
+def _check_gpu_has(precision: str, target: Target) -> None:
+    least = FIRST_GPU_WITH.get(precision)
+    if least is not None and not float(target.compute_capability) >= least:
+        raise EngineFailed(
+            f"{precision} needs a GPU of compute capability {least} or newer, and this one has "
+            f"{target.compute_capability}.",
+            "Its other precisions are tried.",
+        )
+
+
+def _engine(variant: Model, key: EngineKey, entry: Path) -> Engine:
+    return Engine(
+        model_name=variant.name,
+        backend=key.backend,
+        precision=key.precision,
+        model_file=PLAN_FILE,
+        files=entry_files(entry),
+        inputs=variant.inputs,
+        outputs=variant.outputs,
+        batched=variant.batched,
+        device="gpu",
+    )

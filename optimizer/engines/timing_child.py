@@ -1,0 +1,147 @@
+"""Measure an engine standalone: graph replay, data on the GPU, no server. Fills TensorRT-RTX's kernel cache.
+
+Runs in a process of its own: a CUDA context holds memory for as long as its process lives, and a GPU fault would
+end the search.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from model_repo.repository.config_pbtxt import graph_batch_sizes
+from model_repo.runtime.tritune_gpu.driver import Cuda, DriverCuda
+from model_repo.runtime.tritune_gpu.engine import GpuEngine, Port, Shapes
+from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
+from optimizer.engines.cache import EngineCache
+
+TIMED_FOR_S = 0.12
+"""A round repeats a batch size for about 0.12 s. A tenth of that warms up the GPU before the first round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineTime:
+    """Times of one batch size, standalone. `first_s` is the time of its first execution: compiling, allocating."""
+
+    batch_size: int
+    batch_ms: float
+    first_s: float
+
+    @property
+    def inferences_per_s(self) -> float:
+        """Return batch items per second, one batch after the other."""
+        return 1000 * self.batch_size / self.batch_ms
+
+
+def engine_time(
+    engine: GpuEngine, cuda: Cuda, stream: int, shapes: Shapes, *, batch_size: int, graph: bool
+) -> EngineTime:
+    """Return the best mean of three rounds of back-to-back executions with these whole shapes.
+
+    `graph` True: a recorded CUDA graph is replayed.
+    """
+    started = time.monotonic()
+    bound = engine.bind(shapes, allocated(cuda, engine.inputs, shapes))
+    bound.put_outputs(allocated(cuda, engine.outputs, bound.output_shapes))
+    bound.enqueue(stream)
+    cuda.wait(stream)
+    first_s = time.monotonic() - started
+    handle: int | None = None
+    if graph and not engine.captures_itself:
+        with cuda.capture(stream) as captured:
+            bound.enqueue(stream)
+        handle = captured.handle
+
+    def once() -> None:
+        if handle is None:
+            bound.enqueue(stream)
+        else:
+            cuda.launch(handle, stream)
+
+    def seconds_for(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            once()
+        cuda.wait(stream)
+        return time.perf_counter() - began
+
+    guess_s = min(seconds_for(3) / 3, seconds_for(3) / 3)
+    seconds_for(max(1, int(0.1 * TIMED_FOR_S / guess_s)))
+    count = max(3, int(TIMED_FOR_S / guess_s))
+    best_s = min(seconds_for(count) / count for _ in range(3))
+    if handle is not None:
+        cuda.free_graph(handle)
+    return EngineTime(batch_size=batch_size, batch_ms=1000 * best_s, first_s=first_s)
+
+
+def allocated(cuda: Cuda, ports: tuple[Port, ...], shapes: Shapes) -> dict[str, int]:
+    """Allocate device memory for these tensors; return the addresses by name."""
+    sizes = {port.name: port.dtype.itemsize for port in ports}
+    for name, shape in shapes.items():
+        for size in shape:
+            sizes[name] *= size
+    return {name: cuda.allocate(size_bytes) for name, size_bytes in sizes.items()}
+
+
+def load_engine(
+    folder: Path,
+    file: str,
+    backend: str,
+    cuda: Cuda,
+    stream: int,
+    *,
+    graphs: bool,
+    own_scratch: bool = False,
+    tf32: bool = False,
+) -> GpuEngine:
+    """Load the engine in this folder on GPU 0."""
+    if backend == "onnxruntime":
+        from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
+
+        return OnnxRuntimeEngine(folder / file, device=0, stream=stream, cuda_graphs=graphs, tf32=tf32)
+    from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
+
+    cache = folder / RUNTIME_CACHE_FILE
+    return TensorRtEngine(folder / file, cuda, backend=backend, runtime_cache=cache, own_scratch=own_scratch)
+
+
+def timed(
+    file: Path,
+    backend: str,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    max_batch_size: int,
+    graphs: bool,
+    own_scratch: bool = False,
+    tf32: bool = False,
+) -> dict[str, Any]:
+    """Measure the batch sizes that get CUDA graphs; return `loading_s` and `times`, one row per size, ascending.
+
+    Kernels that TensorRT-RTX compiles meanwhile are written to the engine's folder. With `max_batch_size` 0 the
+    shapes are whole tensors, and only these are measured, as batch 1.
+    """
+    cuda = DriverCuda(0)
+    stream = cuda.stream()
+    began = time.monotonic()
+    engine = load_engine(
+        file.parent, file.name, backend, cuda, stream, graphs=graphs, own_scratch=own_scratch, tf32=tf32
+    )
+    loading_s = time.monotonic() - began
+    rows = []
+    for size in reversed(graph_batch_sizes(max_batch_size) or (1,)):
+        whole = {name: (size, *shape) if max_batch_size else shape for name, shape in shapes.items()}
+        try:
+            seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs)
+        except Exception:
+            # ONNX Runtime allocates memory for each batch size: a smaller one may fit.
+            if backend != "onnxruntime" or size == 1:
+                raise
+            continue
+        rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
+    kernels = getattr(engine, "compiled_kernels", lambda: None)()
+    if kernels:
+        EngineCache.put_beside(file.parent / RUNTIME_CACHE_FILE, kernels)
+    return {"loading_s": loading_s, "times": rows[::-1]}

@@ -1,0 +1,1 @@
+"""The hardware of this machine, and limits for child processes."""

@@ -1,0 +1,174 @@
+"""The hardware of this machine: processors, memory, GPUs, and the cloud instance that it reports."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimizer.machine.child_limits import control_groups, memory_bytes, text_of
+from search.cost.cost import Machine
+
+GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "uuid")
+AZURE_ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
+"""The chassis tag of every Azure machine; the vendor does not identify Azure, as all Hyper-V guests have it."""
+
+NVIDIA_SMI_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One NVIDIA GPU; a field is None if the driver does not report it."""
+
+    name: str
+    memory_bytes: int | None
+    driver: str | None
+    compute_capability: str | None  # "8.6"
+    uuid: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudInstance:
+    """The cloud that the firmware names; `instance_type` is None if it does not report one (EC2 does)."""
+
+    provider: str
+    instance_type: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """The part of the machine that this process may use, within its affinity and its control group."""
+
+    cpu: str
+    logical_cores: int  # whole CPUs: a quota of 1.5 counts as one
+    physical_cores: int
+    memory_bytes: int
+    gpus: tuple[Gpu, ...]
+    providers: tuple[str, ...]  # in this build of ONNX Runtime, usable here or not
+    cloud: CloudInstance | None
+
+
+def hardware(
+    *, root: Path = Path("/"), affinity: Collection[int] | None = None, nvidia_smi: str = "nvidia-smi"
+) -> Hardware:
+    """Return the hardware, from the files below `root`, `nvidia-smi` and ONNX Runtime; each may be missing.
+
+    `affinity` are the CPUs to count, by default those on which this process may run.
+    """
+    cpus = set(os.sched_getaffinity(0) if affinity is None else affinity)
+    name, physical = _processors(root, cpus)
+    quota = _cpu_quota(root)
+    logical = len(cpus) if quota is None else min(len(cpus), max(1, int(quota)))
+    return Hardware(
+        cpu=name,
+        logical_cores=logical,
+        physical_cores=min(physical or logical, logical),
+        memory_bytes=memory_bytes(root),
+        gpus=_visible(_gpus(nvidia_smi), os.environ.get("CUDA_VISIBLE_DEVICES")),
+        providers=_providers(),
+        cloud=_cloud(root),
+    )
+
+
+def machine_of(found: Hardware) -> Machine:
+    """Return the machine to price; GPUs of several kinds count as the first kind."""
+    first = found.gpus[0] if found.gpus else None
+    return Machine(
+        vcpus=found.logical_cores,
+        memory_bytes=found.memory_bytes,
+        gpu=first.name if first else None,
+        gpu_count=len(found.gpus),
+        gpu_memory_bytes=first.memory_bytes if first else None,
+        instance_type=found.cloud.instance_type if found.cloud else None,
+    )
+
+
+def _processors(root: Path, cpus: set[int]) -> tuple[str, int | None]:
+    """Return the processor's name and the number of cores of `cpus`; None if the kernel does not report it."""
+    name, cores = "unknown processor", set()
+    for block in text_of(root / "proc/cpuinfo").split("\n\n"):
+        pairs = [line.partition(":") for line in block.splitlines()]
+        fields = {key.strip(): value.strip() for key, _, value in pairs}
+        name = fields.get("model name", name)
+        if fields.get("processor", "").isdigit() and int(fields["processor"]) in cpus and "core id" in fields:
+            cores.add((fields.get("physical id"), fields["core id"]))
+    return name, len(cores) or None
+
+
+def _cpu_quota(root: Path) -> float | None:
+    """Return the tightest limit on CPU time, in CPUs; None if there is none."""
+    quotas = []
+    for folder in control_groups(root, "cpu"):
+        words = text_of(folder / "cpu.max").split()
+        if not words:
+            words = [text_of(folder / f"cpu.cfs_{kind}_us").strip() for kind in ("quota", "period")]
+        if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]) > 0:
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _gpus(nvidia_smi: str) -> tuple[Gpu, ...]:
+    command = [nvidia_smi, f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader,nounits"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=NVIDIA_SMI_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return gpus_from_csv(answer.stdout)
+
+
+def gpus_from_csv(text: str) -> tuple[Gpu, ...]:
+    """Return the GPUs in nvidia-smi's output for GPU_FIELDS; other lines are skipped."""
+    gpus = []
+    for row in csv.reader(text.splitlines(), skipinitialspace=True):
+        if len(row) != len(GPU_FIELDS):
+            continue
+        name, memory_mib, driver, capability, uuid = (_said(field) for field in row)
+        if name is None:
+            continue
+        memory = int(memory_mib) * 2**20 if memory_mib and memory_mib.isdigit() else None
+        gpus.append(Gpu(name=name, memory_bytes=memory, driver=driver, compute_capability=capability, uuid=uuid))
+    return tuple(gpus)
+
+
+def _said(field: str) -> str | None:
+    """Return the field; None if nvidia-smi reports it as not known."""
+    return None if not field or field.startswith("[") or field == "N/A" else field
+
+
+def _visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES selects, up to its first unknown word; nvidia-smi ignores it."""
+    if chosen is None:
+        return gpus
+    visible: list[Gpu] = []
+    for word in chosen.split(","):
+        by_number = gpus[int(word) :][:1] if word.strip().isdigit() else ()
+        by_uuid = [gpu for gpu in gpus if gpu.uuid and word.strip() and gpu.uuid.startswith(word.strip())]
+        found = [*by_number, *by_uuid]
+        if len(found) != 1:
+            break
+        visible += found
+    return tuple(visible)
+
+
+def _providers() -> tuple[str, ...]:
+    try:
+        import onnxruntime
+    except ImportError:
+        return ()
+    return tuple(onnxruntime.get_available_providers())
+
+
+def _cloud(root: Path) -> CloudInstance | None:
+    """Return the cloud that the firmware reports, without any network request; None if it reports none."""
+    dmi = root / "sys/class/dmi/id"
+    vendor, product = text_of(dmi / "sys_vendor").strip(), text_of(dmi / "product_name").strip()
+    if vendor == "Amazon EC2":
+        return CloudInstance(provider="AWS", instance_type=product or None)
+    if product == "Google Compute Engine":
+        return CloudInstance(provider="Google Cloud", instance_type=None)
+    if text_of(dmi / "chassis_asset_tag").strip() == AZURE_ASSET_TAG:
+        return CloudInstance(provider="Azure", instance_type=None)
+    return None

@@ -1,0 +1,1 @@
+"""Read, check, export and run ONNX models."""

@@ -1,0 +1,95 @@
+"""Export PyTorch models to ONNX: a factory (`package.module:callable`) or an ExportedProgram (`.pt2`).
+
+PyTorch works in a process of its own (`export_child`), so that this one neither needs it nor keeps its memory. A
+factory is the user's own code and is run as such. A `.pt2` is opened with `torch.export.load`, which unpickles
+nothing but tensors here, and only if its size expressions are arithmetic, because PyTorch has SymPy evaluate them.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from loadgen.options.declare import is_file
+from loadgen.processes import scratch_folder
+from optimizer.child import ChildCrashed, ChildRaised, ChildTimedOut, call_in_child
+from optimizer.errors import RunFailed
+from optimizer.machine.child_limits import machine_limits
+from optimizer.model.checks import plain, shortened
+from optimizer.model.export_child import ExportFailed, exported
+from optimizer.model.ort_child import difference, load_tensors, run_model
+from optimizer.model_source import needs_export, stem_of
+
+
+def onnx_file(source: str | Path, folder: Path) -> Path:
+    """Return the model as an ONNX file: the user's own, or an export into `folder`. Raises ExportFailed."""
+    if isinstance(source, Path) and not needs_export(source):
+        return source
+
+    return export_model(source, folder)
+
+
+EXPORT_TIMEOUT_S = 1800.0
+EXPORT_TOLERANCE = 1e-3
+"""PyTorch's and ONNX Runtime's results, both fp32, may differ by 1e-3 of the largest element; more fails the
+export."""
+
+
+def export_model(source: Path | str, folder: Path) -> Path:
+    """Write the model that `source` names, a `.pt2` file or a factory, as ONNX into `folder`; return its path.
+
+    The batch varies, and so do the axes that a factory asks for (for a `.pt2`: those it was exported with). The
+    results equal PyTorch's at every batch size tried. Raises ExportFailed.
+    """
+    if isinstance(source, Path) and not is_file(source):
+        raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
+    path = folder / f"{stem_of(source)}.onnx"
+    folder.mkdir(parents=True, exist_ok=True)
+    with scratch_folder("export") as draft:
+        for number in range(_exported(source, path, draft)):
+            _check(source, path, draft, number)
+    return path
+
+
+def _exported(source: Path | str, target: Path, draft: Path) -> int:
+    """Export in a child process; return the number of inputs to check. Raises ExportFailed."""
+    try:
+        call = partial(exported, source, target, draft)
+        return call_in_child(call, limits=machine_limits(), timeout_s=EXPORT_TIMEOUT_S)
+    except ChildTimedOut as error:
+        raise ExportFailed(
+            f"Exporting {source} took more than {EXPORT_TIMEOUT_S:g} s.", "Export it to ONNX yourself."
+        ) from error
+    except (ChildCrashed, ChildRaised) as error:
+        code = error.returncode if isinstance(error, ChildCrashed) else 1
+        said = " ".join(error.trace.split()[-40:])
+        raise ExportFailed(
+            f"Exporting {source} ended with exit code {code}: {shortened(said)}",
+            "Out of memory? Else try the export by itself, or export to ONNX yourself.",
+        ) from error
+
+
+def _check(source: Path | str, path: Path, draft: Path, number: int) -> None:
+    """Compare ONNX Runtime's results with PyTorch's for one of the inputs that were tried. Raises ExportFailed."""
+    feed = load_tensors(draft / f"feed{number}.npz")
+    expected = load_tensors(draft / f"expected{number}.npz")
+    batch = len(next(iter(feed.values())))
+    try:
+        actual = run_model(path, [feed])[0]
+    except RunFailed as error:
+        raise ExportFailed(
+            f"The ONNX form of {source} does not run at batch {batch}: {shortened(plain(error.reason))}",
+            "Let the factory ask for the axes that vary, or give a model that does not depend on their sizes.",
+        ) from error
+    if len(actual) != len(expected):
+        raise ExportFailed(
+            f"The ONNX form of {source} has {len(actual)} outputs, and PyTorch gives {len(expected)}.",
+            "Return every tensor once, and nothing that is computed without the inputs.",
+        )
+    for (name, result), (_, wanted) in zip(actual.items(), expected.items(), strict=True):
+        problem = difference(wanted, result, EXPORT_TOLERANCE)
+        if problem:
+            raise ExportFailed(
+                f"At batch {batch} the ONNX form of {source} differs from PyTorch: output {name} {problem}.",
+                "Call model.eval() in the factory; random or data-dependent steps cannot be exported.",
+            )

@@ -1,0 +1,1 @@
+"""Variants of a model in other number formats."""

@@ -1,0 +1,182 @@
+"""Precision variants of a model: the same function with other number formats, written into the ONNX graph.
+
+`variant_from_model` makes them. tf32 needs no graph of its own: it is a switch of the engine that runs fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from loadgen.processes import scratch_folder
+from optimizer.errors import UnsupportedModel
+from optimizer.model.files import Graph, external_files, sha256_of
+from optimizer.model.graph_shapes import tensor_types
+from optimizer.model.onnx_model import Model, ModelTensor
+from optimizer.model.samples import Samples
+from optimizer.model.weights import at_opset, opset_of, read_with_weights, save_whole
+from optimizer.precision.half_cast import HalfGraph, cast_to_half, rounding_in_fp32
+from optimizer.precision.half_plan import OPSET_OF_HALF_SCALES, HalfName, half_named
+from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+
+Device = Literal["cpu", "gpu"]
+
+OPSET_OF_BF16 = 22
+"""The first opset in which convolutions and pooling take bf16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A model in one precision. `model` is the one that is served.
+
+    `stand_in` gives the same results, up to the order of sums, on a CPU; it is `model` itself if ONNX Runtime has
+    CPU operators for it. If not `optimizable`, ONNX Runtime's optimizer turns it into a graph that ONNX Runtime
+    cannot run. `kept` are the nodes that stayed in fp32 although the precision is lower, and why.
+    """
+
+    precision: Precision
+    model: Model
+    stand_in: Model
+    optimizable: bool = True
+    kept: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantOptions:
+    """The options of variants. `calibration` is for int8 and fp8; `peaks` are magnitudes seen inside the model.
+
+    On a GPU the nodes that int8 and fp8 leave alone are fp16; on a CPU they are fp32.
+    """
+
+    work_dir: Path
+    device: Device = "cpu"
+    io_precision: IoPrecision = "keep"
+    calibration: Samples | None = None
+    calibration_method: CalibrationMethod = "percentile"
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    keep_fp32: Collection[str] = ()  # names or operator types of nodes
+
+
+class NoVariant(UnsupportedModel):
+    """The model has no variant in a precision; the run goes on with the others."""
+
+
+def variant_from_model(model: Model, precision: Precision, options: VariantOptions) -> Variant:
+    """Return `model` (fp32, batch settled, shapes known) in `precision`.
+
+    New files go to a folder of `options.work_dir`. Raises NoVariant, in two lines, if there is no such variant.
+    """
+    return _MAKERS[precision](model, options)
+
+
+def _unchanged(precision: Precision) -> Callable[[Model, VariantOptions], Variant]:
+    def make(model: Model, options: VariantOptions) -> Variant:
+        del options
+        return Variant(precision=precision, model=model, stand_in=model)
+
+    return make
+
+
+def _fp16(model: Model, options: VariantOptions) -> Variant:
+    graph = _cast(read_with_weights(model.graph), "fp16", options)
+    done = _saved(model, graph.proto, options, name="fp16", half_io=_half_io(options))
+    return Variant(precision="fp16", model=done, stand_in=done, kept=graph.kept)
+
+
+def _bf16(model: Model, options: VariantOptions) -> Variant:
+    """Return the bf16 variant. Its inputs and outputs stay fp32: numpy, and so most clients, know no bf16."""
+    plain = replace(options, io_precision="keep")
+
+    proto = at_opset(read_with_weights(model.graph), OPSET_OF_BF16)
+    done, rounding = (_cast(each, "bf16", plain) for each in (deepcopy(proto), proto))
+    rounding_in_fp32(rounding, half_named("bf16"))
+    return Variant(
+        precision="bf16",
+        model=_saved(model, done.proto, options, name="bf16"),
+        stand_in=_saved(model, rounding.proto, options, name="bf16-in-fp32"),
+        kept=done.kept,
+    )
+
+
+def _quantized(precision: Literal["int8", "fp8"]) -> Callable[[Model, VariantOptions], Variant]:
+    def make(model: Model, options: VariantOptions) -> Variant:
+        from optimizer.precision.quantize import quantize
+
+        if options.calibration is None:
+            raise NoVariant(
+                f"{precision} needs calibration data, and none was given.",
+                "Add --calibration-data FILE.npz with a few hundred typical inputs, or leave the precision out.",
+            )
+        with scratch_folder(precision, options.work_dir) as folder:
+            modern = at_opset(read_with_weights(model.graph), OPSET_OF_HALF_SCALES)
+            path = quantize(
+                save_whole(modern, Path(folder, "modern")),
+                Path(folder),
+                precision=precision,
+                device=options.device,
+                samples=options.calibration,
+                method=options.calibration_method,
+                keep=options.keep_fp32,
+            )
+            proto = read_with_weights(Graph(path))
+            if options.device == "cpu":
+                done = _saved(model, proto, options, name=precision)
+                return Variant(precision=precision, model=done, stand_in=done)
+            graph = _cast(proto, "fp16", options)
+        done = _saved(model, graph.proto, options, name=precision, half_io=_half_io(options))
+        optimizable = precision != "fp8"  # ONNX Runtime moves fp8 across operators that know no fp8
+        return Variant(precision=precision, model=done, stand_in=done, optimizable=optimizable, kept=graph.kept)
+
+    return make
+
+
+_MAKERS: dict[Precision, Callable[[Model, VariantOptions], Variant]] = {
+    "fp32": _unchanged("fp32"),
+    "tf32": _unchanged("tf32"),
+    "fp16": _fp16,
+    "bf16": _bf16,
+    "int8": _quantized("int8"),
+    "fp8": _quantized("fp8"),
+}
+
+
+def _half_io(options: VariantOptions) -> bool:
+    return options.io_precision == "fp16"
+
+
+def _cast(proto: ModelProto, half: HalfName, options: VariantOptions) -> HalfGraph:
+    """Return `proto`, with its weights, in half precision."""
+    return cast_to_half(
+        proto,
+        half_named(half),
+        types=tensor_types(proto),
+        half_io=_half_io(options),
+        peaks=options.peaks,
+        keep=options.keep_fp32,
+    )
+
+
+def _saved(model: Model, proto: ModelProto, options: VariantOptions, *, name: str, half_io: bool = False) -> Model:
+    path = save_whole(proto, options.work_dir / f"{model.name}-{name}")
+    external = external_files(proto, path.parent)
+    return replace(
+        model,
+        graph=Graph(path.absolute(), proto),
+        external=tuple((location, file.absolute()) for location, file in external.items()),
+        all_inputs=tuple(map(_as_half, model.all_inputs)) if half_io else model.all_inputs,
+        all_outputs=tuple(map(_as_half, model.all_outputs)) if half_io else model.all_outputs,
+        opset=opset_of(proto),
+        size_bytes=path.stat().st_size + sum(file.stat().st_size for file in external.values()),
+        sha256=sha256_of(path, external),
+    )
+
+
+def _as_half(tensor: ModelTensor) -> ModelTensor:
+    return replace(tensor, datatype="FP16") if tensor.datatype == "FP32" else tensor

@@ -1,0 +1,1 @@
+"""Profile the time that an engine takes, as a whole and per layer."""

@@ -1,0 +1,156 @@
+"""The report of a run, as a page for the browser and as Markdown for a pull request: `optimize report`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from loadgen.errors import BadInput
+from loadgen.files import write_atomically
+from loadgen.records.formats import format_percent
+from loadgen.reports.kit import Report, Section, markdown, page
+from optimizer.reports import plots, tables, text, trial_tables
+from optimizer.reports.commands import commands
+from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
+from search.records.recommendation import RecommendationRecord
+
+REPORT_FILE = "report.html"
+MOST_SHOWN_TRIALS = 12
+"""The table of more than 12 trials is folded."""
+
+
+def html_page(evidence: Evidence) -> str:
+    """Return the whole page."""
+    return page(report_of(evidence))
+
+
+def markdown_report(directory: Path) -> str:
+    """Return the report of a run's directory as Markdown. Raises BadInput."""
+    return markdown(report_of(read_evidence(directory)))
+
+
+def write_report(directory: Path, *, output: Path | None = None) -> Path:
+    """Write the page to `output`, or to `report.html` in the run's directory. Raises BadInput."""
+    written = html_page(read_evidence(directory))
+    path = directory / REPORT_FILE if output is None else output
+    try:
+        write_atomically(path, written)
+    except OSError as error:
+        raise BadInput(
+            f"{path} cannot be written: {error.strerror or error}.", "Give another place with --output FILE."
+        ) from error
+    return path
+
+
+def report_of(evidence: Evidence) -> Report:
+    """Return the report of a run, for the page and for Markdown."""
+    found, outcome = evidence.found, evidence.outcome
+    headline = text.headline(evidence)
+    subject = [evidence.model_name]
+    if found is not None:
+        subject.append(", ".join(found.machine.gpus) or found.machine.cpu)
+    if outcome is not None:
+        subject.append(outcome.created_at[:10])
+    return Report(
+        title=f"{evidence.model_name}: {headline}",
+        subject=" · ".join(subject),
+        headline=headline,
+        tone="" if outcome is None or outcome.status == "certified" else outcome.status,
+        lead=tuple(filter(None, (text.saving(evidence), text.replicas_needed(evidence)))),
+        caveats=tuple(filter(None, (text.caveat(evidence), text.disturbed(evidence)))),
+        remarks=() if found is None else (found.reason,),
+        sections=list(_sections(evidence)),
+        footer="tritune" if outcome is None else f"tritune {outcome.tritune_version}",
+    )
+
+
+def _sections(evidence: Evidence) -> Iterator[Section]:
+    found = evidence.found
+    if found is not None:
+        yield Section(title="The recommendation", table=tables.comparison(found))
+    yield Section(
+        title="Rate and latency of every trial",
+        plot=plots.rates(evidence),
+        caption="Each mark is a load run: the highest rate of a trial that met the limit, else its last one. The "
+        "frontier joins the runs within the limit that no other beats, with a higher rate at a lower latency. "
+        "Certified rates are confirmed with fresh arrivals, so they are below the capacity.",
+    )
+    yield Section(
+        title="Confirmations of a rate",
+        note="Each is a load run with fresh arrivals, which lasts until it is decided whether the rate can be "
+        "certified. Of all requests, "
+        f"{format_percent(1 - evidence.slo.first.quantile)} may be over the limit.",
+        table=trial_tables.confirmations(evidence),
+        folded=found is not None,
+    )
+    if found is not None:
+        yield from _measured(evidence, found)
+    yield Section(
+        title="How the search went",
+        plot=plots.search(evidence),
+        caption="The capacity of each trial, or the bound at which it was dropped, over the seconds of load and "
+        "loading. The line is the best so far.",
+    )
+    ended = len(evidence.trials)
+    yield Section(
+        title=f"{ended} trial{'' if ended == 1 else 's'}",
+        facts=tuple(trial_tables.spent(evidence)),
+        table=trial_tables.trials(evidence),
+        folded=ended > MOST_SHOWN_TRIALS,
+    )
+    yield Section(
+        title="Importance of the knobs",
+        plot=plots.importance(evidence),
+        caption="Each knob's share of the difference between the best quarter of the trials and the others "
+        "(PED-ANOVA by Optuna). It holds for the trials of this run, not elsewhere.",
+    )
+    if found is not None:
+        yield from _context(evidence, found)
+    yield Section(title="Commands", commands=tuple(commands(evidence)))
+
+
+def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:
+    yield Section(
+        title="Frontier of rate and latency",
+        note="Runs within the limits that no other run beat in both. Only certified rates are confirmed.",
+        table=tables.frontier(found),
+    )
+    both = len(compared_at_one_rate(found)) > 1
+    yield Section(
+        title="Latency of recommendation and default" if both else "Latency of the recommendation",
+        plot=plots.quantiles(evidence),
+        caption="From the time each request was due. Every further nine is as wide as the one before.",
+        table=tables.latencies(found),
+        note="Compared at one rate a row, as latency rises with the rate.",
+    )
+    yield Section(
+        title="Where the time goes",
+        plot=plots.stages(evidence),
+        caption="Mean ms of a request in each stage, at the rate in the plot above.",
+        note=text.time_summary(evidence),
+        table=tables.stages(found),
+    )
+    yield Section(title="Slowest layers", note=text.layers_note(evidence), table=tables.layers(found), folded=True)
+
+
+def _context(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:
+    yield Section(
+        title="Accuracy per precision",
+        note="Distance of the results from the fp32 model's. A pass means numerically close, not as accurate.",
+        table=tables.accuracy(found),
+    )
+    yield Section(
+        title="Cost of the traffic to serve",
+        plot=plots.replicas(evidence),
+        caption="USD an hour for as many replicas as the traffic takes. The dotted line is the cost pro rata, for "
+        "the part of the replicas that is used.",
+        note="Pro rata, also a month: the cost of the traffic if other work pays for the rest of a replica.",
+        table=tables.replicas(found),
+    )
+    yield Section(title="Price", table=tables.price(found))
+    yield Section(
+        title="Machine and versions",
+        note="The recommendation holds for these.",
+        table=tables.machine(found),
+        folded=True,
+    )

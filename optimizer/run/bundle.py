@@ -1,0 +1,230 @@
+"""`optimize bundle`: write a finished run's recommendation as files for production."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import get_args
+
+from pydantic import ValidationError
+
+from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
+from deploy.errors import BundleRefused
+from deploy.plan import BundleOptions
+from deploy.render import TARGETS, Target
+from deploy.scaling import DEFAULT_MAX_REPLICAS
+from loadgen.errors import BadInput, UserError
+from loadgen.records.formats import format_rate
+from loadgen.spec.units import duration_ms
+from model_repo.errors import RepositoryWriteFailed
+from model_repo.repository.kept_files import read_kept
+from model_repo.repository.read import NotOurRepository, serving_config_from_repository
+from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
+from model_repo.spec import Backend, ServingConfig
+from optimizer.engines.cache import EngineMetadata
+from search.records.recommendation import RecommendationRecord
+from search.records.run_files import read_recommendation
+
+BUNDLE_FOLDER = "bundle"
+
+NUMBER = re.compile(r"[0-9.eE+-]{1,40}")
+"""One line of a trace or of request lengths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenBundle:
+    """A bundle, its folder, and the folder to which the old content was moved; None if nothing was kept."""
+
+    bundle: Bundle
+    folder: Path
+    kept: Path | None
+
+
+def bundle_run(
+    run_dir: Path,
+    *,
+    target: str,
+    options: BundleOptions,
+    loadtest_image: str | None = None,
+    output: Path | None = None,
+    force: bool = False,
+) -> WrittenBundle:
+    """Render the run's bundle and write it to `output`, by default `bundle` in the run's directory.
+
+    With `force` the old content of that folder is kept next to it. Raises UserError: BadInput for a run or an
+    option from which no bundle can be made, and for a folder that holds anything but an unchanged bundle.
+    """
+    targets = _targets(target)
+    found = read_recommendation(run_dir)
+    config = winner_of(run_dir, found)
+    folder = run_dir / BUNDLE_FOLDER if output is None else output
+    if output is None and folder.is_symlink():
+        raise BadInput(f"{folder} is a link, which is not followed.", f"Name the folder: --output {folder}")
+    _refuse_around(folder, run_dir)
+    options = replace(options, tensorrt_version=_tensorrt_version(config))
+    trace, lengths = (_read_numbers(run_dir, name) for name in (found.workload.trace, found.workload.lengths))
+    with _explained():
+        bundle = bundle_from_recommendation(
+            found,
+            config,
+            options=options,
+            targets=targets,
+            loadtest_image=loadtest_image,
+            trace=trace,
+            lengths=lengths,
+        )
+        kept = write_bundle(bundle, folder, force=force)
+    return WrittenBundle(bundle=bundle, folder=folder, kept=kept)
+
+
+def bundle_options(
+    *,
+    rate: float | None,
+    peak_rate: float | None,
+    ramp: str | None,
+    replica_start: str | None,
+    max_replicas: int | None,
+    image: str | None,
+    registry: str | None = None,
+    prometheus_release: str | None = None,
+) -> BundleOptions:
+    """Check the options and return them in one object. Raises BadInput."""
+    for option, value in (("--rate", rate), ("--peak-rate", peak_rate)):
+        if value is not None and not 0 < value < math.inf:
+            raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
+    if max_replicas is not None and max_replicas < 1:
+        raise BadInput(f"--max-replicas {max_replicas} is no fleet.", "Give --max-replicas at least 1.")
+    return BundleOptions(
+        rate_per_s=rate,
+        peak_rate_per_s=peak_rate,
+        ramp_s=_seconds("--ramp", ramp),
+        start_s=_seconds("--replica-start", replica_start),
+        max_replicas=DEFAULT_MAX_REPLICAS if max_replicas is None else max_replicas,
+        image=image,
+        registry=None if registry is None else registry.rstrip("/"),
+        prometheus_release=prometheus_release,
+    )
+
+
+def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
+    """Return the winner with its engine, from the run's model repository. Raises BadInput if it is incomplete."""
+    label = found.winner.config.engine
+    backend, _, precision = label.partition("-")
+    known = next((name for name in get_args(Backend) if name == backend), None)
+    if known is None:
+        raise BadInput(
+            f"The recommendation in {run_dir} names the engine {label}, which this version does not know.",
+            "Use the version of tritune that made the run.",
+        )
+    model_dir = run_dir / found.repository / found.model.name
+    try:
+        for folder in (model_dir.parent, model_dir):
+            if folder.is_symlink():
+                raise NotOurRepository(folder, "is a link, which is not followed")
+        return serving_config_from_repository(model_dir, backend=known, precision=precision)
+    except NotOurRepository as error:
+        raise BadInput(
+            f"The run's model repository is not whole: {error}.",
+            f"Go on with the run, which writes it anew: optimize --resume {run_dir}",
+        ) from error
+
+
+def _read_numbers(run_dir: Path, name: str | None) -> str | None:
+    """Return the lines of numbers in the run's file of this name, without comments; None if there is no name.
+
+    Raises BadInput for any other text: it would leave the machine with the bundle.
+    """
+    if name is None:
+        return None
+    advice = "Restore the run's file, or run optimize again."
+    try:
+        lines = read_kept(run_dir, name).decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise BadInput(f"The run's file {run_dir / name} cannot be read: {reason}.", advice) from error
+    numbers: list[str] = []
+    for count, line in enumerate(lines, start=1):
+        text = line.partition("#")[0].strip()
+        if not text or (count == 1 and not NUMBER.fullmatch(text)):  # a comment, a heading
+            continue
+        if not NUMBER.fullmatch(text):
+            raise BadInput(f"Line {count} of the run's file {run_dir / name} is not a number.", advice)
+        numbers.append(f"{text}\n")
+    return "".join(numbers)
+
+
+def _tensorrt_version(config: ServingConfig) -> str | None:
+    """Return the TensorRT version that built the engine, from its metadata; None if there is none."""
+    path = dict(config.engine.files).get(METADATA_FILE)
+    if config.engine.backend != "tensorrt" or path is None:
+        return None
+    try:
+        return EngineMetadata.model_validate_json(read_kept(path.parent, path.name)).library_version
+    except (OSError, ValidationError):
+        return None
+
+
+def _targets(target: str) -> tuple[Target, ...]:
+    if target == "all":
+        return TARGETS
+    chosen = tuple(name for name in TARGETS if name == target)
+    if not chosen:
+        raise BadInput(f"--target {target} is no target.", f"Choose one of {', '.join((*TARGETS, 'all'))}.")
+    return chosen
+
+
+def _refuse_around(folder: Path, run_dir: Path) -> None:
+    """Raise BadInput if the bundle's folder is or contains the run: --force would move the run away."""
+    if run_dir.resolve().is_relative_to(folder.resolve()):
+        raise BadInput(f"--output {folder} holds the run itself.", "Give another folder for the bundle.")
+
+
+def _seconds(option: str, text: str | None) -> float | None:
+    return None if text is None else duration_ms(text, option=option, default_unit="s")[0] / 1000
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn errors of `deploy` and `model_repo` into user errors of two lines."""
+    try:
+        yield
+    except BundleRefused as error:
+        raise BadInput(error.what, error.fix) from error
+    except RepositoryWriteFailed as error:
+        what, _, fix = str(error).partition("\n")
+        raise UserError(what, fix) from error
+
+
+def show_bundle(
+    run_dir: Path,
+    *,
+    target: str,
+    options: BundleOptions,
+    loadtest_image: str | None,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Render and write the bundle; print its folder, its number of replicas and its assumptions on stdout."""
+    from loadgen.console import SafeConsole
+
+    written = bundle_run(
+        run_dir, target=target, options=options, loadtest_image=loadtest_image, output=output, force=force
+    )
+    plan, scaling = written.bundle.plan, written.bundle.plan.scaling
+    console = SafeConsole(highlight=False, soft_wrap=True)
+    console.print(f"The bundle is in {written.folder}; its README.md explains how to roll it out.")
+    if written.kept is not None:
+        console.print(f"  The folder that was there is now {written.kept}.")
+    console.print(
+        f"  {scaling.min_replicas} to {scaling.max_replicas} replicas of {plan.serving_image}, "
+        f"one for each {format_rate(scaling.target_rate_per_s)} requests/s"
+    )
+    console.print(f"  Runtime: {plan.runtime_words}, as it was measured")
+    if plan.renamed:
+        console.print(f"  Kubernetes does not take the name {plan.title}: there it is called {plan.name}.")
+    for text in scaling.traffic.assumed:
+        console.print(f"  Assumed: {text}.")

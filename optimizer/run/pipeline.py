@@ -1,0 +1,133 @@
+"""The whole flow: from a model and an SLO to the cheapest configuration that is certified to meet it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+from deploy.plan import BundleOptions
+from loadgen.command.app import stop_on_first_interrupt
+from loadgen.errors import UserError
+from model_repo.repository.write import write_final_repository
+from optimizer.config import OptimizeConfig
+from optimizer.machine.gpus import hardware_label
+from optimizer.machine.stalls import SchedulingStalls, check_quiet, measure_stalls
+from optimizer.model_source import label_of
+from optimizer.profiling.breakdown import time_use_of
+from optimizer.run.bundle import bundle_run
+from optimizer.run.coordinator import workers_for
+from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
+from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_recommendation
+from optimizer.run.serving import check_server, explained, serving_bench
+from optimizer.run.workload_inputs import keep_input_data, keep_trace, workload_of
+from optimizer.run_file import objective_of, slo_of
+from search.find_best import SearchRequest, find_best
+from search.records.recommendation import RecommendationRecord
+from search.trials import events
+from search.trials.bench import RunBench
+from search.trials.budget import Budget
+from search.trials.events import OnEvent
+from search.workload import Workload
+
+log = logging.getLogger("tritune")
+
+
+def optimize(
+    config: OptimizeConfig,
+    *,
+    gpus: Sequence[str] = (),
+    on_event: OnEvent = events.ignore,
+    stop: Callable[[], bool] = lambda: False,
+    bench_for: Callable[[OptimizeConfig, Prepared, Workload], AbstractContextManager[RunBench]] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    measure_machine: Callable[[float], SchedulingStalls] = measure_stalls,
+) -> RecommendationRecord:
+    """Find, certify and write the recommendation. All files go to `config.output`, which must exist.
+
+    `gpus` get workers of their own; see `optimizer.machine.gpus`. `bench_for` returns the bench, None for a real
+    Triton; `clock` returns the seconds of the time budget; `measure_machine` watches this machine for some
+    seconds. Raises UserError: BadInput, MachineStalls or CannotMeasure if this machine is too noisy, and
+    NothingFound if no rate is certified.
+    """
+    budget = Budget(total_s=config.time_budget_s, clock=clock)
+    on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
+    config = keep_input_data(config)
+    with stop_on_first_interrupt():
+        prepared = prepare(
+            config,
+            work_dir=config.output / MODELS_FOLDER,
+            check_server=partial(_check_machine, config, on_event, measure_machine),
+            on_event=on_event,
+        )
+    keep_trace(config)
+    budget.begin_search()
+    workload = workload_of(config, batched=prepared.engines[0].batched)
+    request = _search_request(config, prepared, workload)
+    versions: list[str | None] = []
+    bench = (bench_for or partial(serving_bench, on_version=versions.append))(config, prepared, workload)
+    workers = workers_for(config, prepared, gpus, on_event)
+    with explained():
+        result = find_best(request, bench, workers, budget=budget, on_event=on_event, stop=stop)
+    on_event(events.PhaseStarted(name="finish"))
+    time_use = time_use_of(
+        result.winner,
+        result.baseline,
+        model=prepared.model,
+        here=config.server != "remote",
+        seed=config.seed,
+        on_event=on_event,
+    )
+    found = recommendation_record(
+        config,
+        prepared,
+        workload,
+        result,
+        total_s=budget.elapsed_s(),
+        time_use=time_use,
+        triton_version=next(iter(versions), None),
+    )
+    with explained():
+        write_final_repository(config.output / REPOSITORY, result.winner.served)
+    write_recommendation(config.output, found)
+    _write_bundle(config, on_event)
+    return found
+
+
+def _check_machine(
+    config: OptimizeConfig, on_event: OnEvent, measure_machine: Callable[[float], SchedulingStalls]
+) -> None:
+    """Check the machine before any load, then the server."""
+    check_quiet(config.limits[0], despite_noise=config.despite_noise, on_event=on_event, measure=measure_machine)
+    check_server(config)
+
+
+def _search_request(config: OptimizeConfig, prepared: Prepared, workload: Workload) -> SearchRequest:
+    return SearchRequest(
+        space=prepared.space,
+        directory=config.output,
+        slo=slo_of(config),
+        price=prepared.price,
+        seed=config.seed,
+        objective=objective_of(config),
+        workload=workload,
+        rate_to_serve_per_s=config.rate_to_serve_per_s,
+        peak_rate_per_s=config.peak_rate_per_s,
+        hardware=hardware_label(prepared.machine),
+        storage=config.storage,
+        study=config.study,
+        despite_noise=config.despite_noise,
+    )
+
+
+def _write_bundle(config: OptimizeConfig, on_event: OnEvent) -> None:
+    """Write the deployment bundle; if that fails, emit a note, as the recommendation is valid without it."""
+    try:
+        bundle_run(config.output, target="all", options=BundleOptions())
+    except UserError as error:
+        on_event(events.Note(text=f"No deployment bundle was written: {error.what} {error.fix}", warning=True))
+    except Exception as error:
+        log.exception("no bundle")
+        on_event(events.Note(text=f"No deployment bundle was written: {error}", warning=True))

@@ -1,0 +1,159 @@
+"""Build and write `recommendation.json`, from a search result or from the failure of a run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from deploy.images.packages import python_version, server_pins
+from loadgen.errors import UserError
+from loadgen.exit_codes import CODES
+from loadgen.files import write_atomically
+from model_repo.server.options import DEFAULT_IMAGE
+from optimizer.config import OptimizeConfig
+from optimizer.model_source import label_of
+from optimizer.run.prepare import Prepared
+from optimizer.run_file import objective_of, slo_of
+from search.find_best import SearchResult
+from search.records.engine_profile import TimeUseRecord
+from search.records.recommendation import (
+    AnyRecommendation,
+    MachineRecord,
+    ModelRecord,
+    NoRecommendationRecord,
+    RecommendationRecord,
+    RuntimeRecord,
+)
+from search.records.run_files import RECOMMENDATION_FILE, recommendation_if_any
+from search.records.slo import ObjectiveRecord
+from search.workload import Workload
+
+REPOSITORY = "model_repository"
+PACKAGES = (
+    "tritune",
+    "onnxruntime-gpu",
+    "tensorrt",
+    "tensorrt-rtx-cu13-bindings",
+    "cuda-bindings",
+    "onnx",
+    "nvidia-pytriton",
+    "tritonclient",
+    "locust",
+    "optuna",
+    "numpy",
+)
+"""Distributions whose versions the recommendation records, if they are installed."""
+
+VERSION = re.compile(r"[0-9][0-9A-Za-z.+-]{0,63}")
+
+
+def recommendation_record(
+    config: OptimizeConfig,
+    prepared: Prepared,
+    workload: Workload,
+    result: SearchResult,
+    *,
+    total_s: float,
+    time_use: TimeUseRecord | None,
+    triton_version: str | None,
+) -> RecommendationRecord:
+    """Return the content of `recommendation.json`. `total_s` is the time of the whole run in seconds."""
+    objective = objective_of(config)
+    conclusion = result.conclusion
+    return RecommendationRecord(
+        tritune_version=version("tritune"),
+        created_at=_now(),
+        status=conclusion.status,
+        exit_code=CODES[conclusion.status],
+        status_reason=conclusion.reason,
+        advice=conclusion.advice,
+        model=ModelRecord(
+            name=prepared.model.name,
+            file=label_of(config.model),
+            sha256=prepared.source.sha256,
+            opset=prepared.source.opset,
+            batching=prepared.batching.reason,
+        ),
+        slo=slo_of(config),
+        objective=ObjectiveRecord(name=objective.name, rate_per_s=objective.rate_per_s),
+        workload=workload.record,
+        winner=result.winner.record,
+        baseline=None if result.baseline is None else result.baseline.record,
+        gain=result.gain,
+        cost=result.cost,
+        alternatives=result.alternatives,
+        reason=result.reason,
+        seconds=result.seconds(total_s),
+        machine=MachineRecord(
+            cpu=prepared.machine.cpu,
+            cores=prepared.machine.logical_cores,
+            memory_bytes=prepared.machine.memory_bytes,
+            gpus=tuple(gpu.name for gpu in prepared.machine.gpus),
+            versions=dict(_versions()),
+        ),
+        served=result.served,
+        runtime=_runtime(config, result, triton_version),
+        frontier=result.frontier if config.pareto else (),
+        contention=result.contention,
+        seed=config.seed,
+        repository=REPOSITORY,
+        accuracy=prepared.accuracy,
+        time_use=time_use,
+    )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def failure_record(failure: UserError) -> NoRecommendationRecord:
+    """Return the content of `recommendation.json` of a run that failed or found nothing."""
+    return NoRecommendationRecord(
+        tritune_version=version("tritune"),
+        created_at=_now(),
+        status=failure.status,
+        exit_code=failure.exit_code,
+        status_reason=failure.what,
+        advice=failure.fix,
+    )
+
+
+def keep_failure(directory: Path, failure: UserError) -> None:
+    """Write `recommendation.json` of a run that failed; the recommendation of an earlier run in it is kept."""
+    record: AnyRecommendation = failure_record(failure)
+    with suppress(UserError):
+        before = recommendation_if_any(directory)
+        if before is not None:
+            its = ("status", "exit_code", "status_reason", "advice")
+            record = before.model_copy(update={name: getattr(record, name) for name in its})
+    write_recommendation(directory, record)
+
+
+def write_recommendation(directory: Path, record: AnyRecommendation) -> None:
+    """Write `recommendation.json`. Raises OSError."""
+    write_atomically(directory / RECOMMENDATION_FILE, record.model_dump_json(indent=2) + "\n")
+
+
+def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str | None) -> RuntimeRecord:
+    engine = result.winner.served.engine
+    ours = config.server == "embedded"
+    return RuntimeRecord(
+        server=config.server,
+        runtime="python" if ours else "native",
+        triton_version=triton_version if VERSION.fullmatch(triton_version or "") else None,
+        python=python_version() if ours else None,
+        image=(config.docker_image or DEFAULT_IMAGE) if config.server == "docker" else None,
+        packages=server_pins(engine.backend, gpu=engine.device == "gpu") if ours else {},
+    )
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for package in PACKAGES:
+        try:
+            yield package, version(package)
+        except PackageNotFoundError:
+            continue

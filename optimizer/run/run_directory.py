@@ -1,0 +1,138 @@
+"""Create the directory of a run, lock it for one process at a time, and keep its log."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from loadgen.errors import BadInput
+from loadgen.printable import printable
+from optimizer.run.progress import Progress
+from search.redact import shown_arguments
+from search.trials import events
+from search.trials.events import OnEvent
+
+log = logging.getLogger("tritune")
+
+LOG_FILE = "optimize.log"
+
+
+def make_directory(directory: Path, *, resume: bool) -> None:
+    """Create the run's directory; with `resume` it may hold files, but no links. Raises BadInput."""
+    try:
+        if resume:
+            _check_links(directory)
+        if not resume and directory.exists() and any(directory.iterdir()):
+            raise BadInput(
+                f"--output {directory} is not empty.",
+                f"Give a new directory, or go on with the run in it: --resume {directory}",
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(b"0" * 4096)
+    except OSError as error:
+        raise BadInput(
+            f"--output {directory} cannot be written: {error.strerror or error}.",
+            "Give another directory with --output.",
+        ) from error
+
+
+def _check_links(directory: Path) -> None:
+    """Refuse a directory with links, through which files would be written elsewhere. Raises BadInput, OSError."""
+    for folder, folders, files in os.walk(directory):
+        link = next((path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()), None)
+        if link is not None:
+            raise BadInput(
+                f"{link} is a link, and files written there would go elsewhere.",
+                "Remove it, or give another directory.",
+            )
+        # Folders of killed servers hold links of ours; an earlier version named these folders `server`.
+        folders[:] = [name for name in folders if name != "server" and not name.startswith(".tritune-")]
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Write our log to this file until the block ends, with the command line and an error's traceback."""
+    handler = _LogFile(path, encoding="utf-8", errors="backslashreplace")
+    handler.setFormatter(_PrintableLines("%(asctime)s %(levelname)-7s %(message)s"))
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    log.addHandler(handler)
+    try:
+        log.info("arguments: %s", " ".join(shown_arguments(sys.argv[1:])))
+        yield
+    except BaseException as error:
+        log.debug("ended by %s: %s", type(error).__name__, error, exc_info=True)
+        raise
+    finally:
+        log.info("peak memory of this process: %.0f MB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        log.removeHandler(handler)
+        with suppress(OSError):
+            handler.close()
+
+
+class _LogFile(logging.FileHandler):
+    """A log file that ignores write errors, such as a full disk: the run will report them itself."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Drop the record."""
+
+
+class _PrintableLines(logging.Formatter):
+    """Formats lines that are safe for `cat`, even if a server or a model put control characters into them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as printable text."""
+        text = super().format(record)
+        return printable(text, most=len(text), lines=True)
+
+
+def to_log_and(progress: Progress) -> OnEvent:
+    """Return a handler that sends events to the log and to the terminal."""
+
+    def on_event(event: events.Event) -> None:
+        log.debug("%s", event)
+        try:
+            progress(event)
+        except Exception:  # a line that cannot be shown must not end the run
+            log.exception("not shown")
+
+    return on_event
+
+
+LOCK_FILE = ".lock"
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Lock the directory against a second run. The kernel frees the lock when the process ends, even by a crash.
+
+    The file holds the owner's process id, for users. Raises BadInput if another process has the lock, or if the
+    directory cannot be locked.
+    """
+    with (directory / LOCK_FILE).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            owner = file.read().strip()
+            raise BadInput(
+                f"Another run is using {directory}{f' (process {owner})' if owner else ''}.",
+                "Wait for it, or give another directory with --output.",
+            ) from error
+        except OSError as error:
+            raise BadInput(
+                f"{directory} cannot be locked: {error.strerror}.",
+                "Give a directory on a local disk with --output.",
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield

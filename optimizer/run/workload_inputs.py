@@ -1,0 +1,116 @@
+"""The workload of a run: from its options to the requests that the search sends and simulates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from loadgen.errors import BadInput, LoadError
+from loadgen.files import copy_whole
+from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
+from loadgen.spec.plan import Arrivals
+from loadgen.traffic.arrivals import recorded_rate_per_s
+from loadgen.traffic.samples import shapes_in_file
+from optimizer.config import OptimizeConfig
+from search.records.slo import WorkloadRecord
+from search.workload import Workload, request_shapes
+
+TRACE_FILE = "trace.txt"
+"""The trace in the run's directory: a copy, so that the run can be resumed and repeated."""
+
+INPUT_DATA = "input-data"
+"""The samples or lengths in the run's directory, with the suffix of the file that was given."""
+
+MOST_KEPT_BYTES = 256 * 2**20
+"""Input data of at most 256 MiB is copied into the run's directory; larger files are used in their own place."""
+
+STEADY = ("poisson", "constant", "gamma", "trace")
+"""Arrivals with the same statistics at all times: they have one capacity, and short runs can measure it."""
+
+
+def check_traffic(arrivals: str, trace: Path | None) -> None:
+    """Raise BadInput for arrivals, or a trace, that the search cannot send at one rate."""
+    kind = _checked(arrivals, trace).kind
+    if kind == "rates":
+        raise BadInput(
+            f"--trace {trace} holds rates over time, and no single rate is the most under those.",
+            "Give a time in seconds a line. For rates over a day see optimize fleet --traffic.",
+        )
+    if kind not in STEADY:
+        raise BadInput(
+            f"--arrivals {arrivals} changes within a run, and no single rate is the most under that.",
+            "Give poisson, constant or gamma:cv=2, or a recorded --trace. loadtest sends the others.",
+        )
+
+
+def keep_trace(config: OptimizeConfig) -> None:
+    """Copy the trace into the run's directory, unless a resumed run has done so."""
+    kept = config.output / TRACE_FILE
+    if config.trace is not None and not kept.exists():
+        copy_whole(config.trace, kept)
+
+
+def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:
+    """Return the configuration with a copy of its input data in the run's directory, to repeat the run from.
+
+    An existing copy is used, even if the original has changed or is gone.
+    """
+    if config.input_data is None:
+        return config
+    kept = config.output / f"{INPUT_DATA}{config.input_data.suffix}"
+    if not kept.exists():
+        if not config.input_data.is_file() or config.input_data.stat().st_size > MOST_KEPT_BYTES:
+            return config
+        copy_whole(config.input_data, kept)
+    return replace(config, input_data=kept)
+
+
+def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
+    """Return the workload to send and simulate; call `keep_trace` first. Raises BadInput if it cannot be sent."""
+    rows = config.client_batch
+    if rows > 1 and not batched:
+        raise BadInput(
+            f"--client-batch {rows} needs a model with a batch dimension, and this one is served without.",
+            "Leave --client-batch out, or export the model with a dynamic batch.",
+        )
+    each = [] if config.input_data is None else shapes_in_file(config.input_data)
+    mixed = len(set(each)) > 1
+    if mixed and rows > 1:
+        raise BadInput(
+            f"The samples in {config.input_data} differ in shape, so {rows} of them make no request.",
+            "Leave --client-batch out, or pad them to one shape.",
+        )
+    trace = None if config.trace is None else config.output / TRACE_FILE
+    arrivals = _checked(config.arrivals, trace)
+    record = WorkloadRecord(
+        arrivals=config.arrivals if config.trace is None else f"trace {config.trace.name}",
+        trace=None if trace is None else trace.name,
+        trace_requests=None if trace is None else len(arrivals.times_s),
+        recorded_rate_per_s=None if trace is None else recorded_rate_per_s(arrivals),
+        rows_per_request=rows,
+        mixed_shapes=mixed,
+        input_data=_name_within(config.output, config.input_data),
+        protocol=config.protocol,
+        shared_memory=config.shared_memory,
+    )
+    shapes = request_shapes(each) if mixed else None
+    return Workload(
+        arrivals=arrivals,
+        rows_per_request=rows,
+        shapes=shapes,
+        predictable=not mixed or shapes is not None,
+        record=record,
+    )
+
+
+def _name_within(folder: Path, path: Path | None) -> str | None:
+    return path.name if path is not None and path.parent == folder else None
+
+
+def _checked(text: str, trace: Path | None) -> Arrivals:
+    try:
+        return arrivals_from_text(text) if trace is None else arrivals_from_file(trace)
+    except LoadError as error:
+        what, _, fix = str(error).partition("\n")
+        option = f"--arrivals {text}" if trace is None else f"--trace {trace}"
+        raise BadInput(f"{option}: {what}", fix) from error

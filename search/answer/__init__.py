@@ -1,0 +1,1 @@
+"""Cost, comparison and explanation of a search's result."""

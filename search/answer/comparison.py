@@ -1,0 +1,160 @@
+"""Compare two recommendations: is the later one worse by more than the uncertainties of both?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from loadgen.command.baseline import Bounds, compared
+from loadgen.measurement.cpu_contention import mark_of
+from loadgen.records.formats import format_rate
+from loadgen.records.record import ComparisonRecord
+from search.record import Record
+from search.records.recommendation import RecommendationRecord
+from search.records.trial import TrialRecord
+
+SAME_RATE = 0.005
+"""Rates within 0.5 % of each other count as the same load."""
+
+NORMAL_95 = 1.6449
+"""The one-sided 95 % quantile of the normal distribution, as in the bounds of the other figures."""
+
+Answer = Literal["worse", "better", "no difference seen"]
+
+
+class RunComparisonRecord(Record):
+    """The figures that could be compared; `notes` names the others and the reasons."""
+
+    baseline: str
+    now: str
+    answer: Answer
+    tolerance: float
+    figures: tuple[ComparisonRecord, ...]
+    notes: tuple[str, ...]
+
+
+def compare_runs(
+    before: RecommendationRecord, now: RecommendationRecord, *, names: tuple[str, str], tolerance: float
+) -> RunComparisonRecord:
+    """Compare capacity, p99, cost and accuracy of the winners; differences below `tolerance` do not count.
+
+    The estimated capacity has bounds on both sides. Certified rates are not compared: their distance from the
+    capacity depends on the time that there was to confirm them.
+    """
+    figures = tuple(_tolerant(figure, tolerance) for figure in _figures(before, now))
+    answers = {figure.answer for figure in figures}
+    worst: Sequence[Answer] = ("worse", "better")
+    return RunComparisonRecord(
+        baseline=names[0],
+        now=names[1],
+        answer=next((answer for answer in worst if answer in answers), "no difference seen"),
+        tolerance=tolerance,
+        figures=figures,
+        notes=tuple(_notes(before, now, {figure.figure for figure in figures})),
+    )
+
+
+CAPACITY, P99, COST, ACCURACY = "capacity", "p99", "cost per million at capacity", "top-1 agreement with fp32"
+
+
+def _figures(before: RecommendationRecord, now: RecommendationRecord) -> Iterator[ComparisonRecord]:
+    rates = capacity_bounds(before.winner), capacity_bounds(now.winner)
+    yield from compared(CAPACITY, "requests/s", *rates, more_is_better=True)
+    if _p99_tells(before.winner, now.winner):
+        yield from compared(P99, "ms", _p99_bounds(before.winner), _p99_bounds(now.winner), more_is_better=False)
+    costs = _cost_bounds(before, rates[0]), _cost_bounds(now, rates[1])
+    yield from compared(COST, "USD", *costs, more_is_better=False)
+    agreements = agreement_bounds(before), agreement_bounds(now)
+    yield from compared(ACCURACY, "", *agreements, more_is_better=True)
+
+
+def capacity_bounds(trial: TrialRecord) -> Bounds | None:
+    """Return the capacity with its bounds; None if it was not found."""
+    if trial.state != "complete" or not trial.rate_at_limit_per_s:
+        return None
+    high = trial.rate_high_per_s
+    return trial.rate_low_per_s or 0.0, trial.rate_at_limit_per_s, math.inf if high is None else high
+
+
+def _p99_bounds(trial: TrialRecord) -> Bounds | None:
+    seen = trial.certificate
+    return None if seen is None else (seen.first.latency_low_ms, seen.first.latency_ms, seen.first.latency_high_ms)
+
+
+def _p99_tells(before: TrialRecord, now: TrialRecord) -> bool:
+    """True if latencies can be compared: at equal rates, or worse at a lower rate, or better at a higher one."""
+    if before.certificate is None or now.certificate is None:
+        return False
+    faster = now.certificate.rate_per_s / before.certificate.rate_per_s - 1
+    if abs(faster) <= SAME_RATE:
+        return True
+    slower_answers = now.certificate.first.latency_ms > before.certificate.first.latency_ms
+    return slower_answers if faster < 0 else not slower_answers
+
+
+def _cost_bounds(found: RecommendationRecord, rates: Bounds | None) -> Bounds | None:
+    if rates is None:
+        return None
+    usd_per_million = found.cost.price.usd_per_hour / 3600 * 1e6 / found.workload.rows_per_request
+    low, rate, high = rates
+    return usd_per_million / high, usd_per_million / rate, usd_per_million / low if low > 0 else math.inf
+
+
+def agreement_bounds(found: RecommendationRecord) -> Bounds | None:
+    """Return the lowest top-1 agreement of the winner's precision over its outputs, with bounds, if known."""
+    precision = found.winner.config.engine.partition("-")[2]
+    shares = [
+        (output.top1_agreement, record.inputs)
+        for record in found.accuracy
+        if record.precision == precision
+        for output in record.outputs
+        if output.top1_agreement is not None and record.inputs
+    ]
+    return wilson(*min(shares)) if shares else None
+
+
+def wilson(share: float, count: int) -> Bounds:
+    """Return a share of `count` with its one-sided 95 % bounds. Source: Wilson, JASA 22 (1927), 209-212."""
+    spread = NORMAL_95**2 / count
+    middle = (share + spread / 2) / (1 + spread)
+    half = NORMAL_95 / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
+    return max(0.0, middle - half), share, min(1.0, middle + half)
+
+
+def _tolerant(figure: ComparisonRecord, tolerance: float) -> ComparisonRecord:
+    if abs(figure.ratio - 1) <= tolerance:
+        return figure.model_copy(update={"answer": "no difference seen"})
+    return figure
+
+
+def _notes(before: RecommendationRecord, now: RecommendationRecord, compared_figures: set[str]) -> Iterator[str]:
+    if before.model.sha256 != now.model.sha256:
+        yield f"The models differ: {before.model.name} {before.model.sha256[:12]}, {now.model.sha256[:12]}."
+    machines = [_machine(found) for found in (before, now)]
+    if machines[0] != machines[1]:
+        yield f"The machines differ, and so may their speed: {machines[0]}; {machines[1]}."
+    changed = [
+        f"{name} {version} to {now.machine.versions[name]}"
+        for name, version in before.machine.versions.items()
+        if now.machine.versions.get(name, version) != version
+    ]
+    if changed:
+        yield f"Versions changed: {', '.join(changed)}."
+    for which, found in (("earlier", before), ("later", now)):
+        mark = mark_of(found.contention)
+        if mark is not None:
+            yield f"During the {which} run {mark}."
+    if CAPACITY not in compared_figures:
+        yield "Capacity and its cost were not compared: one of the runs has no bounds for its highest rate."
+    rates = [
+        found.winner.certificate.rate_per_s for found in (before, now) if found.winner.certificate is not None
+    ]
+    if P99 not in compared_figures and len(rates) == 2:
+        at = " and ".join(format_rate(rate) for rate in rates)
+        yield f"p99 was not compared: it was certified at {at} requests/s."
+
+
+def _machine(found: RecommendationRecord) -> str:
+    cores = "1 core" if found.machine.cores == 1 else f"{found.machine.cores} cores"
+    return ", ".join([*found.machine.gpus, found.machine.cpu, cores])

@@ -1,0 +1,117 @@
+"""The evidence of a run, the conclusion from it, and advice that follows from what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loadgen.errors import UserError
+from loadgen.exit_codes import Status
+from loadgen.measurement.cpu_contention import CpuContention
+from loadgen.records.formats import duration_option, format_rate, format_seconds
+from loadgen.statistics.confirm import shortest_s
+from loadgen.statistics.slo_test import confidence_of_each
+from search.labels import record_text
+from search.records.confirmations import ConfirmationRecord
+from search.records.slo import ObjectiveRecord, Slo
+from search.records.trial import TrialRecord
+
+OF_THE_CAPACITY, TIMES_SHORTEST = 0.93, 1.3
+"""The first confirmation tries 93 % of the estimate, and takes 1.3 times as long as the shortest that decides."""
+
+BUDGET_PER_CONFIRMATION = 6.0
+"""A time budget of six times a confirmation leaves enough for two of them and for the search."""
+
+GO_ON = "go on with optimize --resume and the run's directory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conclusion:
+    """How a run ended. `advice` is empty if there is nothing to do."""
+
+    status: Status
+    reason: str
+    advice: str
+
+
+class NothingFound(UserError):
+    """The run recommends nothing: its conclusion says why."""
+
+    def __init__(self, what: str, fix: str, status: Status = "violated") -> None:
+        super().__init__(what, fix)
+        self.args = (what, fix, status)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvidence:
+    """What a run has recorded. `winner` has its certificate; None if no rate was certified.
+
+    `several_sizes`: the requests differ in shape. `contention` is that of all load of the run.
+    """
+
+    slo: Slo
+    trials: Sequence[TrialRecord]
+    confirmations: Sequence[ConfirmationRecord] = ()
+    objective: ObjectiveRecord = field(default_factory=ObjectiveRecord)
+    winner: TrialRecord | None = None
+    interrupted: bool = False
+    contention: CpuContention | None = None
+    several_sizes: bool = False
+    budget_s: float = math.inf
+
+    def in_state(self, *states: str) -> list[TrialRecord]:
+        """Return the trials that ended in one of these states."""
+        return [trial for trial in self.trials if trial.state in states]
+
+
+def inconclusive(reason: str, advice: str) -> Conclusion:
+    """Return the conclusion that more load is needed."""
+    return Conclusion(status="inconclusive", reason=reason, advice=advice)
+
+
+def untrustworthy(reason: str, advice: str) -> Conclusion:
+    """Return the conclusion that the client or the machine could not measure."""
+    return Conclusion(status="untrustworthy", reason=reason, advice=advice)
+
+
+def violated(reason: str, advice: str) -> Conclusion:
+    """Return the conclusion that the SLO is surely violated."""
+    return Conclusion(status="violated", reason=reason, advice=advice)
+
+
+def advise_longer(run: RunEvidence, rate_per_s: float) -> str:
+    """Return the time budget that confirmations at about this rate need."""
+    rate = OF_THE_CAPACITY * rate_per_s
+    each = confidence_of_each(1 - math.sqrt(1 - run.slo.confidence), len(run.slo.limits))
+    load_s = TIMES_SHORTEST * max(shortest_s(limit, rate, each) for limit in run.slo.limits)
+    budget_s = max(BUDGET_PER_CONFIRMATION * load_s, 60.0)
+    if math.isfinite(run.budget_s):
+        budget_s = max(budget_s, 1.5 * run.budget_s)
+    budget = duration_option(60.0 * math.ceil(budget_s / 60))
+    return (
+        f"Give --time-budget {budget}: at about {format_rate(rate)} requests/s two confirmations take "
+        f"{format_seconds(math.ceil(2 * load_s))} of load at least."
+    )
+
+
+def advise_quieter(contention: str | None) -> str:
+    """Return what helps against a disturbed measurement: against CPU contention, else against a late client."""
+    if contention is not None and "other guests" in contention:
+        return f"Measure on a host without other guests, or at a quieter time; {GO_ON}."
+    if contention is not None:
+        return f"Stop the other processes, or measure on a machine of its own; {GO_ON}."
+    return "Leave a processor to the client, or say with --max-send-lag which lag you accept."
+
+
+def knobs(trial: TrialRecord) -> str:
+    """Return the configuration of a trial in words."""
+    seen = trial.measurement
+    return record_text(trial.config, on_gpu=seen is not None and seen.gpu is not None)
+
+
+def rounded_up(value_ms: float) -> float:
+    """Return a latency with three digits, not below it."""
+    digits = 2 - math.floor(math.log10(value_ms))
+    return math.ceil(round(value_ms * 10.0**digits, 6)) / 10.0**digits

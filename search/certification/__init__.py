@@ -1,0 +1,1 @@
+"""From an estimated capacity to a certified rate."""

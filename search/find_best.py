@@ -1,0 +1,200 @@
+"""The front door: search, certify and recommend, from one request to one result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
+from search.answer.analysis import frontier_of
+from search.answer.conclusion import conclude
+from search.answer.evidence import Conclusion, NothingFound, RunEvidence
+from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
+from search.certification.certify import certify_best
+from search.cost.cost import Price
+from search.records.confirmations import read_confirmations
+from search.records.recommendation import CostRecord, FrontierRecord, SecondsRecord, ServedRecord
+from search.records.slo import ObjectiveRecord, Slo
+from search.records.trial import TrialRecord
+from search.space import SearchSpace
+from search.study.run import run_search
+from search.study.store import TrialStore, open_store
+from search.study.trial_runner import SearchImpossible, TrialRunner
+from search.trials import events
+from search.trials.bench import RunBench
+from search.trials.budget import Budget
+from search.trials.objective import COST, Objective
+from search.trials.trial import Trial
+from search.workers.pool import Workers, worker_pool
+from search.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """The parameters of a search, and the directory for its files.
+
+    `price` is that of one replica. With a `rate_to_serve_per_s` the result counts replicas. `hardware` describes
+    the machine that measures. `storage` is an Optuna storage URL, None for a file in `directory`; `study` is the
+    name in it, None for one after the directory. With `despite_noise`, a search that measures nothing in its first
+    minute goes on.
+    """
+
+    space: SearchSpace
+    directory: Path
+    slo: Slo
+    price: Price
+    seed: int
+    objective: Objective = COST
+    workload: Workload = field(default_factory=Workload)
+    rate_to_serve_per_s: float | None = None
+    peak_rate_per_s: float | None = None
+    hardware: str | None = None
+    storage: str | None = None
+    study: str | None = None
+    despite_noise: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The recommended configuration with its certificate, and figures for comparison.
+
+    `baseline` is Triton's default configuration, None if it was not tried; `gain` is the winner's certified rate
+    over the baseline's. `frontier` holds the load runs that no other beats in rate and latency. `contention` is
+    the CPU time that other processes took during all load, None if it could not be measured.
+    """
+
+    winner: Trial
+    baseline: Trial | None
+    gain: float | None
+    cost: CostRecord
+    alternatives: tuple[TrialRecord, ...]
+    frontier: tuple[FrontierRecord, ...]
+    reason: str
+    served: ServedRecord
+    loading_s: float
+    load_s: float
+    contention: CpuContention | None
+    conclusion: Conclusion
+
+    def seconds(self, total_s: float) -> SecondsRecord:
+        """Return how a run that took `total_s` in all divides into load, loading of models and the rest."""
+        return SecondsRecord(
+            total=total_s,
+            load=self.load_s,
+            loading_models=self.loading_s,
+            other=max(0.0, total_s - self.load_s - self.loading_s),
+        )
+
+
+def find_best(
+    request: SearchRequest,
+    bench: AbstractContextManager[RunBench],
+    workers: Workers | None = None,
+    *,
+    budget: Budget,
+    on_event: events.OnEvent = events.ignore,
+    stop: Callable[[], bool] = lambda: False,
+) -> SearchResult:
+    """Search until the budget is used or `stop` returns True, certify the best configuration, and recommend it.
+
+    `bench` is entered when the trials of an earlier run in the directory have been read, and left before the
+    result is made. `workers` are other processes that measure for the same search. Raises NothingFound if no
+    rate is certified, BadInput and StorageFailed if the study cannot be used.
+    """
+    store = open_store(
+        request.space,
+        request.directory,
+        storage=request.storage,
+        seed=request.seed,
+        study=request.study,
+        hardware=request.hardware,
+        objective=request.objective,
+        on_event=on_event,
+    )
+    slo, seed, workload = request.slo, request.seed, request.workload
+    with closing(store.storage), bench as served:
+        on_event(events.PhaseStarted(name="search", detail=f"{request.space.size()} configurations"))
+        with worker_pool(store, workers) as pool, suppress(SearchImpossible):
+            run_search(
+                TrialRunner(
+                    store=store,
+                    bench=served,
+                    slo=slo,
+                    budget=budget,
+                    seed=seed,
+                    workload=workload,
+                    on_event=on_event,
+                    stop=stop,
+                    pool=pool,
+                    despite_noise=request.despite_noise,
+                )
+            )
+        on_event(events.PhaseStarted(name="certify"))
+        certified = certify_best(
+            store, served, slo=slo, budget=budget, seed=seed, workload=workload, on_event=on_event, stop=stop
+        )
+    winner = None if certified is None else certified.winner
+    conclusion = conclude(_evidence(request, store, winner, served, budget_s=budget.total_s, interrupted=stop()))
+    if certified is None:
+        raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status)
+    return _result(request, store, certified.winner, certified.baseline, served, conclusion)
+
+
+def _evidence(
+    request: SearchRequest,
+    store: TrialStore,
+    winner: Trial | None,
+    bench: RunBench,
+    *,
+    budget_s: float,
+    interrupted: bool,
+) -> RunEvidence:
+    workload = request.workload.record
+    return RunEvidence(
+        slo=request.slo,
+        trials=store.trials,
+        confirmations=read_confirmations(request.directory),
+        objective=ObjectiveRecord(name=request.objective.name, rate_per_s=request.objective.rate_per_s),
+        winner=winner,
+        interrupted=interrupted,
+        contention=none_if_not_watched(bench.spent.contention),
+        several_sizes=workload.mixed_shapes or workload.lengths is not None,
+        budget_s=budget_s,
+    )
+
+
+def _result(
+    request: SearchRequest,
+    store: TrialStore,
+    winner: Trial,
+    baseline: Trial | None,
+    bench: RunBench,
+    conclusion: Conclusion,
+) -> SearchResult:
+    objective, spent = request.objective, bench.spent
+    measured = [*store.trials, winner, *([baseline] if baseline else [])]
+    return SearchResult(
+        winner=winner,
+        baseline=baseline,
+        gain=gain_over(winner, baseline) if objective.name != "latency" else None,
+        cost=cost_of(
+            request.price,
+            winner,
+            baseline,
+            rate_to_serve_per_s=request.rate_to_serve_per_s,
+            peak_rate_per_s=request.peak_rate_per_s,
+            rows_per_request=request.workload.rows_per_request,
+        ),
+        alternatives=alternatives_to(winner, store.current, objective),
+        frontier=frontier_of(measured),
+        reason=reason_for(winner, store.trials, objective, rate_to_serve_per_s=request.rate_to_serve_per_s),
+        served=ServedRecord(
+            replica_start_s=bench.replica_start_s(winner.served), memory_bytes=bench.memory_bytes(winner.served)
+        ),
+        loading_s=spent.loading_s,
+        load_s=spent.load_s,
+        contention=none_if_not_watched(spent.contention),
+        conclusion=conclusion,
+    )

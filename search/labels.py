@@ -1,0 +1,57 @@
+"""Texts that describe configurations."""
+
+from __future__ import annotations
+
+from model_repo.spec import ServingConfig
+from search.records.recommendation import RuntimeRecord
+from search.records.trial import ConfigRecord
+
+LIBRARIES = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
+DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-rtx-cu13-bindings")
+
+
+def knobs_text(config: ServingConfig) -> str:
+    """Return a text such as `fp32, batch 8, 2 instances x 1 thread, delay 1 ms`; on a GPU with the backend."""
+    engine = config.engine
+    return _text(config, engine.backend, engine.precision, on_gpu=engine.device == "gpu")
+
+
+def runtime_text(runtime: RuntimeRecord, backend: str) -> str:
+    """Return the runtime as `Triton 2.51.0, ONNX Runtime 1.31.1 in its Python backend`."""
+    triton = f"Triton {runtime.triton_version or '(version unknown)'}"
+    library = LIBRARIES.get(backend, backend)
+    if runtime.runtime == "native":
+        where = f" of {runtime.image}" if runtime.image else ""
+        return f"{triton}{where}, its native {library} backend"
+    versions = (runtime.packages[name] for name in DISTRIBUTIONS if name in runtime.packages)
+    number = next(versions, None) if backend in LIBRARIES else None
+    return f"{triton}, {library}{f' {number}' if number else ''} in its Python backend"
+
+
+def memory_text(size_bytes: float) -> str:
+    """Return a size as `8 GiB` or `512 MiB`, with three significant digits."""
+    return f"{size_bytes / 2**30:.3g} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.3g} MiB"
+
+
+def record_text(config: ConfigRecord, *, on_gpu: bool) -> str:
+    """Return the same for the record of a configuration."""
+    backend, _, precision = config.engine.partition("-")
+    return _text(config, backend, precision or config.engine, on_gpu=on_gpu)
+
+
+def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *, on_gpu: bool) -> str:
+    batch = f"batch {config.max_batch_size}" if config.max_batch_size > 1 else "no batching"
+    instances = f"{config.instance_count} instance" + ("s" if config.instance_count > 1 else "")
+    name = f"{backend} {precision}" if on_gpu else precision
+    parts = [name, batch, instances + ("" if on_gpu else _threads(config.intra_op_threads))]
+    if config.cuda_graph_batch_sizes:
+        parts.append("CUDA graphs")
+    if config.max_queue_delay_us:
+        parts.append(f"delay {config.max_queue_delay_us / 1000:g} ms")
+    return ", ".join(parts)
+
+
+def _threads(count: int) -> str:
+    if count == 0:
+        return " x all cores"
+    return f" x {count} thread" + ("s" if count > 1 else "")

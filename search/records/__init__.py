@@ -1,0 +1,1 @@
+"""Records that a run writes to disk."""

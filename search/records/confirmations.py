@@ -1,0 +1,72 @@
+"""`confirmations.jsonl` of a run: every attempt to confirm that a rate meets the SLO."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from loadgen.finite import Count
+from loadgen.measurement.request_log import none_if_not_finite
+from loadgen.statistics.confirm import Attempt
+from loadgen.statistics.slo_test import combined_answer
+from search.record import Record
+from search.records.line_files import append_line, read_records
+from search.records.version_1 import upgrade
+
+CONFIRMATIONS_FILE = "confirmations.jsonl"
+
+
+class ConfirmationRecord(Record):
+    """One line: a load run with fresh arrivals, which ends when it is decided if the rate is certified."""
+
+    schema_version: Literal[2] = 2
+    trial: int
+    again: bool = Field(description="True for a second confirmation, on a restarted server.")
+    rate_per_s: float
+    met: bool
+    answer: str = Field(description="met, violated or inconclusive; it does not count if there are problems.")
+    reason: str
+    overloaded: bool
+    seconds: float
+    requests: Count
+    violations: Count = Field(description="Violations of the first limit.")
+    latency_ms: float | None = Field(
+        description="At the first limit's quantile; null if too many requests failed."
+    )
+    problems: tuple[str, ...]
+    burst: float | None = Field(
+        default=None, description="The mean number of late requests in a group; null: too short to tell."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_version_1(cls, data: object) -> object:
+        return upgrade(data)
+
+
+def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool) -> None:
+    """Append an attempt to the run's file."""
+    verdict = attempt.verdict
+    record = ConfirmationRecord(
+        trial=trial,
+        again=again,
+        rate_per_s=attempt.rate_per_s,
+        met=attempt.met,
+        answer=combined_answer(attempt.verdicts),
+        reason=attempt.reason,
+        overloaded=attempt.overloaded,
+        seconds=attempt.load_s,
+        requests=verdict.n,
+        violations=verdict.violations,
+        latency_ms=none_if_not_finite(verdict.latency_ms),
+        problems=attempt.problems,
+        burst=none_if_not_finite(verdict.burst),
+    )
+    append_line(directory / CONFIRMATIONS_FILE, record.model_dump_json())
+
+
+def read_confirmations(directory: Path) -> tuple[ConfirmationRecord, ...]:
+    """Return all attempts of a run in order; empty if there is no such file. Raises BadInput if it is damaged."""
+    return read_records(directory / CONFIRMATIONS_FILE, ConfirmationRecord, what="a confirmation")

@@ -1,0 +1,189 @@
+"""`recommendation.json`: how a run ended, the recommended configuration if there is one, and how it was found."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from loadgen.exit_codes import CODES, Status
+from loadgen.measurement.cpu_contention import CpuContention
+from model_repo.spec import Runtime, ServerKind
+from search.choices import Term
+from search.record import FolderName, ModelName, Rate, Record, Sha256, Version
+from search.records.accuracy import AccuracyRecord
+from search.records.engine_profile import TimeUseRecord
+from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
+from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
+from search.records.version_1 import upgrade
+
+
+class PriceRecord(Record):
+    """The price of the machine, and its source."""
+
+    usd_per_hour: float = Field(gt=0)
+    source: str
+    as_of: str
+    describes: str
+    term: Term | None = Field(
+        default=None, description="How the machine is bought; null if the price was given by an option."
+    )
+    other_terms_usd_per_hour: dict[Term, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Prices of the same machine bought otherwise, if the price file has them.",
+    )
+
+
+class CostRecord(Record):
+    """Cost at the certified rate. Replicas and totals are null if no rate to serve was given."""
+
+    price: PriceRecord
+    cost_per_million_inferences_usd: float = Field(ge=0)
+    baseline_cost_per_million_inferences_usd: float | None
+    rate_to_serve_per_s: Rate | None
+    replicas: Annotated[int, Field(ge=1)] | None
+    total_usd_per_hour: float | None
+    energy_kwh_per_million_inferences: float | None = Field(
+        default=None, description="Energy of the GPUs alone at the certified rate; null if power was not measured."
+    )
+    baseline_energy_kwh_per_million_inferences: float | None = None
+    peak_rate_per_s: Rate | None = Field(default=None, description="The highest rate to be ready for.")
+
+
+class ModelRecord(Record):
+    """The model that was optimized."""
+
+    name: ModelName
+    file: str
+    sha256: Sha256
+    opset: int
+    batching: str = Field(description="How the batch dimension was changed, and why.")
+
+
+class FrontierRecord(Record):
+    """A load run that met the SLO, and that no other beat in both rate and latency."""
+
+    trial: int
+    config: ConfigRecord
+    rate_per_s: Rate
+    latency_ms: float = Field(description="At the first limit's quantile.")
+    certified: bool = Field(description="False for a single short run, which certifies nothing.")
+
+
+class MachineRecord(Record):
+    """The machine that measured. The recommendation holds for it and for these versions."""
+
+    cpu: str
+    cores: int = Field(ge=1)
+    memory_bytes: int = Field(ge=0)
+    gpus: tuple[str, ...]
+    versions: dict[str, str]
+
+
+class ServedRecord(Record):
+    """The resources that the winner took on the last server of the run; null if not measured."""
+
+    replica_start_s: float | None = Field(
+        ge=0, description="Time until a new server has loaded the model and answers."
+    )
+    memory_bytes: int | None = Field(ge=0, description="Peak memory of the server and its models.")
+
+
+class RuntimeRecord(Record):
+    """The server that was measured, which is the one that a bundle deploys."""
+
+    server: ServerKind = Field(description="Who started it: the package `embedded`, a container, or others.")
+    runtime: Runtime = Field(description="Triton's Python backend with our code, or its native backend.")
+    triton_version: Version | None = Field(
+        description="As reported by the server; null if it could not be queried."
+    )
+    python: Annotated[str, Field(pattern=r"^3\.[0-9]{1,3}$")] | None = Field(
+        description="The Python of the server's stub; null for the native backend."
+    )
+    image: str | None = Field(description="The container's image; null if tritune started no container.")
+    packages: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,99}$")], Version] = Field(
+        description="What the server and its models loaded, for a bundle's image; empty for native backends."
+    )
+
+
+class SecondsRecord(Record):
+    """How the run's wall time divides."""
+
+    total: float
+    load: float
+    loading_models: float
+    other: float
+
+
+class OutcomeRecord(Record):
+    """How a run ended, in every `recommendation.json`."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    tritune_version: Version
+    created_at: str = Field(pattern=r"^[0-9T:.Z+-]{10,40}$", description="ISO 8601, UTC.")
+    status: Status = Field(
+        default="certified",
+        description="certified: confirmed twice, the second time on a restarted server. provisional: once.",
+    )
+    exit_code: int = Field(default=0, ge=0, le=255, description="Of the process.")
+    status_reason: str = Field(default="", description="The reason for the status, in a sentence.")
+    advice: str = Field(default="", description="What to do about it; empty if there is nothing to do.")
+
+
+class NoRecommendationRecord(OutcomeRecord):
+    """`recommendation.json` of a run that recommends nothing."""
+
+    winner: None = None
+
+
+class RecommendationRecord(OutcomeRecord):
+    """`recommendation.json` of a run that recommends a configuration."""
+
+    model: ModelRecord
+    slo: Slo
+    objective: ObjectiveRecord = ObjectiveRecord()
+    workload: WorkloadRecord = Field(
+        default=WorkloadRecord(), description="The traffic that the certified rate holds for."
+    )
+    winner: TrialRecord
+    baseline: TrialRecord | None
+    gain: float | None = Field(description="The winner's certified rate over the baseline's.")
+    cost: CostRecord
+    alternatives: tuple[TrialRecord, ...]
+    reason: str = Field(description="Why this configuration, in a sentence.")
+    seconds: SecondsRecord
+    machine: MachineRecord
+    served: ServedRecord | None = None
+    runtime: RuntimeRecord | None = Field(default=None, description="null in files of earlier versions.")
+    frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto, by rising rate.")
+    contention: CpuContention | None = Field(
+        default=None, description="CPU contention during all load of the run; null if not measured."
+    )
+    seed: int
+    repository: FolderName = Field(description="The Triton model repository, relative to this file.")
+    accuracy: tuple[AccuracyRecord, ...] = Field(
+        default=(), description="Every precision that was compared with fp32; empty if only fp32 was requested."
+    )
+    time_use: TimeUseRecord | None = Field(
+        default=None, description="How a request's time divides; null if the server gave no timings."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_earlier_versions(cls, data: object) -> object:
+        data = upgrade(data)
+        return _with_status(data) if isinstance(data, dict) and "status" not in data else data
+
+
+def _with_status(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a recommendation of an earlier version, which has no status, with that of its certificate."""
+    try:
+        runs = TrialRecord.model_validate(data["winner"]).certificate.runs  # type: ignore[union-attr]
+    except (AttributeError, KeyError, ValueError):
+        return data  # its other validators report this
+    status: Status = "certified" if runs > 1 else "provisional"
+    return data | {"status": status, "exit_code": CODES[status]}
+
+
+AnyRecommendation = RecommendationRecord | NoRecommendationRecord
+"""`recommendation.json`, whatever the outcome."""

@@ -1,0 +1,281 @@
+"""Records of a trial: configuration, measurements, certificate, and the reason for the trial."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from loadgen.finite import Count
+from loadgen.measurement.cpu_contention import CpuContention
+from search.record import Rate, Record
+from search.records.version_1 import upgrade
+
+Cause = Literal["baseline", "predicted", "adjacent", "landmark", "sampler", "fastest", "profile"]
+"""baseline: Triton's default configuration. predicted: it may beat the best by its prediction. adjacent: one step
+from the best. landmark: it spans the space. sampler: Optuna chose it. fastest: no configuration meets the SLO, and
+it comes nearest. profile: the measurement of its execution times failed."""
+
+TrialState = Literal["complete", "infeasible", "pruned", "failed"]
+"""complete: its capacity is known. infeasible: no rate meets the SLO. pruned: it cannot beat the best so far, so
+its measurement ended early. failed: it could not be served or measured."""
+
+
+class ServiceTimesRecord(Record):
+    """The execution times behind a prediction; `service_times.json` has the whole curves."""
+
+    batch_sizes: tuple[int, ...]
+    one_busy_ms: tuple[float, ...] = Field(description="Mean execution time per size while one instance executes.")
+    all_busy_ms: tuple[float, ...] = Field(description="Mean execution time per size while all instances execute.")
+    overhead_ms: float = Field(description="Time of a request outside its execution and the queue.")
+
+
+class PredictionRecord(Record):
+    """The capacity that was predicted before the trial, and the best capacity so far."""
+
+    rate_per_s: float = Field(description="The predicted capacity.")
+    sd: float = Field(description="Standard error of its logarithm.")
+    simulated_per_s: float = Field(description="The simulated capacity, without the correction by earlier trials.")
+    rank: int = Field(ge=1, description="Rank among the untried predictions by their optimistic rate.")
+    untried: int = Field(description="Number of untried predictions, this one included.")
+    to_beat_per_s: float | None = Field(description="The best capacity so far; null if there was none.")
+    service_times: ServiceTimesRecord
+
+
+class WhyRecord(Record):
+    """Why a trial was made, as known when it began."""
+
+    cause: Cause
+    best_trial: int | None = Field(
+        default=None, description="Number of the best trial so far; null if there was none."
+    )
+    resumed: bool = Field(default=False, description="True if the trial began after --resume.")
+    retaken: bool = Field(
+        default=False, description="True if the configuration was begun before and not finished."
+    )
+    prediction: PredictionRecord | None = Field(default=None, description="null if there was no prediction.")
+
+
+SCHEMA_VERSION: Literal[2] = 2
+
+
+class ConfigRecord(Record):
+    """A serving configuration; see Triton's model configuration for the terms."""
+
+    engine: str = Field(description="Backend and precision, such as `onnxruntime-fp32`.")
+    max_batch_size: int = Field(ge=0, description="0: the model is served without batching.")
+    instance_count: int = Field(ge=1)
+    dynamic_batching: bool
+    max_queue_delay_us: int = Field(ge=0)
+    preferred_batch_sizes: tuple[int, ...] = ()
+    intra_op_threads: int = Field(ge=0, description="ONNX Runtime threads per instance; 0: one per core.")
+    cuda_graph_batch_sizes: tuple[int, ...] = ()
+    backend_options: tuple[tuple[str, str], ...] = Field(
+        default=(), description="Pairs of name and value for the runtime of a GPU engine."
+    )
+
+
+class ServerTimingsRecord(Record):
+    """Mean time of a request in each stage inside Triton, in ms, and how large batches were."""
+
+    queue_ms: float
+    compute_input_ms: float
+    compute_infer_ms: float
+    compute_output_ms: float
+    mean_batch_size: float | None
+    response_ms: float | None = Field(
+        default=None,
+        description="The rest of the time from arrival to response. null in files of earlier versions.",
+    )
+
+
+class GpuRecord(Record):
+    """The GPUs of a load run: mean utilization (0 to 1), mean power and peak memory; null if not measured."""
+
+    utilization: float | None
+    memory_used_bytes: int | None
+    power_w: float | None
+    energy_per_1000_inferences_j: float | None
+
+
+class MeasurementRecord(Record):
+    """One load run. Latency counts from the scheduled send time; null is unknown, never zero."""
+
+    rate_per_s: Rate = Field(description="The planned request rate.")
+    achieved_rate_per_s: float
+    requests: int = Field(ge=0)
+    failures: int = Field(ge=0)
+    latency_p50_ms: float | None
+    latency_p90_ms: float | None
+    latency_p95_ms: float | None
+    latency_p99_ms: float | None
+    latency_p999_ms: float | None
+    latency_mean_ms: float | None
+    latency_max_ms: float | None
+    send_lag_p99_ms: float | None
+    server: ServerTimingsRecord | None
+    network_and_client_ms: float | None = Field(
+        description="Mean client latency minus Triton's own time for the request."
+    )
+    gpu: GpuRecord | None = Field(default=None, description="null without a GPU, or if it cannot be read.")
+    problems: tuple[str, ...] = Field(
+        description="Reasons not to trust this measurement; if not empty, nothing is decided on it."
+    )
+
+    def latency_at_ms(self, quantile: float) -> float | None:
+        """Return the latency at one of the recorded quantiles; None for another one, or if it is not known."""
+        recorded = {
+            0.5: self.latency_p50_ms,
+            0.9: self.latency_p90_ms,
+            0.95: self.latency_p95_ms,
+            0.99: self.latency_p99_ms,
+            0.999: self.latency_p999_ms,
+        }
+        return recorded.get(quantile)
+
+
+class CertifiedLatencyRecord(Record):
+    """The latency at the quantile of one limit, with its bounds; the bounds of all limits hold together."""
+
+    quantile: float = Field(gt=0, lt=1)
+    latency_ms: float = Field(ge=0)
+    latency_low_ms: float = Field(ge=0)
+    latency_high_ms: float = Field(ge=0)
+    violations: Count = Field(description="Requests that failed or took longer than the limit.")
+
+
+class CertificateRecord(Record):
+    """A rate that met every limit in a sequential test with fresh arrivals.
+
+    `latency_low_ms` and `latency_high_ms` bound the latency at each limit's quantile with the test's confidence,
+    corrected for the dependence between successive requests. With several limits, all bounds hold together with
+    that confidence. `runs` counts the confirmations that met the SLO, each with its own seed; the second one ran
+    on a restarted server. Requests, violations and seconds are sums over the runs, latencies are the worse of the
+    two, and `confidence` is that of the two runs together: both would have to be wrong (ADR 7).
+    """
+
+    rate_per_s: Rate
+    latencies: tuple[CertifiedLatencyRecord, ...] = Field(
+        min_length=1, description="One entry per limit, in the order of `slo.limits`."
+    )
+    confidence: float = Field(ge=0, le=1)
+    requests: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    runs: int = Field(ge=0)
+    caveat: str | None = Field(
+        default=None, description="Why the certificate is provisional or holds less widely."
+    )
+    contention: CpuContention | None = Field(
+        default=None, description="CPU contention during all confirmations of the rate."
+    )
+
+    @property
+    def first(self) -> CertifiedLatencyRecord:
+        """The latency at the quantile of the first limit, for which figures are shown."""
+        return self.latencies[0]
+
+    @property
+    def confirmed_again(self) -> bool:
+        """True if the SLO was met a second time, on a restarted server; otherwise the certificate has a caveat."""
+        return self.runs > 1
+
+
+class LoadRunRecord(Record):
+    """One load run of a trial, and its verdict on the SLO."""
+
+    rate_per_s: Rate
+    latency_ms: float | None = Field(
+        description="At the first limit's quantile; null if too many requests failed."
+    )
+    met: bool
+    trusted: bool = Field(description="False if the client or the machine disturbed the run; see `problems`.")
+    answer: Literal["met", "violated", "inconclusive"] | None = Field(
+        default=None,
+        description="What the run decides by itself, at 95 %; null: an earlier version did not keep it.",
+    )
+    seconds: float | None = Field(default=None, description="Until the last response.")
+    requests: Count | None = Field(default=None, description="Requests without those of the warm-up.")
+    violations: Count | None = Field(default=None, description="Those that failed or took longer than the limit.")
+    overloaded: bool | None = Field(
+        default=None, description="True if requests were sent faster than they were answered."
+    )
+    seed: int | None = Field(default=None, description="Seed of the arrivals.")
+    problems: tuple[str, ...] = ()
+
+    @property
+    def word(self) -> str:
+        """The answer in a word or two; of a run that decided nothing, its tendency, if there is one."""
+        return run_word(
+            self.answer, met=self.met, overloaded=bool(self.overloaded), late=self.violations, n=self.requests
+        )
+
+
+def run_word(answer: str | None, *, met: bool, overloaded: bool, late: int | None, n: int | None) -> str:
+    """Return overloaded, met, violated, looks met, looks violated or inconclusive, by what a load run showed.
+
+    `late` of `n` requests violated a limit, None if that was not kept.
+    """
+    if overloaded:
+        return "overloaded"
+    if answer in ("met", "violated"):
+        return answer
+    if met:
+        return "looks met"
+    return "looks violated" if late is None or n is None or late else "inconclusive"
+
+
+class ReplayRecord(Record):
+    """A replay: the arrivals of a load run in the simulator, with execution times scaled to match the run."""
+
+    slowdown: float = Field(description="Execution times in the run over those of the profile.")
+    rate_per_s: float = Field(description="The capacity with execution times scaled by `slowdown`.")
+    error: float | None = Field(description="Standard error of its logarithm; null if no rate meets the SLO.")
+
+
+class TrialRecord(Record):
+    """One line of `trials.jsonl`."""
+
+    schema_version: Literal[2] = SCHEMA_VERSION
+    number: int
+    config: ConfigRecord
+    state: TrialState
+    reason: str
+    rate_at_limit_per_s: float | None = Field(
+        description="The estimated capacity, the highest rate that meets the SLO. Pruned: an upper bound of it. "
+        "Infeasible: 0 if no rate meets the SLO. Failed: null."
+    )
+    rate_low_per_s: float | None
+    rate_high_per_s: float | None
+    lone_latency_ms: float | None = Field(
+        description="Median latency on an idle server; null if it was not measured."
+    )
+    measurement: MeasurementRecord | None
+    probes: Count = Field(description="Number of load runs.")
+    loading_s: float
+    load_s: float
+    certificate: CertificateRecord | None
+    load_runs: tuple[LoadRunRecord, ...] = ()
+    memory_bytes: int | None = Field(
+        default=None, description="Peak memory of the server and its models; null if not measured."
+    )
+    why: WhyRecord | None = Field(default=None, description="null in files of earlier versions.")
+    replay: ReplayRecord | None = Field(
+        default=None, description="null if nothing was replayed, or the replay had no result."
+    )
+    machine_epoch: int = Field(
+        default=0,
+        ge=0,
+        description="Earlier changes of the machine's speed; trials of different epochs cannot be compared.",
+    )
+    hardware: str | None = Field(default=None, description="The machine that measured it.")
+    worker: str | None = Field(
+        default=None, description="The worker that measured it; null for the process of the run."
+    )
+    contention: CpuContention | None = Field(
+        default=None, description="CPU contention during the trial; null if not measured."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_version_1(cls, data: object) -> object:
+        return upgrade(data)

@@ -1,0 +1,1 @@
+"""Triton's batcher in virtual time."""

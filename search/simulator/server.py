@@ -1,0 +1,193 @@
+"""Triton's dynamic batcher in virtual time: the latencies that a configuration would have under any arrivals."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.arrays import Floats
+
+Turns = NDArray[np.int64]
+
+NO_NOISE = (1.0,)
+ALIKE = np.zeros((2, 1), np.int64)
+"""The turns of requests that all have the same shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulatedServer:
+    """A serving configuration and how long its executions take.
+
+    `service_s[b, k]` is the time that an execution of batch size b keeps an instance while k of them are busy,
+    shape (max_batch_size + 1, instance_count + 1); row and column 0 are not used. If requests differ in shape,
+    there may be several such tables, shape (tables, max_batch_size + 1, instance_count + 1). `turns`, shape
+    (2, n), then has the numbers of the requests' shapes, in turn, and below each that of its table: Triton only
+    puts consecutive requests of one shape into a batch. `noise` are factors on the times, used in turn.
+    `overhead_s` is the rest of a request's time: network, front end, waking threads. No preferred sizes mean the
+    maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
+    batcher looks at each. `commits_early`: an instance takes its next batch when it begins one (Triton's TensorRT
+    backend without CUDA graphs), not when it has finished.
+    """
+
+    service_s: Floats
+    turns: Turns = field(default_factory=lambda: ALIKE)
+    overhead_s: float = 0.0
+    noise: tuple[float, ...] = NO_NOISE
+    max_queue_delay_s: float = 0.0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    variable_shapes: bool = False
+    commits_early: bool = False
+
+    def __post_init__(self) -> None:
+        if self.service_s.ndim not in (2, 3) or min(self.service_s.shape[-2:]) < 2:
+            raise ValueError(f"service_s has shape {self.service_s.shape}, not (max batch + 1, instances + 1)")
+        tables = self.turns[1] if self.turns.ndim == 2 and self.turns.size else np.array([-1])
+        if not 0 <= tables.min() <= tables.max() < len(self.tables):
+            raise ValueError(f"turns must number shapes and, from 0, {len(self.tables)} tables of service times")
+        if not (self.service_s[..., 1:, 1:] > 0).all() or not min(self.noise) > 0:
+            raise ValueError("service times and noise must be above 0")
+        if any(not 1 <= size <= self.max_batch_size for size in self.preferred_batch_sizes):
+            raise ValueError(f"preferred sizes {self.preferred_batch_sizes} exceed 1..{self.max_batch_size}")
+
+    @property
+    def max_batch_size(self) -> int:
+        """The largest batch that is formed."""
+        return self.service_s.shape[-2] - 1
+
+    @property
+    def instance_count(self) -> int:
+        """The number of batches that are executed at the same time."""
+        return self.service_s.shape[-1] - 1
+
+    @property
+    def tables(self) -> Floats:
+        """The service times with a first axis for the tables, even if there is only one."""
+        return self.service_s if self.service_s.ndim == 3 else self.service_s[None]
+
+    @property
+    def mean_service_s(self) -> Floats:
+        """The mean table of service times over the requests."""
+        shares = np.bincount(self.turns[1], minlength=len(self.tables)) / self.turns.shape[1]
+        mean: Floats = np.tensordot(shares, self.tables, axes=1)
+        return mean
+
+    @property
+    def saturation_per_s(self) -> float:
+        """The highest throughput in requests per second, at any latency, if all batches had the best size."""
+        sizes = np.arange(1, self.max_batch_size + 1)
+        each_s = (self.tables[:, 1:, self.instance_count] / sizes).min(axis=1)
+        mean_s = float(np.mean(each_s[self.turns[1]])) * float(np.mean(self.noise))
+        return self.instance_count / mean_s
+
+    @property
+    def is_plain(self) -> bool:
+        """True if idle instances take all waiting requests: no delay, smaller preferred size or batch ahead."""
+        only_the_largest = all(size == self.max_batch_size for size in self.preferred_batch_sizes)
+        return self.max_queue_delay_s == 0 and only_the_largest and not self.commits_early
+
+    def without_delay(self) -> Hashable:
+        """Return a key that is equal for servers that differ only in their queue delay."""
+        shapes = (self.service_s.shape, self.turns.tobytes())
+        times = (self.service_s.tobytes(), self.overhead_s, self.noise)
+        return (*shapes, *times, self.preferred_batch_sizes, self.variable_shapes, self.commits_early)
+
+    def slowed(self, factor: float) -> SimulatedServer:
+        """Return the same server with all executions taking `factor` times as long."""
+        return replace(self, service_s=self.service_s * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Simulation:
+    """The result: latencies in the order of arrival, shape (n,), and the mean batch size."""
+
+    latency_s: Floats
+    mean_batch_size: float
+
+
+def simulate(server: SimulatedServer, arrivals_s: Floats) -> Simulation:
+    """Simulate requests at these times, which ascend, to an idle server until all are answered."""
+    done_s = np.empty(len(arrivals_s))
+    executions, _ = _run(server, arrivals_s, done_s)
+    return Simulation(
+        latency_s=done_s - arrivals_s + server.overhead_s,
+        mean_batch_size=len(arrivals_s) / executions if executions else float("nan"),
+    )
+
+
+def count_late(
+    server: SimulatedServer,
+    arrivals_s: Floats,
+    *,
+    limit_s: float,
+    counted_from: int = 0,
+    at_most: int | None = None,
+) -> int:
+    """Return how many requests take over the limit, not counting the first `counted_from`.
+
+    The simulation ends early with more than `at_most` of them, which is faster.
+    """
+    most = len(arrivals_s) if at_most is None else at_most
+    done_s = np.empty(len(arrivals_s))
+    return _run(server, arrivals_s, done_s, counted_from, limit_s - server.overhead_s, most)[1]
+
+
+def _run(
+    server: SimulatedServer,
+    arrivals_s: Floats,
+    done_s: Floats,
+    counted_from: int = 0,
+    late_after_s: float = float("inf"),
+    late_at_most: int = 0,
+) -> tuple[int, int]:
+    from search.simulator import batcher, batcher_no_delay
+
+    shapes, service_s = None, np.ascontiguousarray(np.concatenate(server.tables), dtype=float)
+    if server.turns.shape[1] > 1:
+        shapes = np.tile(server.turns, -(-len(arrivals_s) // server.turns.shape[1]))
+    if server.is_plain:
+        return batcher_no_delay.simulate_undelayed(
+            np.ascontiguousarray(arrivals_s, dtype=float),
+            shapes,
+            service_s,
+            np.array(server.noise, dtype=float),
+            server.max_batch_size,
+            done_s,
+            counted_from,
+            late_after_s,
+            late_at_most,
+        )
+    preferred = np.zeros(server.max_batch_size + 1, dtype=np.bool_)
+    preferred[list(server.preferred_batch_sizes) or [server.max_batch_size]] = True
+    return batcher.simulate(
+        np.ascontiguousarray(arrivals_s, dtype=float),
+        shapes,
+        service_s,
+        np.array(server.noise, dtype=float),
+        preferred,
+        server.instance_count,
+        server.max_queue_delay_s,
+        server.variable_shapes,
+        server.commits_early,
+        done_s,
+        counted_from,
+        late_after_s,
+        late_at_most,
+    )
+
+
+def padded(service_s: Floats, executed_sizes: Sequence[int]) -> Floats:
+    """Return the service times if only these batch sizes are executed: others take as long as the next larger.
+
+    Sizes beyond the largest of them stay as they are in `service_s`.
+    """
+    answer = service_s.copy()
+    below = 1
+    for size in sorted(set(executed_sizes)):
+        if size >= len(service_s):
+            break
+        answer[below : size + 1] = service_s[size]
+        below = size + 1
+    return answer

@@ -1,0 +1,297 @@
+"""Measure how long executions take, by batch size and number of busy instances, in a few seconds.
+
+Closed loops keep an instance group busy; Triton's own table of executed batch sizes has the time of each. These
+times include the effect of the front end and the senders, which share the machine, at that rate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.server_stats import BatchTimings
+from search.arrays import Floats
+from search.simulator.server import NO_NOISE
+
+LEVEL_S = 0.4
+"""Each closed loop runs for at least 0.4 s; with slow models as long as 12 executions, but at most 2 s."""
+
+LEVEL_EXECUTIONS = 12
+LEVEL_AT_MOST_S = 2.0
+LONE_S = 0.6
+GROWTH = 3
+"""Factor from one number of requests in flight to the next."""
+
+NOISE_POINTS = 48
+LEAST_ANSWERS = 16
+_MOSTLY_SINGLE = 0.9
+_BIN_OCTAVES = 0.5
+_NS_PER_S = 1e9
+
+
+class NotMeasured(Exception):
+    """The server keeps no table of batch sizes, or answered nothing; the message names the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClosedLoop:
+    """One run of `concurrency` users who each wait for their response, and the batches executed meanwhile."""
+
+    concurrency: int
+    log: RequestLog
+    batches: tuple[BatchTimings, ...]
+
+
+class Saturate(Protocol):
+    """Sends a closed loop to the loaded configuration."""
+
+    def __call__(self, concurrency: int, duration_s: float, seed: int) -> ClosedLoop:
+        """Return the run after its last response."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceCurve:
+    """The execution times while `busy` instances are at work.
+
+    `sizes` ascend, and `seconds` are their measured execution times, pooled over adjacent sizes so that they never
+    decrease. `fit_error` is the relative RMS distance of the measured times from the curve. `handover_s` is the
+    time between two executions of an instance that always has work; None if it was not measured, as with several
+    instances, whose batches cannot be distinguished. `overhead_s` is the time of a request to an idle server
+    without its execution. `noise` are factors with mean 1 by which single executions differ.
+
+    If requests differ in shape, this is the curve of the smallest, and `larger` those of the larger ones that
+    were profiled, ascending.
+    """
+
+    busy: int
+    sizes: tuple[float, ...]
+    seconds: tuple[float, ...]
+    handover_s: float | None
+    fit_error: float
+    overhead_s: float
+    noise: tuple[float, ...]
+    larger: tuple[ServiceCurve, ...] = ()
+
+    def at(self, sizes: Floats) -> Floats:
+        """Return seconds for these batch sizes: straight lines between the measured ones, extended beyond them."""
+        known, seconds = np.array(self.sizes), np.array(self.seconds)
+        found = np.interp(sizes, known, seconds)
+        if len(known) > 1:
+            slope = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
+            found = np.where(sizes > known[-1], seconds[-1] + slope * (sizes - known[-1]), found)
+            first = (seconds[1] - seconds[0]) / (known[1] - known[0])
+            below = np.maximum(seconds[0] - first * (known[0] - sizes), 0.5 * seconds[0])
+            found = np.where(sizes < known[0], below, found)
+        return found
+
+    def slowed(self, factor: float) -> ServiceCurve:
+        """Return the curve of a machine whose executions take `factor` times as long."""
+        return replace(
+            self,
+            seconds=tuple(factor * taken for taken in self.seconds),
+            larger=tuple(one.slowed(factor) for one in self.larger),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceTimes:
+    """S(b, k) of one engine with one number of threads: a curve for each measured k, ascending."""
+
+    curves: tuple[ServiceCurve, ...]
+
+    def __post_init__(self) -> None:
+        busy = [curve.busy for curve in self.curves]
+        if not busy or busy != sorted(set(busy)):
+            raise ValueError(f"curves for {busy} busy instances: one or more are needed, ascending")
+
+    def table(self, max_batch_size: int, instance_count: int) -> Floats:
+        """Return `SimulatedServer.service_s`: straight lines between measured k, the nearest curve beyond them."""
+        sizes = np.arange(max_batch_size + 1, dtype=float)
+        sizes[0] = 1.0
+        known = np.array([curve.busy for curve in self.curves], dtype=float)
+        seconds = np.stack([curve.at(sizes) for curve in self.curves])
+        wanted = np.arange(instance_count + 1, dtype=float)
+        table = np.stack([np.interp(wanted, known, seconds[:, size]) for size in range(len(sizes))])
+        return table + self.handover_s
+
+    @property
+    def overhead_s(self) -> float:
+        """Time of a lone request without its execution, at the fewest busy instances that were measured."""
+        return self.curves[0].overhead_s
+
+    @property
+    def handover_s(self) -> float:
+        """Time between two executions of an instance, by the first curve that has it; 0 if none has."""
+        return next((curve.handover_s for curve in self.curves if curve.handover_s is not None), 0.0)
+
+    @property
+    def noise(self) -> tuple[float, ...]:
+        """Factors by which executions differ, at the fewest busy instances that were measured."""
+        return self.curves[0].noise
+
+
+def measure_curve(
+    saturate: Saturate,
+    *,
+    instances: int,
+    max_batch_size: int,
+    limit_s: float,
+    seed: int,
+    executed_sizes: Sequence[int] = (),
+    alone: ServiceCurve | None = None,
+) -> ServiceCurve:
+    """Return the curve of the loaded configuration, up to the batch size that takes the limit itself.
+
+    It has to be loaded with the largest batch size of interest and without queue delay. Batches are padded to
+    `executed_sizes`, ascending; if empty, they are not padded. `alone` is the curve of one instance, if known.
+    Raises NotMeasured.
+    """
+    lone = saturate(1, LONE_S, seed)
+    loops = [lone]
+    for concurrency in _crowds(instances, max_batch_size):
+        loops.append(saturate(concurrency, _level_s(loops), seed + len(loops)))
+        slowest_s = max((_execution_s(row) for row in loops[-1].batches), default=math.inf)
+        if slowest_s > limit_s:
+            break
+    return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes, alone=alone)
+
+
+def curve_from_loops(
+    loops: Sequence[ClosedLoop],
+    *,
+    instances: int,
+    executed_sizes: Sequence[int] = (),
+    alone: ServiceCurve | None = None,
+) -> ServiceCurve:
+    """Return the curve from runs: the first of one user, the second of as few as keep all instances busy.
+
+    Executions of the first do not count: an idle machine is slow to wake. Nor do batches of so many of a run's
+    users that too few were left to keep the other instances busy, such as the first batch of a run.
+    Raises NotMeasured.
+    """
+    lone, crowded = loops[0], loops[1]
+    busy = [
+        row for loop in loops[1:] for row in loop.batches if row.batch_size <= loop.concurrency - (instances - 1)
+    ]
+    rows = _pooled(busy, executed_sizes)
+    if not rows:
+        raise NotMeasured("the server answered nothing, or has no table of the batch sizes that it executes")
+    sizes, counts, seconds = (np.array(column) for column in zip(*rows, strict=True))
+    if alone is None or instances == 1:
+        knots, means = _monotone(*_binned(sizes, counts, seconds))
+    else:
+        knots, means = _hindered(alone, sizes, counts, seconds)
+    handover_s, noise = _one_by_one(crowded) if instances == 1 else (None, NO_NOISE)
+    curve = ServiceCurve(
+        busy=instances,
+        sizes=tuple(knots),
+        seconds=tuple(means),
+        handover_s=handover_s,
+        fit_error=0.0,
+        overhead_s=_overhead_s(lone),
+        noise=noise,
+    )
+    off = seconds / curve.at(sizes) - 1
+    return replace(curve, fit_error=float(np.sqrt(np.average(off**2, weights=counts))))
+
+
+def _crowds(instances: int, max_batch_size: int) -> Iterator[int]:
+    """Yield numbers of users, ascending: the first keep all instances busy, mostly with one request each."""
+    most = (max_batch_size + 1) * instances + max_batch_size
+    if instances > 1:
+        yield instances + 1
+    concurrency = 2 * instances
+    while concurrency < most:
+        yield concurrency
+        concurrency *= GROWTH
+    yield most
+
+
+def _level_s(loops: Sequence[ClosedLoop]) -> float:
+    slowest_s = max((_execution_s(row) for row in loops[-1].batches), default=0.0)
+    return min(max(LEVEL_S, LEVEL_EXECUTIONS * slowest_s), LEVEL_AT_MOST_S)
+
+
+def _execution_s(row: BatchTimings) -> float:
+    return (row.input_ms + row.infer_ms + row.output_ms) / 1e3
+
+
+def _pooled(rows: Iterable[BatchTimings], executed_sizes: Sequence[int]) -> list[tuple[float, float, float]]:
+    """Return executed batch size, number of executions and mean seconds, ascending by size."""
+    counts: dict[int, int] = defaultdict(int)
+    total_s: dict[int, float] = defaultdict(float)
+    for row in rows:
+        size = next((size for size in executed_sizes if size >= row.batch_size), row.batch_size)
+        counts[size] += row.executions
+        total_s[size] += row.executions * _execution_s(row)
+    return [(float(size), float(counts[size]), total_s[size] / counts[size]) for size in sorted(counts)]
+
+
+def _binned(sizes: Floats, counts: Floats, seconds: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return means over half octaves of the batch size: the mean of few executions of one size is imprecise."""
+    bins = np.round(np.log2(sizes) / _BIN_OCTAVES).astype(int)
+    each = [bins == found for found in np.unique(bins)]
+    return (
+        np.array([np.average(sizes[mine], weights=counts[mine]) for mine in each]),
+        np.array([counts[mine].sum() for mine in each]),
+        np.array([np.average(seconds[mine], weights=counts[mine]) for mine in each]),
+    )
+
+
+def _monotone(sizes: Floats, counts: Floats, seconds: Floats) -> tuple[list[float], list[float]]:
+    """Replace adjacent points that decrease by their weighted mean (pool adjacent violators)."""
+    pools: list[tuple[float, float, float]] = []
+    for size, count, value in zip(sizes, counts, seconds, strict=True):
+        pools.append((float(size), float(count), float(value)))
+        while len(pools) > 1 and pools[-2][2] > pools[-1][2]:
+            (a, n, s), (b, m, t) = pools[-2:]
+            pools[-2:] = [((a * n + b * m) / (n + m), n + m, (s * n + t * m) / (n + m))]
+    return [pool[0] for pool in pools], [pool[2] for pool in pools]
+
+
+def _hindered(
+    alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Floats
+) -> tuple[list[float], list[float]]:
+    """Return the curve of one instance times the factor by which several instances slow each other down.
+
+    The factor does not fall with the batch size: a larger batch leaves the others less of the shared resources.
+    Long executions are few in a short run, and some of them met instances that had just ended. The factor is the
+    same for many sizes, so the many short executions give it for the long ones too.
+    """
+    known, factors = _monotone(*_binned(sizes, counts, seconds / alone.at(sizes)))
+    knots = np.union1d(alone.sizes, known)
+    return knots.tolist(), (alone.at(knots) * np.interp(knots, known, factors)).tolist()
+
+
+def _overhead_s(lone: ClosedLoop) -> float:
+    """Return the mean time of one user's requests without their executions. Raises NotMeasured."""
+    latency_s = lone.log.service_ns[~lone.log.failed] / _NS_PER_S
+    if not len(latency_s):
+        raise NotMeasured("the server answered nothing")
+    execution_s = max((_execution_s(row) for row in lone.batches), default=0.0)
+    return max(0.0, float(np.mean(latency_s)) - execution_s)
+
+
+def _one_by_one(loop: ClosedLoop) -> tuple[float, tuple[float, ...]]:
+    """Return handover and noise from two users of one instance, which always has one waiting request, and no more.
+
+    So the time between two responses is that of one execution and the handover. If batches were formed
+    nevertheless (the users were slower than the server), neither is known: 0 and no noise.
+    """
+    executions = sum(row.executions for row in loop.batches)
+    between_s = np.diff(np.sort(loop.log.done_ns)) / _NS_PER_S
+    between_s = between_s[len(between_s) // 10 :]
+    if len(between_s) < LEAST_ANSWERS or executions < _MOSTLY_SINGLE * len(loop.log):
+        return 0.0, NO_NOISE
+    single_s = max(_execution_s(row) for row in loop.batches if row.batch_size == 1)
+    ranks = (np.arange(NOISE_POINTS) + 0.5) / NOISE_POINTS
+    factors = np.quantile(between_s, ranks)
+    shuffled = np.random.default_rng(0).permutation(factors / factors.mean())
+    return max(0.0, float(np.mean(between_s)) - single_s), tuple(float(factor) for factor in shuffled)

@@ -1,0 +1,275 @@
+"""Predict the capacity of every configuration in the space by simulation, corrected by measurements of some."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+import numpy as np
+
+from loadgen.spec.limits import LatencyLimit
+from model_repo.repository.config_pbtxt import executed_batch_sizes
+from model_repo.spec import ServingConfig
+from search.records.slo import Slo
+from search.simulator.capacity import rates_at_limit
+from search.simulator.server import ALIKE, SimulatedServer, padded, simulate
+from search.simulator.service_times import ServiceCurve, ServiceTimes
+from search.space import Knobs, SearchSpace, knobs_of
+from search.workload import REQUESTS, Workload
+
+SD_UNSEEN = 0.08
+SD_SEEN = 0.03
+SD_SIBLING = 0.01
+"""Standard errors of ln(predicted rate): of a kind that was not measured under load, of one that was, and of a
+configuration that differs from a measured one only in its queue delay."""
+
+RACE_SHARE = 0.75
+"""An engine whose best prediction is below 75 % of the best of all is not profiled any further."""
+
+GRAPH_RACE_SHARE = 0.9
+"""A kind is not profiled any further if its best prediction is below 90 % of that with the other CUDA-graph
+setting at the same instance counts: graphs save the same time at all of them."""
+
+STEEPEST = 2.0
+"""The capacity falls at most with the square of the execution time, unless a full batch takes about the limit."""
+
+REQUESTS_FOR_LATENCY = 10_000
+
+Kind = tuple[str, int, bool]
+"""The key of service times: engine, threads per instance, and True if CUDA graphs are on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """The predicted capacity of a configuration, and the standard error of its logarithm."""
+
+    knobs: Knobs
+    rate_per_s: float
+    sd: float
+    simulated_per_s: float  # before the correction by measurements
+
+    @property
+    def at_best(self) -> float:
+        """The rate if the prediction is one standard error too low."""
+        return self.rate_per_s * math.exp(self.sd)
+
+
+@dataclass(slots=True, kw_only=True)
+class Surrogate:
+    """Predictions for all points whose kind was profiled with as many instances.
+
+    `update` takes a rate that was measured under load. Predictions of the same kind and instance count are then
+    corrected by the mean error of such measurements, all others by the mean of all errors.
+    """
+
+    space: SearchSpace
+    slo: Slo
+    seed: int
+    workload: Workload = field(default_factory=Workload)
+    threads: int = 1
+    curves: dict[Kind, dict[int, ServiceCurve]] = field(default_factory=lambda: defaultdict(dict))
+    _raw: dict[tuple[int | str, ...], tuple[Knobs, float]] = field(default_factory=dict)
+    _siblings: set[tuple[int | str, ...]] = field(default_factory=set)
+    _errors: dict[tuple[Kind, int], list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def limits(self) -> tuple[LatencyLimit, ...]:
+        """The latency limits of the SLO."""
+        return self.slo.limits
+
+    def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
+        """Return the kind of a point; 0 threads count as one per core."""
+        threads = int(knobs["intra_op_threads"]) or self.space.limits.cores
+        return str(knobs["engine"]), threads, bool(knobs.get("cuda_graphs", 0))
+
+    def profiled(self, knobs: Mapping[str, int | str]) -> bool:
+        """True if the service times of the point are known."""
+        return int(knobs["instance_count"]) in self.curves.get(self.kind_of(knobs), {})
+
+    def executed_sizes(self, config: ServingConfig) -> tuple[int, ...]:
+        """Return the batch sizes, in requests, to which others are padded; () if none are."""
+        rows = self.workload.rows_per_request
+        return tuple(size // rows for size in executed_batch_sizes(config) if size >= rows)
+
+    def server(self, config: ServingConfig) -> SimulatedServer:
+        """Return the simulated server of a configuration; its kind must have been profiled."""
+        kind, instances = self.kind_of(knobs_of(config)), config.instance_count
+        known = [curve for busy, curve in sorted(self.curves[kind].items()) if busy <= instances]
+        requests = max(config.max_batch_size // self.workload.rows_per_request, 1)
+        batch = requests if config.dynamic_batching else 1
+        times = [
+            ServiceTimes(curves=curves) for curves in zip(*((one, *one.larger) for one in known), strict=True)
+        ]
+        tables = [padded(one.table(batch, instances), self.executed_sizes(config)) for one in times]
+        shapes = self.workload.shapes
+        overheads_s = [one.overhead_s for one in times]
+        return SimulatedServer(
+            service_s=tables[0] if shapes is None else shapes.tables(tables),
+            turns=ALIKE if shapes is None else shapes.numbered(),
+            overhead_s=overheads_s[0] if shapes is None else shapes.mean(overheads_s),
+            noise=times[-1].noise,  # of the largest requests, which take most of the time
+            max_queue_delay_s=config.max_queue_delay_us / 1e6,
+            preferred_batch_sizes=config.preferred_batch_sizes,
+            variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
+        )
+
+    def simulate(self, points: Sequence[Knobs]) -> None:
+        """Predict these points, except those that are predicted already or whose kind is not profiled."""
+        new = [knobs for knobs in points if _key(knobs) not in self._raw and self.profiled(knobs)]
+        if not new:
+            return  # drawing the arrivals alone takes time
+        servers = [self.server(self.space.config(knobs)) for knobs in new]
+        rates = rates_at_limit(
+            servers, self.limits, self.workload.unit(self.seed, requests=REQUESTS), threads=self.threads
+        )
+        for knobs, rate in zip(new, rates, strict=True):
+            self._raw[_key(knobs)] = (knobs, rate)
+
+    def update(
+        self, knobs: Mapping[str, int | str], rate_per_s: float, slowdown: float | None = None
+    ) -> float | None:
+        """Take a measured rate; return the bounded ln(measured / simulated), None if it was not predicted.
+
+        `slowdown` of executions, if that explains the rate, bounds the correction of others.
+        """
+        raw = self._raw.get(_key(knobs))
+        if raw is None or not raw[1] > 0 or not rate_per_s > 0:
+            return None
+        error = bounded(math.log(rate_per_s / raw[1]), slowdown)
+        self._siblings.add(_key({**knobs, "max_queue_delay_us": 0}))
+        self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
+        return error
+
+    def rescale(self, factor: float, *, but: Mapping[str, int | str]) -> None:
+        """Predict for a machine whose executions take `factor` times as long as when they were profiled.
+
+        Predictions and corrections are dropped. The curve of the kind `but` was measured since, and stays.
+        """
+        now = self.kind_of(but), int(but["instance_count"])
+        for kind, curves in self.curves.items():
+            for busy, curve in curves.items():
+                if (kind, busy) != now:
+                    curves[busy] = curve.slowed(factor)
+        for known in (self._raw, self._siblings, self._errors):
+            known.clear()
+
+    def has_measurements(self, knobs: Mapping[str, int | str]) -> bool:
+        """True if a point of its kind, with as many instances, was measured under load."""
+        return bool(self._errors.get((self.kind_of(knobs), int(knobs["instance_count"]))))
+
+    def predicted(self, knobs: Mapping[str, int | str]) -> Predicted | None:
+        """Return the corrected prediction of a point; None if there is none."""
+        raw = self._raw.get(_key(knobs))
+        if raw is None:
+            return None
+        mine = self._errors.get((self.kind_of(knobs), int(knobs["instance_count"])), [])
+        errors = mine or [error for errors in self._errors.values() for error in errors]
+        correction = sum(errors) / len(errors) if errors else 0.0
+        sibling = _key({**knobs, "max_queue_delay_us": 0}) in self._siblings
+        # Errors of other kinds may not occur here: a correction by them adds as much uncertainty.
+        sd = SD_SIBLING if sibling else SD_SEEN if mine else math.hypot(SD_UNSEEN, correction)
+        rate = raw[1] * math.exp(correction)
+        return Predicted(knobs=raw[0], rate_per_s=rate, sd=sd, simulated_per_s=raw[1])
+
+    def latency_ms(self, prediction: Predicted, rate_per_s: float) -> float:
+        """Return the simulated latency at the first limit's quantile at this request rate.
+
+        The server is assumed to be slower than profiled by the factor of the prediction's correction downwards.
+        """
+        slower = self._raw[_key(prediction.knobs)][1] / prediction.rate_per_s
+        server = self.server(self.space.config(prediction.knobs)).slowed(slower)
+        arrivals_s = self.workload.unit(self.seed, requests=REQUESTS_FOR_LATENCY) / rate_per_s
+        latency_s = simulate(server, arrivals_s).latency_s[REQUESTS_FOR_LATENCY // 20 :]
+        return 1e3 * float(np.quantile(latency_s, self.slo.first.quantile))
+
+    def is_dominated(self, knobs: Mapping[str, int | str]) -> bool:
+        """True if this kind is not worth profiling.
+
+        Either its engine's best prediction or standalone throughput is below 75 % of the best engine's, or its
+        best prediction is below 90 % of that of the same engine with the other CUDA-graph setting.
+        """
+        engine, kind = knobs["engine"], self.kind_of(knobs)
+        if self._slow_alone(str(engine)):
+            return True
+        mine = [(other, rate) for other, rate in self._raw.values() if other["engine"] == engine]
+        if not mine:
+            return False
+        if max(rate for _, rate in mine) < RACE_SHARE * max(rate for _, rate in self._raw.values()):
+            return True
+        counts = set(self.curves.get(kind, {}))
+        alike = [(self.kind_of(other), rate) for other, rate in mine if int(other["instance_count"]) in counts]
+        own = max((rate for other, rate in alike if other == kind), default=0.0)
+        siblings = [rate for other, rate in alike if other[:2] == kind[:2] and other != kind]
+        return own > 0 and bool(siblings) and own < GRAPH_RACE_SHARE * max(siblings)
+
+    def _slow_alone(self, engine: str) -> bool:
+        """True if its standalone throughput is below 75 % of the best. A server only takes from both."""
+        rates = alone_per_s(self.space, limit_ms=self.slo.first.limit_ms)
+        return engine in rates and rates[engine] < RACE_SHARE * max(rates.values())
+
+    def best_first(self) -> list[Predicted]:
+        """Return all predictions above 0, the highest optimistic rate first."""
+        found = [self.predicted(knobs) for knobs, rate in self._raw.values() if rate > 0]
+        return sorted((one for one in found if one is not None), key=lambda one: -one.at_best)
+
+
+def bounded(error: float, slowdown: float | None) -> float:
+    """Return an error of ln(rate), bounded by the effect that this slowdown can have on other configurations.
+
+    A configuration whose full batch takes about the limit itself has four times the capacity if executions are a
+    tenth faster; another one has a seventh more.
+    """
+    if slowdown is None:
+        return error
+    most = STEEPEST * abs(math.log(slowdown))
+    return math.copysign(min(abs(error), most), error)
+
+
+def alone_per_s(space: SearchSpace, *, limit_ms: float) -> dict[str, float]:
+    """Return the standalone batch items per second of the measured engines, at their best batch within the limit.
+
+    0 if no batch is within it.
+    """
+    return {
+        str(label): max((1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms), default=0.0)
+        for label, engine in zip(space.axes()["engine"], space.engines, strict=True)
+        if engine.alone_ms
+    }
+
+
+def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[Knobs]:
+    """Return the points to profile, in order: every kind and instance count, with the largest batch.
+
+    The engines take turns, the fastest standalone first, so that each is known a little before any is known well.
+    Points of one engine that keep all cores busy without crowding them come first, and those with CUDA graphs.
+    The engine that is fastest standalone has two turns for one of the others, and all its instance counts with
+    graphs come before those without: the others have to beat its capacity on a server.
+    """
+    largest = space.max_batch_sizes[-1]
+    cores = space.limits.cores
+
+    def crowding(knobs: Knobs) -> tuple[float, int, int]:
+        threads, instances = int(knobs["intra_op_threads"]) or cores, int(knobs["instance_count"])
+        return abs(math.log(instances * threads / cores)), instances, -int(knobs.get("cuda_graphs", 0))
+
+    points = [
+        knobs
+        for knobs in space.points()
+        if knobs["max_batch_size"] == largest and int(knobs["max_queue_delay_us"]) == 0
+    ]
+    alone = alone_per_s(space, limit_ms=limit_ms)
+    queues = [
+        [one for one in sorted(points, key=crowding) if one["engine"] == engine]
+        for engine in sorted(space.axes()["engine"], key=lambda engine: -alone.get(str(engine), 0.0))
+    ]
+    if alone and len(queues) > 1:
+        fastest = sorted(queues[0], key=lambda knobs: -int(knobs.get("cuda_graphs", 0)))
+        queues[:1] = [fastest[::2], fastest[1::2]]
+    return [knobs for turn in zip_longest(*queues) for knobs in turn if knobs is not None]
+
+
+def _key(knobs: Mapping[str, int | str]) -> tuple[int | str, ...]:
+    return tuple(knobs[name] for name in sorted(knobs))

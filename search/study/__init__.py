@@ -1,0 +1,1 @@
+"""Choose the configuration to try next."""

@@ -1,0 +1,101 @@
+"""Rank the predicted configurations that are worth a run, the most promising first, by the objective."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from search.simulator.surrogate import Kind, Predicted, Surrogate
+from search.space import knobs_of
+from search.study.store import TrialStore
+
+WORTH = 1.005
+"""A prediction is worth a run if its optimistic value is more than 0.5 % above the best verified value."""
+
+SPARING = 0.25
+"""A service class can only take the least energy if its predicted rate is at least 25 % of the best rate."""
+
+
+def rank_candidates(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
+    """Yield predictions that may beat the best so far, of points that are untried and not being measured."""
+    orders = {"cost": _by_rate, "latency": _by_latency, "energy": _by_energy}
+    promising = orders[store.objective.name](surrogate, store)
+    return (prediction for prediction in promising if store.untried(prediction.knobs))
+
+
+def _by_rate(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
+    least = WORTH * _best_per_s(surrogate, store)
+    for prediction in surrogate.best_first():
+        if prediction.at_best <= least:
+            return
+        yield prediction
+
+
+def _best_per_s(surrogate: Surrogate, store: TrialStore) -> float:
+    """Return the capacity of the best so far, at least as it is predicted.
+
+    Its measured estimate is cautious. Compared with that, adjacent points, which are predicted without caution,
+    would all look worth a run.
+    """
+    best = store.best()
+    if best is None:
+        return 0.0
+    predicted = surrogate.predicted(knobs_of(best.served))
+    return max(best.rate_at_limit_per_s or 0.0, 0.0 if predicted is None else predicted.rate_per_s)
+
+
+def _by_latency(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
+    """Yield predictions that may meet the SLO at the rate with a lower latency than the best.
+
+    If no prediction meets it there, yield the nearest one, so that a rate within reach can be reported.
+    """
+    rate_per_s, most_ms = store.objective.rate_per_s, _most(store)
+    assert rate_per_s is not None
+    able = [one for one in surrogate.best_first() if one.at_best >= rate_per_s]
+    latencies = [surrogate.latency_ms(one, rate_per_s) for one in able]
+    for latency_ms, index in sorted(zip(latencies, range(len(able)), strict=True)):
+        if latency_ms * math.exp(-able[index].sd) < most_ms:
+            yield able[index]
+    if not able and not store.current[1:]:
+        yield from surrogate.best_first()[:1]
+
+
+def _by_energy(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
+    """Yield the fastest of each group whose power is not known, then those that may take the least energy.
+
+    All configurations of a group are assumed to need the power that was measured for it.
+    """
+    power = _power(surrogate, store)
+    predictions = surrogate.best_first()
+    fastest: dict[tuple[Kind, int], Predicted] = {}
+    for prediction in predictions:
+        if prediction.at_best >= SPARING * predictions[0].at_best:
+            fastest.setdefault(_group(surrogate, prediction.knobs), prediction)
+    yield from (prediction for group, prediction in fastest.items() if group not in power)
+    most = _most(store)
+    groups = [(_group(surrogate, one.knobs), one) for one in predictions]
+    energies = [(power[group] / one.at_best, one) for group, one in groups if group in power]
+    yield from (one for energy, one in sorted(energies, key=lambda pair: pair[0]) if energy < most)
+
+
+def _power(surrogate: Surrogate, store: TrialStore) -> dict[tuple[Kind, int], float]:
+    """Return the power of each group that was measured, the lowest if there are several."""
+    found: dict[tuple[Kind, int], float] = {}
+    for trial in store.current:
+        worth = store.objective.worth(trial)
+        if worth is not None and trial.measurement is not None:
+            group = _group(surrogate, knobs_of(trial.served))
+            power = -worth * trial.measurement.achieved_rate_per_s
+            found[group] = min(power, found.get(group, power))
+    return found
+
+
+def _group(surrogate: Surrogate, knobs: Mapping[str, int | str]) -> tuple[Kind, int]:
+    return surrogate.kind_of(knobs), int(knobs["instance_count"])
+
+
+def _most(store: TrialStore) -> float:
+    """Return the latency or energy that a candidate has to stay below."""
+    best = store.best()
+    worth = None if best is None else store.objective.worth(best)
+    return math.inf if worth is None else -worth / WORTH

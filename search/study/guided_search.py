@@ -1,0 +1,325 @@
+"""The guided search: profile, simulate the whole space, and verify the best predictions."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+
+from model_repo.spec import ServingConfig
+from search.records.trial import Cause, PredictionRecord, WhyRecord
+from search.simulator.service_times import ServiceCurve
+from search.simulator.service_times_file import put_aside, read_curves, service_times_record, write_curves
+from search.simulator.surrogate import Predicted, Surrogate, kinds_to_profile
+from search.space import Knobs, knobs_of
+from search.study.acquisition import rank_candidates
+from search.study.drift import CHANGED, CHECKS, SETTLED, is_suspicious, slowdown_between
+from search.study.profiling import measure_service_times
+from search.study.trial_runner import TrialRunner
+from search.trials import events
+from search.trials.capacity_trial import run_capacity_trial
+from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
+from search.trials.predicted_trial import BASELINE_CAPACITY_S, run_predicted_trial
+from search.trials.trial import Trial
+
+log = logging.getLogger("tritune.guided")
+
+PROFILE_SHARE = 0.4
+"""Profiling takes at most 40 % of the time for the search; the remaining kinds are not predicted. Every
+engine is profiled once in any case, unless it is far too slow already without a server."""
+
+AT_MOST_VERIFIED = 10
+DISAGREEMENT = 0.25
+JUDGED, WRONG_AT_LEAST = 4, 3
+"""The search goes on without predictions if 3 of the first 4 were off by more than 25 %, although each was
+corrected by the trials before it."""
+
+EXPLAINED = 0.05
+"""A replay's slowdown explains a measured rate if the rate that follows from it is within 5 %."""
+
+UNSTEADY = 2.0
+"""Slowdowns up to a factor of 2 are attributed to the machine. If such a slowdown explains a rate, the simulator
+was right, and a search without it would have the same problem."""
+
+FASTEST_INFEASIBLE = 3
+
+
+@dataclass(slots=True)
+class GuidedSearch:
+    """One guided search; `run` once."""
+
+    runner: TrialRunner
+    surrogate: Surrogate
+    _verified: int = 0
+    _errors: list[float] = field(default_factory=list)
+    _checks: int = 0
+
+    def run(self) -> bool:
+        """Run the search; False if it has to continue without predictions, because they are missing or wrong."""
+        if not self.runner.workload.predictable:
+            text = "The samples differ in more shapes than can be profiled: the search goes without the simulator."
+            self.runner.on_event(events.Note(text=text))
+            return False
+        before = self.runner.store.current  # of the run that is resumed, like the curves
+        self.surrogate.curves.update(read_curves(self.runner.store.path.parent))
+        self._profile_all(first=knobs_of(self.runner.store.space.baseline()))
+        for trial in before:
+            self._update(trial)
+        self.runner.on_event(events.PhaseStarted(name="search", detail=self._simulated()))
+        predictions = self.surrogate.best_first()
+        if not self.surrogate.curves:
+            return False
+        if not predictions:
+            self._show_infeasible()
+            return True
+        while self._verify_all():
+            if not self._profile_more():
+                return True
+        return False
+
+    # Profiling
+
+    def _profile_all(self, *, first: Knobs) -> None:
+        """Measure the service times of all kinds, the baseline's first, and then verify the baseline at once."""
+        space, budget = self.runner.store.space, self.runner.budget
+        kinds = kinds_to_profile(space, limit_ms=self.runner.slo.first.limit_ms)
+        points = sorted(kinds, key=lambda knobs: not self._same_kind(knobs, first))
+        until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
+        for index, knobs in enumerate(points):
+            used_up = budget.elapsed_s() > until_s and index > len(space.engines)
+            if self.runner.stop() or used_up or (index > 0 and not self.runner.may_go_on()):
+                break
+            self._profile_unless_known(knobs)
+            if index == 0 and self.runner.may_go_on():
+                self._verify_baseline(first)
+        self.runner.pool.share(self.surrogate.curves)
+
+    def _profile_more(self) -> bool:
+        """Profile kinds for which there was no time before; True if a new one was profiled."""
+        runner, budget = self.runner, self.runner.budget
+        until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
+        known = sum(map(len, self.surrogate.curves.values()))
+        for knobs in kinds_to_profile(runner.store.space, limit_ms=runner.slo.first.limit_ms):
+            if self._verified >= AT_MOST_VERIFIED or not runner.may_go_on() or budget.elapsed_s() > until_s:
+                break
+            self._profile_unless_known(knobs)
+        runner.pool.share(self.surrogate.curves)
+        return sum(map(len, self.surrogate.curves.values())) > known
+
+    def _profile_unless_known(self, knobs: Knobs) -> None:
+        """Profile one kind, unless it is profiled already or cannot be the best."""
+        if self.surrogate.profiled(knobs) or self.surrogate.is_dominated(knobs):
+            return
+        measure_service_times(self.runner, self.surrogate, knobs)
+        write_curves(self.runner.store.path.parent, self.surrogate.curves)
+        self._simulate_all()
+
+    def _same_kind(self, knobs: Knobs, other: Knobs) -> bool:
+        same_count = knobs["instance_count"] == other["instance_count"]
+        return same_count and self.surrogate.kind_of(knobs) == self.surrogate.kind_of(other)
+
+    # Simulating
+
+    def _simulate_all(self) -> list[Knobs]:
+        points = [knobs for knobs in self.runner.store.space.points() if self.runner.promising(knobs)]
+        self.surrogate.simulate(points)
+        return points
+
+    def _simulated(self) -> str:
+        size, kept = len(self._simulate_all()), len(self.surrogate.best_first())
+        return f"{size} configurations, {kept} of them predicted to meet the SLO"
+
+    # Verifying
+
+    def _verify_baseline(self, baseline: Knobs) -> None:
+        """Measure the baseline in any case: everything else is compared with it."""
+        store = self.runner.store
+        self.surrogate.simulate([baseline])
+        prediction = self.surrogate.predicted(baseline)
+        if prediction is not None and prediction.rate_per_s > 0:
+            self._verify(prediction, cause="baseline")
+            return
+        asked = store.ask_for([baseline], wanted=self.runner.promising)
+        if asked is not None:
+            measured = partial(run_capacity_or_rate_trial, self.runner, most_s=BASELINE_CAPACITY_S)
+            self.runner.run_trial(asked, measured, WhyRecord(cause="baseline"))
+
+    def _verify_all(self) -> bool:
+        while self.runner.may_go_on() and self._verified < AT_MOST_VERIFIED:
+            for trial in self.runner.collect_finished():
+                self._update(trial)
+                self._verified += 1
+            prediction = next(self._candidates(), None)
+            if prediction is not None:
+                self._offer_others(prediction)
+                self._verify(prediction, cause="predicted")
+            elif not self.runner.pool.wait():
+                break
+            wrong = sum(abs(error) > DISAGREEMENT for error in self._errors[:JUDGED])
+            if wrong >= WRONG_AT_LEAST and len(self._errors) <= JUDGED:
+                text = "The simulator and the measurements disagree; the sampler goes on without it."
+                self.runner.on_event(events.Note(text=text, warning=True))
+                return False
+        store = self.runner.store
+        found = store.best() is not None or store.objective.rate_per_s is not None
+        return found or not self.runner.may_go_on()
+
+    def _offer_others(self, mine: Predicted) -> None:
+        """Let the workers verify the predictions that follow, within the number that is verified in all."""
+        others = (one for one in self._candidates() if one.knobs != mine.knobs)
+        left = AT_MOST_VERIFIED - self._verified - 1 - len(self.runner.store.away)
+        self.runner.hand_out(
+            (one.knobs, WhyRecord(cause="predicted", prediction=self._prediction_record(one)))
+            for one in islice(others, max(0, left))
+        )
+
+    def _candidates(self) -> Iterator[Predicted]:
+        untried = rank_candidates(self.surrogate, self.runner.store)
+        return (one for one in untried if self.runner.promising(one.knobs))
+
+    def _verify(self, prediction: Predicted, *, cause: Cause) -> None:
+        asked = self.runner.store.ask_for([prediction.knobs], wanted=lambda _: True)
+        if asked is None:
+            return
+        why = WhyRecord(cause=cause, prediction=self._prediction_record(prediction))
+
+        def measured(config: ServingConfig, number: int) -> Trial | None:
+            server = self.surrogate.server(config)
+            # Certification finds the capacity of the baseline.
+            once = cause == "baseline"
+            return run_predicted_trial(self.runner, server, config, number, prediction, once=once)
+
+        trial = self.runner.run_trial(asked, measured, why)
+        self._verified += 1
+        if trial is None:
+            return
+        has_measurements = self.surrogate.has_measurements(prediction.knobs)
+        if self._checks < CHECKS and is_suspicious(trial, prediction, has_measurements=has_measurements):
+            self._checks += 1
+            factor = self._changed_speed(prediction.knobs)
+            if factor is not None:
+                self._start_anew(factor, profiled=prediction.knobs)
+                return
+        self._update(trial)
+
+    def _changed_speed(self, knobs: Knobs) -> float | None:
+        """Profile the kind of a suspicious trial again; return the slowdown if the machine has changed.
+
+        Otherwise return None and keep the first curve.
+        """
+        curves, instances = self.surrogate.curves[self.surrogate.kind_of(knobs)], int(knobs["instance_count"])
+        before = curves[instances]
+        now = self._profile_again(knobs)
+        factor = slowdown_between(before, now)
+        if abs(math.log(factor)) < CHANGED:
+            curves[instances] = before
+            return None
+        unsteady = abs(math.log(slowdown_between(now, self._profile_again(knobs)))) > SETTLED
+        if unsteady:
+            curves[instances] = before
+            text = "The machine's speed varies: a noisy neighbour, or its clock. Measurements may be off."
+        else:
+            text = f"Executions take {factor:.2f} times as long as when profiled: the machine's clock or its "
+            text += (
+                "noisy neighbours have changed. All predictions change by that, and earlier trials do not count."
+            )
+        self.runner.on_event(events.Note(text=text, warning=True))
+        return None if unsteady else factor
+
+    def _profile_again(self, knobs: Knobs) -> ServiceCurve:
+        """Return the new curve of a kind; the old one if it cannot be measured."""
+        measure_service_times(self.runner, self.surrogate, {**knobs, "max_queue_delay_us": 0})
+        return self.surrogate.curves[self.surrogate.kind_of(knobs)][int(knobs["instance_count"])]
+
+    def _start_anew(self, factor: float, *, profiled: Knobs) -> None:
+        """Begin a new machine epoch: earlier measurements no longer count, but stay in the run's files.
+
+        Profiles are scaled by the factor, which one kind has shown twice: to profile all kinds again would take as
+        long as in the beginning, and the machine may change meanwhile. New trials correct the profiles.
+        """
+        store = self.runner.store
+        put_aside(store.path.parent, machine_epoch=store.machine_epoch)
+        store.begin_epoch()
+        self.surrogate.rescale(factor, but=profiled)
+        write_curves(store.path.parent, self.surrogate.curves)
+        self._errors.clear()
+        self._checks = CHECKS
+        self._verified = 0
+        self._profile_all(first=knobs_of(store.space.baseline()))
+        self._simulate_all()
+
+    def _prediction_record(self, prediction: Predicted) -> PredictionRecord:
+        """Return the record of a prediction as of now, with its rank among the untried ones."""
+        store = self.runner.store
+        tried = [knobs_of(trial.served) for trial in store.current]
+        untried = [one for one in self.surrogate.best_first() if one.knobs not in tried]
+        best = store.best()
+        return PredictionRecord(
+            rate_per_s=prediction.rate_per_s,
+            sd=prediction.sd,
+            simulated_per_s=prediction.simulated_per_s,
+            rank=1 + sum(one.at_best > prediction.at_best for one in untried),
+            untried=len(untried),
+            to_beat_per_s=None if best is None else best.rate_at_limit_per_s,
+            service_times=service_times_record(self.surrogate.server(store.space.config(prediction.knobs))),
+        )
+
+    def _update(self, trial: Trial) -> None:
+        if trial.state in ("failed", "pruned") or not trial.rate_low_per_s or not trial.rate_high_per_s:
+            return
+        middle = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
+        knobs = knobs_of(trial.served)
+        self.surrogate.simulate([knobs])
+        prediction = self.surrogate.predicted(knobs)
+        slowdown = explanation(trial, middle)
+        if self.surrogate.update(knobs, middle, slowdown) is not None and prediction is not None:
+            self._errors.append(0.0 if _unsteady_machine(slowdown) else math.log(middle / prediction.rate_per_s))
+
+    # Nothing meets the SLO
+
+    def _show_infeasible(self) -> None:
+        """Measure the fastest configurations, so that the user learns which limit is within reach."""
+        space = self.runner.store.space
+
+        def alone_s(knobs: Knobs) -> float:
+            server = self.surrogate.server(space.config(knobs))
+            return float(server.mean_service_s[1, 1]) + server.overhead_s
+
+        alone = [
+            knobs
+            for knobs in space.points()
+            if knobs["max_batch_size"] == space.max_batch_sizes[0]
+            and self.surrogate.profiled(knobs)
+            and self.runner.promising(knobs)
+        ]
+        for knobs in sorted(alone, key=alone_s)[:FASTEST_INFEASIBLE]:
+            asked = self.runner.store.ask_for([knobs], wanted=self.runner.promising)
+            if asked is not None and self.runner.may_go_on():
+                self.runner.run_trial(asked, partial(run_capacity_trial, self.runner), WhyRecord(cause="fastest"))
+
+
+def explanation(trial: Trial, rate_per_s: float) -> float | None:
+    """Return the slowdown of executions if it explains the measured rate; None if it does not."""
+    replay = trial.replay
+    if replay is None or not replay.rate_per_s > 0 or not replay.slowdown > 0:
+        return None
+    return replay.slowdown if abs(math.log(rate_per_s / replay.rate_per_s)) < EXPLAINED else None
+
+
+def _unsteady_machine(slowdown: float | None) -> bool:
+    """True if a prediction was only off because the machine's speed is unstable."""
+    return slowdown is not None and abs(math.log(slowdown)) < math.log(UNSTEADY)
+
+
+def surrogate_for(runner: TrialRunner) -> Surrogate:
+    """Return a surrogate without service times, which simulates on this machine's cores."""
+    return Surrogate(
+        space=runner.store.space,
+        slo=runner.slo,
+        seed=runner.seed,
+        workload=runner.workload,
+        threads=max(1, min(runner.store.space.limits.cores, 8)),
+    )

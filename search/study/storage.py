@@ -1,0 +1,311 @@
+"""Optuna's storage, opened with a heartbeat.
+
+Operations that fail because the database is not reachable are tried again, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from loadgen.errors import BadInput, EnvironmentFailed
+from search.redact import is_storage_url, shown_storage, without_secrets_of
+from search.trials.events import Note, OnEvent, ignore
+
+if TYPE_CHECKING:
+    from optuna.storages import BaseStorage, RDBStorage
+
+
+log = logging.getLogger("tritune.storage")
+
+PATIENCE_S = 300.0
+FIRST_DELAY_S = 0.2
+LONGEST_DELAY_S = 5.0
+
+ANNOUNCED_AFTER_S = 1.5
+
+OF_SQLITE_FOR_A_WHILE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+"""Errors while another process writes. Waiting does not help against SQLite's others, such as a full disk."""
+
+DISK_FULL = "53100"
+"""PostgreSQL's code for a full disk. Other errors of its class, such as too many connections, are temporary."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """True if an error means that the database is temporarily not reachable.
+
+    PendingRollbackError: Optuna goes on in a session that has just lost its connection; the next call has another.
+    Optuna wraps most errors into its own, whose cause they are.
+    """
+    from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
+
+    def passes(one: BaseException | None) -> bool:
+        if isinstance(one, (InterfaceError, OperationalError)):
+            return _waiting_helps(one.orig)
+        return isinstance(one, PendingRollbackError)
+
+    return passes(error) or passes(error.__cause__)
+
+
+def is_database_error(error: BaseException) -> bool:
+    """True if an error comes from the database or its file; a result such as "this study exists" does not."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return isinstance(error, (SQLAlchemyError, StorageInternalError))
+
+
+def _waiting_helps(refusal: BaseException | None) -> bool:
+    if isinstance(refusal, sqlite3.Error):
+        code = getattr(refusal, "sqlite_errorcode", None)
+        return code is not None and code & 0xFF in OF_SQLITE_FOR_A_WHILE
+    return getattr(refusal, "sqlstate", None) != DISK_FULL
+
+
+@contextmanager
+def announced(announce: Callable[[], None] | None, *, after_s: float = ANNOUNCED_AFTER_S) -> Iterator[None]:
+    """Call `announce`, if given, from another thread if the block takes longer than `after_s` seconds."""
+    if announce is None:
+        yield
+        return
+    timer = threading.Timer(after_s, announce)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def patient_storage(
+    storage: BaseStorage,
+    *,
+    given_up: Callable[[Exception, float], Exception],
+    announce: Callable[[], None] | None = None,
+    patience_s: float = PATIENCE_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> BaseStorage:
+    """Return `storage` with every method tried again while the database is not reachable.
+
+    After `patience_s` seconds, or at once if waiting does not help, a method raises the error that `given_up`
+    makes from the last error and the waited seconds. If a call takes 1.5 s, `announce` is called from another
+    thread. A change whose confirmation got lost may be made twice: a second trial with the same point, which
+    readers recognise.
+    """
+    from optuna.exceptions import UpdateFinishedTrialError
+    from optuna.storages import BaseStorage
+
+    def patiently(name: str) -> Callable[..., Any]:
+        def method(_self: BaseStorage, *arguments: Any, **named: Any) -> Any:
+            with announced(announce):
+                return tried(*arguments, **named)
+
+        def tried(*arguments: Any, **named: Any) -> Any:
+            waited_s, delay_s = 0.0, FIRST_DELAY_S
+            while True:
+                try:
+                    return getattr(storage, name)(*arguments, **named)
+                except UpdateFinishedTrialError:
+                    if waited_s and _is_done(storage, *arguments, **named):
+                        return True
+                    raise
+                except Exception as error:
+                    if not is_database_error(error):
+                        raise
+                    if waited_s >= patience_s or not is_outage(error):
+                        raise given_up(error, waited_s) from None
+                    log.warning("the storage does not answer; asked again in %.1f s", delay_s)
+                sleep(delay_s)
+                waited_s += delay_s
+                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+
+        return method
+
+    names = BaseStorage.__abstractmethods__
+    patient: BaseStorage = type("PatientStorage", (BaseStorage,), {name: patiently(name) for name in names})()
+    return patient
+
+
+def _is_done(
+    storage: BaseStorage, trial_id: int, state: object = None, values: object = None, **_named: object
+) -> bool:
+    """True if a trial has the wanted state already: the change was made, and its confirmation lost."""
+    del values
+    return bool(storage.get_trial(trial_id).state == state)
+
+
+HEARTBEAT_S = 5
+GRACE_S = 20
+"""After 20 s without a heartbeat from its worker a running trial goes to another worker. A short network failure
+takes less, a trial takes more."""
+
+RETRIES = 2
+"""A trial is tried again at most twice after its worker was lost: the trial itself may crash workers."""
+
+PAUSES_S = (0.3, 1.0, 2.0)
+
+POSTGRESQL = {"postgres", "postgresql"}
+CONNECT_TIMEOUT_S = 10
+ANSWER_TIMEOUT_S = 30
+
+
+class StorageFailed(EnvironmentFailed):
+    """The storage cannot be opened, cannot be written, or did not come back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """`patient` waits for a database that is not reachable; `direct` does not, and supports heartbeats."""
+
+    url: str = field(repr=False)  # may hold a password
+    patient: BaseStorage
+    direct: RDBStorage
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self.direct.remove_session()
+        self.direct.engine.dispose()
+
+
+def open_storage(
+    url: str, *, heartbeat_s: int = HEARTBEAT_S, grace_s: int = GRACE_S, on_event: OnEvent = ignore
+) -> Storage:
+    """Open the storage of an Optuna storage URL; create its tables if they are missing.
+
+    If a database other than SQLite does not answer within 1.5 s, now or later, `on_event` gets a note from
+    another thread. Raises BadInput for an invalid URL or a missing driver, StorageFailed if it cannot be opened;
+    both messages have two lines, without the password.
+    """
+    import optuna
+    from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+    not_one = BadInput(
+        f"{shown_storage(url)} is not a storage URL.", "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE"
+    )
+    if not is_storage_url(url):
+        raise not_one
+
+    def announce() -> None:
+        text = f"The storage {shown_storage(url)} does not answer; waiting for it."
+        on_event(Note(text=text, warning=True))
+
+    waits = None if url.startswith("sqlite") else announce
+    try:
+        with announced(waits):
+            direct = _opened(url, heartbeat_s, grace_s)
+    except ImportError:
+        raise BadInput(
+            f"The driver of {shown_storage(url)} is not installed.",
+            "Install it: pip install 'tritune[postgresql]'",
+        ) from None
+    except (ArgumentError, ValueError):  # their messages may repeat the URL
+        raise not_one from None
+    except (SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+        raise StorageFailed(
+            f"The storage {shown_storage(url)} cannot be opened: {reason_of(error, url)}",
+            "Check its address, its name and password, and that it runs.",
+        ) from None
+    cached = optuna.storages.get_storage(direct)  # reads finished trials once
+    patient = patient_storage(cached, given_up=partial(_given_up, url), announce=waits)
+    return Storage(url=url, patient=patient, direct=direct)
+
+
+def _opened(url: str, heartbeat_s: int, grace_s: int) -> RDBStorage:
+    """Open the storage; try again if another process creates the tables at the same time."""
+    import optuna
+    from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+    for pause_s in (*PAUSES_S, None):
+        try:
+            with experimental_allowed():
+                return optuna.storages.RDBStorage(
+                    driver_url(url),
+                    engine_kwargs=_engine_arguments(url),
+                    heartbeat_interval=heartbeat_s,
+                    grace_period=grace_s,
+                    heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(RETRIES),
+                )
+        except (IntegrityError, ProgrammingError):
+            if pause_s is None:
+                raise
+            time.sleep(pause_s)
+    raise AssertionError
+
+
+def driver_url(url: str) -> str:
+    """Return the URL with our driver for PostgreSQL; for others SQLAlchemy chooses the driver."""
+    scheme, separator, rest = url.partition("://")
+    return f"postgresql+psycopg://{rest}" if separator and scheme in POSTGRESQL else url
+
+
+def reason_of(error: BaseException, url: str) -> str:
+    """Return the driver's message on one line, without the secrets of the storage's URL."""
+    cause = error.__cause__ or error
+    original = getattr(cause, "orig", None) or cause
+    return without_secrets_of(" ".join(str(original).split()), url)
+
+
+def beat_once(storage: Storage, trial_id: int) -> None:
+    """Record that a trial's worker is alive; errors are only logged, as the next heartbeat tries again."""
+    try:
+        storage.direct.record_heartbeat(trial_id)
+    except Exception as error:
+        log.debug("no heartbeat: %s", reason_of(error, storage.url))
+
+
+def fail_lost_trials(study_name: str, storage: Storage) -> None:
+    """Close the trials whose workers sent no heartbeat and queue each again, by Optuna's own mechanism."""
+    import optuna
+
+    try:
+        with experimental_allowed():
+            study = optuna.load_study(study_name=study_name, storage=storage.direct)
+            optuna.storages.fail_stale_trials(study)
+    except Exception as error:
+        if not is_database_error(error):
+            raise
+        log.debug("lost trials were not looked for: %s", reason_of(error, storage.url))
+
+
+def _engine_arguments(url: str) -> dict[str, Any]:
+    scheme = url.partition("://")[0].partition("+")[0]
+    if scheme not in POSTGRESQL:
+        return {}
+    # Without these a call to a host that vanished waits for the timeouts of TCP.
+    arguments = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "tcp_user_timeout": 1000 * ANSWER_TIMEOUT_S,
+        "client_encoding": "utf8",  # for databases that were created without any encoding
+    }
+    keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+    return {"pool_pre_ping": True, "connect_args": {**arguments, **keepalives}}
+
+
+def _given_up(url: str, error: Exception, waited_s: float) -> StorageFailed:
+    if not is_outage(error):
+        return StorageFailed(
+            f"The storage cannot be used: {reason_of(error, url)}",
+            "Repair that: finished trials are in the run's directory, and --resume goes on.",
+        )
+    return StorageFailed(
+        f"The storage did not answer for {waited_s:.0f} s: {reason_of(error, url)}",
+        "Finished trials are in the run's directory; go on with --resume when the storage is back.",
+    )
+
+
+@contextmanager
+def experimental_allowed() -> Iterator[None]:
+    """Suppress Optuna's ExperimentalWarning in a block: "may change", which our version bounds rule out."""
+    import optuna
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield

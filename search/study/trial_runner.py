@@ -1,0 +1,304 @@
+"""Run trials one after the other: ask, measure, record, report; and decide when to stop."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from loadgen.errors import ClientFailed, UserError
+from loadgen.measurement.cpu_contention import none_if_not_watched
+from model_repo.spec import ServingConfig
+from search.labels import knobs_text, memory_text
+from search.records.trial import WhyRecord
+from search.simulator.service_times import ServiceCurve
+from search.simulator.surrogate import Kind
+from search.space import Knobs, engine_label, knobs_of, takes_graphs
+from search.study.certificate_time import keep_time_to_certify
+from search.study.store import TrialStore
+from search.study.tasks import TaskRecord
+from search.trials import events
+from search.trials.budget import extend_for_contention
+from search.trials.context import TrialContext
+from search.trials.objective import Objective
+from search.trials.trial import Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+
+class WorkerPool(Protocol):
+    """Other processes that measure for the search."""
+
+    def share(self, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
+        """Share the service times, from which workers make the same predictions."""
+        ...
+
+    def room(self) -> int:
+        """Return how many more points may be offered."""
+        ...
+
+    def offer(self, knobs: Knobs, task: TaskRecord) -> None:
+        """Queue a point to be measured."""
+        ...
+
+    def gather(self) -> list[Trial]:
+        """Return the trials that finished since the last call, without their final numbers."""
+        ...
+
+    def wait(self) -> bool:
+        """Wait for a moment, or take queued points back; False if no points are out."""
+        ...
+
+
+class NoWorkers:
+    """No workers: everything is measured here."""
+
+    def share(self, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
+        """Do nothing."""
+
+    def room(self) -> int:
+        """Return 0."""
+        return 0
+
+    def offer(self, knobs: Knobs, task: TaskRecord) -> None:
+        """Do nothing."""
+
+    def gather(self) -> list[Trial]:
+        """Return no trials."""
+        return []
+
+    def wait(self) -> bool:
+        """Return False: no points are out."""
+        return False
+
+
+FAILURES_OF_ONE_ENGINE = 4
+"""An engine is not tried again after 4 failed trials without any other, or after 2 if there are other engines.
+With and without CUDA graphs it counts as two engines: ONNX Runtime cannot record a graph if an operator is on the
+CPU."""
+
+_NO_MEMORY = re.compile(
+    r"out.?of.?memory|bad_alloc|MemoryError|cannot allocate|failed to allocate memory|could not be allocated"
+    r"|alloc_failed",
+    re.IGNORECASE,
+)
+"""Out of memory in the words of the kernel, C++, Python, ONNX Runtime, TensorRT, CUDA and its libraries."""
+
+Way = tuple[str, bool]
+
+
+class SearchImpossible(UserError):
+    """Every trial failed, in enough attempts; `reasons` are those of the trials."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__(
+            f"{len(reasons)} trials in a row failed, the last one because: {reasons[-1].splitlines()[0]}",
+            "See server.log in the run's directory; `optimize doctor` lists what this machine lacks.",
+        )
+        self.reasons = reasons
+
+
+JUDGED_AFTER_TRIALS, JUDGED_AFTER_S, DISTURBED_SHARE = 2, 20.0, 0.5
+"""If two trials have sent load, 20 s in all, and none has a rate, the search ends if all their runs measured the
+client, or if contention disturbed half of the time. On a CPU that is within a minute of load."""
+
+MOST_TAKEN_SHARE = 0.75
+"""If others took 75 % of all processors in 20 s of load, the search ends in any case: on two cores, of which they
+took 1.8, a ResNet-18 seemed to carry 1 to 4/s, and nothing was certified in the whole time budget."""
+
+WHAT_WOULD_HELP = "Stop what else runs here, or use a machine with more processors; --despite-noise goes on."
+
+
+class CannotMeasure(ClientFailed):
+    """The client or the machine could not measure any server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialRunner(TrialContext):
+    """Runs, records and reports the trials of a search, in this process and by workers."""
+
+    store: TrialStore
+    pool: WorkerPool = field(default_factory=NoWorkers)
+    despite_noise: bool = False
+
+    @property
+    def objective(self) -> Objective:
+        """The objective by which trials are compared."""
+        return self.store.objective
+
+    def best(self) -> Trial | None:
+        """Return the best trial so far, which a new one has to beat; None if there is none."""
+        return self.store.best()
+
+    def may_go_on(self) -> bool:
+        """True if there is time for one more trial, and no request to stop.
+
+        If time runs out and CPU contention took some of it, the budget is extended once by that.
+        """
+        if self.stop():
+            return False
+        if not self.store.trials:
+            return True  # the baseline is always tried
+        if self._has_time():
+            return True
+        return extend_for_contention(self.bench, self.budget, self.on_event) and self._has_time()
+
+    def _has_time(self) -> bool:
+        return self.budget.trial_s() >= self._shortest_trial_s()
+
+    def promising(self, knobs: Knobs) -> bool:
+        """False if the engine does not work, or a trial that needs less memory has already taken too much."""
+        return way_of(knobs) not in self._broken() and not any(
+            self._took_too_much(trial) and _asks_at_least(knobs, trial) for trial in self.store.trials
+        )
+
+    def _took_too_much(self, trial: Trial) -> bool:
+        if trial.state == "failed":
+            return ran_out_of_memory(trial.reason)
+        return trial.over_memory(self.slo.max_memory_bytes)
+
+    def run_trial(
+        self, asked: optuna.trial.Trial, measured: Callable[[ServingConfig, int], Trial | None], why: WhyRecord
+    ) -> Trial | None:
+        """Run and record the asked trial; None if it was stopped before it had a result.
+
+        `measured` serves and measures the configuration. `why` is kept with the trial. Raises SearchImpossible if
+        no engine works, PowerUnknown if the objective is energy and power is not measured.
+        """
+        number = self.store.next_number()
+        config = self.store.space.config(asked.params)
+        why = self.store.as_of_now(why, asked.params)
+        self.on_event(events.TrialStarted(number=number, knobs=knobs_text(config)))
+        try:
+            trial = self.with_contention(lambda: measured(config, number))
+        except BaseException:
+            self.store.abandon(asked)
+            raise
+        if trial is None:
+            self.store.abandon(asked)
+            return None
+        trial = self.enforce_memory_limit(trial.changed(why=why, machine_epoch=self.store.machine_epoch))
+        return self._publish(self.store.record(asked, trial))
+
+    def with_contention(self, measured: Callable[[], Trial | None]) -> Trial | None:
+        """Return the trial from `measured`, with the CPU contention meanwhile."""
+        before = self.bench.spent.contention
+        trial = measured()
+        seen = none_if_not_watched(self.bench.spent.contention - before)
+        return None if trial is None else trial.changed(contention=seen)
+
+    def collect_finished(self) -> list[Trial]:
+        """Record and return the trials that workers have finished. Raises SearchImpossible if no engine works."""
+        collect_finished = self.pool.gather()
+        return [
+            self._publish(self.store.keep(trial.changed(machine_epoch=self.store.machine_epoch)))
+            for trial in collect_finished
+        ]
+
+    def hand_out(self, points: Iterable[tuple[Knobs, WhyRecord]]) -> None:
+        """Queue the first untried points for the workers, as many as they have room for."""
+        room, best = self.pool.room(), self.store.best()
+        for knobs, why in points:
+            if room <= 0:
+                return
+            if not self.store.untried(knobs) or not self.promising(knobs):
+                continue
+            room -= 1
+            task = TaskRecord(
+                why=self.store.as_of_now(why, knobs),
+                best_per_s=None if best is None else best.rate_at_limit_per_s,
+                elapsed_s=self.budget.elapsed_s(),
+                budget_s=self.budget.total_s,
+            )
+            self.pool.offer(knobs, task)
+
+    def _publish(self, trial: Trial) -> Trial:
+        self.on_event(
+            events.TrialEnded(
+                trial=trial,
+                best=self.store.best(),
+                elapsed_s=self.budget.elapsed_s(),
+                budget_s=self.budget.total_s,
+            )
+        )
+        self._give_up_when_not_measurable()
+        self._give_up_when_nothing_works()
+        self._keep_time_to_certify()
+        self.store.objective.check(trial)
+        return trial
+
+    def _keep_time_to_certify(self) -> None:
+        best = self.store.best()
+        rate_per_s = None if best is None else self.objective.rate_per_s or best.rate_at_limit_per_s
+        note = keep_time_to_certify(self.budget, rate_per_s, self.slo) if rate_per_s else None
+        if note is not None:
+            self.on_event(events.Note(text=note))
+
+    def enforce_memory_limit(self, trial: Trial) -> Trial:
+        """Return the trial with its peak memory; infeasible if that is over the limit."""
+        trial = trial.changed(memory_bytes=self.bench.memory_bytes(trial.served))
+        most = self.slo.max_memory_bytes
+        if trial.state == "failed" or most is None or not trial.over_memory(most):
+            return trial
+        reason = f"the server took {memory_text(trial.memory_bytes or 0)}, over the limit of {memory_text(most)}"
+        return trial.changed(state="infeasible", reason=reason, rate_at_limit_per_s=0.0)
+
+    def _shortest_trial_s(self) -> float:
+        """Return the seconds of the shortest trial: the mean loading time so far, and a moment of load."""
+        loadings = [trial.loading_s for trial in self.store.trials]
+        return sum(loadings) / len(loadings) + 2.0
+
+    def _give_up_when_nothing_works(self) -> None:
+        if self._broken() == self._ways():
+            raise SearchImpossible([trial.reason for trial in self.store.trials if trial.state == "failed"])
+
+    def _give_up_when_not_measurable(self) -> None:
+        """Raise CannotMeasure if the client was late in all runs, or if others took too much of the machine."""
+        load_s, tried = self.bench.spent.load_s, [trial for trial in self.store.trials if trial.load_runs]
+        if self.despite_noise or load_s < JUDGED_AFTER_S:
+            return
+        seen = none_if_not_watched(self.bench.spent.contention)
+        taken_s = 0.0 if seen is None else seen.others_cpu_s + seen.stolen_cpu_s
+        if seen is not None and taken_s >= MOST_TAKEN_SHARE * self.store.space.limits.cores * seen.watched_s:
+            raise CannotMeasure(f"Too little of this machine was left to measure: {seen.text}.", WHAT_WOULD_HELP)
+        if len(tried) < JUDGED_AFTER_TRIALS or any(trial.state == "complete" for trial in tried):
+            return
+        runs = [run for trial in tried for run in trial.load_runs]
+        if not any(run.trusted for run in runs):
+            what = f"No run of {load_s:.0f} s of load measured the server: {runs[-1].problems[0]}."
+            raise CannotMeasure(what, WHAT_WOULD_HELP)
+        if seen is not None and seen.disturbed_s >= DISTURBED_SHARE * seen.watched_s:
+            raise CannotMeasure(f"No rate met {self.slo.text} while {seen.text}.", WHAT_WOULD_HELP)
+
+    def _broken(self) -> set[Way]:
+        """Return the engines with enough trials of which all failed."""
+        ways = self._ways()
+        enough = FAILURES_OF_ONE_ENGINE if len(ways) == 1 else FAILURES_OF_ONE_ENGINE // 2
+        states: dict[Way, list[str]] = {way: [] for way in ways}
+        for trial in self.store.trials:
+            states.setdefault(way_of(knobs_of(trial.served)), []).append(trial.state)
+        return {way for way, seen in states.items() if len(seen) >= enough and set(seen) == {"failed"}}
+
+    def _ways(self) -> set[Way]:
+        engines = self.store.space.engines
+        with_graphs = {(engine_label(engine), True) for engine in engines if takes_graphs(engine)}
+        return {(engine_label(engine), False) for engine in engines} | with_graphs
+
+
+def way_of(knobs: Mapping[str, int | str]) -> Way:
+    """Return the engine of a point, and True if it has CUDA graphs: with and without, it fails independently."""
+    return str(knobs["engine"]), bool(knobs.get("cuda_graphs", 0))
+
+
+def _asks_at_least(knobs: Knobs, failed: Trial) -> bool:
+    other = knobs_of(failed.served)
+    return knobs["engine"] == other["engine"] and all(
+        int(knobs[name]) >= int(other[name]) for name in ("max_batch_size", "instance_count")
+    )
+
+
+def ran_out_of_memory(reason: str) -> bool:
+    """True if the reason of a failure is a lack of memory, of the machine or of its GPU."""
+    return _NO_MEMORY.search(reason) is not None

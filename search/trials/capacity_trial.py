@@ -1,0 +1,137 @@
+"""A trial without a prediction: serve a configuration and search for its capacity."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from loadgen.statistics.capacity import CapacityEstimate, Watch, find_capacity
+from loadgen.statistics.capacity_fit import Probe, ProbeResult
+from model_repo.spec import ServingConfig
+from search.records.trial import LoadRunRecord, MeasurementRecord, TrialState
+from search.trials.bench import Bench, BenchFailed
+from search.trials.context import TrialContext
+from search.trials.load_run import emit_probed, load_run_of
+from search.trials.trial import Trial, trial_of
+
+log = logging.getLogger("tritune.evaluate")
+
+WORTH_BEATING_BY = 1.02
+"""The capacity of a configuration is only searched for if it meets the SLO 2 % above the best rate so far: smaller
+gains are within the noise of the estimates."""
+
+IDLE_SHARE = 0.1
+LONE_REQUESTS = 40
+LONE_AT_MOST_S = 10.0
+"""If even the lowest rate violates the SLO, the unloaded latency is measured: at 10 % utilization, with 40
+requests, in at most 10 s."""
+
+STATE_OF: Mapping[str, TrialState] = {"found": "complete", "too_slow": "infeasible", "gave_up": "pruned"}
+"""The state of a trial by the outcome of its capacity search; after any other outcome it has failed."""
+
+
+def run_capacity_trial(
+    context: TrialContext, config: ServingConfig, number: int, *, most_s: float = math.inf, runs_before: int = 0
+) -> Trial | None:
+    """Return the finished trial after at most `most_s` of load; None if it was stopped before it had a result.
+
+    `runs_before` counts the load runs that the trial has made already: those that follow get seeds of their own.
+    """
+    bench, slo, seed, stop = context.bench, context.slo, context.seed, context.stop
+    budget_s = min(context.budget.first_trial_s(), most_s)  # without the time for loading
+    incumbent = context.best() if context.objective.name == "cost" else None
+    before = replace(bench.spent)
+    measured: list[tuple[ProbeResult, MeasurementRecord | None, int]] = []
+    seeds = [seed]
+    unloaded: MeasurementRecord | None = None
+
+    def measure(rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        seeds.append(seed)
+        return bench.measure(rate_per_s, duration_s, seed, watch)
+
+    def on_probe(seen: ProbeResult) -> None:
+        measured.append((seen, bench.last_measurement(), seeds[-1]))
+        emit_probed(context.on_event, number, seen, met=seen.reading.met)
+
+    def load_runs() -> tuple[LoadRunRecord, ...]:
+        return tuple(load_run_of(seen, seed=its) for seen, _, its in measured)
+
+    beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
+    try:
+        bench.load(config)
+        estimate = find_capacity(
+            measure,
+            limits=slo.limits,
+            budget_s=budget_s,
+            seed=context.seed_of(number, runs_before),
+            give_up_below_per_s=beat,
+            stop=stop,
+            on_probe=on_probe,
+        )
+        if estimate.outcome == "too_slow" and not stop():
+            estimate = replace(estimate, lone_latency_ms=_lone_latency_ms(bench, estimate, seed=seed))
+            unloaded = bench.last_measurement()
+    except BenchFailed as failure:
+        log.warning("trial %d failed: %s", number, failure.reason)
+        return trial_of(
+            number,
+            config,
+            "failed",
+            failure.reason,
+            spent=bench.spent.since(before),
+            load_runs=load_runs(),
+            measurement=_best_measurement(measured),
+        )
+    log.info("trial %d: %s", number, estimate)
+    if stop() and estimate.outcome != "found":
+        return None
+    return trial_of(
+        number,
+        config,
+        STATE_OF.get(estimate.outcome, "failed"),
+        estimate.reason,
+        spent=bench.spent.since(before),
+        load_runs=load_runs(),
+        rate_at_limit_per_s=_rate_known(estimate),
+        rate_low_per_s=estimate.lower_per_s,
+        rate_high_per_s=estimate.upper_per_s,
+        lone_latency_ms=estimate.lone_latency_ms,
+        measurement=unloaded or _best_measurement(measured),
+    )
+
+
+def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:
+    """Return the median latency of requests that meet an idle server: the lowest latency that it can reach."""
+    slowest_ms = estimate.lone_latency_ms
+    # If even the lowest rate overloaded it, the rate of its responses is all that it can serve.
+    at_most_per_s = 1000 / slowest_ms if slowest_ms else estimate.probes[-1].answered_per_s
+    if not at_most_per_s:
+        return None
+    rate_per_s = IDLE_SHARE * at_most_per_s
+    probe = bench.measure(rate_per_s, min(LONE_REQUESTS / rate_per_s, LONE_AT_MOST_S), seed)
+    answered_ms = probe.log.latency_ns[~probe.log.failed] / 1e6
+    return float(np.median(answered_ms)) if len(answered_ms) else slowest_ms
+
+
+def _rate_known(estimate: CapacityEstimate) -> float | None:
+    """Return the estimated capacity; its upper bound if the search gave up; 0 if no rate meets the SLO."""
+    if estimate.outcome == "too_slow":
+        return 0.0
+    if estimate.outcome == "gave_up":
+        lowest = min(estimate.probes, key=lambda seen: seen.rate_per_s)
+        return min(lowest.rate_per_s, lowest.answered_per_s or math.inf, estimate.upper_per_s or math.inf)
+    return estimate.rate_per_s
+
+
+def _best_measurement(
+    measured: list[tuple[ProbeResult, MeasurementRecord | None, int]],
+) -> MeasurementRecord | None:
+    """Return the figures of the highest rate that met the SLO; of the last probe if none did."""
+    met = [one for one in measured if one[0].reading.met and not one[0].problems]
+    if met:
+        return max(met, key=lambda one: one[0].rate_per_s)[1]
+    return measured[-1][1] if measured else None

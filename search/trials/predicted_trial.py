@@ -1,0 +1,210 @@
+"""A trial with a prediction: short runs near the predicted capacity, replayed, instead of a capacity search."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field, replace
+
+from loadgen.measurement.request_log import none_if_not_finite
+from loadgen.statistics.capacity_fit import CapacityFit, Probe
+from model_repo.spec import ServingConfig
+from search.records.trial import LoadRunRecord, ReplayRecord
+from search.simulator.replay import ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
+from search.simulator.server import SimulatedServer
+from search.simulator.surrogate import Predicted
+from search.trials.bench import BenchFailed, Spent
+from search.trials.capacity_trial import run_capacity_trial
+from search.trials.context import TrialContext
+from search.trials.fixed_rate_trial import run_fixed_rate_trial
+from search.trials.load_run import emit_probed, load_run_of, run_load
+from search.trials.trial import Trial, trial_of
+
+log = logging.getLogger("tritune.verification")
+
+FIRST_RUN_FRACTION = 0.98
+"""The first run uses 98 % of the predicted rate."""
+
+MOST_DISTANCE = 0.12
+"""If the capacity after a run is more than 12 % from the rate of the run, the next run is nearer to it."""
+
+MOST_RUNS = 4
+"""A trial makes at most this many runs, each because it contradicts the one before."""
+
+MOST_LOAD_S = 12.0
+"""A trial starts no further run after 12 s of load: on a machine with unstable speed each run contradicts the one
+before, and more of them do not make the estimate better."""
+
+CLEARLY_VIOLATED = 0.1
+"""A run with more than 10 % of its requests over the limit was above the capacity, even if a replay disagrees."""
+
+BASELINE_CAPACITY_S = 10.0
+"""The capacity search of a baseline without a valid prediction takes at most 10 s of load: the baseline is only
+compared with, and certification finds its rate if nothing better is found."""
+
+CAUTION = 0.5
+"""The reported capacity is half a standard error below the estimate, as in `find_capacity`."""
+
+
+def run_predicted_trial(
+    context: TrialContext,
+    server: SimulatedServer,
+    config: ServingConfig,
+    number: int,
+    prediction: Predicted,
+    *,
+    once: bool = False,
+) -> Trial | None:
+    """Return the trial of a predicted configuration, near its predicted capacity or at the objective's rate.
+
+    With `once` (for the baseline) it is not measured again if the prediction was far off.
+    """
+    rate = context.objective.rate_per_s
+    if rate is not None:
+        return run_fixed_rate_trial(context, config, number, rate_per_s=rate, server=server)
+    return Verification(context=context, server=server, once=once).trial(config, number, prediction)
+
+
+@dataclass(slots=True, kw_only=True)
+class Verification:
+    """Verifies the prediction of one configuration, which is simulated as `server`."""
+
+    context: TrialContext
+    server: SimulatedServer
+    once: bool = False
+    _runs: list[LoadRunRecord] = field(default_factory=list)
+    _client_problems: list[tuple[str, ...]] = field(default_factory=list)
+    _replay: ReplayRecord | None = None
+
+    def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
+        """Return the finished trial; None if it was stopped before it had a result.
+
+        If the replay has no result (failures, executions unlike the profile), a capacity search follows. A client
+        that is late twice at one rate fails the trial: the cause rarely goes away within a trial.
+        """
+        bench = self.context.bench
+        before = replace(bench.spent)
+        try:
+            bench.load(config)
+            found = self._converge(number, prediction.rate_per_s)
+        except BenchFailed as failure:
+            log.warning("trial %d failed: %s", number, failure.reason)
+            return self._failed(number, config, failure.reason, bench.spent.since(before))
+        if self.context.stop():
+            return None
+        late = self._late()
+        if late is not None:
+            return self._failed(number, config, late, bench.spent.since(before))
+        if found is None or not found.rate_per_s > 0:
+            most_s = BASELINE_CAPACITY_S if self.once else math.inf
+            trial = run_capacity_trial(self.context, config, number, most_s=most_s, runs_before=len(self._runs))
+            return None if trial is None else self._with_my_runs(trial, bench.spent.since(before))
+        bounds = CapacityFit.around(found.rate_per_s, found.error)
+        return trial_of(
+            number,
+            config,
+            "complete",
+            f"{prediction.rate_per_s:,.4g}/s were predicted; replayed with the run's arrivals, executions "
+            f"took {found.slowdown:.3f} times as long as profiled",
+            spent=bench.spent.since(before),
+            load_runs=self._runs,
+            rate_at_limit_per_s=found.rate_per_s * math.exp(-CAUTION * found.error),
+            rate_low_per_s=bounds.lower_per_s,
+            rate_high_per_s=bounds.upper_per_s,
+            measurement=bench.last_measurement(),
+            replay=self._replay,
+        )
+
+    def _failed(self, number: int, config: ServingConfig, reason: str, spent: Spent) -> Trial:
+        return trial_of(number, config, "failed", reason, spent=spent, load_runs=self._runs)
+
+    def _late(self) -> str | None:
+        """Return why the client was late, if it was late in all runs.
+
+        A run that is too short for a verdict is replayed nevertheless.
+        """
+        return self._client_problems[-1][0] if self._runs and all(self._client_problems) else None
+
+    def _with_my_runs(self, trial: Trial, spent: Spent) -> Trial:
+        """Return the trial of the capacity search with the runs that came before it."""
+        runs = (*self._runs, *trial.load_runs)
+        return trial.changed(
+            probes=len(runs),
+            load_runs=runs,
+            loading_s=spent.loading_s,
+            load_s=spent.load_s,
+            replay=self._replay,
+        )
+
+    def _converge(self, number: int, predicted_per_s: float) -> ReplayResult | None:
+        """Run until a run is near the capacity that follows from it, and no earlier run contradicts that."""
+        rate = FIRST_RUN_FRACTION * predicted_per_s
+        found = self._run_and_replay(number, rate)
+        if self.once:
+            return found
+        while found is not None and found.rate_per_s > 0 and self._may_run_again():
+            if abs(math.log(found.rate_per_s / rate)) <= MOST_DISTANCE and found.rate_per_s < self._violated_per_s:
+                return found
+            rate = self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate)
+            again = self._run_and_replay(number, rate)
+            if again is None:
+                break
+            found = again
+        if found is None or found.rate_per_s < self._violated_per_s:
+            return found
+        # A factor on execution times does not explain it: the capacity is only known to be lower.
+        known_per_s = math.sqrt(self._met_per_s * self._violated_per_s) if self._met_per_s else 0.0
+        error = math.log(self._violated_per_s / self._met_per_s) / 2 if self._met_per_s else math.inf
+        return replace(found, rate_per_s=known_per_s, error=max(found.error, error))
+
+    def _may_run_again(self) -> bool:
+        return len(self._runs) < MOST_RUNS and sum(run.seconds or 0.0 for run in self._runs) < MOST_LOAD_S
+
+    @property
+    def _violated_per_s(self) -> float:
+        """The lowest rate that clearly violated the SLO, above all that met it (a machine may stall once)."""
+        violated = (run.rate_per_s for run in self._runs if run.trusted and _clearly_violated(run))
+        return min((rate for rate in violated if rate > self._met_per_s), default=math.inf)
+
+    @property
+    def _met_per_s(self) -> float:
+        """The highest rate that met the SLO; 0: none."""
+        return max((run.rate_per_s for run in self._runs if run.trusted and run.met), default=0.0)
+
+    def _between(self, wanted_per_s: float, last_per_s: float) -> float:
+        """Return the wanted rate, but at most the middle between the last rate and the lowest violated one."""
+        violated_per_s = self._violated_per_s
+        if wanted_per_s < violated_per_s:
+            return wanted_per_s
+        return math.sqrt(min(last_per_s, FIRST_RUN_FRACTION * violated_per_s) * violated_per_s)
+
+    def _run_and_replay(self, number: int, rate_per_s: float) -> ReplayResult | None:
+        """Run load at this rate, twice if the client was late, and replay it; None if there is no result."""
+        limits, seed, workload = self.context.slo.limits, self.context.seed, self.context.workload
+        binding = binding_of(self.server, limits, rate_per_s, seed, workload)
+        sharp = sharpness_of(self.server, binding, rate_per_s, seed, workload)
+        seconds = min(seconds_for(sharp, rate_per_s, binding), max(1.0, self.context.budget.search_left_s()))
+        for _ in range(2):
+            probe = self._run_load(number, rate_per_s, seconds)
+            if not probe.problems or self.context.stop():
+                break
+        if probe.problems or self.context.stop():
+            return None
+        found = replay_run(self.server, probe.log, limits, seed=seed, workload=workload)
+        log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
+        if found is not None:
+            self._replay = ReplayRecord(
+                slowdown=found.slowdown, rate_per_s=found.rate_per_s, error=none_if_not_finite(found.error)
+            )
+        return found
+
+    def _run_load(self, number: int, rate_per_s: float, seconds: float) -> Probe:
+        probe, seen, seed = run_load(self.context, rate_per_s, seconds, number=number, repeat=len(self._runs))
+        self._runs.append(load_run_of(seen, seed=seed))
+        self._client_problems.append(probe.problems)
+        emit_probed(self.context.on_event, number, seen, met=seen.reading.met)
+        return probe
+
+
+def _clearly_violated(run: LoadRunRecord) -> bool:
+    return bool(run.overloaded) or (run.violations or 0) > CLEARLY_VIOLATED * (run.requests or math.inf)

@@ -1,0 +1,94 @@
+"""One configuration that was measured, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from pydantic import Field, SkipValidation
+
+from model_repo.spec import Engine, ServingConfig
+from search.records.trial import (
+    ConfigRecord,
+    LoadRunRecord,
+    MeasurementRecord,
+    ReplayRecord,
+    TrialRecord,
+    TrialState,
+)
+from search.space import engine_label
+from search.trials.bench import Spent
+
+
+class UnknownEngine(LookupError):
+    """A record names an engine that this run does not have."""
+
+
+class Trial(TrialRecord):
+    """A trial of this run: its record, and the configuration as it is served, which no file holds (ADR 15)."""
+
+    served: SkipValidation[ServingConfig] = Field(exclude=True, repr=False)
+
+    @property
+    def record(self) -> TrialRecord:
+        """The record alone, equal to what is read back from its line."""
+        return TrialRecord(**{name: value for name, value in self if name != "served"})
+
+    def over_memory(self, most_bytes: int | None) -> bool:
+        """True if the server is known to have taken more."""
+        return most_bytes is not None and self.memory_bytes is not None and self.memory_bytes > most_bytes
+
+
+def trial_of(
+    number: int,
+    config: ServingConfig,
+    state: TrialState,
+    reason: str,
+    *,
+    spent: Spent,
+    load_runs: Sequence[LoadRunRecord] = (),
+    rate_at_limit_per_s: float | None = None,
+    rate_low_per_s: float | None = None,
+    rate_high_per_s: float | None = None,
+    lone_latency_ms: float | None = None,
+    measurement: MeasurementRecord | None = None,
+    replay: ReplayRecord | None = None,
+) -> Trial:
+    """Return the trial of a configuration that was measured, or could not be, with the runs that it took."""
+    return Trial(
+        number=number,
+        served=config,
+        config=config_to_record(config),
+        state=state,
+        reason=reason,
+        rate_at_limit_per_s=rate_at_limit_per_s,
+        rate_low_per_s=rate_low_per_s,
+        rate_high_per_s=rate_high_per_s,
+        lone_latency_ms=lone_latency_ms,
+        measurement=measurement,
+        probes=len(load_runs),
+        loading_s=spent.loading_s,
+        load_s=spent.load_s,
+        certificate=None,
+        load_runs=tuple(load_runs),
+        replay=replay,
+    )
+
+
+def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
+    """Return the trial of a record. Raises UnknownEngine if its engine is not among `engines`."""
+    return Trial(**dict(record), served=config_from_record(record.config, engines))
+
+
+def config_to_record(config: ServingConfig) -> ConfigRecord:
+    """Return the record of a configuration, which names the engine by its label."""
+    values = {field.name: getattr(config, field.name) for field in fields(ServingConfig) if field.name != "engine"}
+    return ConfigRecord(engine=engine_label(config.engine), **values)
+
+
+def config_from_record(record: ConfigRecord, engines: Sequence[Engine]) -> ServingConfig:
+    """Return the configuration of a record. Raises UnknownEngine if its engine is not among `engines`."""
+    engine = next((engine for engine in engines if engine_label(engine) == record.engine), None)
+    if engine is None:
+        raise UnknownEngine(f"engine {record.engine} is not one of {[engine_label(e) for e in engines]}")
+    return ServingConfig(engine=engine, **record.model_dump(exclude={"engine"}))

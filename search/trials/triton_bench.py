@@ -1,0 +1,235 @@
+"""The real bench: a running Triton, loaded by load processes of their own."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from loadgen.errors import EnvironmentFailed, LoadError
+from loadgen.measurement.cpu_contention import NeighbourSampler, counters_of_family
+from loadgen.measurement.request_log import Measurement
+from loadgen.measurement.send_lag import stop_when_late
+from loadgen.sending.generator import LoadGenerator
+from loadgen.sending.plan_run import LoadRun
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.statistics.capacity import Watch
+from loadgen.statistics.capacity_fit import Probe
+from model_repo.errors import RepositoryWriteFailed, ServerError, ServerStartFailed
+from model_repo.server.triton import Server
+from model_repo.spec import ServingConfig
+from search.records.trial import GpuRecord, MeasurementRecord, ServerTimingsRecord
+from search.simulator.service_times import ClosedLoop
+from search.trials.bench import BenchFailed, Spent
+from search.workload import Workload
+
+log = logging.getLogger("tritune.bench")
+
+LOG_LINES_IN_REASON = 8
+
+
+class TritonBench:
+    """Serves with `server`, measures with `generator`; see `search.trials.bench.Bench`."""
+
+    def __init__(
+        self,
+        server: Server,
+        generator: LoadGenerator,
+        *,
+        payload: Payload,
+        limit_ms: float,
+        timeout_s: float,
+        most_send_lag_ms: float | None = None,
+        workload: Workload | None = None,
+    ) -> None:
+        self.spent = Spent()
+        self._server = server
+        self._generator = generator
+        self._payload = payload
+        self.workload = workload or Workload()
+        self._limit_ms = limit_ms
+        self._timeout_s = timeout_s
+        self._most_send_lag_ms = most_send_lag_ms
+        self._config: ServingConfig | None = None
+        self._last: MeasurementRecord | None = None
+        self._did_not_start = False  # the server, at its latest start
+        self._load_s: dict[ServingConfig, float] = {}
+        self._memory_bytes: dict[ServingConfig, int] = {}
+
+    def load(self, config: ServingConfig) -> None:
+        """Serve this configuration; replace the server first if it has died."""
+        with self._counting_loading(), self._translated():
+            if not self._server.alive():
+                self._server.restart()
+            self._load_on_server(config)
+        self._config = config
+
+    def restart(self) -> None:
+        """Replace the server by a fresh one and serve the same configuration again."""
+        assert self._config is not None
+        with self._counting_loading(), self._translated():
+            self._server.restart()
+            self._load_on_server(self._config)
+
+    def measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
+        """Send load at a rate with the arrivals of the run. Raises BenchFailed if the server or a model dies."""
+        plan = LoadPlan(
+            rate_per_s=rate_per_s,
+            duration_s=duration_s,
+            seed=seed,
+            timeout_s=self._timeout_s,
+            most_send_lag_ms=self._most_send_lag_ms,
+            arrivals=self.workload.drawn(seed),
+        )
+        watch = stop_when_late(watch, plan, self._limit_ms)
+        run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
+        self._last = measurement_to_record(
+            run.measurement, rate_per_s, rows_per_request=self.workload.rows_per_request
+        )
+        self._note_memory()
+        log.info("measured %s", self._last)
+        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
+
+    def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
+        """Send a closed loop of requests of one shape or of all shapes.
+
+        The executed batches are empty if the server keeps no table of them; their sizes are in requests.
+        """
+        payload, shapes = self._payload, self.workload.shapes
+        if shape is not None and shapes is not None:
+            payload = replace(payload, picked=shapes.requests_of(shape))
+        plan = ClosedLoopPlan(concurrency=concurrency, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
+        run = self._run(plan, payload)
+        server = run.measurement.server
+        rows = self.workload.rows_per_request
+        batches = () if server is None else server.batches
+        in_requests = tuple(replace(one, batch_size=max(1, one.batch_size // rows)) for one in batches)
+        return ClosedLoop(concurrency=concurrency, log=run.log, batches=in_requests)
+
+    def last_measurement(self) -> MeasurementRecord | None:
+        """Return the figures of the latest `measure`."""
+        return self._last
+
+    def _run(
+        self,
+        plan: LoadPlan | ClosedLoopPlan,
+        payload: Payload,
+        *,
+        limit_ms: float | None = None,
+        watch: Watch | None = None,
+    ) -> LoadRun:
+        assert self._config is not None
+        endpoint, engine = self._server.endpoint, self._config.engine
+        metrics_url = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
+        target = Target(
+            url=endpoint.url(self.workload.record.protocol),
+            model_name=engine.model_name,
+            metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
+        )
+        started = time.monotonic()
+        watching = NeighbourSampler(counters_of_family() if self._server.is_our_process else None)
+        with self._translated():
+            try:
+                with watching:
+                    run = self._generator.run(target, plan, payload=payload, limit_ms=limit_ms, watch=watch)
+            except LoadError:
+                self._server.check()  # a dead server explains more than the error of the client
+                raise
+            finally:
+                self.spent.load_s += time.monotonic() - started
+                self.spent.contention += watching.seen
+            if run.log.failed.any():
+                self._server.check()
+        return run
+
+    def replica_start_s(self, config: ServingConfig) -> float | None:
+        """Return the seconds that a new server takes until it serves the configuration; None if it is not ours."""
+        if self._server.start_s is None or config not in self._load_s:
+            return None
+        return self._server.start_s + self._load_s[config]
+
+    def memory_bytes(self, config: ServingConfig) -> int | None:
+        """Return the peak memory of server and models under load on the configuration; None if it is not known."""
+        return self._memory_bytes.get(config)
+
+    def _load_on_server(self, config: ServingConfig) -> None:
+        """Load the configuration and keep the slowest time: a change of the instance count alone is quick."""
+        started = time.monotonic()
+        self._did_not_start = False
+        self._server.load(config)
+        self._load_s[config] = max(time.monotonic() - started, self._load_s.get(config, 0.0))
+
+    def _note_memory(self) -> None:
+        seen, config = self._server.memory_bytes(), self._config
+        if seen is not None and config is not None:
+            self._memory_bytes[config] = max(seen, self._memory_bytes.get(config, 0))
+
+    @contextmanager
+    def _counting_loading(self) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent.loading_s += time.monotonic() - started
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Turn errors of server and load into failures of the trial, with the last lines of the server's log.
+
+        Raises EnvironmentFailed if no configuration can help: the disk failed, or the server did not start twice
+        in a row.
+        """
+        try:
+            yield
+        except RepositoryWriteFailed as error:
+            raise _environment(error) from error
+        except ServerError as error:
+            if isinstance(error, ServerStartFailed):
+                if self._did_not_start:
+                    raise _environment(error) from error
+                self._did_not_start = True
+            lines = error.log_tail.splitlines()[-LOG_LINES_IN_REASON:]
+            raise BenchFailed("\n".join([str(error), *lines])) from error
+        except LoadError as error:
+            raise BenchFailed(str(error)) from error
+
+
+def _environment(error: ServerError) -> EnvironmentFailed:
+    what, _, fix = str(error).partition("\n")
+    return EnvironmentFailed(what, fix or "See the run's server.log; go on with --resume.")
+
+
+def measurement_to_record(seen: Measurement, rate_per_s: float, *, rows_per_request: int = 1) -> MeasurementRecord:
+    """Return the record of a load run's figures; those that could not be measured are null."""
+    server = seen.server
+    return MeasurementRecord(
+        rate_per_s=rate_per_s,
+        **seen.figures,
+        server=None
+        if server is None
+        else ServerTimingsRecord(
+            queue_ms=server.queue_ms,
+            compute_input_ms=server.input_ms,
+            compute_infer_ms=server.infer_ms,
+            compute_output_ms=server.output_ms,
+            mean_batch_size=server.mean_batch_size,
+            response_ms=server.rest_ms,
+        ),
+        gpu=_gpu_record(seen, rows_per_request),
+    )
+
+
+def _gpu_record(seen: Measurement, rows_per_request: int) -> GpuRecord | None:
+    if seen.gpu is None:
+        return None
+    answered = rows_per_request * (seen.n - sum(seen.errors.values()))
+    energy_j = seen.gpu.energy_j
+    return GpuRecord(
+        utilization=seen.gpu.utilization,
+        memory_used_bytes=seen.gpu.memory_used_bytes,
+        power_w=seen.gpu.power_w,
+        energy_per_1000_inferences_j=None if energy_j is None or not answered else 1000 * energy_j / answered,
+    )

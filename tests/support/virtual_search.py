@@ -1,0 +1,43 @@
+"""A whole search on a simulated bench, in virtual time."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from simulated_bench import BudgetOfLoad, default_service_s
+from true_rates import true_rate
+
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import ServingConfig
+from search.certification.certify import CertifiedResult, certify_best
+from search.records.slo import Slo
+from search.space import SearchSpace
+from search.study.run import run_search
+from search.study.store import TrialStore, open_store
+from search.study.trial_runner import TrialRunner
+from search.trials import events
+
+SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
+
+
+def true_capacity(config: ServingConfig) -> float:
+    return true_rate(config, default_service_s, limit_ms=SLO.first.limit_ms)
+
+
+def search_on(
+    bench: Any,
+    space: SearchSpace,
+    folder: Path,
+    *,
+    slo: Slo = SLO,
+    seed: int = 3,
+    storage: str = "sqlite://",
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
+    seen: list[events.Event] = []
+    store = open_store(space, folder, storage=storage, seed=seed)
+    budget = BudgetOfLoad(total_s=600.0, spent=bench.spent)
+    common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
+    common["workload"] = bench.workload
+    run_search(TrialRunner(store=store, bench=bench, **common))
+    return store, certify_best(store, bench, **common), seen

@@ -1,0 +1,34 @@
+"""The wheel that a bundle carries."""
+
+import io
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+from deploy.images.wheel import own_wheel, wheel_name
+
+ROOT = Path(__file__).parents[4]
+
+
+def test_it_has_our_files_as_they_are_installed() -> None:
+    with zipfile.ZipFile(io.BytesIO(own_wheel())) as wheel:
+        assert wheel.testzip() is None
+        names = set(wheel.namelist())
+        for path in ("loadgen/cli.py", "model_repo/runtime/onnx_runtime.py", "deploy/templates/README.md.j2"):
+            assert wheel.read(path) == (ROOT / path).read_bytes()
+        info = f"tritune-{version('tritune')}.dist-info"
+        assert b"Name: tritune" in wheel.read(f"{info}/METADATA")
+        assert b"loadtest = loadgen.cli:main" in wheel.read(f"{info}/entry_points.txt")
+        recorded = {line.split(",")[0] for line in wheel.read(f"{info}/RECORD").decode().splitlines()}
+    assert recorded == names
+    assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]
+
+
+def test_its_name_says_the_version() -> None:
+    assert wheel_name() == f"tritune-{version('tritune')}-py3-none-any.whl"
+
+
+def test_the_same_installation_gives_the_same_bytes() -> None:
+    first = own_wheel()
+    own_wheel.cache_clear()
+    assert own_wheel() == first

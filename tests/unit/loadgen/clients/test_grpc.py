@@ -1,0 +1,136 @@
+"""Calls spread over connections: idle ones first, and none is lost with its connection."""
+
+import itertools
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from memory_wire import MODEL, right_message
+from wire_benches import GrpcBench
+
+from loadgen.clients.grpc import grpc_message
+from loadgen.status import CLOSED, MALFORMED, OK
+from loadgen.traffic.model_info import Tensor
+from loadgen.transport.http2_frames import GOAWAY, frame
+
+STATUS = (b":status", b"200")
+NO_STATUS = "http 200 without a grpc-status"
+
+
+@pytest.fixture
+def two() -> Iterator[GrpcBench]:
+    bench = GrpcBench(2)
+    yield bench
+    bench.wire.close()
+
+
+def test_a_call_goes_to_an_idle_connection_while_there_is_one(two: GrpcBench) -> None:
+    first, second = two.streams
+    assert two.wire.answers_may_wait
+    assert two.wire.send(0)
+    assert not two.wire.send(1)  # no other connection is left: the next answer must be looked at
+    assert not two.wire.answers_may_wait
+    assert (first.calls(), second.calls()) == (1, 1)
+    two.answer(second, 1)
+    two.wire.send(2)
+    assert (first.calls(), second.calls()) == (1, 2)
+    two.wire.send(3)  # both are busy: they share
+    assert first.calls() + second.calls() == 4
+
+
+def test_every_answer_of_the_same_shape_has_its_time_and_its_row(two: GrpcBench) -> None:
+    counts = [itertools.count(1), itertools.count(1)]
+    for row in range(10):
+        two.wire.send(row)
+        two.answer(two.streams[row % 2], next(counts[row % 2]))
+    assert two.ended == [(row, OK, 7) for row in range(10)]
+    assert not two.wire.in_flight
+
+
+def test_a_connection_that_ends_fails_its_calls_and_takes_no_more(two: GrpcBench) -> None:
+    first, second = two.streams
+    two.wire.send(0)
+    two.give(first, b"")
+    assert [(row, outcome) for row, outcome, _ in two.ended] == [(0, CLOSED)]
+    two.wire.send(1)
+    two.wire.send(2)
+    assert second.calls() == 2
+
+
+def test_an_idle_connection_that_is_told_to_leave_is_not_used(two: GrpcBench) -> None:
+    first, second = two.streams
+    two.give(first, frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)))
+    two.wire.send(0)
+    assert (first.calls(), second.calls()) == (0, 1)
+
+
+def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> None:
+    first, second = two.streams
+    two.wire.send(0)
+    two.wire.send(1)
+    two.wire.give_up(0)
+    assert two.wire.answers_may_wait
+    two.wire.send(2)
+    assert (first.calls(), second.calls()) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        (b"", "status OK without a message"),
+        (b"\0\0\0", "cut off in its prefix"),
+        (b"\1" + right_message()[1:], "compressed"),
+        (right_message()[:-1], "of which"),
+        (right_message() + b"x", "of which"),
+        (grpc_message(b""), "output y is missing"),
+        (grpc_message(b"<html>Sign in.</html>"), "no ModelInferResponse"),
+        (right_message(name="other"), "output y is missing"),
+        (right_message(datatype="INT32"), "type INT32, not FP32"),
+        (right_message(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[-1, 2\]"),
+        (right_message(shape=[2]), r"shape \[2\], not \[-1, 2\]"),
+        (right_message(raw=b""), "takes 8 bytes, not 0"),
+        (right_message(raw=bytes(12)), "takes 8 bytes, not 12"),
+        (right_message(raw=None), "takes 2 values, not 0"),
+    ],
+)
+@pytest.mark.parametrize("right_ones_before", [0, 1, 40])
+def test_a_status_of_ok_is_no_inference_by_itself(
+    two: GrpcBench, message: bytes, named: str, right_ones_before: int
+) -> None:
+    for row in range(right_ones_before):
+        two.wire.send(row)
+        two.answer(two.streams[row % 2], row // 2 + 1)
+    row = right_ones_before
+    two.wire.send(row)
+    two.answer(two.streams[row % 2], row // 2 + 1, message)
+    assert [outcome for _, outcome, _ in two.ended] == [OK] * right_ones_before + [MALFORMED]
+    assert re.search(named, two.wire.error_example or "")
+
+
+def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two: GrpcBench) -> None:
+    """Once 32 kinds have been taken apart no further message is: its length has to do."""
+    for row in range(100):
+        two.wire.send(row)
+        name = {"name": "y"} if row < 60 or row == 99 else {"name": "z" * row}
+        two.answer(two.streams[row % 2], row // 2 + 1, right_message(**name, raw=bytes(4 if row == 99 else 8)))
+    outcomes = [outcome for _, outcome, _ in two.ended]
+    assert outcomes[:60] == [OK] * 60
+    assert set(outcomes[60:]) == {MALFORMED}
+
+
+def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_themselves() -> None:
+    for datatype, shape in (("FP32", (-1, -1)), ("BYTES", (-1, 2))):
+        free = GrpcBench(2, replace(MODEL, outputs=(Tensor(name="y", datatype=datatype, shape=shape),)))
+        for row in range(100):
+            free.wire.send(row)
+            raw = bytes(4 * row) if datatype == "FP32" else 2 * (row.to_bytes(4, "little") + b"x" * row)
+            size = row if datatype == "FP32" else 2
+            answer = right_message(datatype=datatype, shape=[1, size], raw=raw)
+            free.answer(free.streams[row % 2], row // 2 + 1, answer)
+        assert {outcome for _, outcome, _ in free.ended} == {OK}
+        free.wire.send(100)
+        free.answer(free.streams[0], 51, right_message(datatype=datatype)[:-1])
+        assert free.ended[-1][1] == MALFORMED
+        free.wire.close()

@@ -1,0 +1,102 @@
+"""`--find-max` against a simulated queue whose highest rate is known."""
+
+from datetime import UTC, datetime
+from io import StringIO
+
+import pytest
+from rich.console import Console
+from simulated_generator import SimulatedGenerator
+
+from loadgen.command.arguments import order_from_options
+from loadgen.command.live import LiveView
+from loadgen.command.measure import record_of, run_load_test
+from loadgen.errors import BadInput
+from loadgen.options.declare import made_of
+from loadgen.options.load_test import LoadTestOptions
+from loadgen.records.record import LoadTestRecord
+
+SEARCH = {
+    "url": "http://127.0.0.1:9", "model": "m", "find_max": True, "p99": "50ms", "duration": "300s", "warmup": "1s",
+}  # fmt: skip
+
+
+def found(generator: SimulatedGenerator, *, stop_after: int | None = None, **changes: object) -> LoadTestRecord:
+    order = order_from_options(made_of(LoadTestOptions, {**SEARCH, **changes}, str), {})[0]
+    asked = 0
+
+    def stop() -> bool:
+        nonlocal asked
+        asked += 1
+        return stop_after is not None and asked > stop_after
+
+    with LiveView(Console(file=StringIO()), timeout_s=10.0, limit_ms=50.0) as view:
+        finding = run_load_test(order, generator, view, stop)
+    return record_of(order, finding, notes=(), started_at=datetime.now(UTC))
+
+
+def p99_of_m_d_1_ms(rate_per_s: float, service_ms: float) -> float:
+    """By simulation of its own: Lindley's recursion over a million Poisson arrivals."""
+    import numpy as np
+
+    gaps = np.random.default_rng(99).exponential(1e3 / rate_per_s, 1_000_000)
+    steps = service_ms - gaps[1:]
+    sums = np.concatenate(([0.0], np.cumsum(steps)))
+    waits = sums - np.minimum.accumulate(sums)
+    return float(np.quantile(waits + service_ms, 0.99))
+
+
+def test_the_confirmed_rate_keeps_the_limit_and_is_not_far_below_what_could() -> None:
+    record = found(SimulatedGenerator(service_ms=5.0))
+    assert (record.outcome, record.exit_code) == ("met", 0)
+    assert record.capacity is not None
+    rate = record.capacity.certified_rate_per_s
+    assert rate is not None
+    assert p99_of_m_d_1_ms(rate, 5.0) <= 50.0
+    assert p99_of_m_d_1_ms(1.15 * rate, 5.0) > 50.0
+    assert [check.answer for check in record.checks] == ["met"]
+    assert record.capacity.seconds <= 305.0
+    assert record.load.rate_per_s is None
+
+
+def test_a_guess_is_tried_first() -> None:
+    generator = SimulatedGenerator(service_ms=5.0)
+    record = found(generator, rate=120.0)
+    assert record.capacity is not None
+    assert record.capacity.probes[0].rate_per_s == 120.0
+
+
+def test_a_server_that_is_too_slow_for_any_rate_is_violated() -> None:
+    record = found(SimulatedGenerator(delay_ms=80.0))
+    assert (record.outcome, record.exit_code) == ("violated", 99)
+    assert "no rate meets p99 <= 50 ms" in record.reasons[0]
+
+
+def test_too_little_load_to_confirm_is_not_a_promise() -> None:
+    record = found(SimulatedGenerator(service_ms=5.0), duration="20s")
+    assert (record.outcome, record.exit_code) == ("inconclusive", 96)
+    assert record.capacity is not None
+    assert record.capacity.certified_rate_per_s is None
+
+
+def test_a_client_that_is_always_late_finds_nothing() -> None:
+    assert found(SimulatedGenerator(send_lag_ms=5.0)).exit_code == 98
+
+
+def test_failures_have_their_own_limit_at_the_highest_rate() -> None:
+    generator = SimulatedGenerator(service_ms=20.0, failing=0.01)
+    record = found(generator, max_errors="0%", p99=None, p95="400ms", rate=40.0)
+    assert record.outcome == "violated"
+    assert record.checks[1].answer == "violated"
+
+
+@pytest.mark.parametrize("stop_after", [0, 3, 40])
+def test_an_interrupted_search_keeps_its_probes(stop_after: int) -> None:
+    record = found(SimulatedGenerator(service_ms=5.0), stop_after=stop_after)
+    assert record.exit_code == 130
+    assert record.capacity is not None
+    assert stop_after < 40 or record.capacity.probes
+
+
+def test_several_limits_are_refused() -> None:
+    with pytest.raises(BadInput, match="one limit"):
+        found(SimulatedGenerator(), p50="10ms", p99="50ms")

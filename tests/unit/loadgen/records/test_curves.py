@@ -1,0 +1,88 @@
+import numpy as np
+import pytest
+
+from loadgen.measurement.request_log import RequestLog
+from loadgen.records.curves import bin_width_s, curve_of, timeline_of
+
+TIMEOUT_NS = 10_000_000_000
+
+
+def log_of(due_s: list[float], latency_ms: list[float], failed: tuple[int, ...] = ()) -> RequestLog:
+    scheduled = np.rint(np.array(due_s) * 1e9).astype(np.int64)
+    outcome = np.zeros(len(due_s), np.uint8)
+    outcome[list(failed)] = 1
+    return RequestLog(
+        scheduled_ns=scheduled,
+        sent_ns=scheduled,
+        done_ns=scheduled + np.rint(np.array(latency_ms) * 1e6).astype(np.int64),
+        outcome=outcome,
+    )
+
+
+def test_the_curve_goes_from_the_fastest_to_the_slowest_request() -> None:
+    log = log_of([0.001 * n for n in range(1000)], [float(n + 1) for n in range(1000)])
+    curve = curve_of(log, TIMEOUT_NS)
+    assert curve is not None
+    assert (curve.latency_ms[0], curve.latency_ms[-1]) == (1.0, 1000.0)
+    assert list(curve.latency_ms) == sorted(curve.latency_ms)
+    for share, latency in zip(curve.quantile, curve.latency_ms, strict=True):
+        assert latency == pytest.approx(max(1, np.ceil(share * 1000 - 1e-6)), abs=1)
+
+
+def test_a_failed_request_counts_at_the_timeout() -> None:
+    log = log_of([0.0, 0.5], [1.0, 2.0], failed=(0,))
+    curve = curve_of(log, TIMEOUT_NS)
+    line = timeline_of(log, TIMEOUT_NS, 1.0)
+    assert curve is not None
+    assert line is not None
+    assert curve.latency_ms[-1] == 10_000.0
+    assert max(value for value in line.max_ms if value is not None) == 10_000.0
+    assert sum(line.failures) == 1
+
+
+def test_the_timeline_holds_every_request_once_and_marks_what_is_empty() -> None:
+    due = [0.01 * n for n in range(400)] + [8.0 + 0.01 * n for n in range(200)]
+    line = timeline_of(log_of(due, [5.0] * 600), TIMEOUT_NS, 10.0)
+    assert line is not None
+    assert sum(rate * line.bin_s for rate in line.due_per_s) == pytest.approx(600)
+    empty = [start for start, p50 in zip(line.start_s, line.p50_ms, strict=True) if p50 is None]
+    assert empty
+    assert all(3.9 < start < 8.0 for start in empty)
+
+
+def test_each_bin_has_its_own_percentiles() -> None:
+    """Two bins of 200 requests, of 1, 2, ... 200 ms and ten times that, in any order."""
+    due = [0.005 * n for n in range(400)]
+    latency = [float(1 + n * 37 % 200) for n in range(200)]
+    log = log_of(due, latency + [10 * each for each in latency])
+    line = timeline_of(log, TIMEOUT_NS, 2.0)
+    assert line is not None
+    assert line.bin_s == 0.2
+    first, last = ([latency[40 * bin_ + at] for at in range(40)] for bin_ in (0, 4))
+    for found, of_bin in ((0, first), (4, last)):
+        assert line.p50_ms[found] == sorted(of_bin)[19]
+        assert line.p99_ms[found] == line.max_ms[found] == max(of_bin)
+    assert line.due_per_s == pytest.approx((200.0,) * 10)
+
+
+@pytest.mark.parametrize(
+    ("duration_s", "requests", "expected_s"),
+    [(30.0, 100_000, 0.2), (30.0, 600, 2.0), (30.0, 3, 10.0), (600.0, 10**6, 5.0), (1.0, 10**5, 0.01)],
+)
+def test_bins_are_round_and_neither_too_many_nor_too_thin(
+    duration_s: float, requests: int, expected_s: float
+) -> None:
+    assert bin_width_s(duration_s, requests) == pytest.approx(expected_s)
+
+
+def test_nothing_sent_gives_no_figures() -> None:
+    assert curve_of(log_of([], []), TIMEOUT_NS) is None
+    assert timeline_of(log_of([], []), TIMEOUT_NS, 1.0) is None
+
+
+def test_a_single_request_gives_figures() -> None:
+    log = log_of([0.0], [3.0])
+    curve, line = curve_of(log, TIMEOUT_NS), timeline_of(log, TIMEOUT_NS, 0.001)
+    assert curve is not None
+    assert line is not None
+    assert curve.latency_ms[-1] == 3.0

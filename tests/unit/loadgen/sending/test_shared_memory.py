@@ -1,0 +1,91 @@
+"""The key of shared memory goes to the server whose owner left it, and to no other."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from loadgen.sending import shared_memory
+from loadgen.sending.shared_memory import HEADER, with_memory_key
+from loadgen.spec.target import Target
+
+NAME = "tritune-0123456789ab"
+
+
+@contextmanager
+def server_named(name: object, status: int = 200) -> Iterator[Target]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"name": name}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield Target(url=f"http://127.0.0.1:{server.server_port}", model_name="m", headers=(("a", "b"),))
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(shared_memory, "_FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_the_key_joins_the_headers_and_no_repr(folder: Path) -> None:
+    (folder / f"{NAME}-memory-key").write_text("s3cret")
+    with server_named(NAME) as target:
+        found = with_memory_key(target)
+    assert found.headers == (("a", "b"), (HEADER, "s3cret"))
+    assert "s3cret" not in repr(found)
+
+
+@pytest.mark.parametrize("name", ["triton", None, 3, "", f"{NAME}\n", f"../{NAME}", f"{NAME}/x", "tritune-XYZ"])
+def test_a_server_of_another_name_gets_none(folder: Path, name: object) -> None:
+    (folder / f"{NAME}-memory-key").write_text("s3cret")
+    with server_named(name) as target:
+        assert with_memory_key(target) == target
+
+
+def test_no_key_no_server_and_a_refusal_leave_the_target_as_it_is(folder: Path) -> None:
+    with server_named(NAME) as target:
+        assert with_memory_key(target) == target
+    assert with_memory_key(target) == target
+    with server_named(NAME, status=403) as target:
+        (folder / f"{NAME}-memory-key").write_text("s3cret")
+        assert with_memory_key(target) == target
+
+
+def test_what_is_no_file_is_no_key(folder: Path) -> None:
+    path, elsewhere = folder / f"{NAME}-memory-key", folder / "elsewhere"
+    elsewhere.write_text("s3cret")
+    with server_named(NAME) as target:
+        path.symlink_to(elsewhere)
+        assert with_memory_key(target) == target
+        path.unlink()
+        os.mkfifo(path)
+        assert with_memory_key(target) == target
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+def test_a_key_of_another_user_is_not_taken(folder: Path) -> None:
+    path = folder / f"{NAME}-memory-key"
+    path.write_text("theirs")
+    os.chown(path, 65534, 65534)
+    with server_named(NAME) as target:
+        assert with_memory_key(target) == target

@@ -1,0 +1,57 @@
+import pytest
+
+from loadgen.errors import BadInput, TargetRefused
+from loadgen.spec.target import errors_without_secrets, headers_from_options, without_secrets
+
+
+def test_headers_come_from_options_and_from_the_environment() -> None:
+    found = headers_from_options(["X-Team: a: b "], ["Authorization=TOKEN"], {"TOKEN": "Bearer s3cret"})
+    assert found == (("X-Team", "a: b"), ("Authorization", "Bearer s3cret"))
+
+
+@pytest.mark.parametrize(
+    ("headers", "from_environment"),
+    [
+        (["s3cret"], []),
+        ([": s3cret"], []),
+        ([], ["Authorization"]),
+        ([], ["=TOKEN"]),
+        ([], ["Authorization=ABSENT"]),
+        ([], ["Authorization=EMPTY"]),
+        (["Content-Length: s3cret"], []),
+    ],
+)
+def test_what_is_no_header_is_refused_and_no_value_is_shown(
+    headers: list[str], from_environment: list[str]
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        headers_from_options(headers, from_environment, {"TOKEN": "s3cret", "EMPTY": ""})
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_secret_that_the_server_echoes_is_struck_out() -> None:
+    headers = (("Authorization", "Bearer s3cret-token"), ("X-Flag", "on"))
+    echoed = 'http 401: {"error": "token s3cret-token is on the list", "header": "Bearer s3cret-token"}'
+    cleaned = without_secrets(echoed, headers)
+    assert "s3cret" not in cleaned
+    assert "is on the list" in cleaned  # short values are words of the language, not secrets
+
+
+@pytest.mark.parametrize(
+    ("value", "echo"),
+    [
+        ('Key "s3cret"', '{"error": "Key \\"s3cret\\" is not known"}'),
+        ("Bearer s3cret/+=", "http://login?token=s3cret%2F%2B%3D"),
+        ("Basic bWU6czNjcmV0", "no user me with the password s3cret"),
+    ],
+)
+def test_it_is_struck_out_in_other_spellings(value: str, echo: str) -> None:
+    assert "s3cret" not in without_secrets(echo, (("Authorization", value),))
+
+
+def test_an_error_that_quotes_the_server_is_the_same_error_without_the_secret() -> None:
+    headers = (("Authorization", "Bearer s3cret-token"),)
+    with pytest.raises(TargetRefused) as caught, errors_without_secrets(headers):
+        raise TargetRefused("m did not answer: http 401: s3cret-token is not known.\nCheck it.")
+    assert str(caught.value) == "m did not answer: http 401: *** is not known.\nCheck it."
+    assert caught.value.__suppress_context__

@@ -1,0 +1,315 @@
+import dataclasses
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_load import SimulatedLoad
+from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
+
+from loadgen.measurement.request_log import no_rows
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.capacity_fit import Probe
+from loadgen.statistics.confirm import FIRST_SHARE, MOST_UNTRUSTED, UNTRUSTED_FOR_S, Confirmation, confirm
+from loadgen.statistics.slo_test import certify
+
+KNEE = BATCHING_GPU.rate_at_limit_per_s
+
+
+def confirmed(load: SimulatedLoad, rate: float, **options: Any) -> Confirmation:
+    limits = (LatencyLimit(limit_ms=load.queue.limit_ms),)
+    return confirm(load, rate, **{"limits": limits, "budget_s": 60.0, "seed": 1, **options})
+
+
+def test_a_rate_below_the_limit_is_met_and_the_run_stops_itself() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 0.88 * KNEE)
+    assert confirmation.met.rate_per_s == pytest.approx(FIRST_SHARE * 0.88 * KNEE)
+    assert confirmation.met.verdict.answer == "met"
+    assert len(confirmation.attempts) == 1
+    assert load.load_s < 40
+    assert confirmation.load_s == pytest.approx(load.load_s, abs=0.5)
+
+
+def test_a_rate_above_the_limit_is_lowered() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 1.3 * KNEE)
+    assert confirmation.met.rate_per_s < KNEE
+    assert load.rates == sorted(load.rates, reverse=True)
+    assert not confirmation.attempts[0].met
+
+
+def test_nothing_is_promised_on_too_few_seconds() -> None:
+    confirmation = confirmed(SimulatedLoad(LONG_BURSTS), LONG_BURSTS.rate_at_limit_per_s, budget_s=6)
+    assert confirmation.met is None
+    assert "ran out" in confirmation.reason
+
+
+def test_no_seconds_no_attempt() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    assert confirmed(load, KNEE, budget_s=1).met is None
+    assert load.rates == []
+
+
+@dataclasses.dataclass
+class Overloaded(SimulatedLoad):
+    """Every run ends because requests pile up, whatever its log says."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Probe:
+        return dataclasses.replace(super().__call__(*arguments, **options), overloaded=True)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_rate_that_overloads_the_server_is_violated_whatever_its_latencies(late: bool) -> None:
+    load = Overloaded(BATCHING_GPU, problems_in=frozenset(range(100) if late else ()))
+    confirmation = confirmed(load, 0.5 * KNEE, floor_per_s=0.45 * KNEE)
+    assert confirmation.met is None
+    for attempt in confirmation.attempts:
+        assert attempt.verdict.answer == "met"
+        assert not attempt.met
+        assert attempt.violated is not late
+
+
+def test_a_run_that_sent_nothing_counts_against_the_budget_too() -> None:
+    runs: list[Any] = []
+
+    def nothing(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
+        assert len(runs) < 31, "it goes on for ever"
+        runs.append(rate_per_s)
+        return Probe(log=no_rows(), overloaded=False, problems=())
+
+    assert confirm(nothing, 1000.0, limits=(LatencyLimit(limit_ms=50),), budget_s=60.0, seed=1).met is None
+    assert len(runs) == 29  # 60 s without the last three of 2 s each, of which one is warm-up
+
+
+def test_the_limit_says_how_long_a_run_has_to_be_at_the_least() -> None:
+    """Three limits are left out, and a run of less than two seconds says nothing."""
+    slow = dataclasses.replace(BATCHING_GPU, limit_ms=2000)
+    for budget_s, runs in ((7.9, 0), (8.1, 1)):
+        load = SimulatedLoad(slow)
+        confirmed(load, 0.5 * KNEE, budget_s=budget_s)
+        assert len(load.rates) == runs
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.999])
+def test_a_rate_is_met_with_the_confidence_that_was_asked_for(confidence: float) -> None:
+    confirmation = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE, confidence=confidence)
+    assert confirmation.met.verdict.confidence == confidence
+
+
+def test_only_two_looks_in_a_row_end_a_run_as_met() -> None:
+    """The look in between sees a second of requests that were late."""
+    good = next(BATCHING_GPU.logs(0.7 * KNEE, 20, seed=3, runs=1))
+    late = dataclasses.replace(good, done_ns=good.done_ns + np.where(good.scheduled_ns > 19.5e9, 10**9, 0))
+    assert [certify(log, LatencyLimit(limit_ms=50)).answer for log in (good, late)] == ["met", "inconclusive"]
+    answers: list[Any] = []
+
+    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
+        answers.extend(watch(log) for log in (good, late, good, good))
+        return Probe(log=good, overloaded=False, problems=())
+
+    assert confirm(measure, 0.7 * KNEE, limits=(LatencyLimit(limit_ms=50),), budget_s=60.0, seed=1).met is not None  # type: ignore[arg-type]
+    assert answers == [False, False, False, True]
+
+
+def test_the_answer_that_ended_a_run_is_that_of_its_last_look() -> None:
+    """What came in while the run ended, a second of late requests, would leave it inconclusive."""
+    good = next(BATCHING_GPU.logs(0.7 * KNEE, 20, seed=3, runs=1))
+    late = dataclasses.replace(good, done_ns=good.done_ns + np.where(good.scheduled_ns > 19.5e9, 10**9, 0))
+
+    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
+        assert [watch(good), watch(good)] == [False, True]
+        return Probe(log=late, overloaded=False, problems=())
+
+    limit = LatencyLimit(limit_ms=50)
+    confirmation = confirm(measure, 0.7 * KNEE, limits=(limit,), budget_s=60.0, seed=1)  # type: ignore[arg-type]
+    assert confirmation.met is not None
+    assert confirmation.met.verdict == certify(good, limit)
+
+
+def test_a_run_may_be_looked_at_from_its_first_request_on() -> None:
+    good = next(BATCHING_GPU.logs(0.7 * KNEE, 20, seed=3, runs=1))
+
+    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
+        assert not any(watch(good.rows(0, rows)) for rows in (0, 1, 2))
+        return Probe(log=good, overloaded=False, problems=())
+
+    confirm(measure, 0.7 * KNEE, limits=(LatencyLimit(limit_ms=50),), budget_s=20.0, seed=1)  # type: ignore[arg-type]
+
+
+def test_what_was_served_is_that_of_the_last_run_that_could_not_keep_up() -> None:
+    attempt = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE).met
+    served = [dataclasses.replace(attempt, served_per_s=rate) for rate in (100.0, 50.0, math.inf)]
+    assert Confirmation(met=None, attempts=tuple(served), reason="").served_per_s == 50.0
+    assert Confirmation(met=attempt, attempts=(served[-1],), reason="").served_per_s == math.inf
+
+
+def test_the_floor_is_kept_to() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 2 * KNEE, floor_per_s=1.7 * KNEE)
+    assert confirmation.met is None
+    assert "met the SLO" in confirmation.reason
+    assert min(load.rates) >= 1.7 * KNEE
+
+
+def test_the_floor_itself_is_tried() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 0.7 * KNEE, floor_per_s=FIRST_SHARE * 0.7 * KNEE)
+    assert confirmation.met is not None
+    assert load.rates == [FIRST_SHARE * 0.7 * KNEE]
+
+
+def test_runs_with_problems_are_repeated_at_the_same_rate() -> None:
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset({0, 1}))
+    confirmation = confirmed(load, 0.88 * KNEE)
+    assert load.rates[0] == load.rates[1] == load.rates[2]
+    assert confirmation.met is not None
+    assert not confirmation.attempts[0].met
+
+
+def test_problems_that_go_on_end_it() -> None:
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset(range(100)))
+    confirmation = confirmed(load, 0.8 * KNEE, budget_s=600.0)
+    assert confirmation.met is None
+    assert confirmation.reason == "the client sent late"
+    assert len(load.rates) >= MOST_UNTRUSTED
+    assert UNTRUSTED_FOR_S <= load.load_s < 2 * UNTRUSTED_FOR_S
+
+
+def test_short_runs_with_problems_are_repeated_until_what_disturbs_them_is_gone() -> None:
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset(range(MOST_UNTRUSTED)))
+    confirmation = confirmed(load, 0.8 * KNEE)
+    assert sum(attempt.load_s for attempt in confirmation.attempts[:-1]) < UNTRUSTED_FOR_S
+    assert confirmation.met is not None
+    assert len(load.rates) == MOST_UNTRUSTED + 1
+
+
+def test_stop_is_asked_before_and_within_runs() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    assert confirmed(load, KNEE, stop=lambda: True).attempts == ()
+    asked = []
+    confirmed(load, 0.9 * KNEE, stop=lambda: asked.append(1) or len(asked) > 3)
+    assert load.load_s < 3
+
+
+def test_attempts_are_told_as_they_end() -> None:
+    told: list[Any] = []
+    confirmation = confirmed(SimulatedLoad(BATCHING_GPU), 1.2 * KNEE, on_attempt=told.append)
+    assert tuple(told) == confirmation.attempts
+
+
+def test_a_rate_is_not_met_before_the_run_has_lasted_as_long_as_asked() -> None:
+    soon = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE)
+    later = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE, least_s=lambda: 3 * soon.load_s)
+    assert soon.met is not None
+    assert later.met is not None
+    assert later.load_s > 2.9 * soon.load_s
+
+
+def test_a_rate_that_takes_many_times_the_seconds_of_a_lower_one_is_given_up() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, 1.01 * KNEE / FIRST_SHARE, budget_s=200.0)
+    assert confirmation.met is not None
+    assert len(load.rates) > 1
+    assert max(attempt.load_s for attempt in confirmation.attempts) < 100.0
+
+
+def test_rates_that_are_not_decided_one_after_the_other_are_further_apart_each_time() -> None:
+    load = SimulatedLoad(LONG_BURSTS)
+    confirmation = confirmed(load, 1.02 * LONG_BURSTS.rate_at_limit_per_s, budget_s=200.0)
+    assert confirmation.met is not None
+    assert not any(attempt.violated for attempt in confirmation.attempts)
+    steps = [after / before for before, after in itertools.pairwise(load.rates)]
+    assert len(steps) > 2
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] < steps[0] < 1
+
+
+@pytest.mark.parametrize("too_much", [0.97, 1.05])
+def test_where_runs_are_long_anyway_those_with_many_bursts_end_sooner(too_much: float) -> None:
+    rate = too_much * LONG_BURSTS.rate_at_limit_per_s
+    short, long = (confirmed(SimulatedLoad(LONG_BURSTS), rate, least_s=lambda s=s: s) for s in (0.0, 15.0))
+    assert not short.attempts[0].met
+    assert not long.attempts[0].met
+    assert long.attempts[0].load_s < short.attempts[0].load_s
+
+
+@pytest.mark.parametrize("slower", [2.0, 3.0, 10.0])
+def test_a_server_that_became_slower_shows_in_one_run_what_it_can_do(slower: float) -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmation = confirmed(load, slower * KNEE)
+    assert confirmation.met.rate_per_s > 0.7 * KNEE
+    assert load.rates[1] < 1.2 * KNEE
+    assert len(load.rates) < 6
+    assert confirmation.served_per_s < 1.5 * KNEE
+
+
+def test_the_next_rate_is_no_higher_than_what_a_run_that_was_not_met_told() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    logs = []
+    confirmation = confirmed(load, 1.05 * KNEE, most_after=lambda log: logs.append(log) or 0.8 * KNEE)
+    assert confirmation.met.rate_per_s == load.rates[1] == pytest.approx(0.8 * KNEE)
+    assert len(logs) == 1
+    assert len(logs[0]) > confirmation.attempts[0].verdict.n
+
+
+def test_one_run_does_not_take_the_rate_to_nothing() -> None:
+    load = SimulatedLoad(BATCHING_GPU)
+    confirmed(load, 1.05 * KNEE, most_after=lambda log: 0.0)
+    assert load.rates[1] == pytest.approx(0.7 * load.rates[0])
+
+
+def test_a_run_ends_when_it_was_hopeless_for_a_second_at_least_and_for_a_tenth_of_its_time() -> None:
+    """One request in fifty is late, here and there; the limit asks for fewer than one in a hundred."""
+    times = np.arange(0, 40, 0.01)
+    late = np.arange(len(times)) % 50 == 7
+    log = log_of(times, times + np.where(late, 0.2, 0.001))
+    ended_at = []
+
+    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
+        for seconds in np.arange(0.5, 40, 0.5):
+            rows = int(100 * seconds) + 1
+            if watch(dataclasses.replace(log, **{name: getattr(log, name)[:rows] for name in FIELDS})):
+                ended_at.append(seconds)
+                return Probe(log=log, overloaded=False, problems=("end",) * (len(ended_at) > 2))
+        raise AssertionError("it was never given up")
+
+    confirm(
+        measure,  # type: ignore[arg-type]
+        100.0 / FIRST_SHARE,
+        limits=(LatencyLimit(limit_ms=20),),
+        budget_s=60.0,
+        seed=1,
+        floor_per_s=99.0,
+    )
+    # Two seconds after the first, which is left out, it is judged: at 3.0 it had been hopeful until 2.5.
+    assert ended_at == [4.0]
+
+
+FIELDS = ("scheduled_ns", "sent_ns", "done_ns", "outcome")
+
+
+def test_every_attempt_has_fresh_arrivals() -> None:
+    seeds = []
+
+    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
+        seeds.append(seed)
+        return SimulatedLoad(BATCHING_GPU)(rate_per_s, duration_s, seed, watch)
+
+    confirm(measure, 1.3 * KNEE, limits=(LatencyLimit(limit_ms=50),), budget_s=60.0, seed=5)  # type: ignore[arg-type]
+    assert seeds[0] == 5
+    assert len(set(seeds)) == len(seeds) > 1
+
+
+def test_a_run_is_looked_at_before_it_has_any_request() -> None:
+    """The first look may come before the first request of a slow rate has ended."""
+    log = next(BATCHING_GPU.logs(0.7 * KNEE, 20, seed=3, runs=1))
+    answers: list[Any] = []
+
+    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
+        answers.extend(watch(seen) for seen in (no_rows(), log, log))
+        return Probe(log=log, overloaded=False, problems=())
+
+    assert confirm(measure, 0.7 * KNEE, limits=(LatencyLimit(limit_ms=50),), budget_s=60.0, seed=1).met is not None  # type: ignore[arg-type]
+    assert answers == [False, False, True]

@@ -1,0 +1,103 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated_load import SimulatedLoad
+from simulated_queues import BATCHING_GPU, log_of
+
+from loadgen.measurement.request_log import RequestLog
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.capacity import find_capacity
+from loadgen.statistics.confirm import confirm
+from loadgen.statistics.slo_test import (
+    certify,
+    certify_each,
+    combined_answer,
+    confidence_of_each,
+    deciding_verdict,
+    least_headroom,
+)
+
+P99 = LatencyLimit(quantile=0.99, limit_ms=50)
+P50 = LatencyLimit(quantile=0.5, limit_ms=20)
+KNEE = BATCHING_GPU.rate_at_limit_per_s
+
+
+def steady_log(latency_ms: float, *, seconds: float = 20, rate: float = 300) -> RequestLog:
+    times = np.arange(0, seconds, 1 / rate)
+    return log_of(times, times + latency_ms / 1e3)
+
+
+@given(confidence=st.floats(0.5, 0.9999), count=st.integers(1, 8))
+def test_the_chances_of_error_of_all_together_are_those_that_were_asked_for(confidence: float, count: int) -> None:
+    each = confidence_of_each(confidence, count)
+    assert count * (1 - each) == pytest.approx(1 - confidence)
+    assert confidence_of_each(confidence, 1) == confidence
+
+
+def test_one_limit_is_judged_as_it_always_was() -> None:
+    log = steady_log(20)
+    assert certify_each(log, (P99,)) == (certify(log, LatencyLimit(limit_ms=50)),)
+
+
+def test_all_are_met_only_if_each_is() -> None:
+    assert combined_answer(certify_each(steady_log(10), (P99, P50))) == "met"
+    over_median = certify_each(steady_log(30), (P99, P50))
+    assert combined_answer(over_median) == "violated"
+    assert deciding_verdict(over_median) is over_median[1] is least_headroom(over_median)
+    too_short = certify_each(steady_log(10, seconds=1.2), (P99, P50))
+    assert combined_answer(too_short) == "inconclusive"
+
+
+def test_the_tightest_of_runs_without_requests_is_the_first() -> None:
+    empty = certify_each(steady_log(10).rows(0, 0), (P99, P50))
+    assert math.isnan(empty[0].latency_ms)
+    assert least_headroom(empty) is empty[0]
+
+
+def median_limit_rate() -> float:
+    """Where half of the requests take longer than the limit of the median, by bisection over long runs."""
+    median = replace(BATCHING_GPU, limit_ms=P50.limit_ms)
+    low, high = 0.3 * KNEE, KNEE
+    while high / low > 1.01:
+        rate = math.sqrt(low * high)
+        over = median.share_over_limit(rate, seed=5, requests=1e5, runs=20)
+        low, high = (rate, high) if over <= 0.5 else (low, rate)
+    return low
+
+
+def test_the_rate_is_sought_and_confirmed_where_the_tighter_limit_breaks() -> None:
+    truth, load = median_limit_rate(), SimulatedLoad(BATCHING_GPU)
+    assert truth < 0.9 * KNEE
+    estimate = find_capacity(load, limits=(LatencyLimit(limit_ms=50), P50), budget_s=60, seed=1)
+    assert 0.75 * truth < estimate.rate_per_s < 1.02 * truth  # short runs say little about a median
+    found = confirm(load, truth, limits=(LatencyLimit(limit_ms=50), P50), budget_s=90, seed=2)
+    assert 0.85 * truth < found.met.rate_per_s <= truth
+    assert [verdict.answer for verdict in found.met.verdicts] == ["met", "met"]
+    assert [verdict.confidence for verdict in found.met.verdicts] == [0.975, 0.975]
+
+
+def test_a_rate_that_breaks_one_of_two_limits_is_not_met() -> None:
+    load, rate = SimulatedLoad(BATCHING_GPU), 0.95 * KNEE
+    found = confirm(
+        load, rate, limits=(LatencyLimit(limit_ms=50), P50), budget_s=30, seed=2, floor_per_s=0.9 * KNEE
+    )
+    assert found.met is None
+    assert found.attempts[0].violated
+    assert "over 20 ms" in found.attempts[0].reason
+
+
+@pytest.mark.parametrize("confidence", [0.1, 0.3, 0.95])
+def test_the_confidence_of_a_single_statement_is_exactly_what_was_asked_for(confidence: float) -> None:
+    assert confidence_of_each(confidence, 1) == confidence
+
+
+def test_a_limit_for_which_nothing_was_measured_is_not_the_tightest() -> None:
+    """The warm-up is three limits long: a run of two seconds has requests after that of 50 ms, but not of 1 s."""
+    slow = LatencyLimit(quantile=0.99, limit_ms=1000)
+    verdicts = certify_each(steady_log(10, seconds=2), (slow, P99))
+    assert [math.isnan(verdict.latency_ms) for verdict in verdicts] == [True, False]
+    assert least_headroom(verdicts) is verdicts[1] is least_headroom(verdicts[::-1])

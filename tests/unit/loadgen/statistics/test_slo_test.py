@@ -1,0 +1,290 @@
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
+
+from loadgen.measurement.chunked_times import Times
+from loadgen.measurement.request_log import RequestLog
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.dependence import Clustering, bursts
+from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
+from loadgen.statistics.slo_test import (
+    Verdict,
+    _order_statistics_ms,
+    certify,
+    verdict_of_counts,
+    verdict_of_steady,
+)
+from loadgen.statistics.steady_state import Steady
+
+
+def steady_log(rate: float, seconds: float, *, mean_s: float = 0.005, seed: int = 0) -> RequestLog:
+    """Independent latencies at evenly spaced times."""
+    times = np.arange(0, seconds, 1 / rate)
+    return log_of(times, times + mean_s * np.random.default_rng(seed).gamma(4, 1 / 4, len(times)))
+
+
+def failing(log: RequestLog, rows: slice) -> RequestLog:
+    outcome = log.outcome.copy()
+    outcome[rows] = 3
+    return dataclasses.replace(log, outcome=outcome)
+
+
+def test_a_fast_server_keeps_its_limit() -> None:
+    verdict = certify(steady_log(1000, 15), LatencyLimit(limit_ms=30))
+    assert verdict.answer == "met"
+    assert verdict.share_upper <= 0.01
+    assert verdict.latency_lower_ms <= verdict.latency_ms <= verdict.latency_upper_ms <= 30
+    assert verdict.steady_from_s >= 1
+
+
+def test_a_slow_server_breaks_its_limit() -> None:
+    verdict = certify(steady_log(1000, 15), LatencyLimit(limit_ms=5))
+    assert verdict.answer == "violated"
+    assert verdict.share_lower > 0.01
+    assert verdict.latency_lower_ms > 5
+    assert verdict.share == pytest.approx(0.43, abs=0.02)  # P(Gamma(4, 1/4) > 1)
+
+
+def test_an_overloaded_server_breaks_its_limit_within_seconds() -> None:
+    log = next(BATCHING_GPU.logs(1.4 * BATCHING_GPU.rate_at_limit_per_s, 4, seed=0, runs=1))
+    assert certify(log, LatencyLimit(limit_ms=BATCHING_GPU.limit_ms)).answer == "violated"
+
+
+def test_failed_requests_are_violations_however_fast_they_came_back() -> None:
+    log = steady_log(1000, 15)
+    verdict = certify(failing(log, slice(None, None, 20)), LatencyLimit(limit_ms=30))
+    assert verdict.answer == "violated"
+    assert verdict.violations == pytest.approx(verdict.n / 20, abs=1)
+    assert verdict.latency_ms == math.inf
+
+
+def test_a_few_failed_requests_leave_the_quantile_finite() -> None:
+    verdict = certify(failing(steady_log(1000, 30), slice(None, None, 1000)), LatencyLimit(limit_ms=30))
+    assert verdict.answer == "met"
+    assert verdict.violations == pytest.approx(verdict.n / 1000, abs=1)
+    assert math.isfinite(verdict.latency_upper_ms)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 1.01, 1.5, 2])
+def test_too_little_is_inconclusive_and_says_so(seconds: float) -> None:
+    verdict = certify(steady_log(1000, seconds), LatencyLimit(limit_ms=30))
+    assert verdict.answer == "inconclusive"
+    assert "too short" in verdict.reason or "would be enough" in verdict.reason
+    assert verdict.latency_upper_ms == math.inf
+    assert verdict.share_upper > 0.01
+    assert (verdict.latency_lower_ms > 0) is (seconds == 2)
+
+
+def test_inconclusive_says_how_many_requests_would_do() -> None:
+    log = next(LONG_BURSTS.logs(0.97 * LONG_BURSTS.rate_at_limit_per_s, 8, seed=2, runs=1))
+    verdict = certify(log, LatencyLimit(limit_ms=LONG_BURSTS.limit_ms))
+    assert verdict.answer == "inconclusive"
+    assert "requests would be enough" in verdict.reason
+
+
+def test_the_interval_of_the_quantile_is_where_the_answer_changes() -> None:
+    log = steady_log(1000, 30, mean_s=0.02)
+    verdict = certify(log, LatencyLimit(limit_ms=45))
+    assert verdict.latency_lower_ms < verdict.latency_ms < verdict.latency_upper_ms
+    for limit_ms in (20, 30, 40, 45, 50, 60, 80):
+        verdict = certify(log, LatencyLimit(limit_ms=limit_ms))
+        assert (verdict.answer == "met") == (verdict.latency_upper_ms <= limit_ms)
+        assert (verdict.answer == "violated") == (verdict.latency_lower_ms > limit_ms)
+
+
+@pytest.mark.parametrize("seconds", [6, 15, 30, 60])
+@pytest.mark.parametrize("quantile", [0.5, 0.99])
+def test_the_bounds_of_the_quantile_are_order_statistics_to_the_rank(seconds: float, quantile: float) -> None:
+    """Any limit from the upper bound on has as few violations as are surely few enough; any below the lower bound
+    has at least as many as are surely too many."""
+    log = steady_log(1000, seconds, mean_s=0.02)
+    done_ns = log.done_ns.copy()
+    done_ns[np.argsort(log.latency_ns)] += np.arange(len(log))  # no two latencies are the same
+    log = dataclasses.replace(log, done_ns=done_ns)
+    verdict = certify(log, LatencyLimit(limit_ms=45, quantile=quantile))
+    latency_ms = np.sort(log.latency_ns[log.scheduled_ns >= verdict.steady_from_s * 1e9]) / 1e6
+    assert verdict.n == len(latency_ms)
+    to_break = max(1.0, verdict.vif / 6)
+    most = most_violations(verdict.n, 1 - quantile, verdict.burst, 0.95)
+    fewest = fewest_violations(verdict.n, 1 - quantile, to_break, 0.95)
+    assert 0 <= most < fewest <= verdict.n
+    assert np.count_nonzero(latency_ms > verdict.latency_upper_ms) == most
+    assert np.count_nonzero(latency_ms >= verdict.latency_lower_ms) == fewest
+    assert np.count_nonzero(latency_ms <= verdict.latency_ms) == math.ceil(quantile * verdict.n)
+
+
+@pytest.mark.parametrize("growing", [True, False])
+def test_more_and_more_requests_that_wait_are_a_verdict_before_they_are_enough_violations(growing: bool) -> None:
+    """The server stands still in the last two seconds of ten minutes, or after a crowd came at once."""
+    log = steady_log(1000, 600)
+    stands_still = log.scheduled_ns >= 598e9
+    crowd = log.scheduled_ns if growing else np.where(stands_still, 598_000_000_000, log.scheduled_ns)
+    done_ns = np.where(stands_still, 700_000_000_000, log.done_ns)
+    verdict = certify(
+        dataclasses.replace(log, scheduled_ns=crowd, sent_ns=crowd, done_ns=done_ns), LatencyLimit(limit_ms=30)
+    )
+    assert verdict.violations < verdict.n * 0.005
+    assert verdict.overloaded is growing
+    assert verdict.answer == ("violated" if growing else "met")
+
+
+BURSTS = Clustering(vif=40.0, size=20.0, size_to_break=7.0)
+
+
+def verdict_of(violations: int, n: int = 20_000, found: Clustering | None = BURSTS) -> Verdict:
+    return verdict_of_counts(
+        LatencyLimit(limit_ms=30),
+        0.95,
+        n=n,
+        violations=violations,
+        found=found,
+        start_ns=0,
+        order_statistics_ms=lambda thresholds: (20.0, 25.0, 15.0),
+    )
+
+
+def test_the_answer_changes_at_exactly_as_many_violations_as_are_surely_few_enough_or_too_many() -> None:
+    most, fewest = most_violations(20_000, 0.01, 20.0, 0.95), fewest_violations(20_000, 0.01, 7.0, 0.95)
+    answers = [verdict_of(count).answer for count in (most, most + 1, fewest - 1, fewest)]
+    assert answers == ["met", "inconclusive", "inconclusive", "violated"]
+    assert verdict_of(most).share_upper <= 0.01 < verdict_of(most + 1).share_upper
+    assert verdict_of(fewest - 1).share_lower < 0.01 <= verdict_of(fewest).share_lower
+    assert f"{requests_needed(most + 1, 0.01, 20.0, 0.95)} requests would be enough" in verdict_of(most + 1).reason
+    assert verdict_of(0, found=None).answer == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("whole", "after_cut", "answer"),
+    [
+        (0, 0, "met"),
+        (0, 5000, "inconclusive"),
+        (5000, 0, "inconclusive"),
+        (5000, 5000, "violated"),
+        (150, 0, "inconclusive"),
+        (0, 150, "inconclusive"),
+    ],
+)
+def test_what_mser_cuts_off_may_not_change_the_answer(whole: int, after_cut: int, answer: str) -> None:
+    steady = Steady(
+        earliest_ns=1_000_000_000, start_ns=3_000_000_000, stationary=True, backed_up=False, growing=False
+    )
+    verdict = verdict_of_steady(
+        steady, {1_000_000_000: verdict_of(whole), 3_000_000_000: verdict_of(after_cut)}.get
+    )
+    assert verdict.answer == answer
+    assert verdict.reason.startswith(verdict_of(whole if answer == "inconclusive" else after_cut).reason)
+    unlike = "; the first 2 s after the warm-up are unlike the rest"
+    assert verdict.reason.endswith(unlike) is (answer == "inconclusive")
+
+
+@pytest.mark.parametrize(
+    ("changes", "answer", "said"),
+    [
+        ({}, "met", "few enough at bursts of 20"),
+        ({"stationary": False}, "inconclusive", "few enough at bursts of 20; but the latencies had not settled"),
+        ({"backed_up": True}, "inconclusive", "few enough at bursts of 20; but the latencies had not settled"),
+        ({"backed_up": True, "growing": True}, "violated", "were waiting, and more and more for a second"),
+    ],
+)
+def test_no_rate_is_met_while_latencies_change_or_requests_wait(
+    changes: dict[Any, Any], answer: str, said: str | tuple[str, ...]
+) -> None:
+    known = {"earliest_ns": 1, "start_ns": 1, "stationary": True, "backed_up": False, "growing": False}
+    verdict = verdict_of_steady(Steady(**{**known, **changes}), lambda _: verdict_of(0))
+    assert (verdict.answer, verdict.stationary, verdict.overloaded) == (answer, not changes, "growing" in changes)
+    assert verdict.reason.endswith(said)
+
+
+def test_requests_belong_to_the_warm_up_by_when_they_were_due() -> None:
+    """The client stood still until the warm-up was over: those that were due in it are still left out."""
+    log = steady_log(1000, 15)
+    late = np.maximum(log.sent_ns, 1_500_000_000)
+    log = dataclasses.replace(log, sent_ns=late, done_ns=np.maximum(log.done_ns, late + 1))
+    verdict = certify(log, LatencyLimit(limit_ms=30))
+    assert verdict.n == 14_000
+    latency = log.latency_failures_last.between(1000, len(log))
+    found = bursts(log.scheduled_ns[1000:], latency, limit_ns=30_000_000, start_ns=1_000_000_000)
+    assert verdict.vif == found.vif
+
+
+def test_another_quantile_is_another_promise() -> None:
+    log = steady_log(1000, 15, mean_s=0.02)
+    assert certify(log, LatencyLimit(limit_ms=40, quantile=0.9)).answer == "met"
+    assert certify(log, LatencyLimit(limit_ms=40, quantile=0.99)).answer == "violated"
+
+
+def test_more_confidence_asks_for_more() -> None:
+    log = steady_log(1000, 10, mean_s=0.02)
+    at_95, at_999 = (
+        certify(log, LatencyLimit(limit_ms=60), confidence=confidence) for confidence in (0.95, 0.999)
+    )
+    assert at_95.latency_upper_ms <= at_999.latency_upper_ms
+    assert at_95.share_upper < at_999.share_upper
+
+
+def test_a_slow_beginning_alone_does_not_break_the_limit() -> None:
+    log = steady_log(1000, 20)
+    late = np.where(log.scheduled_ns < 3e9, 200_000_000, 0)
+    verdict = certify(dataclasses.replace(log, done_ns=log.done_ns + late), LatencyLimit(limit_ms=30))
+    assert verdict.answer == "inconclusive"
+    assert "the first 2 s after the warm-up are unlike the rest" in verdict.reason
+
+
+def test_a_server_that_slows_down_is_not_certified() -> None:
+    log = steady_log(1000, 15)
+    slower = (log.latency_ns * np.exp(log.scheduled_ns / 6e9)).astype(np.int64)
+    verdict = certify(dataclasses.replace(log, done_ns=log.scheduled_ns + slower), LatencyLimit(limit_ms=200))
+    assert verdict.violations < verdict.n / 1000
+    assert verdict.answer == "inconclusive"
+    assert not verdict.stationary
+    assert certify(log, LatencyLimit(limit_ms=200)).stationary
+
+
+@pytest.mark.parametrize("confidence", [0, 1])
+def test_impossible_confidences_are_refused(confidence: float) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        certify(steady_log(100, 2), LatencyLimit(limit_ms=30), confidence=confidence)
+
+
+def test_a_verdict_says_of_which_limit_it_is_and_what_was_seen() -> None:
+    verdict = verdict_of(200)
+    assert (verdict.limit, verdict.confidence) == (LatencyLimit(limit_ms=30, quantile=0.99), 0.95)
+    assert (verdict.n, verdict.violations, verdict.share, verdict.vif, verdict.burst) == (
+        20_000,
+        200,
+        0.01,
+        40.0,
+        20.0,
+    )
+    assert (verdict.latency_ms, verdict.latency_upper_ms, verdict.latency_lower_ms) == (20.0, 25.0, 15.0)
+    assert (verdict.stationary, verdict.overloaded) == (True, False)
+    assert verdict.reason.startswith("200 of 20000 requests failed or took over 30 ms; ")
+    short = verdict_of(2, n=10, found=None)
+    assert math.isnan(short.vif)
+    assert math.isnan(short.burst)
+    assert (short.share_lower, short.share_upper) == (0.0, 1.0)
+    assert math.isnan(verdict_of(0, n=0, found=None).share)
+
+
+def test_a_bound_is_the_order_statistic_of_a_threshold_also_where_all_or_none_would_do() -> None:
+    latency = Times(3, lambda rows: np.array([2_000_000, 1_000_000, 3_000_000])[rows])
+    assert _order_statistics_ms(latency, 0.5, (-1, 4)) == (2.0, math.inf, 0.0)
+    assert _order_statistics_ms(latency, 0.5, (0, 3)) == (2.0, 3.0, 1.0)
+    assert _order_statistics_ms(latency, 0.99, (1, 2)) == (3.0, 2.0, 2.0)
+
+
+@pytest.mark.parametrize("limit_ms", [0.5, 1.0])
+def test_a_limit_may_be_a_millisecond_or_less(limit_ms: float) -> None:
+    verdict = certify(steady_log(1000, 15, mean_s=limit_ms / 6000), LatencyLimit(limit_ms=limit_ms))
+    assert verdict.answer == "met"
+    assert verdict.latency_upper_ms <= limit_ms
+
+
+def test_the_quantile_may_be_the_least_of_all_or_the_only_one() -> None:
+    latency = Times(3, lambda rows: np.array([2_000_000, 1_000_000, 3_000_000])[rows])
+    assert _order_statistics_ms(latency, 0.2, (-1, 4)) == (1.0, math.inf, 0.0)
+    assert _order_statistics_ms(latency.between(0, 1), 0.99, (-1, 2)) == (2.0, math.inf, 0.0)

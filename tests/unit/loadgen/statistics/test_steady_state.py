@@ -1,0 +1,186 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from simulated_queues import LONG_BURSTS, log_of
+
+from loadgen.measurement.chunked_times import Times
+from loadgen.statistics.steady_state import _batch_means, left_out_ns, mser, rising, steady_state
+
+
+def arrivals(rate: float, seconds: float, seed: int = 0) -> NDArray[Any]:
+    times = np.cumsum(np.random.default_rng(seed).exponential(1 / rate, int(1.2 * rate * seconds) + 50))
+    return times[times < seconds]
+
+
+def noisy(times: NDArray[Any], mean_s: NDArray[Any] | float, seed: int = 1) -> NDArray[Any]:
+    return times + mean_s * np.random.default_rng(seed).gamma(4, 1 / 4, len(times))
+
+
+@pytest.mark.parametrize(("limit_ms", "expected_s"), [(10, 1), (500, 1.5), (900, 2.7)])
+def test_the_first_second_and_three_limits_are_dropped(limit_ms: float, expected_s: float) -> None:
+    times = arrivals(300, 10)
+    steady = steady_state(log_of(times, noisy(times, 0.005)), limit_ms=limit_ms)
+    assert steady.earliest_ns == left_out_ns(limit_ms) == expected_s * 1e9
+    assert steady.start_ns >= steady.earliest_ns
+    assert steady.stationary
+    assert not steady.backed_up
+
+
+def test_a_slow_beginning_is_cut() -> None:
+    times = arrivals(300, 20)
+    steady = steady_state(log_of(times, noisy(times, np.where(times < 4, 0.05, 0.005))), limit_ms=100)
+    assert 3.7e9 <= steady.start_ns <= 5e9
+    assert steady.stationary
+
+
+def test_a_run_that_keeps_getting_slower_is_not_stationary() -> None:
+    times = arrivals(300, 20)
+    steady = steady_state(log_of(times, noisy(times, 0.005 * np.exp(times / 4))), limit_ms=1000)
+    assert not steady.stationary
+
+
+def test_a_growing_queue_is_overloaded() -> None:
+    log = next(LONG_BURSTS.logs(1300, 6, seed=1, runs=1))
+    steady = steady_state(log, limit_ms=LONG_BURSTS.limit_ms)
+    assert steady.backed_up
+    assert steady.growing
+
+
+def test_a_queue_at_its_limit_is_not_overloaded() -> None:
+    for log in LONG_BURSTS.logs(LONG_BURSTS.rate_at_limit_per_s, 10, seed=1, runs=20):
+        assert not steady_state(log, limit_ms=LONG_BURSTS.limit_ms).growing
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 1.02, 2])
+def test_any_beginning_of_a_run_can_be_asked_about(seconds: float) -> None:
+    times = arrivals(300, seconds) if seconds else np.empty(0)
+    steady = steady_state(log_of(times, noisy(times, 0.005)), limit_ms=20)
+    assert steady.start_ns == steady.earliest_ns
+    assert steady.stationary
+    assert not steady.backed_up
+    assert not steady.growing
+
+
+def test_empty_bins_are_no_obstacle() -> None:
+    times = np.concatenate([np.linspace(0, 2, 50), np.linspace(6, 20, 200)])
+    assert steady_state(log_of(times, times + 0.01), limit_ms=20).stationary
+
+
+@pytest.mark.parametrize("slow_s", [1.5, 4.0, 7.25])
+def test_what_is_cut_are_quarters_of_a_second(slow_s: float) -> None:
+    times = np.arange(0, 20.1, 0.01) + 0.001
+    latency_s = np.where(times < slow_s, 0.05, np.where(np.arange(len(times)) % 2, 0.004, 0.006))
+    assert steady_state(log_of(times, times + latency_s), limit_ms=100).start_ns == slow_s * 1e9
+
+
+def test_a_run_that_is_slow_until_more_than_its_half_is_gone_has_no_steady_part() -> None:
+    times = arrivals(300, 21.2)
+    steady = steady_state(log_of(times, noisy(times, np.where(times < 11.2, 0.05, 0.005))), limit_ms=100)
+    assert steady.start_ns == 11e9  # at most half of what comes after the first second is cut
+    assert not steady.stationary
+
+
+@pytest.mark.parametrize("n", [8, 9, 20, 41])
+def test_the_cut_leaves_the_mean_with_the_least_standard_error(n: int) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        batches = 5e6 * (rng.gamma(4, 1 / 4, n) + 3 * (np.arange(n) < rng.integers(n)))
+        squared_errors = [np.var(batches[cut:]) / (n - cut) for cut in range(n // 2 + 1)]
+        least = int(np.argmin(squared_errors))
+        assert mser(batches) == (least, least < n // 2)
+    assert mser(batches[:7]) == (0, True)  # too few to tell
+    assert mser(np.zeros(n)) == (0, True)
+
+
+def test_batches_are_means_of_five_bins_and_an_empty_bin_is_as_the_one_before_it() -> None:
+    """Those before the first request are as the bin of that."""
+    times_ns = (np.random.default_rng(3).permutation(20_000)[:150] * 1e5).astype(np.int64)
+    times_ns = np.sort(times_ns[(times_ns > 0.35e9) & (times_ns < 0.9e9) | (times_ns > 1.3e9)])
+    times_ns = np.append(times_ns, 2_410_000_000)  # long after all others
+    latency_ns = np.random.default_rng(4).integers(1, 10**8, len(times_ns))
+    start_ns = 130_000_000
+    bins, last = [], None
+    for low in range(start_ns, int(times_ns[-1]) - 49_999_999, 50_000_000):
+        found = latency_ns[(times_ns >= low) & (times_ns < low + 50_000_000)]
+        last = found.mean() if len(found) else last
+        bins.append(last)
+    first = next(value for value in bins if value is not None)
+    bins = [first if value is None else value for value in bins]
+    expected = [np.mean(bins[at : at + 5]) for at in range(0, len(bins) - 4, 5)]
+    latency = Times(len(latency_ns), lambda rows: latency_ns[rows])
+    after = np.searchsorted(times_ns, start_ns)
+    found = _batch_means(times_ns[after:], latency.between(int(after), len(times_ns)), start_ns)  # type: ignore[assignment]
+    assert len(found) == len(expected) == 9
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("medians", "rises"),
+    [
+        ([100, 105, 110, 115, 120, 130, 140, 150], True),
+        ([100, 105, 110, 115, 117, 119, 121, 123], False),  # by less than a third
+        ([105, 100, 110, 115, 120, 130, 150, 140], True),  # two exceptions among 28 pairs
+        ([105, 100, 115, 110, 120, 130, 150, 140], False),  # three
+        ([100, 100, 100, 100, 100, 100, 200, 200], False),  # one step is no rise
+        ([100, 105, 110, 115, 120, 130, 137, 137], True),  # 4/3 of 102.5 is 136.7
+        ([98, 100, 105, 110, 115, 120, 131, 133], False),  # 4/3 of 99 is 132, and no more
+        ([150, 140, 130, 120, 115, 110, 105, 100], False),
+    ],
+)
+def test_latencies_rise_if_nearly_every_part_is_slower_than_those_before_and_all_in_all_by_a_third(
+    medians: list[int], rises: bool
+) -> None:
+    assert rising(np.repeat(medians, 20)) is rises
+    assert rising(np.repeat(medians, 8001)) is rises  # of more than 50,000 not every one is looked at
+    assert not rising(np.repeat(medians, 20)[:-1])  # too few
+
+
+RATE = 200.0
+
+
+def last_second(
+    waiting: Callable[[Any], float] | Callable[[Any], Any] | Callable[[Any], NDArray[Any]], limit_ms: float
+) -> tuple[bool, bool]:
+    """What is said of 20 s at 200/s, where `waiting` tells by the seconds before the end how many wait."""
+    times = np.arange(0, 20, 1 / RATE) + 1 / RATE
+    before_end_s = times[-1] - times
+    ahead = (
+        np.broadcast_to(waiting(before_end_s), times.shape) / RATE
+    )  # a request of that time is done so much later
+    steady = steady_state(log_of(times, times + ahead), limit_ms=limit_ms)
+    return steady.backed_up, steady.growing
+
+
+@pytest.mark.parametrize(("limit_ms", "most"), [(5, 8), (20, 12), (50, 30)])
+def test_more_than_three_limits_worth_of_requests_that_wait_all_the_time_are_a_backlog(
+    limit_ms: float, most: int
+) -> None:
+    """`most` is 3 x limit x rate, eight at the least."""
+    assert last_second(lambda _: most + 1.5, limit_ms) == (True, False)
+    assert last_second(lambda _: most - 0.5, limit_ms) == (False, False)
+
+
+def test_a_backlog_that_grows_throughout_the_last_second_is_an_overload() -> None:
+    assert last_second(lambda before_s: 30 - 20 * np.minimum(before_s, 0.3), 20) == (
+        True,
+        False,
+    )  # in the end only
+    assert last_second(lambda before_s: 40 - 10 * np.minimum(before_s, 2), 20) == (True, True)
+    assert last_second(lambda before_s: 20 + 10 * np.minimum(before_s, 2), 20) == (True, False)
+    assert last_second(lambda before_s: 40 - 10 * np.abs(0.5 - np.minimum(before_s, 1)), 20) == (True, False)
+
+
+@pytest.mark.parametrize(("gone_s", "backed_up"), [(0.95, False), (1.4, True)])
+def test_a_backlog_is_judged_by_the_last_second_alone(gone_s: float, backed_up: bool) -> None:
+    """For a moment, so long before the end, nothing waits."""
+    found = last_second(lambda before_s: np.where(np.abs(before_s - gone_s) < 0.12, 0.1, 20), 20)
+    assert found == (backed_up, False)
+
+
+def test_a_run_of_less_than_a_second_has_no_backlog() -> None:
+    times = np.arange(0, 0.9, 1 / RATE)
+    steady = steady_state(log_of(times, times + 5), limit_ms=20)
+    assert not steady.backed_up

@@ -1,0 +1,334 @@
+"""What a server may and may not do on an HTTP/2 connection (RFC 9113), and what it is sent."""
+
+import struct
+from typing import Any, cast
+
+import pytest
+from memory_wire import HEAD, Memory, right_message
+from wire_benches import Http2Bench, grpc_answer, settings_frame, widen
+
+from loadgen.clients.grpc import grpc_message
+from loadgen.errors import ClosedEarly, MalformedAnswer
+from loadgen.transport.hpack import HeaderDecoder, block_of
+from loadgen.transport.http1_response import ReadBuffer
+from loadgen.transport.http2 import Http2Connection
+from loadgen.transport.http2_call import Call
+from loadgen.transport.http2_fast_path import PreparedCall
+from loadgen.transport.http2_frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    GOAWAY,
+    HEADERS,
+    INITIAL_WINDOW,
+    LARGEST,
+    MAX_FRAME,
+    OPENING,
+    PING,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    number_in,
+    request_head,
+    settings_in,
+    unpadded,
+)
+
+STATUS = block_of([(b":status", b"200")])
+DONE = block_of([(b"grpc-status", b"0")])
+
+
+def test_a_connection_begins_with_the_preface_and_opens_all_windows_but_none_for_pushes() -> None:
+    settings = "00000c040000000000" + "000200000000" + "00047fffffff"
+    window = "000004080000000000" + "7fff0000"
+    assert bytes.fromhex(settings + window) == OPENING.removeprefix(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+    assert bytes(Http2Bench().stream.sent) == OPENING + frame(SETTINGS, ACK, 0), (
+        "and the server's settings are accepted"
+    )
+
+
+def test_a_connection_is_settled_when_the_servers_settings_are_there() -> None:
+    bench = Http2Bench()
+    assert bench.http2.settled
+    fresh = Http2Connection(cast("Any", Memory(1)), HEAD, ReadBuffer(), lambda *_: None, lambda _: False)
+    assert not fresh.settled
+    assert fresh.wants_to_write
+    assert not fresh.idle_but_for_one
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(DATA, 0, 0, b"x"),
+        frame(HEADERS, 4, 0, STATUS),
+        frame(HEADERS, 0, 1, STATUS) + frame(DATA, 0, 1, b"x"),
+        frame(HEADERS, 0, 1, STATUS) + frame(HEADERS, 4, 1, STATUS),
+        frame(HEADERS, 0, 1, STATUS) + frame(CONTINUATION, 4, 3, b""),
+        frame(CONTINUATION, 4, 1, STATUS),
+        frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, b"") * 64,
+        frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, bytes(16_384)) * 4 + frame(CONTINUATION, 4, 1, b"x"),
+        frame(HEADERS, 4 | 8, 1, b""),
+        frame(HEADERS, 4 | 8, 1, b"\x03" + STATUS + b"ab"[: 2 - len(STATUS)]),
+        frame(HEADERS, 4, 1, STATUS) * 9,
+        frame(HEADERS, 4, 1, STATUS * 1001),
+        frame(DATA, 0, 1, b"x"),
+        frame(HEADERS, 4, 1, STATUS) + frame(DATA, 0, 1, b"") * 10_001,
+        frame(RST_STREAM, 0, 1, bytes(3)),
+        frame(RST_STREAM, 0, 1, bytes(5)),
+        frame(WINDOW_UPDATE, 0, 0, bytes(5)),
+        frame(GOAWAY, 0, 0, bytes(3)),
+        frame(PING, 0, 0, bytes(7)),
+        frame(PING, 0, 0, bytes(9)),
+        frame(PUSH_PROMISE, 4, 1, bytes(4)),
+        frame(SETTINGS, 0, 0, bytes(5)),
+        settings_frame((INITIAL_WINDOW, 1 << 31)),
+        settings_frame((MAX_FRAME, 16_383)),
+        settings_frame((MAX_FRAME, 1 << 24)),
+        frame(200, 0, 0, bytes(16_385)),
+    ],
+)
+def test_what_no_server_may_do_ends_the_connection(data: bytes) -> None:
+    bench = Http2Bench()
+    bench.http2.start(0, b"")
+    with pytest.raises(MalformedAnswer):
+        bench.give(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        frame(HEADERS, 0, 1, b"") + frame(CONTINUATION, 0, 1, b"") * 62 + frame(CONTINUATION, 4, 1, STATUS),
+        frame(HEADERS, 4, 1, STATUS) * 8,
+        frame(HEADERS, 4, 1, STATUS * 1000),
+        frame(HEADERS, 4 | 0x20, 1, bytes(5) + STATUS),
+        frame(HEADERS, 4 | 0x20 | 8, 1, b"\x02" + bytes(5) + STATUS + b"ab"),
+        frame(HEADERS, 4, 1, STATUS) + frame(DATA, 0, 1, b"") * 10_000,
+        frame(HEADERS, 4, 1, STATUS) + frame(DATA, 8, 1, b"\0"),
+        frame(PING, ACK, 0, bytes(7)),
+        frame(SETTINGS, ACK, 0, b""),
+        settings_frame((INITIAL_WINDOW, LARGEST), (MAX_FRAME, (1 << 24) - 1), (99, (1 << 32) - 1)),
+        frame(GOAWAY, 0, 0, struct.pack(">I", LARGEST)),
+        frame(200, 255, 1, bytes(16_384)),
+        frame(RST_STREAM, 0, 99, bytes(4)),
+        widen(99, 1000),
+        frame(HEADERS, 5, 99, STATUS),
+        frame(DATA, 0, 99, b"x"),
+    ],
+)
+def test_what_a_server_may_do_does_not(data: bytes) -> None:
+    bench = Http2Bench()
+    bench.http2.start(0, b"")
+    bench.give(data)
+    assert bench.ended == []
+    bench.give(frame(RST_STREAM, 0, 1, bytes(4)))
+    assert [reset for _, reset, _ in bench.ended] == [True]
+    assert {kind for kind, *_ in bench.stream.frames()} <= {SETTINGS, WINDOW_UPDATE, HEADERS, DATA}
+
+
+def test_the_end_of_the_stream_is_an_error_of_its_own() -> None:
+    with pytest.raises(ClosedEarly):
+        Http2Bench().give(b"")
+
+
+def test_frames_without_data_are_counted_for_each_answer() -> None:
+    bench = Http2Bench()
+    for row in range(3):
+        number = bench.http2.start(row, b"")
+        bench.give(frame(HEADERS, 4, number, STATUS) + frame(DATA, 0, number, b"") * 9000)
+        bench.give(frame(HEADERS, 5, number, DONE))
+    assert len(bench.ended) == 3
+
+
+def test_pings_are_answered_and_a_flood_of_them_is_not_kept_for_ever() -> None:
+    bench = Http2Bench()
+    for at in range(20_000):
+        bench.give(frame(PING, 0, 0, struct.pack(">Q", at)))
+    assert bench.stream.frames()[-1] == (PING, ACK, 0, struct.pack(">Q", 19_999))
+    bench.stream.room = 0
+    bench.give(frame(PING, 0, 0, bytes(8)) * 10_000)
+    with pytest.raises(MalformedAnswer, match="over 10,000 pings"):
+        bench.give(frame(PING, 0, 0, bytes(8)))
+
+
+def test_our_window_is_topped_up_by_what_was_taken() -> None:
+    bench = Http2Bench()
+    number = bench.http2.start(0, b"")
+    bench.give(frame(HEADERS, 4, number, STATUS))
+    bench.http2._taken = (1 << 28) - 20
+    bench.give(frame(DATA, 0, number, grpc_message(bytes(1000))[:20]))
+    assert [one[3] for one in bench.stream.frames() if one[0] == WINDOW_UPDATE] == [
+        struct.pack(">I", LARGEST - 65_535)
+    ]
+    bench.give(frame(DATA, 0, number, b"x"))
+    topped = [one for one in bench.stream.frames() if one[0] == WINDOW_UPDATE][1:]
+    assert topped == [(WINDOW_UPDATE, 0, 0, struct.pack(">I", (1 << 28) + 1))]
+    bench.give(frame(DATA, 0, number, b"x"))
+    assert len([one for one in bench.stream.frames() if one[0] == WINDOW_UPDATE]) == 2
+
+
+def test_our_window_is_topped_up_by_answers_of_a_known_shape_as_well() -> None:
+    bench = Http2Bench()
+    bench.http2._ended = lambda call, _reset: setattr(call, "proven", True)
+    for row in range(3):
+        bench.http2.start(row, b"")
+        bench.http2._taken = (1 << 28) - 5 if row == 2 else 0
+        bench.give(grpc_answer(2 * row + 1))
+    size = len(right_message())
+    assert bench.stream.frames()[-1] == (WINDOW_UPDATE, 0, 0, struct.pack(">I", (1 << 28) - 5 + size))
+
+
+def test_a_window_that_shrinks_below_what_was_sent_lets_nothing_go_until_it_is_made_up_for() -> None:
+    bench = Http2Bench((INITIAL_WINDOW, 100))
+    bench.http2.start(0, bytes(300))
+    assert bench.data() == [100]
+    bench.give(settings_frame((INITIAL_WINDOW, 10)))
+    bench.give(widen(1, 90))
+    assert bench.data() == [100]
+    bench.give(widen(1, 1))
+    assert bench.data() == [100, 1]
+    bench.give(settings_frame((INITIAL_WINDOW, 1000)))
+    assert bench.data() == [100, 1, 199]
+
+
+def test_frames_are_as_large_as_the_server_takes_them() -> None:
+    assert Http2Bench((INITIAL_WINDOW, 1 << 20)).data() == []
+    for most, sizes in ((16_384, [16_384, 16_384, 7232]), (30_000, [30_000, 10_000])):
+        bench = Http2Bench((INITIAL_WINDOW, 1 << 20), (MAX_FRAME, most))
+        bench.http2.start(0, bytes(40_000))
+        assert bench.data() == sizes
+
+
+def test_a_message_without_bytes_ends_its_call_whatever_the_windows() -> None:
+    bench = Http2Bench((INITIAL_WINDOW, 0))
+    bench.http2.start(0, b"")
+    assert bench.stream.frames()[-1] == (DATA, 1, 1, b"")
+
+
+def test_a_call_reset_before_it_left_sends_no_more() -> None:
+    bench = Http2Bench((INITIAL_WINDOW, 100))
+    bench.http2.start(0, bytes(300))
+    assert not bench.http2.idle_but_for_one
+    bench.give(frame(RST_STREAM, 0, 1, bytes(4)))
+    bench.give(widen(0, 1000), widen(1, 1000))
+    assert bench.data() == [100]
+    assert bench.http2.idle_but_for_one
+
+
+def test_a_cancelled_call_sends_no_more_and_one_that_is_not_there_is_none() -> None:
+    bench = Http2Bench((INITIAL_WINDOW, 100))
+    bench.http2.start(7, bytes(300))
+    bench.http2.cancel(8)
+    assert bench.stream.frames()[-1][0] == DATA
+    bench.http2.cancel(7)
+    assert bench.stream.frames()[-1] == (RST_STREAM, 0, 1, struct.pack(">I", 8))
+    bench.give(settings_frame((INITIAL_WINDOW, 1000)))
+    assert bench.data() == [100]
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_no_call_has_a_number_beyond_the_last(prepared: bool) -> None:
+    bench = Http2Bench()
+    bench.http2.start(0, b"")
+    bench.http2._next_id = LARGEST - 4
+    started = 0
+    while bench.http2.has_room:
+        started += 1
+        if prepared:
+            bench.http2.start_prepared(started, PreparedCall(HEAD, b""))
+        else:
+            bench.http2.start(started, b"")
+    assert started in (2, 3)
+    assert max(bench.http2.calls) in (LARGEST - 2, LARGEST)
+
+
+def test_a_goodbye_names_the_last_call_that_was_taken() -> None:
+    bench = Http2Bench()
+    for row in range(4):
+        bench.http2.start(row, b"")
+    bench.give(frame(GOAWAY, 0, 0, struct.pack(">II", 5 | 1 << 31, 0) + b"too old"))
+    assert [(row, reset) for row, reset, _ in bench.ended] == [(3, True)]
+    assert not bench.http2.has_room
+
+
+@pytest.mark.parametrize("size", [0, 4, 5, 20])
+def test_what_is_kept_of_a_message_is_what_is_wanted(size: int) -> None:
+    message = grpc_message(bytes(15))
+    for keep in (False, True):
+        bench = Http2Bench(keep=keep)
+        bench.http2.start(0, b"")
+        parts = [message[:size], message[size:]]
+        bench.give(
+            frame(HEADERS, 4, 1, STATUS), *(frame(DATA, 0, 1, part) for part in parts), frame(HEADERS, 5, 1, DONE)
+        )
+        call = bench.ended[0][2]
+        assert (call.message_bytes, call.data_bytes, call.fault_of_frame()) == (15, 20, None)
+        assert call.answer == (message if keep else None)
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"", "status OK without a message"),
+        (b"\0\0\0\0", "a message cut off in its prefix"),
+        (b"\1\0\0\0\1x", "a compressed message, which was not asked for"),
+        (b"\0\0\0\0\2x", "a message of 2 bytes, of which 1 came"),
+        (b"\0\0\0\0\0x", "a message of 0 bytes, of which 1 came"),
+        (b"\0\0\0\0\1x", None),
+        (b"\0\0\0\0\0", None),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 2, 6])
+def test_what_is_wrong_with_a_message_is_told_however_it_came(data: bytes, fault: str | None, step: int) -> None:
+    for keep in (False, True):
+        call = Call(0, 0)
+        for at in range(0, len(data), step):
+            part = memoryview(data)[at : at + step]
+            if not call.skips(part, lambda length, keep=keep: keep):  # type: ignore[misc]
+                call.take(bytes(part), lambda length, keep=keep: keep)  # type: ignore[misc]
+        assert call.fault_of_frame() == fault
+
+
+def test_of_a_message_that_is_longer_than_it_says_nothing_is_kept() -> None:
+    call = Call(0, 0)
+    call.take(b"\0\0\0\0\1x", lambda _: True)
+    assert call.answer == b"\0\0\0\0\1x"
+    call.take(b"y", lambda _: True)
+    assert call.answer is None
+    call.take(bytes(1000), lambda _: True)
+    assert (call.answer, call.data_bytes) == (None, 1007)
+
+
+def test_padding_and_numbers() -> None:
+    assert unpadded(b"\2abcd", 8) == b"ab"
+    assert unpadded(b"\2abcd", 0) == b"\2abcd"
+    assert unpadded(b"\4abcd", 8) == b""
+    for wrong in (b"\5abcd", b""):
+        with pytest.raises(MalformedAnswer, match="shorter than its padding"):
+            unpadded(wrong, 8)
+    assert number_in(RST_STREAM, b"\x80\0\1\0") == 256
+    assert number_in(GOAWAY, b"\0\0\0\1\0\0", exactly=None) == 1
+    assert settings_in(struct.pack(">HIHI", 3, 7, 4, 0)) == [(3, 7), (4, 0)]
+
+
+def test_heads_say_the_same_in_all_three_spellings_with_the_newest_field_first() -> None:
+    fields = [(b":method", b"POST"), (b":path", b"/x"), (b"te", b"trailers"), (b"a", b"b"), (b":scheme", b"http")]
+    private = [(b"authorization", b"secret")]
+    head = request_head(fields, private)
+    decoder = HeaderDecoder()
+    for block in (head.first, head.later, head.later, head.plain):
+        assert decoder.decode(block) == fields + private
+    assert HeaderDecoder().decode(head.plain) == fields + private
+    assert decoder.changes == 1
+    assert b"secret" in head.later, "no server is to remember it"
+
+
+def test_the_window_of_the_connection_is_shared_and_grows_by_each_update() -> None:
+    bench = Http2Bench((INITIAL_WINDOW, 1 << 20))
+    bench.give(widen(0, 10), widen(0, 10))
+    bench.http2.start(0, bytes(60_000))
+    bench.http2.start(1, bytes(60_000))
+    assert sum(bench.data()) == 65_555
+    bench.give(widen(0, 100), widen(0, 100_000))
+    assert sum(bench.data()) == 120_000

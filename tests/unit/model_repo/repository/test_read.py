@@ -1,0 +1,110 @@
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import engines
+import pytest
+
+from model_repo.repository.config_pbtxt import render_config_pbtxt
+from model_repo.repository.read import NotOurRepository, serving_config_from_repository
+from model_repo.repository.write import write_repository
+from model_repo.spec import Engine, ServingConfig
+
+MAKERS = (
+    engines.cnn_engine,
+    engines.token_engine,
+    engines.doubler_engine,
+    engines.echo_engine,
+    engines.fixed_batch_engine,
+)
+
+
+def read(model_dir: Path) -> ServingConfig:
+    return serving_config_from_repository(model_dir, backend="onnxruntime", precision="fp32")
+
+
+def written(tmp_path: Path, engine: Engine, **changes: Any) -> tuple[ServingConfig, Path]:
+    size = 8 if engine.batched else 0
+    given: dict[str, Any] = {
+        "max_batch_size": size,
+        "dynamic_batching": size > 0,
+        "instance_count": 2,
+        "intra_op_threads": 1,
+    }
+    config = ServingConfig(engine=engine, **{**given, **changes})
+    return config, write_repository(tmp_path / "repository", config)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_what_was_written_comes_back(
+    tmp_path: Path, make: Callable[..., Engine] | Callable[[Path], Engine]
+) -> None:
+    config, model_dir = written(tmp_path, make(tmp_path))
+    back = read(model_dir)
+    files = dict(back.engine.files)
+    assert files[back.engine.model_file].parent == model_dir / "1"
+    assert dataclasses.replace(back, engine=dataclasses.replace(back.engine, files=config.engine.files)) == config
+
+
+@pytest.mark.parametrize("runtime", ["python", "native"])
+def test_a_batch_axis_that_triton_does_not_add_renders_the_same(tmp_path: Path, runtime: Any) -> None:
+    config, model_dir = written(
+        tmp_path, engines.cnn_engine(tmp_path), max_batch_size=0, dynamic_batching=False, instance_count=1
+    )
+    assert render_config_pbtxt(read(model_dir), runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
+
+
+def test_every_knob_comes_back(tmp_path: Path) -> None:
+    config, model_dir = written(
+        tmp_path, engines.cnn_engine(tmp_path), max_queue_delay_us=1500, preferred_batch_sizes=(4, 8)
+    )
+    back = read(model_dir)
+    assert (back.max_queue_delay_us, back.preferred_batch_sizes) == (1500, (4, 8))
+    assert back.instance_count == config.instance_count
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "config.pbtxt").unlink(),
+        lambda folder: (folder / "config.pbtxt").write_text("not { a config"),
+        lambda folder: (folder / "config.pbtxt").write_text("name: 'cnn'"),
+        lambda folder: (folder / "1" / "model.onnx").unlink(),
+    ],
+    ids=["no config", "no protobuf", "next to nothing in it", "no model"],
+)
+def test_what_is_not_whole_is_named(tmp_path: Path, damage: Callable[[Any], Any]) -> None:
+    _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
+    damage(model_dir)
+    with pytest.raises(NotOurRepository) as refused:
+        read(model_dir)
+    assert str(model_dir) in str(refused.value)
+
+
+def test_a_gpu_engine_comes_back_without_our_code(tmp_path: Path) -> None:
+    plan = tmp_path / "model.plan"
+    plan.write_bytes(b"a plan")
+    engine = engines.plain_engine(
+        backend="tensorrt", device="gpu", model_file="model.plan", files=(("model.plan", plan),)
+    )
+    changes = {"cuda_graph_batch_sizes": (1, 8), "backend_options": (("input_path", "direct"),)}
+    config, model_dir = written(tmp_path, engine, intra_op_threads=0, **changes)
+    assert (model_dir / "1" / "tritune_gpu").is_dir()
+    back = serving_config_from_repository(model_dir, backend="tensorrt", precision="fp32")
+    assert dict(back.engine.files).keys() == {"model.plan"}
+    for runtime in ("python", "native"):
+        assert render_config_pbtxt(back, runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
+
+
+def test_external_data_belongs_to_the_engine(tmp_path: Path) -> None:
+    _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
+    Path(model_dir / "1" / "weights-0.bin").write_bytes(b"0")
+    assert dict(read(model_dir).engine.files).keys() == {"model.onnx", "weights-0.bin"}
+
+
+def test_a_file_that_we_do_not_write_is_named(tmp_path: Path) -> None:
+    _, model_dir = written(tmp_path, engines.cnn_engine(tmp_path))
+    Path(model_dir / "1" / "helpers.py").write_bytes(b"0")
+    with pytest.raises(NotOurRepository, match=r"'helpers\.py' is not a name"):
+        read(model_dir)

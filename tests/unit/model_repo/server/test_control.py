@@ -1,0 +1,117 @@
+"""Tests against a small HTTP server with scripted responses; the contract tests use a real Triton."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from model_repo.errors import RequestRefused, ServerDied, ServerTimeout
+from model_repo.server import control
+from model_repo.spec import Endpoint
+
+
+def endpoint(port: int | None) -> Endpoint:
+    return Endpoint(host="127.0.0.1", http_port=port, grpc_port=port, metrics_port=None)
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[tuple[Endpoint, list[tuple[str, str]]]]:
+    seen = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            seen.append((self.command, self.path))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST = answer
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield endpoint(server.server_port), seen
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def silent() -> Iterator[Endpoint]:
+    """Yield the endpoint of a server that accepts connections and never answers."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        yield endpoint(listener.getsockname()[1])
+
+
+@pytest.fixture
+def nobody() -> Endpoint:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return endpoint(port)
+
+
+def test_requests_go_where_triton_expects_them() -> None:
+    with answering(200, b"{}") as (where, seen):
+        assert control.is_live(where)
+        assert control.is_model_ready(where, "m")
+        control.load_model(where, "m", timeout_s=5)
+        control.unload_model(where, "m")
+    assert seen == [
+        ("GET", "/v2/health/live"),
+        ("GET", "/v2/models/m/ready"),
+        ("POST", "/v2/repository/models/m/load"),
+        ("POST", "/v2/repository/models/m/unload"),
+    ]
+
+
+def test_the_state_of_a_model() -> None:
+    index = [
+        {"name": "other", "state": "READY"},
+        {"name": "m", "version": "1", "state": "UNLOADING"},
+        {"name": "new"},
+    ]
+    with answering(200, json.dumps(index).encode()) as (where, _):
+        assert control.model_state(where, "m") == "UNLOADING"
+        assert control.model_state(where, "new") is None
+        assert control.model_state(where, "unheard of") is None
+
+
+def test_a_refusal_carries_what_the_server_said() -> None:
+    with answering(400, b'{"error": "no such model"}') as (where, _):
+        with pytest.raises(RequestRefused, match="no such model") as caught:
+            control.load_model(where, "m", timeout_s=5)
+        assert caught.value.status == 400
+        assert not control.is_live(where)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'"text"', b""])
+def test_a_refusal_by_something_else_is_a_clear_error(body: bytes) -> None:
+    with answering(502, body) as (where, _), pytest.raises(RequestRefused, match=r"502.*\nIs it a Triton server"):
+        control.unload_model(where, "m")
+
+
+def test_silence_is_a_time_out(silent: Endpoint) -> None:
+    with pytest.raises(ServerTimeout, match=r"within 0\.05 s"):
+        control.load_model(silent, "m", timeout_s=0.05)
+    assert not control.is_live(silent, timeout_s=0.05)
+
+
+def test_nobody_there(nobody: Endpoint) -> None:
+    with pytest.raises(ServerDied, match="No server answers"):
+        control.load_model(nobody, "m", timeout_s=5)
+    assert not control.is_live(nobody)

@@ -1,0 +1,70 @@
+"""Tests that a server killed by the kernel for its memory is distinguished from one that died otherwise."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from model_repo.errors import ModelCrashed, ServerDied
+from model_repo.server.options import ServerOptions
+from model_repo.server.process import WORDS, count_memory_kills, kills_in
+from model_repo.server.triton import Server
+from model_repo.spec import Endpoint
+
+
+class DeadHost:
+    """A server that is gone; see `model_repo.server.hosts.Host`."""
+
+    endpoint = Endpoint(host="127.0.0.1", http_port=1, grpc_port=2, metrics_port=None)
+    start_s = None
+
+    def __init__(self, repository: Path) -> None:
+        self.repository = repository
+
+    def alive(self) -> bool:
+        return False
+
+    def restart(self) -> None:
+        """Do nothing: it stays dead."""
+
+    def stop(self) -> None:
+        """Do nothing: it is stopped already."""
+
+    def free(self, model_name: str) -> None:
+        """Do nothing: nothing is loaded."""
+
+    def count_instances(self, model_name: str) -> int | None:
+        return 0
+
+    def memory_bytes(self) -> int | None:
+        return None
+
+    def log_tail(self, lines: int) -> str:
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("kills", "said"),
+    [((3, 4), True), ((3, 3), False), ((None, None), False), ((None, 2), False)],
+)
+def test_it_is_said_where_the_kernel_killed_anything_meanwhile(
+    tmp_path: Path, kills: tuple[int | None, int | None], said: bool
+) -> None:
+    counts = iter(kills)
+    server = Server(DeadHost(tmp_path), ServerOptions(run_dir=tmp_path), memory_kills=lambda: next(counts))  # type: ignore[arg-type]
+    with pytest.raises(ServerDied) as caught:
+        server.check()
+    assert (WORDS in str(caught.value)) is said
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_model_that_died_of_we_know_not_what_is_not_called_out_of_memory() -> None:
+    assert "out of memory" not in str(ModelCrashed("m"))
+    assert "out of memory" in str(ModelCrashed("m", why=WORDS))
+
+
+def test_the_kernels_counter_is_read() -> None:
+    assert kills_in("oom_kill_memcg 7\noom_kill 12\nnr_free_pages 1\n") == 12
+    assert kills_in("nr_free_pages 1\n") is None
+    found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.MULTILINE)
+    assert count_memory_kills() == (int(found[1]) if found else None)

@@ -1,0 +1,126 @@
+"""Tests of the accuracy check with runners whose error is known."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from optimizer.accuracy.check import INPUTS, Reference, judge, reference_of
+from optimizer.accuracy.thresholds import accuracy_rule
+from optimizer.model.samples import Samples
+
+STRICT = accuracy_rule("strict")
+
+
+class Scores:
+    """A runner x (batch, 8) -> scores (batch, 8); `disturb` adds the error to a whole batch."""
+
+    name = "by hand"
+
+    def __init__(self, disturb: Callable[[Any], Any] = lambda scores: scores) -> None:
+        self.disturb = disturb
+        self.batches: list[Any] = []
+
+    def run(self, feeds: Any) -> list[Any]:
+        self.batches += [len(feed["x"]) for feed in feeds]
+        return [{"scores": self.disturb(3 * feed["x"])} for feed in feeds]
+
+
+def noise(size_db: int) -> Callable[[Any], Any]:
+    def disturb(scores: Any) -> Any:
+        random = np.random.default_rng(int(abs(scores[0, 0]) * 1e6))
+        return scores + random.standard_normal(scores.shape) * 3 * 10 ** (-size_db / 20)
+
+    return disturb
+
+
+def samples(count: int = INPUTS, *, batched: bool = True) -> Samples:
+    arrays = {"x": np.random.default_rng(0).standard_normal((count, 8))}
+    return Samples(arrays=arrays, source="synthetic", batched=batched)
+
+
+def reference(count: int = INPUTS) -> Reference:
+    return reference_of(Scores(), samples(count), classifying=["scores"])
+
+
+def test_equal_results_pass_every_precision() -> None:
+    record = judge(Scores(), "fp32", reference(), STRICT)
+    assert record.passed
+    assert (record.inputs, record.input_source, record.note) == (INPUTS, "synthetic", "")
+    assert all(output.exact and output.sqnr_db is None for output in record.outputs)
+
+
+def test_both_batch_sizes_are_run() -> None:
+    runner = Scores()
+    record = judge(runner, "fp16", reference(20), STRICT)
+    assert [output.batch_size for output in record.outputs] == [1, 8]
+    assert sorted(set(runner.batches)) == [1, 4, 8]
+
+
+@pytest.mark.parametrize(("size_db", "passes"), [(45, True), (35, False)])
+def test_noise_about_the_threshold(size_db: int, passes: bool) -> None:
+    rule = accuracy_rule("strict,top1=0,cosine=0")
+    record = judge(Scores(noise(size_db)), "fp16", reference(), rule)
+    assert record.passed is passes
+    assert record.outputs[0].sqnr_db == pytest.approx(size_db, abs=0.5)
+    assert record.reason.startswith("" if passes else "output scores at batch 1: SQNR 35.")
+
+
+def test_an_error_in_larger_batches_alone_is_seen() -> None:
+    def rows_mixed_up(scores: Any) -> Any:
+        return scores[::-1]
+
+    record = judge(Scores(rows_mixed_up), "fp16", reference(), STRICT)
+    assert [output.passed for output in record.outputs] == [True, False]
+    assert "at batch 8" in record.reason
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_never_passes(bad: float) -> None:
+    def one_bad(scores: Any) -> Any:
+        scores[0, 0] = bad
+        return scores
+
+    record = judge(Scores(one_bad), "fp16", reference(), accuracy_rule("off"))
+    assert not record.passed
+    assert "NaN" in record.reason
+
+
+def test_a_figure_that_cannot_be_computed_does_not_pass() -> None:
+    silent = reference_of(Scores(lambda scores: 0 * scores), samples(20), classifying=[])
+    assert not judge(Scores(lambda scores: 0 * scores + 1), "fp16", silent, STRICT).passed
+
+
+def test_missing_outputs_and_other_shapes_do_not_pass() -> None:
+    record = judge(Scores(lambda scores: scores[:, :4]), "fp16", reference(20), accuracy_rule("off"))
+    assert not record.passed
+    assert record.outputs[0].non_finite == 20 * 8
+
+
+def test_the_node_is_asked_for_only_on_failure() -> None:
+    asked = []
+
+    def first_error(thresholds: Any) -> str:
+        asked.append(thresholds)
+        return "conv1 (Conv)"
+
+    assert judge(Scores(), "fp16", reference(20), STRICT, first_error=first_error).first_node is None
+    failed = judge(Scores(noise(10)), "fp16", reference(20), STRICT, first_error=first_error)
+    assert failed.first_node == "conv1 (Conv)"
+    assert asked == [STRICT.thresholds("fp16")]
+
+
+def test_a_slow_model_is_judged_on_fewer_inputs() -> None:
+    times = iter([0.0, 5.0, 26.0])  # one input in 5 s, 3 s of them for loading; nine inputs in 21 s
+    seen = reference_of(Scores(), samples(), classifying=[], budget_s=60.0, clock=lambda: next(times))
+    assert seen.samples.count == 30
+    assert "30 instead of 256 inputs: one takes 2 s" in seen.note
+    few = reference_of(Scores(), samples(10), classifying=[])
+    assert "10 instead of 256 inputs: no more were given" in few.note
+
+
+def test_a_model_without_a_batch_is_run_one_by_one() -> None:
+    whole = reference_of(Scores(), samples(20, batched=False).first(20), classifying=[])
+    assert whole.samples.count == 20

@@ -1,0 +1,119 @@
+"""Tests of the precisions that remain after variants were made and judged."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx_models import small_cnn
+
+from optimizer.accuracy.gate import VariantRequest, default_precisions, usable_variants
+from optimizer.accuracy.thresholds import accuracy_rule
+from optimizer.errors import UnsupportedModel
+from optimizer.model.onnx_model import Model, read_model
+from search.records.accuracy import AccuracyRecord
+from search.trials.events import Note
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return read_model(small_cnn(tmp_path_factory.mktemp("models") / "cnn.onnx", size=8))
+
+
+def asked(tmp_path: Path, *precisions: str, **changes: Any) -> VariantRequest:
+    known: dict[str, Any] = {
+        "precisions": precisions,
+        "rule": accuracy_rule("strict"),
+        "device": "cpu",
+        "work_dir": tmp_path,
+    }
+    return VariantRequest(**{**known, **changes})
+
+
+def tried(model: Model, request: VariantRequest) -> tuple[list[str], tuple[AccuracyRecord, ...], list[str]]:
+    """Return (usable precisions, records, notes)."""
+    notes: list[Any] = []
+    usable = usable_variants(model, request, notes.append)
+    texts = [event.text for event in notes if isinstance(event, Note)]
+    return [variant.precision for variant in usable.variants], usable.accuracy, texts
+
+
+def calibration(tmp_path: Path) -> Path:
+    path = tmp_path / "data.npz"
+    np.savez(path, image=np.random.default_rng(0).standard_normal((32, 3, 8, 8)).astype(np.float32))
+    return path
+
+
+def test_fp32_alone_is_not_judged(model: Model, tmp_path: Path) -> None:
+    assert tried(model, asked(tmp_path, "fp32")) == (["fp32"], (), [])
+
+
+def test_given_data_calibrates_and_judges(model: Model, tmp_path: Path) -> None:
+    request = asked(tmp_path, "fp32", "int8", calibration_data=calibration(tmp_path))
+    usable, records, notes = tried(model, request)
+    assert usable == ["fp32", "int8"]
+    assert [(record.precision, record.inputs, record.input_source) for record in records] == [
+        ("fp32", 8, "given"),
+        ("int8", 8, "given"),
+    ]
+    assert "int8 is numerically close to fp32 on 8 given inputs" in notes[-1]
+
+
+def test_what_was_judged_elsewhere_is_the_same_and_is_not_judged_again(model: Model, tmp_path: Path) -> None:
+    """A worker makes the same variant files as the coordinator, so that the engines of both have one key."""
+    data = calibration(tmp_path)
+    made = []
+    for judged in (True, False):
+        folder = tmp_path / str(judged)
+        folder.mkdir()
+        request = asked(folder, "fp32", "fp16", "int8", calibration_data=data, judged=judged)
+        made.append(usable_variants(model, request))
+    first, again = made
+    assert first.reference is not None
+    assert len(first.accuracy) == 3
+    assert again.reference is None
+    assert again.accuracy == ()
+    assert [variant.model.sha256 for variant in again.variants] == [v.model.sha256 for v in first.variants]
+
+
+def test_the_inputs_of_the_load_judge_where_they_fit(model: Model, tmp_path: Path) -> None:
+    data = calibration(tmp_path)
+    _, records, _ = tried(model, asked(tmp_path, "fp32", "fp16", input_data=data))
+    assert (records[0].inputs, records[0].input_source) == (32, "given")
+    np.savez(data, picture=np.ones(3))
+    _, records, notes = tried(model, asked(tmp_path, "fp32", "fp16", input_data=data))
+    assert records[0].input_source == "synthetic"
+    assert "judged on random inputs: --input-data" in notes[0]
+
+
+def test_what_needs_data_or_a_gpu_is_left_out_and_said(model: Model, tmp_path: Path) -> None:
+    usable, _, notes = tried(model, asked(tmp_path, "fp32", "bf16", "int8"))
+    assert usable == ["fp32"]
+    assert notes == [
+        "bf16 is left out: it needs a GPU.",
+        "int8 is left out: it needs --calibration-data with typical inputs.",
+    ]
+
+
+def test_a_variant_that_fails_is_out_with_its_figure(model: Model, tmp_path: Path) -> None:
+    rule = accuracy_rule("strict,sqnr_db=90")
+    usable, records, notes = tried(model, asked(tmp_path, "fp32", "fp16", rule=rule))
+    assert usable == ["fp32"]
+    assert not records[-1].passed
+    assert records[-1].first_node is not None
+    assert "fp16 is left out, not close enough to fp32 on 256 synthetic inputs" in notes[-1]
+    assert "SQNR" in notes[-1]
+
+
+def test_nothing_left(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="None of the precisions fp16"):
+        tried(model, asked(tmp_path, "fp16", rule=accuracy_rule("strict,sqnr_db=200")))
+    with pytest.raises(UnsupportedModel, match="None of the precisions tf32, int8"):
+        tried(model, asked(tmp_path, "tf32", "int8"))
+
+
+def test_defaults() -> None:
+    assert default_precisions("cpu") == ("fp32",)
+    assert "int8" not in default_precisions("gpu")

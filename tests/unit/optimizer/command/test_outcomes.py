@@ -1,0 +1,255 @@
+"""Every exit code of `optimize` is reached, and `recommendation.json` says the same, with a reason."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from onnx_models import small_cnn
+from recommendations import certificate, recommendation, trial
+from simulated_bench import SimulatedBench, default_service_s
+
+from loadgen.command.app import run_app
+from loadgen.errors import EnvironmentFailed
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import ServingConfig
+from optimizer.cli import run_command
+from optimizer.command import session
+from optimizer.config import OptimizeConfig
+from optimizer.machine.stalls import SchedulingStalls
+from optimizer.run.pipeline import optimize
+from optimizer.run.recommendation import keep_failure, write_recommendation
+from optimizer.run.run_directory import locked
+from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
+from search.records.run_files import read_outcome, read_recommendation
+
+pytestmark = pytest.mark.slow
+
+
+def config_of(folder: Path) -> OptimizeConfig:
+    return OptimizeConfig(
+        limits=(LatencyLimit(limit_ms=50.0),),
+        model=small_cnn(folder / "cnn.onnx"),
+        output=folder / "run",
+        server="docker",
+        precisions=("fp32",),
+        price_per_hour_usd=2.0,
+        time_budget_s=200.0,
+        cache_dir=folder / "cache",
+        seed=3,
+    )
+
+
+def ended(
+    folder: Path,
+    bench: SimulatedBench | None = None,
+    *,
+    search: Any = None,
+    stalls_ms: float = 0.0,
+    **changes: Any,
+) -> tuple[int, AnyRecommendation]:
+    """Return the exit code of a run on a simulated server, and what is in its `recommendation.json`."""
+    call = {name: changes.pop(name) for name in ("baseline", "accept_provisional") if name in changes}
+    config = replace(config_of(folder), **changes)
+    served = bench or SimulatedBench()
+
+    def bench_for(config: Any, prepared: Any, workload: Any) -> nullcontext[Any]:
+        served.limit_ms, served.workload = config.limits[0].limit_ms, workload
+        return nullcontext(served)
+
+    def clock() -> float:
+        return served.spent.load_s + served.spent.loading_s
+
+    def measure_machine(seconds: float) -> SchedulingStalls:
+        return SchedulingStalls(seconds=seconds, delays_ms=((stalls_ms,),))
+
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        carried_out = search or partial(
+            optimize, bench_for=bench_for, clock=clock, measure_machine=measure_machine
+        )
+        raise typer.Exit(session.run(config, [], as_json=True, resume=False, search=carried_out, **call))
+
+    code = run_app(app, [], name="optimize", when_stopped="Go on.")
+    outcome = read_outcome(config.output)
+    assert outcome.exit_code == code
+    return code, outcome
+
+
+def raising(error: BaseException) -> Callable[..., RecommendationRecord]:
+    def search(*_: object, **__: object) -> RecommendationRecord:
+        raise error
+
+    return search
+
+
+def test_0_a_rate_that_is_certified_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, outcome = ended(tmp_path)
+    assert (code, outcome.status) == (0, "certified")
+    assert "twice" in outcome.status_reason
+    assert json.loads(capsys.readouterr().out) == json.loads(outcome.model_dump_json())
+
+
+def test_96_a_budget_that_is_too_short(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, time_budget_s=6.0)
+    assert (code, outcome.status) == (96, "inconclusive")
+    assert "--time-budget" in outcome.advice
+
+
+def provisional(*_: object, **__: object) -> RecommendationRecord:
+    winner = trial(certificate=certificate(runs=1, caveat="there was no time to confirm it again"))
+    return recommendation(winner=winner, status="provisional", status_reason="Once.")
+
+
+def test_96_a_certificate_that_was_not_confirmed_again_and_0_if_that_is_accepted(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, search=provisional)
+    assert (code, outcome.status) == (96, "provisional")
+    (accepted := tmp_path / "accepted").mkdir()
+    code, outcome = ended(accepted, search=provisional, accept_provisional=True)
+    assert (code, outcome.status) == (0, "provisional")
+
+
+def test_97_a_run_that_is_worse_than_its_baseline(tmp_path: Path) -> None:
+    (fast := tmp_path / "fast").mkdir()
+    (slow := tmp_path / "slow").mkdir()
+    ended(fast)
+
+    def slowly(config: ServingConfig, rows: int) -> float:
+        return 2.0 * default_service_s(config, rows)
+
+    code, outcome = ended(slow, SimulatedBench(service_s=slowly), baseline=fast / "run")
+    assert (code, outcome.status) == (97, "worse")
+    assert "capacity" in outcome.status_reason
+    assert read_recommendation(slow / "run").winner.certificate is not None
+
+
+def test_98_a_client_that_is_late_under_every_configuration(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, SimulatedBench(late=lambda config: True))
+    assert (code, outcome.status) == (98, "untrustworthy")
+    assert isinstance(outcome, NoRecommendationRecord)
+
+
+def test_98_a_machine_that_stalls_before_any_load(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, stalls_ms=400.0)
+    assert (code, outcome.status) == (98, "untrustworthy")
+    assert "--despite-noise" in outcome.advice
+
+
+def test_99_lone_requests_over_the_limit(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, limits=(LatencyLimit(limit_ms=3.0),))
+    assert (code, outcome.status) == (99, "violated")
+    assert "lone requests" in outcome.status_reason
+    assert "--p99" in outcome.advice
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_2_a_model_that_cannot_be_read(tmp_path: Path) -> None:
+    (model := tmp_path / "m.onnx").write_bytes(b"no model")
+    code, outcome = ended(tmp_path, model=model)
+    assert (code, outcome.status) == (2, "bad_input")
+    assert str(model) in outcome.status_reason
+
+
+def test_3_a_server_that_dies_and_one_that_loads_nothing(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, SimulatedBench(faults=lambda config: "no such backend"))
+    assert (code, outcome.status) == (3, "environment_failed")
+    (died := tmp_path / "died").mkdir()
+    code, outcome = ended(died, search=raising(EnvironmentFailed("Triton ended.", "See server.log.")))
+    assert (code, outcome.status_reason, outcome.advice) == (3, "Triton ended.", "See server.log.")
+
+
+def test_1_a_bug(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, search=raising(ZeroDivisionError("by zero")))
+    assert (code, outcome.status) == (1, "bug")
+    assert "by zero" in outcome.status_reason
+
+
+def interrupting_after(loadings: int) -> SimulatedBench:
+    """Return a bench during whose loading of a configuration the user presses Ctrl-C."""
+
+    def faults(config: ServingConfig) -> None:
+        if len(bench.loaded) == loadings:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    bench = SimulatedBench(faults=faults)
+    return bench
+
+
+@pytest.mark.parametrize("loadings", [0, 3])
+def test_130_an_interrupt_whatever_was_found_until_then(tmp_path: Path, loadings: int) -> None:
+    code, outcome = ended(tmp_path, interrupting_after(loadings))
+    assert (code, outcome.status) == (130, "interrupted")
+    assert outcome.status_reason.startswith("Interrupted")
+    assert "--resume" in outcome.advice
+
+
+def test_130_an_interrupt_before_the_search(tmp_path: Path) -> None:
+    code, outcome = ended(tmp_path, search=raising(KeyboardInterrupt()))
+    assert (code, outcome.status, outcome.status_reason) == (130, "interrupted", "Stopped.")
+
+
+def test_a_failure_of_a_resumed_run_keeps_the_recommendation_that_was_there(tmp_path: Path) -> None:
+    write_recommendation(tmp_path, recommendation())
+    keep_failure(tmp_path, EnvironmentFailed("The disk is full.", "Free some space."))
+    kept = read_recommendation(tmp_path)
+    assert kept.winner == recommendation().winner
+    assert (kept.status, kept.exit_code, kept.advice) == ("environment_failed", 3, "Free some space.")
+
+
+def test_a_directory_that_another_run_uses_is_not_written_to(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    config.output.mkdir()
+    with locked(config.output):
+        assert run_command(["--resume", str(config.output)]) == 2
+    assert not (config.output / "recommendation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--json"], "bad_input"),
+        (["--json", "--no-such-option"], "bad_input"),
+        (["--model", "/nowhere/m.onnx", "--p99", "50ms", "--json"], "bad_input"),
+    ],
+)
+def test_json_is_printed_for_input_that_cannot_be_used(
+    arguments: list[str], status: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run_command(arguments)
+    printed = NoRecommendationRecord.model_validate_json(capsys.readouterr().out)
+    assert (printed.exit_code, printed.status) == (code, status)
+    assert printed.status_reason
+
+
+def test_a_recommendation_without_a_status_has_that_of_its_certificate() -> None:
+    for runs, expected in ((2, ("certified", 0)), (1, ("provisional", 96))):
+        winner = trial(certificate=certificate(runs=runs))
+        written = json.loads(recommendation(winner=winner).model_dump_json())
+        for name in ("status", "exit_code", "status_reason", "advice"):
+            del written[name]
+        read = RecommendationRecord.model_validate_json(json.dumps(written))
+        assert (read.status, read.exit_code) == expected
+
+
+def test_worse_counts_where_a_provisional_certificate_is_accepted(tmp_path: Path) -> None:
+    (before := tmp_path / "before").mkdir()
+    faster = trial(rate_low_per_s=1.9e4, rate_at_limit_per_s=2e4, rate_high_per_s=2.1e4)
+    write_recommendation(before, recommendation(winner=faster))
+    (accepted := tmp_path / "accepted").mkdir()
+    assert ended(tmp_path, search=bounded, baseline=before)[0] == 96
+    assert ended(accepted, search=bounded, baseline=before, accept_provisional=True)[0] == 97
+
+
+def bounded(*arguments: object, **options: object) -> RecommendationRecord:
+    found = provisional(*arguments, **options)
+    bounds = {"rate_low_per_s": 1040.0, "rate_high_per_s": 1060.0}
+    return found.model_copy(update={"winner": found.winner.model_copy(update=bounds)})

@@ -1,0 +1,275 @@
+"""Tests of the engines that compete, on invented machines: the test machine may have no GPU."""
+
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from batch_models import node, write
+from onnx_models import small_cnn
+
+from model_repo.spec import Engine
+from optimizer.engines.builder import find_tensorrt
+from optimizer.engines.cache import CacheWriteFailed, EngineCache
+from optimizer.engines.candidates import EngineRunner, _threads, engines_for, onnxruntime_engine
+from optimizer.engines.from_variant import Target, engine_from_variant
+from optimizer.engines.standalone import StandaloneTimings
+from optimizer.machine.hardware import Gpu, Hardware
+from optimizer.model.onnx_model import Model, read_model
+from optimizer.precision.variants import VariantOptions, variant_from_model
+from search.records.accuracy import AccuracyRecord
+
+pytestmark = pytest.mark.slow
+
+WITHOUT_GPU = Hardware(
+    cpu="some processor",
+    logical_cores=4,
+    physical_cores=4,
+    memory_bytes=2**34,
+    gpus=(),
+    providers=("CUDAExecutionProvider", "CPUExecutionProvider"),
+    cloud=None,
+)
+A10 = Gpu(name="NVIDIA A10", memory_bytes=24 * 2**30, driver="580.1", compute_capability="8.6", uuid="GPU-1")
+WITH_GPU = dataclasses.replace(WITHOUT_GPU, gpus=(A10,))
+
+
+def compete(
+    machine: Hardware,
+    tmp_path: Path,
+    *,
+    limit_ms: float = 50.0,
+    may_build: bool = True,
+    judge: Callable[[EngineRunner, str], AccuracyRecord] | None = None,
+    variants: list[Any] | None = None,
+) -> tuple[list[tuple[str, str]], tuple[Engine, ...], list[Any]]:
+    said: list[Any] = []
+    engines = engines_for(
+        variants or [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))],
+        machine,
+        cache=EngineCache(tmp_path / "cache"),
+        max_batch_size=8,
+        limit_ms=limit_ms,
+        may_build=may_build,
+        judge=judge,
+        on_event=said.append,
+    )
+    notes = [event.text for event in said if hasattr(event, "text")]
+    return [(engine.backend, engine.device) for engine in engines], engines, notes
+
+
+def test_without_a_gpu_onnx_runtime_is_alone(tmp_path: Path) -> None:
+    assert compete(WITHOUT_GPU, tmp_path)[0] == [("onnxruntime", "cpu")]
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_gpu_that_says_too_little_is_left_to_onnx_runtime(tmp_path: Path) -> None:
+    silent = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, compute_capability=None),))
+    kinds, _, notes = compete(silent, tmp_path)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("does not report its compute capability" in note for note in notes)
+
+
+@pytest.fixture
+def timed(tmp_path: Path) -> Path:
+    """Return a cache with an engine and invented times of it on the A10."""
+    library = find_tensorrt("tensorrt_rtx")
+    if library is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    built = engine_from_variant(
+        read_model(small_cnn(tmp_path / "cnn.onnx")),
+        "fp32",
+        library=library,
+        target=Target(compute_capability="8.6", name=A10.name),
+        cache=EngineCache(tmp_path / "cache"),
+        max_batch_size=8,
+    )
+    plan = dict(built.engine.files)["model.plan"]
+    times = [{"batch_size": 1, "batch_ms": 2.0}, {"batch_size": 8, "batch_ms": 4.0}]
+    found = {"gpu": A10.name, "driver": "580.1", "times": times}
+    plan.with_name("times.json").write_text(json.dumps(found))
+    plan.with_name("kernels.cache").write_bytes(b"kernels")
+    return tmp_path
+
+
+def test_an_engine_of_tensorrt_competes_with_its_kernels(timed: Any) -> None:
+    kinds, engines, notes = compete(WITH_GPU, timed)
+    assert kinds == [("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
+    assert {name for name, _ in engines[1].files} == {"model.plan", "engine.json", "kernels.cache"}
+    assert "tensorrt_rtx fp32 engine from the cache, 2.00 ms standalone at batch 1" in notes
+    assert engines[1].alone_ms == ((1, 2.0), (8, 4.0))
+
+
+def test_an_engine_that_alone_is_slower_than_the_limit_is_not_served(timed: Any) -> None:
+    kinds, _, notes = compete(WITH_GPU, timed, limit_ms=1.5)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("alone it takes 2.0 ms, over the limit" in note for note in notes)
+
+
+def test_a_dry_run_takes_what_is_in_the_cache_and_builds_nothing(
+    timed: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("empty")
+    kinds, _, notes = compete(WITH_GPU, elsewhere, may_build=False)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("has not been built yet" in note for note in notes)
+    assert not (elsewhere / "cache").exists()
+    assert ("tensorrt_rtx", "gpu") in compete(WITH_GPU, timed, may_build=False)[0]
+
+
+def test_an_operator_that_tensorrt_lacks_is_named_and_onnx_runtime_goes_on(tmp_path: Path) -> None:
+    if find_tensorrt("tensorrt_rtx") is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    shapes = {"x": ["N", 3, 3]}, {"y": ["N"]}
+    model = read_model(write(tmp_path / "det.onnx", [node("Det", "x", "y")], *shapes))  # type: ignore[arg-type]
+    kinds, _, notes = compete(WITH_GPU, tmp_path, variants=[("fp32", model)])
+    assert kinds == [("onnxruntime", "gpu")]
+    (note,) = [note for note in notes if "no tensorrt_rtx fp32 engine" in note]
+    assert "node the_Det_y (operator Det)" in note
+
+
+def test_a_gpu_too_old_for_a_precision_loses_that_engine_alone(tmp_path: Path) -> None:
+    if find_tensorrt("tensorrt_rtx") is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    turing = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, compute_capability="7.5"),))
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    kinds, _, notes = compete(turing, tmp_path, variants=[("tf32", model)])
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any(
+        "tf32 needs a GPU of compute capability 8.0 or newer, and this one has 7.5" in note for note in notes
+    )
+
+
+def test_a_cache_that_cannot_be_written_ends_the_run_with_what_to_do(tmp_path: Path) -> None:
+    """The folder of the cache is a file: no user can write below it, not even root."""
+    if find_tensorrt("tensorrt_rtx") is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(CacheWriteFailed, match="cannot be written below") as caught:
+        compete(WITH_GPU, tmp_path)
+    assert "--cache-dir" in caught.value.fix
+
+
+def test_an_engine_that_is_not_close_to_fp32_is_left_out(timed: Any) -> None:
+    judged = []
+
+    def judge(runner: Any, precision: Any) -> AccuracyRecord:
+        judged.append((runner.name, precision))
+        return AccuracyRecord.model_construct(passed=False, reason="output y at batch 1: SQNR 3.0 dB")
+
+    kinds, _, notes = compete(WITH_GPU, timed, judge=judge)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert judged == [(f"tensorrt_rtx-{find_tensorrt('tensorrt_rtx').version}", "fp32")]
+    assert any("not close enough to fp32: output y at batch 1: SQNR 3.0 dB" in note for note in notes)
+
+
+def test_an_engine_that_fails_while_it_is_judged_is_left_out(timed: Any) -> None:
+    """The engine was built for a GPU that this machine lacks."""
+    judge = lambda runner, _: runner.run([{"image": np.zeros((1, 3, 32, 32), np.float32)}])  # noqa: E731
+    kinds, _, notes = compete(WITH_GPU, timed, judge=judge)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("does not run on NVIDIA A10: " in note for note in notes)
+
+
+def test_an_engine_that_does_not_run_is_left_out_with_the_reason(timed: Any) -> None:
+    """The times belong to another driver, so the engine is tried; this machine has no such GPU."""
+    newer = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, driver="999"),))
+    kinds, _, notes = compete(newer, timed)
+    assert kinds == [("onnxruntime", "gpu")]
+    assert any("does not run on NVIDIA A10: " in note for note in notes)
+
+
+def test_engines_are_checked_together_and_each_keeps_its_own_answer(timed: Any) -> None:
+    """Two engines of one model, one of them judged wrong; their order is that of the variants."""
+    model = read_model(timed / "cnn.onnx")
+    both = threading.Barrier(2, timeout=60)
+
+    def judge(runner: Any, precision: Any) -> AccuracyRecord:
+        both.wait()  # passes only if both are judged at the same time
+        return AccuracyRecord.model_construct(passed=precision == "tf32", reason="SQNR 3.0 dB")
+
+    compete(WITH_GPU, timed, variants=[("tf32", model)], may_build=True)
+    for plan in (timed / "cache").rglob("model.plan"):
+        if not plan.with_name("times.json").exists():
+            (done,) = (timed / "cache").rglob("times.json")
+            plan.with_name("times.json").write_text(done.read_text())
+    machine = dataclasses.replace(WITH_GPU, logical_cores=8)
+    kinds, engines, notes = compete(machine, timed, judge=judge, variants=[("fp32", model), ("tf32", model)])
+    assert kinds == [("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
+    assert engines[1].precision == "tf32"
+    assert [note for note in notes if "no tensorrt_rtx" in note] == [
+        "no tensorrt_rtx fp32 engine: not close enough to fp32: SQNR 3.0 dB"
+    ]
+
+
+def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path: Path) -> None:
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    alone = StandaloneTimings(gpu=A10, cache=EngineCache(tmp_path / "cache"), max_batch_size=8, may_run=False)
+    engine = onnxruntime_engine(model, "fp32", device="gpu")
+    kept = alone.kept_file(engine, model, library_version=version("onnxruntime-gpu"))
+    kept.parent.mkdir(parents=True)
+    times = [{"batch_size": 8, "batch_ms": 6.0}, {"batch_size": 1, "batch_ms": 3.0}]
+    kept.write_text(json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times}))
+    _, engines, notes = compete(WITH_GPU, tmp_path)
+    assert engines[0].alone_ms == ((1, 3.0), (8, 6.0))
+    assert "onnxruntime fp32: 3.00 ms standalone at batch 1" in notes
+    newer = dataclasses.replace(WITH_GPU, gpus=(dataclasses.replace(A10, driver="999"),))
+    _, engines, _ = compete(newer, tmp_path, may_build=False)
+    assert engines[0].alone_ms == ()
+
+
+def test_of_onnx_runtime_only_the_baseline_competes_where_it_does_not_run_alone(tmp_path: Path) -> None:
+    """This machine has no such GPU."""
+    model = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    kinds, engines, notes = compete(WITH_GPU, tmp_path, variants=[("fp32", model), ("bf16", model)])
+    assert [kind for kind in kinds if kind[0] == "onnxruntime"] == [("onnxruntime", "gpu")]
+    assert (engines[0].precision, engines[0].alone_ms) == ("fp32", ())
+    assert any("no onnxruntime bf16: it does not run on NVIDIA A10" in note for note in notes)
+    kinds, _, _ = compete(WITH_GPU, tmp_path, variants=[("fp32", model), ("bf16", model)], may_build=False)
+    assert [kind for kind in kinds if kind[0] == "onnxruntime"] == [("onnxruntime", "gpu")] * 2
+
+
+def test_after_ctrl_c_no_check_starts_that_was_waiting() -> None:
+    started, over = [], threading.Event()
+
+    def check(number: int) -> None:
+        started.append(number)
+        over.wait(10)
+
+    def interrupted() -> None:
+        with _threads(1) as pool:
+            checks = [pool.submit(check, number) for number in range(3)]
+            checks[-1].add_done_callback(lambda _: over.set())  # it is cancelled while the first one runs
+            while not started:
+                time.sleep(0.001)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert started == [0]
+
+
+def half_cnn(tmp_path: Path) -> Model:
+    """A model that was exported in fp16."""
+    whole = read_model(small_cnn(tmp_path / "cnn.onnx"))
+    half = variant_from_model(whole, "fp16", VariantOptions(work_dir=tmp_path, io_precision="fp16")).model
+    return read_model(half.path)
+
+
+def test_a_model_that_was_given_in_fp16_is_called_fp16(tmp_path: Path) -> None:
+    given = half_cnn(tmp_path)
+    _, engines, _ = compete(WITHOUT_GPU, tmp_path, variants=[("fp32", given)])
+    assert [engine.precision for engine in engines] == ["fp16"]
+
+
+def test_precisions_that_are_the_same_as_the_given_one_are_left_out(tmp_path: Path) -> None:
+    given = half_cnn(tmp_path)
+    variants = [(precision, given) for precision in ("fp32", "tf32", "fp16", "int8")]
+    _, engines, _ = compete(WITHOUT_GPU, tmp_path, variants=variants)
+    assert [engine.precision for engine in engines] == ["fp16", "int8"]

@@ -1,0 +1,315 @@
+"""Tests of TensorRT-RTX engines, built for real: the builder needs no GPU."""
+
+import dataclasses
+import errno
+import hashlib
+import importlib
+import json
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx_models import small_cnn, token_classifier
+
+from model_repo.runtime.tritune_gpu.engine import EngineMismatch
+from model_repo.runtime.tritune_gpu.tensorrt_engine import check_fits
+from optimizer.engines import from_variant
+from optimizer.engines.builder import EngineFailed, find_tensorrt
+from optimizer.engines.cache import CacheWriteFailed, EngineCache, default_cache_dir
+from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant, profile_of
+from optimizer.engines.layers import executed_precisions, layers_from_description
+from optimizer.model.onnx_model import read_model
+from optimizer.model.shapes import with_shapes
+
+pytestmark = pytest.mark.slow
+
+AMPERE = Target(compute_capability="8.6")
+LIBRARY = find_tensorrt("tensorrt_rtx")
+needs_tensorrt_rtx = pytest.mark.skipif(LIBRARY is None, reason="tensorrt-rtx is not installed")
+
+
+def half_cnn(path: IO[bytes] | str | os.PathLike[Any], *, half: bool = True, channels: int = 8) -> Any:
+    """Write image (N, 3, 16, 16) fp32 -> logits (N, 10) fp32, with a convolution and a product in fp16."""
+    kind, dtype = (TensorProto.FLOAT16, np.float16) if half else (TensorProto.FLOAT, np.float32)
+    rng = np.random.default_rng(0)
+    weights = {"kernel": rng.standard_normal((channels, 3, 3, 3)), "dense": rng.standard_normal((channels, 10))}
+    nodes = [
+        helper.make_node("Cast", ["image"], ["x"], to=kind),
+        helper.make_node("Conv", ["x", "kernel"], ["conv"], name="conv_node", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["conv"], ["relu"]),
+        helper.make_node("GlobalAveragePool", ["relu"], ["pooled"]),
+        helper.make_node("Flatten", ["pooled"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "dense"], ["y"], name="dense_node"),
+        helper.make_node("Cast", ["y"], ["logits"], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "half",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", 3, 16, 16])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 10])],
+        [numpy_helper.from_array(value.astype(dtype), name) for name, value in weights.items()],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def deep_cnn(path: IO[bytes] | str | os.PathLike[Any], depth: int = 300, channels: int = 32) -> Any:
+    """Write x (N, 32, 16, 16) -> y, both fp32: a chain of convolutions with different weights."""
+    rng = np.random.default_rng(0)
+    kernels = [rng.standard_normal((channels, channels, 3, 3)).astype(np.float32) for _ in range(depth)]
+    names = ["x", *(f"t{number}" for number in range(depth - 1)), "y"]
+    nodes = [
+        helper.make_node("Conv", [names[number], f"w{number}"], [names[number + 1]], pads=[1, 1, 1, 1])
+        for number in range(depth)
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "deep",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", channels, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", channels, 16, 16])],
+        [numpy_helper.from_array(kernel, f"w{number}") for number, kernel in enumerate(kernels)],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def build(model_file: Path, tmp_path: Path, precision: str = "fp16", **options: Target | int) -> BuiltEngine:
+    given: dict[str, Any] = {
+        "target": AMPERE,
+        "cache": EngineCache(tmp_path / "cache"),
+        "max_batch_size": 8,
+        **options,
+    }
+    return engine_from_variant(read_model(model_file), precision, library=LIBRARY, **given)
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize("capability", ["7.5", "8.0", "8.6", "8.9", "12.0"])
+def test_an_engine_is_built_for_every_gpu_without_one(tmp_path: Path, capability: str) -> None:
+    built = build(half_cnn(tmp_path / "m.onnx"), tmp_path, target=Target(compute_capability=capability))
+    assert built.metadata.compute_capability == capability
+    assert built.metadata.executed == {"fp16": 2}
+    assert (built.engine.backend, built.engine.device, built.engine.batched) == ("tensorrt_rtx", "gpu", True)
+    assert {name for name, _ in built.engine.files} == {"model.plan", "engine.json"}
+
+
+@needs_tensorrt_rtx
+def test_a_second_run_builds_nothing(tmp_path: Path) -> None:
+    model = half_cnn(tmp_path / "m.onnx")
+    first = build(model, tmp_path)
+    plan = dict(first.engine.files)["model.plan"]
+    written = plan.stat()
+    second = build(model, tmp_path)
+    assert (first.source, second.source) == ("built", "cache")
+    assert (plan.stat().st_ino, plan.stat().st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+    assert second.engine == first.engine
+
+
+@needs_tensorrt_rtx
+def test_whatever_decides_an_engine_has_an_entry_of_its_own(tmp_path: Path) -> None:
+    model = half_cnn(tmp_path / "m.onnx")
+    builds = [
+        build(model, tmp_path),
+        build(model, tmp_path, max_batch_size=4),
+        build(model, tmp_path, target=Target(compute_capability="8.9")),
+        build(half_cnn(tmp_path / "other.onnx", channels=16), tmp_path),
+        build(half_cnn(tmp_path / "full.onnx", half=False), tmp_path, precision="fp32"),
+        build(half_cnn(tmp_path / "full.onnx", half=False), tmp_path, precision="tf32"),
+    ]
+    assert all(built.source == "built" for built in builds)
+    assert len({built.metadata.key.digest for built in builds}) == len(builds)
+
+
+@needs_tensorrt_rtx
+def test_an_engine_that_would_silently_be_fp32_is_an_error(tmp_path: Path) -> None:
+    model = half_cnn(tmp_path / "m.onnx", half=False)
+    with pytest.raises(EngineFailed, match=r"was to compute in fp16; its heavy layers are: 2 in fp32"):
+        build(model, tmp_path, precision="fp16")
+    assert not (tmp_path / "cache").exists()
+
+
+@needs_tensorrt_rtx
+def test_int8_needs_quantize_nodes(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="was to compute in int8"):
+        build(half_cnn(tmp_path / "m.onnx"), tmp_path, precision="int8")
+
+
+@needs_tensorrt_rtx
+def test_a_precision_that_the_gpu_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match=r"bf16 needs a GPU of compute capability 8\.0"):
+        build(half_cnn(tmp_path / "m.onnx"), tmp_path, "bf16", target=Target(compute_capability="7.5"))
+
+
+@needs_tensorrt_rtx
+def test_an_operator_that_cannot_be_parsed_is_named_with_its_node(tmp_path: Path) -> None:
+    node = helper.make_node("Det", ["x"], ["y"], name="the_determinant")
+    graph = helper.make_graph(
+        [node],
+        "det",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N"])],
+    )
+    path = tmp_path / "det.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    with pytest.raises(EngineFailed, match=r"the_determinant.*operator Det") as caught:
+        build(path, tmp_path, "fp32")
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+@needs_tensorrt_rtx
+@pytest.mark.parametrize("harm", ["truncated", "other plan", "no metadata", "not json", "of another version"])
+def test_a_damaged_entry_is_built_anew(tmp_path: Path, harm: str) -> None:
+    model = half_cnn(tmp_path / "m.onnx")
+    first = build(model, tmp_path)
+    files = dict(first.engine.files)
+    if harm == "truncated":
+        os.truncate(files["model.plan"], 100)
+    elif harm == "other plan":
+        files["model.plan"].write_bytes(b"x" * files["model.plan"].stat().st_size)
+    elif harm == "no metadata":
+        files["engine.json"].unlink()
+    elif harm == "of another version":
+        metadata = json.loads(files["engine.json"].read_text())
+        metadata["key"]["library_version"] = "0.9"
+        files["engine.json"].write_text(json.dumps(metadata))
+    else:
+        files["engine.json"].write_text("{")
+    again = build(model, tmp_path)
+    assert again.source == "built"
+    plan = dict(again.engine.files)["model.plan"].read_bytes()
+    assert hashlib.sha256(plan).hexdigest() == again.metadata.plan_sha256
+
+
+@needs_tensorrt_rtx
+def test_a_disk_that_fills_leaves_no_half_engine(tmp_path: Path) -> None:
+    """A limit on file sizes is the closest to a full disk that a test can set up."""
+    model = half_cnn(tmp_path / "m.onnx")
+    read = read_model(model)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, old[1]))
+    try:
+        with pytest.raises(CacheWriteFailed, match=rf"cannot be written below .*: {os.strerror(errno.EFBIG)}"):
+            engine_from_variant(
+                read,
+                "fp16",
+                library=LIBRARY,
+                target=AMPERE,
+                cache=EngineCache(tmp_path / "cache"),
+                max_batch_size=8,
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list((tmp_path / "cache" / "engines").iterdir()) == []
+
+
+@needs_tensorrt_rtx
+def test_an_interrupt_ends_a_build(tmp_path: Path) -> None:
+    model = read_model(deep_cnn(tmp_path / "deep.onnx"))
+
+    def build_into(folder: Path) -> None:
+        engine_from_variant(
+            model, "fp32", library=LIBRARY, target=AMPERE, cache=EngineCache(folder), max_batch_size=8
+        )
+
+    began = time.monotonic()
+    build_into(tmp_path / "whole")
+    whole_s = time.monotonic() - began
+    interrupt = threading.Timer(whole_s / 4, signal.raise_signal, [signal.SIGINT])
+    interrupt.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            build_into(tmp_path / "interrupted")
+    finally:
+        interrupt.join()
+    assert not psutil.Process().children(recursive=True)
+
+
+@needs_tensorrt_rtx
+def test_a_builder_that_crashes_leaves_this_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "crashing.py").write_text("import os\n\n\ndef build(*_):\n    os.abort()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(from_variant, "_build", importlib.import_module("crashing").build)
+    with pytest.raises(EngineFailed, match=r"crashed while it built m\.onnx in fp16 \(SIGABRT\)"):
+        build(half_cnn(tmp_path / "m.onnx"), tmp_path)
+
+
+def test_the_profile_spans_the_batch_and_open_axes(tmp_path: Path) -> None:
+    model = with_shapes(read_model(token_classifier(tmp_path / "tokens.onnx")), {"ids": (16,), "mask": (16,)})
+    assert profile_of(model, 8) == {
+        "ids": ((1, 1), (8, 16), (8, 16)),
+        "mask": ((1, 1), (8, 16), (8, 16)),
+    }
+    with pytest.raises(EngineFailed, match="largest size of its axis"):
+        profile_of(read_model(token_classifier(tmp_path / "tokens.onnx")), 8)
+
+
+def test_a_plan_for_another_version_or_gpu_is_refused_with_the_command(tmp_path: Path) -> None:
+    plan = tmp_path / "model.plan"
+    plan.write_bytes(b"plan")
+    check_fits(plan, version="1", compute_capability="8.6")
+    metadata = {"library_version": "1.4", "compute_capability": "8.6", "rebuild": "optimize --model m.onnx"}
+    (tmp_path / "engine.json").write_text(json.dumps(metadata))
+    check_fits(plan, version="1.4", compute_capability="8.6")
+    with pytest.raises(
+        EngineMismatch, match=r"library version 1\.4, and this is 1\.7.*\n.*optimize --model m\.onnx"
+    ):
+        check_fits(plan, version="1.7", compute_capability="8.6")
+    with pytest.raises(EngineMismatch, match=r"compute capability 8\.6, and this is 9\.0"):
+        check_fits(plan, version="1.4", compute_capability="9.0")
+
+
+def test_the_cache_folder_follows_the_xdg_specification() -> None:
+    assert default_cache_dir({"XDG_CACHE_HOME": "/var/cache/me"}) == Path("/var/cache/me/tritune")
+    assert default_cache_dir({"XDG_CACHE_HOME": "relative"}) == Path.home() / ".cache" / "tritune"
+    assert default_cache_dir({}) == Path.home() / ".cache" / "tritune"
+
+
+DESCRIPTION = """Layers:
+Name: reformat, LayerType: Reformat, Inputs: [ { Name: image, Dimensions: [-1,3,32,32], Format/Datatype: Float }],\
+ Outputs: [ { Name: x, Dimensions: [-1,3,32,32], Format/Datatype: Half }], TacticName: , StreamId: 0, Metadata: 
+Name: conv_myl0, LayerType: correlation, Inputs: [ { Name: x, Dimensions: [-1,3,32,32], Format/Datatype: \
+Channel major FP16 format where channel % 8 == 0 }], Outputs: [ { Name: y, Dimensions: [-1,8], Format/Datatype: \
+Half }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: a][ONNX Layer: relu]
+Name: gemm, LayerType: gemm, Inputs: [ { Name: y, Dimensions: [-1,8], Format/Datatype: Float }], Outputs: \
+[ { Name: z, Dimensions: [-1,10], Format/Datatype: Float }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: b]
+Name: bgemm, LayerType: gemm, Inputs: [ { Name: y, Dimensions: [-1,8], Format/Datatype: BFloat16 }], Outputs: \
+[ { Name: z, Dimensions: [-1,10], Format/Datatype: Float }], TacticName: t, StreamId: 0, Metadata: [ONNX Layer: c]
+
+Bindings:
+image
+"""  # noqa: W291 - as TensorRT writes it
+
+
+def test_layers_are_read_from_the_inspectors_words() -> None:
+    layers = layers_from_description(DESCRIPTION)
+    assert [layer.name for layer in layers] == ["reformat", "conv_myl0", "gemm", "bgemm"]
+    assert [set(layer.precisions) for layer in layers] == [{"fp32"}, {"fp16"}, {"fp32"}, {"bf16"}]
+    assert layers[1].nodes == ("a", "relu")
+    assert layers[1].tensors == (("fp16", (-1, 3, 32, 32)), ("fp16", (-1, 8)))
+    assert layers[1].bytes_moved(2) == 2 * 2 * (3 * 32 * 32 + 8)
+    assert dataclasses.replace(layers[1], tensors=(("fp16", (-1, -1, 8)),)).bytes_moved(2) is None
+    assert layers[0].bytes_moved(1) == (4 + 2) * 3 * 32 * 32
+
+
+def test_executed_precisions_are_those_of_the_named_nodes() -> None:
+    layers = layers_from_description(DESCRIPTION)
+    assert executed_precisions(layers, frozenset({"a", "b", "c"}), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 1}
+    assert executed_precisions(layers, frozenset(), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 2}
+
+
+def test_small_models_without_casts_are_fp32(tmp_path: Path) -> None:
+    if LIBRARY is None:
+        pytest.skip("tensorrt-rtx is not installed")
+    assert build(small_cnn(tmp_path / "cnn.onnx"), tmp_path, "fp32").metadata.executed == {"fp32": 2}

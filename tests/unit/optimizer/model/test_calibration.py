@@ -1,0 +1,103 @@
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx_models import small_cnn, token_classifier
+
+from loadgen.errors import BadInput
+from optimizer.model.onnx_model import Model, read_model
+from optimizer.model.samples import samples_from_data
+from optimizer.model.shapes import with_shapes
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return read_model(small_cnn(tmp_path_factory.mktemp("models") / "cnn.onnx", size=8))
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    path = token_classifier(tmp_path_factory.mktemp("models") / "tokens.onnx")
+    return with_shapes(read_model(path), {"ids": (5,)})
+
+
+def images(count: int = 3, **changes: NDArray[np.float64]) -> dict[Any, Any]:
+    return {"image": np.ones((count, 3, 8, 8), np.float32), **changes}
+
+
+def written(folder: Path, arrays: dict[Any, Any]) -> Path:
+    np.savez(folder / "data.npz", **arrays)
+    return folder / "data.npz"
+
+
+def test_an_npz(cnn: Model, tmp_path: Path) -> None:
+    samples = samples_from_data(written(tmp_path, images()), cnn)
+    assert (samples.count, samples.source) == (3, "given")
+    assert samples.feeds(2)[0]["image"].shape == (2, 3, 8, 8)
+
+
+def test_a_folder_of_npy(tokens: Model, tmp_path: Path) -> None:
+    for name in ("ids", "mask"):
+        np.save(tmp_path / f"{name}.npy", np.ones((4, 5), np.int32))
+    samples = samples_from_data(tmp_path, tokens)
+    assert samples.count == 4
+    assert samples.arrays["ids"].dtype == np.int64
+
+
+def test_doubles_are_fine(cnn: Model, tmp_path: Path) -> None:
+    samples = samples_from_data(written(tmp_path, {"image": np.ones((1, 3, 8, 8))}), cnn)
+    assert samples.arrays["image"].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"picture": np.ones((3, 3, 8, 8), np.float32)}, "has no array 'image'; it holds picture"),
+        (images(other=np.ones(3)), "'other'"),
+        (images(count=0), "or none"),
+        ({"image": np.ones((3, 8, 8, 3), np.float32)}, r"shape \(8, 8, 3\), the model takes \(3, 8, 8\)"),
+        ({"image": np.full((2, 3, 8, 8), np.nan, np.float32)}, "sample 0 of image holds NaN"),
+        (
+            {"image": np.where(np.arange(3)[:, None, None, None] == 2, np.inf, np.ones((3, 3, 8, 8)))},
+            "sample 2 of",
+        ),
+        ({"image": np.float32(1)}, "or none"),
+        ({}, "it holds nothing"),
+        ({"image": np.array([{"a": 1}], dtype=object)}, "cannot be read"),
+        ({"image": np.full((1, 3, 8, 8), "x")}, "the model takes FP32"),
+    ],
+)
+def test_what_does_not_fit(cnn: Model, tmp_path: Path, arrays: dict[str, NDArray[Any]], words: str) -> None:
+    with pytest.raises(BadInput, match=words) as caught:
+        samples_from_data(written(tmp_path, arrays), cnn)
+    assert caught.value.fix
+
+
+def test_different_numbers_of_samples(tokens: Model, tmp_path: Path) -> None:
+    arrays = {"ids": np.ones((4, 5), np.int64), "mask": np.ones((3, 5), np.int64)}
+    with pytest.raises(BadInput, match="ids: 4, mask: 3"):
+        samples_from_data(written(tmp_path, arrays), tokens)
+
+
+def test_fractions_are_no_tokens(tokens: Model, tmp_path: Path) -> None:
+    arrays = {"ids": np.full((4, 5), 0.5), "mask": np.ones((4, 5))}
+    with pytest.raises(BadInput, match="ids is float64, the model takes INT64"):
+        samples_from_data(written(tmp_path, arrays), tokens)
+
+
+def test_files_that_are_none(cnn: Model, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        samples_from_data(tmp_path / "nowhere.npz", cnn)
+    (tmp_path / "text.npz").write_text("not numpy")
+    with pytest.raises(BadInput, match="cannot be read"):
+        samples_from_data(tmp_path / "text.npz", cnn)
+    cut = written(tmp_path, images())
+    os.truncate(cut, cut.stat().st_size // 2)
+    with pytest.raises(BadInput, match="cannot be read"):
+        samples_from_data(cut, cnn)
+    np.save(tmp_path / "image.npy", np.ones((2, 3, 8, 8), np.float32))
+    with pytest.raises(BadInput, match="a single array without a name"):
+        samples_from_data(tmp_path / "image.npy", cnn)  # the file instead of its folder

@@ -1,0 +1,37 @@
+"""Tests of the accepted model files, and of the messages without PyTorch."""
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import BadInput
+from optimizer.model.export import export_model, onnx_file
+from optimizer.model.export_child import ExportFailed
+from optimizer.model_source import source_from_text
+
+
+@pytest.fixture
+def without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make `import torch` fail in child processes, whether it is installed or not."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+def test_without_torch(tmp_path: Path, without_torch: None) -> None:
+    with pytest.raises(ExportFailed, match="needs PyTorch") as caught:
+        export_model("my_models:by_name", tmp_path)
+    assert "tritune[torch]" in caught.value.fix
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        export_model(tmp_path / "m.pt2", tmp_path)
+
+
+def test_what_a_model_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert source_from_text("models.resnet:small") == "models.resnet:small"
+    assert source_from_text("m.onnx") == tmp_path / "m.onnx"
+    (tmp_path / "a:b").touch()
+    assert source_from_text("a:b") == tmp_path / "a:b"
+    assert onnx_file(tmp_path / "m.onnx", tmp_path / "out") == tmp_path / "m.onnx"

@@ -1,0 +1,242 @@
+"""Tests of the figures in the report of a run: compared at one rate, priced at usual rates, confirmed or not."""
+
+import json
+from pathlib import Path
+
+import pytest
+from parsed_page import Page
+from recommendations import certificate, config, contention, measurement, recommendation, run_dir, trial
+
+from loadgen.reports import kit
+from loadgen.spec.limits import LatencyLimit
+from optimizer.config import OptimizeConfig
+from optimizer.reports import plots, tables
+from optimizer.reports.commands import commands
+from optimizer.reports.evidence import Evidence, read_evidence
+from optimizer.reports.reasons import LONGEST_REASON, reason_of, short_and_rest
+from optimizer.reports.report import html_page, report_of
+from optimizer.run_file import save_config
+from search.records.confirmations import ConfirmationRecord
+from search.records.recommendation import RecommendationRecord
+from search.records.slo import Slo
+from search.records.trial import LoadRunRecord, PredictionRecord, ReplayRecord, ServiceTimesRecord, WhyRecord
+
+BUSY = "requests take over 5 ms: 7.25 ms one at a time (other processes took 1 core for 5 of 9 s of load)"
+
+
+def default_at(rate_per_s: float, **changes: object) -> RecommendationRecord:
+    """Return a recommendation whose default was measured at a rate; the recommended one was at 100/s."""
+    slow = measurement(rate_per_s=rate_per_s, latency_p99_ms=900.0)
+    known = {"config": config(max_batch_size=4), "measurement": slow, "certificate": None, **changes}
+    return recommendation(baseline=trial(0, **known), gain=None)
+
+
+def texts(table: kit.Table | None) -> list[list[str]]:
+    assert table is not None
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+@pytest.mark.parametrize(("rate_per_s", "roles"), [(105.0, 2), (400.0, 1), (50.0, 1)])
+def test_latencies_are_compared_at_one_rate_alone(tmp_path: Path, rate_per_s: float, roles: int) -> None:
+    report = report_of(read_evidence(run_dir(tmp_path / "run", default_at(rate_per_s))))
+    assert len(report.plots["quantiles"]["roles"]) == roles
+    assert len({bar["role"] for bar in report.plots["stages"]["bars"]}) == roles
+    stages = next(part.table for part in report.sections if part.title == "Where the time goes")
+    assert stages is not None
+    assert len(stages.headings) == 1 + roles
+
+
+def test_latencies_at_one_rate_a_row_are_measured_there_or_left_out() -> None:
+    run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=True, trusted=True)
+    found = default_at(2737.0, rate_at_limit_per_s=800.0, load_runs=(run,))
+    table = tables.latencies(found)
+    assert table is not None
+    assert table.headings == ("p99 at", "recommended", "Triton default")
+    assert texts(table) == [
+        ["800/s", "not measured", "35.0 ms"],
+        ["1,000/s", "30.0 ms", "over its capacity of about 800/s"],
+    ]
+
+
+def test_marks_over_any_limit_say_so_and_are_not_on_the_frontier(tmp_path: Path) -> None:
+    over, within = measurement(rate_per_s=300.0, latency_p99_ms=80.0), measurement(rate_per_s=200.0)
+    slow_median = measurement(rate_per_s=400.0, latency_p50_ms=45.0)
+    slo = Slo(limits=(LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=20.0)))
+    found = recommendation(slo=slo, baseline=None, gain=None)
+    tried = [
+        trial(number, measurement=seen, certificate=None)
+        for number, seen in enumerate((over, within, slow_median))
+    ]
+    drawn = plots.rates(read_evidence(run_dir(tmp_path / "run", found, *tried)))
+    assert drawn is not None
+    assert {point["rate"]: point["over"] for point in drawn[1]["points"]} == {300: True, 200: False, 400: True}
+    assert [rate for rate, _ in drawn[1]["frontier"]] == [1000.0]
+
+
+def test_the_first_limits_quantile_is_drawn(tmp_path: Path) -> None:
+    slo = Slo(limits=(LatencyLimit(quantile=0.9, limit_ms=50.0),))
+    drawn = plots.rates(read_evidence(run_dir(tmp_path / "run", recommendation(slo=slo), trial(certificate=None))))
+    assert drawn is not None
+    assert [point["ms"] for point in drawn[1]["points"]] == [20.0]
+
+
+def test_the_traffic_to_serve_is_priced_at_usual_rates_also_pro_rata() -> None:
+    table = tables.replicas(recommendation())
+    assert table is not None
+    rows = texts(table)
+    assert [row[0] for row in rows] == ["500", "1,000", "2,000", "2,500", "5,000"]
+    assert rows[3] == ["2,500", "3", "$1.50", "$1,095.00", "$912.50", "5", "$1,825.00", "$1,825.00"]
+    assert [row[0].style for row in table.rows] == ["number", "number", "number", "number main", "number"]
+    assert table.headings[-1] == "default: pro rata"
+
+
+@pytest.mark.parametrize(("rate_per_s", "option"), [(606.58, "606.5"), (18.669, "18.66"), (30_159.7, "30159")])
+def test_the_rate_to_check_is_not_above_the_certified_one(tmp_path: Path, rate_per_s: float, option: str) -> None:
+    found = recommendation(winner=trial(certificate=certificate(rate_per_s)))
+    lines = dict(commands(read_evidence(run_dir(tmp_path / "run", found))))
+    assert f" --rate {option} " in lines["Check the certified rate"]
+
+
+def test_round_rates() -> None:
+    assert tables.round_rates(0.3, 7.0) == [0.5, 1.0, 2.0, 5.0]
+    assert tables.round_rates(200.0, 1000.0) == [200.0, 500.0, 1000.0]
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (contention(3.0, of_s=120.0), "other processes took 0.9 cores for 3 of 120 s of load"),
+        (contention(0.0, of_s=120.0), "nothing else took much of the processors in 120 s of load"),
+        (None, "-"),
+    ],
+)
+def test_nothing_else_took_much_only_if_nothing_did(seen: object, said: str) -> None:
+    busy = certificate(contention=contention(34.0, of_s=120.0))
+    found = recommendation(
+        winner=trial(certificate=busy),
+        baseline=trial(0, certificate=certificate(500.0, contention=seen)),
+    )
+    row = next(row for row in texts(tables.comparison(found)) if row[0] == "meanwhile")
+    assert row[2] == said
+
+
+def confirmation(**changes: object) -> ConfirmationRecord:
+    known = {
+        "trial": 0, "again": False, "rate_per_s": 703.0, "met": False, "answer": "inconclusive", "reason": "",
+        "overloaded": False, "seconds": 22.5, "requests": 15_201, "violations": 159, "latency_ms": 51.6,
+        "problems": (),
+    }  # fmt: skip
+    return ConfirmationRecord(**{**known, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def nothing(tmp_path: Path) -> Evidence:
+    """A run of three confirmations that found nothing."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    limits = (LatencyLimit(limit_ms=50.0),)
+    save_config(OptimizeConfig(model=Path("/models/m.onnx"), limits=limits, output=folder), folder)
+    run_dir(folder, None, trial(0, certificate=None))
+    late = {"rate_per_s": 500.0, "problems": ("requests left late",)}
+    tried = (
+        confirmation(),
+        confirmation(answer="violated", overloaded=True, violations=9000),
+        confirmation(**late),
+    )
+    (folder / "confirmations.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in tried))
+    return read_evidence(folder)
+
+
+def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> None:
+    part = next(part for part in report_of(nothing).sections if part.title == "Confirmations of a rate")
+    assert not part.folded
+    assert [row[3:5] + row[7:] for row in texts(part.table)] == [
+        ["159 of 15,201", "1.05 %", "inconclusive"],
+        ["9,000 of 15,201", "59.2 %", "violated: overloaded"],
+        ["159 of 15,201", "1.05 %", "not trusted: requests left late"],
+    ]
+    drawn = json.loads(Page(html_page(nothing)).scripts[0])["rates"]
+    assert [one["answer"] for one in drawn["confirmations"]] == ["inconclusive", "violated"]
+
+
+def test_the_headline_has_the_tone_of_the_outcome(tmp_path: Path) -> None:
+    once = recommendation(winner=trial(certificate=certificate(runs=1)), status="provisional")
+    for name, found, tone in (("a", recommendation(), ""), ("b", once, "provisional")):
+        assert report_of(read_evidence(run_dir(tmp_path / name, found))).tone == tone
+
+
+def test_layers_versions_and_confirmations_of_a_recommendation_are_folded(tmp_path: Path) -> None:
+    folder = run_dir(tmp_path / "run", recommendation(), trial(0, certificate=None))
+    (folder / "confirmations.jsonl").write_text(confirmation().model_dump_json() + "\n")
+    folded = {part.title for part in report_of(read_evidence(folder)).sections if part.folded and part.table}
+    assert folded == {"Confirmations of a rate", "Machine and versions"}
+
+
+def predicted(slowdown: float) -> object:
+    times = ServiceTimesRecord(batch_sizes=(1,), one_busy_ms=(1.0,), all_busy_ms=(1.0,), overhead_ms=0.1)
+    prediction = PredictionRecord(
+        rate_per_s=1130.0,
+        sd=0.1,
+        simulated_per_s=1000.0,
+        rank=1,
+        untried=9,
+        to_beat_per_s=None,
+        service_times=times,
+    )
+    known = trial()
+    return known.model_copy(
+        update={
+            "why": WhyRecord(cause="predicted", prediction=prediction),
+            "replay": ReplayRecord(slowdown=slowdown, rate_per_s=820.0, error=0.1),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        (
+            predicted(1.186),
+            "About 1,130/s was expected from its execution times; under load they were 19 % longer than profiled",
+        ),
+        (
+            predicted(1.004),
+            "About 1,130/s was expected from its execution times; under load they were as long as profiled",
+        ),
+        (trial(), "the capacity was found"),
+        (
+            trial(
+                state="infeasible",
+                reason="requests take over 5 ms",
+                lone_latency_ms=7.25,
+                contention=contention(5.0, of_s=9.0, cores=1.0),
+            ),
+            BUSY,
+        ),
+        (trial(state="failed", reason="m does not load"), "m does not load"),
+    ],
+)
+def test_reasons_are_in_words(record: object, said: str) -> None:
+    assert reason_of(record) == said  # type: ignore[arg-type]
+
+
+def test_a_long_reason_is_folded_on_the_page_and_cut_in_markdown(tmp_path: Path) -> None:
+    log = "m does not load: " + 40 * "an error, and a path; "
+    short, whole = short_and_rest(log)
+    assert len(short) <= LONGEST_REASON + 4
+    assert whole == log
+    failed = trial(1, state="failed", reason=log, measurement=None, certificate=None, rate_at_limit_per_s=None)
+    evidence = read_evidence(run_dir(tmp_path / "run", recommendation(), failed))
+    assert log in Page(html_page(evidence)).text
+    assert log not in kit.markdown(report_of(evidence))
+
+
+def test_words_break_between_words_and_at_the_joints_of_names() -> None:
+    report = kit.Report(
+        title="t", subject="s", headline="h", lead=("Use --resume /runs/a_long_name/of.a.run <b>",), caveats=(),
+        sections=(), footer="f",
+    )  # fmt: skip
+    text = kit.page(report)
+    option = '<span class="word">--resume</span>'
+    name = "/<wbr>runs/<wbr>a_<wbr>long_<wbr>name/<wbr>of.<wbr>a.<wbr>run"
+    assert f'<p class="lead">Use {option} <span class="word">{name}</span> &lt;b&gt;</p>' in text

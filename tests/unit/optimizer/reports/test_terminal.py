@@ -1,0 +1,221 @@
+"""Tests of the output at the end of a run: the recommendation first, and only measured values."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from recommendations import certificate, config, contention, engine, recommendation, trial
+
+from loadgen.console import SafeConsole
+from loadgen.measurement.cpu_contention import CpuContention
+from loadgen.spec.limits import LatencyLimit
+from optimizer.reports.terminal import recommendation_view
+from optimizer.run.progress import certified_line, extended_line, trial_line
+from search.answer.analysis import frontier_of
+from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
+from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
+from search.records.recommendation import RecommendationRecord
+from search.records.slo import ObjectiveRecord, Slo
+from search.records.trial import CertifiedLatencyRecord
+from search.trials import events
+
+
+def shown(found: RecommendationRecord, width: int = 80) -> str:
+    console = SafeConsole(width=width, force_terminal=False, record=True, file=None, quiet=False)
+    with console.capture() as capture:
+        console.print(recommendation_view(found, Path("runs/m")))
+    return capture.get()
+
+
+def test_the_answer_comes_first() -> None:
+    first = shown(recommendation()).splitlines()[1]
+    assert "1,000 requests/s" in first
+    assert "p99 50 ms" in first
+    assert "$0.139" in first
+
+
+def test_every_figure_of_the_promise_is_there() -> None:
+    text = " ".join(shown(recommendation(), width=120).split())
+    for figure in ("30.0 ms (28.0 to 36.0 at 95 %)", "20,000 requests", "12 over the limit", "2 runs"):
+        assert figure in text
+    assert "2.00 times the rate of the baseline" in text
+    assert "3 replicas: $1.50 an hour" in text
+    assert "95 % load or loading" in text
+
+
+@pytest.mark.parametrize(("runs", "said"), [(1, True), (2, False)])
+def test_a_rate_that_was_kept_only_once_is_no_firm_promise(runs: int, said: bool) -> None:
+    winner = trial(1, certificate=certificate(runs=runs))
+    first_lines = " ".join(shown(recommendation(winner=winner)).splitlines()[:4])
+    assert ("Provisional" in first_lines) is said
+
+
+def test_nothing_is_wider_than_the_terminal() -> None:
+    assert max(len(line) for line in shown(recommendation()).splitlines()) <= 80
+
+
+def test_a_baseline_that_was_not_certified_is_said_to_be_an_estimate() -> None:
+    baseline = trial(0, certificate=None, rate_at_limit_per_s=432.0)
+    text = shown(recommendation(baseline=baseline, gain=None), width=120)
+    assert "not certified" in text
+    assert "about 432/s" in text
+    assert "times the rate" not in text
+
+
+def test_a_winning_baseline_is_shown_once() -> None:
+    winner = trial(0)
+    text = shown(recommendation(winner=winner, baseline=winner, gain=1.0))
+    assert "Triton default" not in text
+    assert "no better than the baseline" in text
+
+
+def test_what_the_server_did_not_tell_is_a_dash() -> None:
+    winner = trial(measurement=None, certificate=certificate())
+    text = shown(recommendation(winner=winner, baseline=None, gain=None))
+    queue = next(line for line in text.splitlines() if line.startswith("queue "))
+    assert queue.split()[-1] in ("-", "ms")  # the first value is the configuration's delay
+    inference = next(line for line in text.splitlines() if line.startswith("inference"))
+    assert inference.split()[-1] == "-"
+
+
+def test_the_winner_says_how_close_its_precision_is() -> None:
+    output = OutputAccuracyRecord(
+        output="y",
+        batch_size=8,
+        passed=True,
+        sqnr_db=39.5,
+        exact=False,
+        cosine=0.9999,
+        max_relative_error=0.03,
+        top1_agreement=None,
+        top1_lower_bound=None,
+        non_finite=0,
+    )
+    record = AccuracyRecord(
+        precision="int8",
+        runner="onnxruntime-cpu",
+        level="strict",
+        passed=True,
+        reason="",
+        first_node=None,
+        inputs=64,
+        input_source="given",
+        note="",
+        outputs=(output,),
+    )
+    int8 = replace(engine(), precision="int8")
+    winner = trial(config=config(engine=int8))
+    text = " ".join(shown(recommendation(winner=winner, accuracy=(record,)), width=120).split())
+    assert "int8 to fp32 on 64 given inputs: SQNR 40 dB" in text
+    assert "int8 to fp32" not in shown(recommendation(accuracy=(record,)))
+
+
+def test_every_limit_has_its_row() -> None:
+    slo = Slo(
+        limits=(LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=10.0)), max_memory_bytes=2**33
+    )
+    median = CertifiedLatencyRecord(
+        quantile=0.5, latency_ms=7.5, latency_low_ms=7.0, latency_high_ms=8.0, violations=4
+    )
+    winner = trial(certificate=certificate(1000.0, median), memory_bytes=2**30)
+    text = shown(recommendation(slo=slo, winner=winner), width=120)
+    assert "within p99 50 ms and p50 10 ms" in text
+    rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
+    assert "7.50 ms (7.00 to 8.00 at 95 %)" in rows["p50 at that rate"]
+    assert "1 GiB" in rows["server's memory (limit 8 GiB)"]
+
+
+def test_latency_stands_beside_that_of_the_default_where_it_was_asked_for() -> None:
+    asked_for = {"objective": ObjectiveRecord(name="latency", rate_per_s=900.0), "gain": None}
+    text = shown(recommendation(**asked_for), width=120)
+    assert "p99 30.0 ms instead of 30.0 ms of Triton's default configuration" in text
+    uncertified = trial(0, certificate=None)
+    text = shown(recommendation(**asked_for, baseline=uncertified), width=120)
+    assert "Triton's default configuration is not certified at that rate" in text
+
+
+def test_energy_stands_beside_that_of_the_default_where_it_was_asked_for() -> None:
+    found = recommendation()
+    energies = {"energy_kwh_per_million_inferences": 0.02, "baseline_energy_kwh_per_million_inferences": 0.03}
+    cost = found.cost.model_copy(update=energies)
+    text = shown(recommendation(objective=ObjectiveRecord(name="energy"), cost=cost), width=120)
+    assert "0.02 kWh per million inferences, of the GPUs only instead of 0.03 kWh" in text
+    assert "kWh" not in shown(recommendation(cost=cost), width=120)
+
+
+def test_the_frontier_is_shown_where_it_was_kept() -> None:
+    frontier = frontier_of([trial()])
+    text = shown(recommendation(frontier=frontier), width=120)
+    assert "1,000/s" in text
+    row = next(line for line in text.splitlines() if line.split()[:1] == ["1,000/s"])
+    assert row.split()[1:4] == ["30.0", "ms", "3"]
+    assert row.rstrip().endswith("certified")
+    assert "frontier" not in shown(recommendation())
+
+
+QUIET, BUSY = contention(1.0, of_s=60.0), contention(34.0, of_s=120.0)
+
+
+@pytest.mark.parametrize(
+    ("winner", "baseline", "run", "said"),
+    [
+        (BUSY, BUSY, BUSY, "34 of 120 s of load while this rate was certified: the certified rate may be too low"),
+        (QUIET, BUSY, BUSY, "34 of 120 s of load while Triton's default was certified: the gain may be smaller"),
+        (QUIET, QUIET, BUSY, "34 of 120 s of load in all: on a quiet machine another configuration may be better"),
+        (QUIET, QUIET, QUIET, None),
+        (None, None, None, None),
+    ],
+)
+def test_what_neighbours_took_is_said_once_and_where_it_matters_most(
+    winner: CpuContention | None,
+    baseline: CpuContention | None,
+    run: CpuContention | None,
+    said: str | None,
+) -> None:
+    found = recommendation(
+        winner=trial(certificate=certificate(contention=winner)),
+        baseline=trial(0, certificate=certificate(500.0, contention=baseline)),
+        contention=run,
+    )
+    text = " ".join(shown(found).split())
+    assert text.count("Other processes took 0.9 cores for") == (0 if said is None else 1)
+    assert said is None or said in text
+
+
+def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> None:
+    busy = trial(certificate=certificate(contention=BUSY), contention=BUSY)
+    mark = "other processes took 0.9 cores for 34 of 120 s of load"
+    assert mark in trial_line(busy, is_best=True)
+    assert mark in certified_line(
+        events.ConfirmationEnded(trial=busy, rate_per_s=1.0, certificate=busy.certificate)
+    )
+    assert "took" not in trial_line(busy.changed(contention=QUIET), is_best=True)
+
+
+def test_a_longer_budget_is_said_with_how_much_and_that_it_is_the_last_time() -> None:
+    line = extended_line(events.BudgetExtended(by_s=34.0, total_s=634.0))
+    assert "extended by 34 s to 634 s, and not again" in line
+
+
+def test_the_slowest_layers_and_what_follows_from_them() -> None:
+    layer = LayerRecord(name="[conv1]", operator="Conv", mean_ms=3.0, share=0.6, bound="bytes")
+    profile = EngineProfileRecord(
+        engine="onnxruntime-fp32",
+        batch_size=3,
+        execution_ms=5.0,
+        layers=(layer,) * 10,
+        layer_count=31,
+        bound_shares={"bytes": 1.0},
+        operator_shares={"Conv": 1.0},
+        ceilings=CeilingsRecord(flops_per_s=None, bytes_per_s=None),
+        profiler="onnxruntime",
+    )
+    text = shown(recommendation(time_use=TimeUseRecord(summary="Smaller weights help.", winner=profile)))
+    assert "slowest of 31 layers, batch 3" in text
+    assert text.count("[conv1]") == 5
+    assert "memory traffic" in text
+    assert "Time   Smaller weights help." in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    without = shown(recommendation(time_use=TimeUseRecord(summary="Waiting.", winner=None)))
+    assert "Waiting." in without
+    assert "slowest of" not in without

@@ -1,0 +1,250 @@
+"""Tests of `optimize bundle`: the files that it writes, and refusals in two lines."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recommendations
+from bundles import on_disk
+
+from model_repo.repository.write import write_repository
+from optimizer.cli import run_command
+
+SECRET = "Bearer s3cr3t-of-a-header"
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    found, config = on_disk(tmp_path, model_name="My_Model")
+    write_repository(folder / "model_repository", config, copy=True)
+    (folder / "recommendation.json").write_text(found.model_dump_json(indent=2) + "\n")
+    return folder
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: Path | str) -> list[str]:
+    code = run_command(["bundle", *map(str, arguments)])
+    lines = capsys.readouterr().err.splitlines()
+    assert code == 2
+    assert len(lines) == 2, lines
+    return lines
+
+
+def test_writes_the_bundle_and_says_what_it_is_called(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["bundle", str(run_dir), "--peak-rate", "9000"]) == 0
+    out = capsys.readouterr().out
+    assert str(run_dir / "bundle") in out
+    assert "my-model" in out
+    assert "Assumed" in out
+    model = run_dir / "bundle" / "model_repository_native" / "My_Model"
+    original = run_dir / "model_repository" / "My_Model" / "1" / "model.onnx"
+    assert (model / "1" / "model.onnx").read_bytes() == original.read_bytes()
+    assert 'backend: "onnxruntime"' in (model / "config.pbtxt").read_text()
+    embedded = run_dir / "bundle" / "model_repository" / "My_Model"
+    assert (embedded / "config.pbtxt").read_text() == (
+        run_dir / "model_repository" / "My_Model" / "config.pbtxt"
+    ).read_text()
+
+
+def test_once_more_gives_the_same_files(run_dir: Any) -> None:
+    def files() -> dict[Any, Any]:
+        return {path: path.read_bytes() for path in (run_dir / "bundle").rglob("*") if path.is_file()}
+
+    assert run_command(["bundle", str(run_dir)]) == 0
+    first = files()
+    assert run_command(["bundle", str(run_dir)]) == 0
+    assert files() == first
+
+
+def test_a_run_that_found_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trial = recommendations.trial(state="infeasible", certificate=None)
+    (tmp_path / "trials.jsonl").write_text(trial.model_dump_json() + "\n")
+    what, fix = refused(capsys, tmp_path)
+    assert "nothing keeps its limit" in what
+    assert "--resume" in fix
+
+
+def test_no_run_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no recommendation.json" in refused(capsys, tmp_path)[0]
+
+
+def test_a_half_written_answer(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_dir / "recommendation.json"
+    path.write_bytes(path.read_bytes()[:500])
+    assert "recommendation.json is not a recommendation" in refused(capsys, run_dir)[0]
+
+
+def test_a_half_written_repository(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(run_dir / "model_repository" / "My_Model" / "1")
+    assert "not whole" in refused(capsys, run_dir)[0]
+
+
+def test_an_engine_of_another_version(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_dir / "recommendation.json"
+    path.write_text(path.read_text().replace("onnxruntime-fp32", "openvino-fp32"))
+    assert "openvino-fp32" in refused(capsys, run_dir)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--peak-rate", "1e9"), "more than the limit of 100"),
+        (("--rate", "100", "--peak-rate", "50"), "below the rate"),
+        (("--rate", "0"), "--rate 0"),
+        (("--rate", "nan"), "--rate nan"),
+        (("--max-replicas", "0"), "--max-replicas 0"),
+        (("--ramp", "soon"), "--ramp 'soon'"),
+        (("--target", "nomad"), "--target nomad"),
+    ],
+)
+def test_options_that_make_no_sense(
+    run_dir: Any,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, str] | tuple[str, str, str, str],
+    named: str,
+) -> None:
+    assert named in refused(capsys, run_dir, *arguments)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+def test_a_folder_of_somebody_else_is_not_replaced(
+    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years of work")
+    assert "not a bundle" in refused(capsys, run_dir, "--output", mine)[0]
+    assert (mine / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_folder_with_a_readme_is_not_a_bundle(
+    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A checkout has a README.md too."""
+    mine = tmp_path / "checkout"
+    (mine / ".git").mkdir(parents=True)
+    (mine / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    (mine / "README.md").write_text("My project")
+    what, fix = refused(capsys, run_dir, "--output", mine)
+    assert "not a bundle" in what
+    assert "--force" in fix
+    assert (mine / ".git" / "HEAD").is_file()
+    assert run_command(["bundle", str(run_dir), "--output", str(mine), "--force"]) == 0
+    assert str(tmp_path / "checkout.old") in capsys.readouterr().out
+    assert (tmp_path / "checkout.old" / ".git" / "HEAD").read_text() == "ref: refs/heads/main"
+    assert (mine / "compose.yaml").is_file()
+
+
+@pytest.mark.parametrize("folder", [".", "..", "../run"])
+def test_a_bundle_never_takes_the_place_of_its_run(
+    run_dir: Any, capsys: pytest.CaptureFixture[str], folder: str
+) -> None:
+    before = sorted(run_dir.rglob("*"))
+    assert "holds the run itself" in refused(capsys, run_dir, "--output", run_dir / folder, "--force")[0]
+    assert sorted(run_dir.rglob("*")) == before
+
+
+def test_what_a_run_may_know_in_secret_is_not_rendered(run_dir: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle holds no headers, no storage passwords and nothing of the environment."""
+    (run_dir / "run.json").write_text(json.dumps({"storage": SECRET, "headers": {"Authorization": SECRET}}))
+    (run_dir / "optimize.log").write_text(SECRET)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    assert run_command(["bundle", str(run_dir)]) == 0
+    for path in (run_dir / "bundle").rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes()
+
+
+def tampered(run_dir: Any, **changes: str | float) -> None:
+    """Change values in a run's recommendation: `workload__trace="x"` is found.workload.trace."""
+    path = run_dir / "recommendation.json"
+    document = json.loads(path.read_text())
+    for keys, value in changes.items():
+        *parents, last = keys.split("__")
+        inner = document
+        for key in parents:
+            inner = inner[key]
+        inner[last] = value
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"workload__trace": "/etc/passwd"},
+        {"workload__trace": "optimize.log"},
+        {"workload__input_data": "../passwd.txt"},
+        {"repository": "../elsewhere"},
+        {"repository": "/srv/models"},
+        {"model__name": "../elsewhere"},
+        {"model__sha256": "0\nUSER root"},
+        {"tritune_version": "1\nRUN curl evil"},
+        {"created_at": "now\nx: y"},
+        {"machine__cores": 10**400},
+        {"machine__memory_bytes": 1e999},
+    ],
+    ids=str,
+)
+def test_a_tampered_answer_is_refused(
+    run_dir: Any, capsys: pytest.CaptureFixture[str], changes: dict[str, str] | dict[str, int] | dict[str, float]
+) -> None:
+    tampered(run_dir, **changes)
+    assert "is not a recommendation" in refused(capsys, run_dir)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["model_repository", "model_repository/My_Model", "model_repository/My_Model/1",
+             "model_repository/My_Model/1/model.onnx", "model_repository/My_Model/config.pbtxt",
+             "recommendation.json"],
+)  # fmt: skip
+def test_no_link_in_a_run_is_followed(
+    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = run_dir / name
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved")
+    assert "link" in refused(capsys, run_dir)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+def test_the_bundles_own_folder_is_no_link_either(
+    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "victim").mkdir()
+    (run_dir / "bundle").symlink_to(tmp_path / "victim")
+    assert "is a link" in refused(capsys, run_dir)[0]
+    assert not any((tmp_path / "victim").iterdir())
+
+
+@pytest.mark.parametrize("text", ["root:x:0:0::/root:/bin/sh\n" * 3, "1.0\n2.0\nsecret\n", "\xff"])
+def test_a_trace_holds_nothing_but_numbers(run_dir: Any, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    tampered(run_dir, workload__trace="trace.txt", workload__trace_requests=2, workload__recorded_rate_per_s=1.0)
+    (run_dir / "trace.txt").write_bytes(text.encode("latin-1"))
+    assert "trace.txt" in refused(capsys, run_dir)[0]
+    assert not (run_dir / "bundle").exists()
+
+
+def test_a_trace_comes_into_the_bundle_without_its_remarks(run_dir: Any) -> None:
+    tampered(run_dir, workload__trace="trace.txt", workload__trace_requests=2, workload__recorded_rate_per_s=1.0)
+    (run_dir / "trace.txt").write_text("time in s\n0.5  # of customer 7\n# password\n1.5e0\n")
+    assert run_command(["bundle", str(run_dir)]) == 0
+    assert (run_dir / "bundle" / "compose" / "trace.txt").read_text() == "0.5\n1.5e0\n"
+
+
+@pytest.mark.parametrize("option", ["--image", "--loadtest-image"])
+@pytest.mark.parametrize("image", ["a b", "x\nRUN y", "$(id)", "-v", ""])
+def test_what_is_no_image_is_refused(
+    run_dir: Any, capsys: pytest.CaptureFixture[str], option: str, image: str
+) -> None:
+    assert f"{option} {image!r} is not the name" in refused(capsys, run_dir, f"{option}={image}")[0]
+
+
+def test_a_parameter_of_somebody_else_is_not_handed_on(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run_dir / "model_repository" / "My_Model" / "config.pbtxt"
+    evil = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/tmp/evil" } }'
+    path.write_text(f"{path.read_text()}\n{evil}\n")
+    assert "EXECUTION_ENV_PATH" in refused(capsys, run_dir)[0]

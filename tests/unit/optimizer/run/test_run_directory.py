@@ -1,0 +1,43 @@
+"""Tests that a second run in a directory is refused while the first lives, but not after it was killed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import BadInput
+from optimizer.run.run_directory import LOCK_FILE, locked
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from optimizer.run.run_directory import locked
+with locked(Path(sys.argv[1])):
+    print("mine", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_living_owner_is_named_and_a_dead_one_is_not_waited_for(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "mine\n"
+        with (
+            pytest.raises(BadInput, match=rf"Another run is using .*\(process {owner.pid}\)") as caught,
+            locked(tmp_path),
+        ):
+            pytest.fail("it was not refused")
+        assert "--output" in caught.value.fix
+        owner.kill()
+    with locked(tmp_path):
+        assert (tmp_path / LOCK_FILE).read_text() == f"{os.getpid()}\n"
+
+
+def test_the_directory_is_free_again_after_the_run(tmp_path: Path) -> None:
+    for _ in range(2):
+        with locked(tmp_path):
+            pass

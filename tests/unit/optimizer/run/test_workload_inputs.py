@@ -1,0 +1,144 @@
+"""Tests of the traffic options: their meaning, their refusals, and their record in the run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from loadgen.errors import BadInput
+from loadgen.options.command import read_options
+from loadgen.spec.limits import LatencyLimit
+from optimizer.cli import app
+from optimizer.command.arguments import config_from_options
+from optimizer.config import OptimizeConfig
+from optimizer.options import OPTIONS
+from optimizer.run.workload_inputs import TRACE_FILE, keep_input_data, keep_trace, workload_of
+
+COMMAND = typer.main.get_command(app)
+
+
+def config(folder: Path, **changes: object) -> OptimizeConfig:
+    known = {"model": folder / "m.onnx", "limits": (LatencyLimit(limit_ms=50.0),), "output": folder}
+    return OptimizeConfig(**{**known, **changes})  # type: ignore[arg-type]
+
+
+def given(folder: Path, *words: str) -> OptimizeConfig:
+    """Return the configuration that a command line makes."""
+    start = ["--model", str(folder / "m.onnx"), "--p99", "50ms", "--output", str(folder)]
+    with COMMAND.make_context("optimize", [*start, *words]) as context:
+        return config_from_options(*read_options("optimize", OPTIONS, context, {}))[0]  # type: ignore[arg-type]
+
+
+def trace_in(folder: Path, text: str = "0.0\n0.5\n2.0\n") -> Path:
+    path = folder / "day.txt"
+    path.write_text(text)
+    return path
+
+
+def test_poisson_arrivals_of_single_rows_unless_told_otherwise(tmp_path: Path) -> None:
+    its = given(tmp_path)
+    assert (its.arrivals, its.trace, its.client_batch, its.protocol) == ("poisson", None, 1, "http")
+    workload = workload_of(its, batched=True)
+    assert (workload.arrivals.kind, workload.rows_per_request, workload.predictable) == ("poisson", 1, True)
+
+
+def test_bursts_and_batches_are_taken(tmp_path: Path) -> None:
+    workload = workload_of(given(tmp_path, "--arrivals", "gamma:cv=2", "--client-batch", "4"), batched=True)
+    assert (workload.arrivals.cv, workload.rows_per_request) == (2.0, 4)
+    assert workload.record.text == "gamma:cv=2 arrivals, 4 rows a request"
+
+
+def test_the_protocol_is_part_of_what_is_promised(tmp_path: Path) -> None:
+    workload = workload_of(given(tmp_path, "--protocol", "grpc"), batched=True)
+    assert workload.record.text == "requests over gRPC"
+    with pytest.raises(BadInput, match="--protocol carrier-pigeon") as caught:
+        given(tmp_path, "--protocol", "carrier-pigeon")
+    assert caught.value.fix == "Choose one of http, grpc."
+
+
+def test_a_trace_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
+    trace = trace_in(tmp_path)
+    (tmp_path / "run").mkdir()
+    its = given(tmp_path, "--output", str(tmp_path / "run"), "--trace", str(trace))
+    keep_trace(its)
+    trace.unlink()
+    keep_trace(its)
+    workload = workload_of(its, batched=True)
+    assert workload.arrivals.times_s == (0.0, 0.5, 2.0)
+    assert workload.record.trace == TRACE_FILE
+    assert workload.record.trace_requests == 3
+    assert workload.record.recorded_rate_per_s == pytest.approx(1.0)
+
+
+def test_input_data_is_kept_with_the_run_and_read_from_there(tmp_path: Path) -> None:
+    lengths, run = tmp_path / "logged.txt", tmp_path / "run"
+    lengths.write_text("8\n64\n")
+    run.mkdir()
+    its = config(tmp_path, output=run, input_data=lengths)
+    workload = workload_of(keep_input_data(its), batched=True)
+    assert workload.record.input_data == "input-data.txt"
+    lengths.unlink()
+    again = keep_input_data(its)
+    assert again.input_data == run / "input-data.txt"
+    assert workload_of(again, batched=True).shapes == workload.shapes
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "trace", "batch", "named"),
+    [
+        ("ramp:from=0.5,to=2", None, 1, "ramp"),
+        ("spike:level=3", None, 1, "spike"),
+        ("gamma:cv=99", None, 1, "gamma:cv=99"),
+        ("sometimes", None, 1, "sometimes"),
+        (None, None, 0, "--client-batch 0"),
+        (None, None, 65, "--client-batch 65"),
+        ("poisson", "0\n1\n", 1, "--trace brings"),
+        (None, "0,10\n60,20\n", 1, "rates over time"),
+        (None, "0\nnoon\n", 1, "line 2"),
+        (None, "1\n0\n", 1, "decrease"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(
+    arrivals: str | None, trace: str | None, batch: int, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=named) as caught:
+        given(
+            tmp_path,
+            *(["--arrivals", arrivals] if arrivals else []),
+            *(["--trace", str(trace_in(tmp_path, trace))] if trace else []),
+            *["--client-batch", str(batch)],
+        )
+    assert caught.value.fix
+
+
+def test_batches_need_a_model_that_takes_them(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="--client-batch 4 needs a model with a batch"):
+        workload_of(config(tmp_path, client_batch=4), batched=False)
+
+
+def test_lengths_are_taken_from_a_file_in_its_order(tmp_path: Path) -> None:
+    data = tmp_path / "input-data.txt"
+    data.write_text("12\n5\n12\n")
+    workload = workload_of(config(tmp_path, input_data=data), batched=True)
+    assert workload.shapes is not None
+    assert (workload.shapes.turns, workload.shapes.sizes) == ((1, 0, 1), (5, 12))
+
+
+def test_images_of_many_sizes_are_sent_though_nothing_predicts_them(tmp_path: Path) -> None:
+    data = tmp_path / "input-data.json"
+    data.write_text(json.dumps([{"x": [[0.0] * width] * height} for height in (1, 2, 3) for width in (1, 2)]))
+    workload = workload_of(config(tmp_path, input_data=data), batched=True)
+    assert (workload.shapes, workload.predictable) == (None, False)
+
+
+def test_samples_of_several_lengths_are_sent_but_make_no_batch(tmp_path: Path) -> None:
+    data = tmp_path / "input-data.json"
+    data.write_text(json.dumps({"data": [{"ids": [1, 2, 3]}, {"ids": [1, 2]}]}))
+    workload = workload_of(config(tmp_path, input_data=data), batched=True)
+    assert workload.shapes is not None
+    assert workload.shapes.turns == (1, 0)
+    assert workload.predictable
+    assert workload.record.text == "samples of several shapes"
+    with pytest.raises(BadInput, match="differ in shape, so 2 of them make no request"):
+        workload_of(config(tmp_path, input_data=data, client_batch=2), batched=True)

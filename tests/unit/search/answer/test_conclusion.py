@@ -1,0 +1,71 @@
+"""Recorded situations, and how each ends: its status, exit code, reason and advice."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from loadgen.exit_codes import CODES
+from loadgen.measurement.cpu_contention import mark_of
+from search.answer.conclusion import conclude
+from search.answer.evidence import NothingFound, RunEvidence, rounded_up
+
+RUN = TypeAdapter(RunEvidence)
+SITUATIONS = json.loads((Path(__file__).parents[3] / "data" / "outcomes" / "situations.json").read_text())
+
+
+def run_of(situation: dict[str, Any]) -> RunEvidence:
+    return RUN.validate_json(json.dumps(situation["run"]))
+
+
+def situations() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("situation", SITUATIONS, ids=lambda one: one["name"])
+
+
+@situations()
+def test_a_run_ends_with_the_status_and_the_sentences_that_its_records_support(situation: dict[str, Any]) -> None:
+    found = conclude(run_of(situation))
+    assert {
+        "status": found.status,
+        "exit_code": CODES[found.status],
+        "sentences": [found.reason, found.advice],
+    } == situation["expected"]
+
+
+@situations()
+def test_no_limit_is_advised_from_a_disturbed_measurement(situation: dict[str, Any]) -> None:
+    run = run_of(situation)
+    disturbed = mark_of(run.contention) is not None or any(one.problems for one in run.confirmations)
+    assert not disturbed or "--p99" not in conclude(run).advice
+
+
+@situations()
+def test_only_what_was_decided_is_called_violated(situation: dict[str, Any]) -> None:
+    run = run_of(situation)
+    decided = any(one.answer == "violated" for one in run.confirmations)
+    assert decided or "violated" not in conclude(run).reason
+
+
+def test_there_are_enough_situations_for_every_status_of_a_search() -> None:
+    assert len({one["name"] for one in SITUATIONS}) == len(SITUATIONS) >= 20
+    seen = {one["expected"]["status"] for one in SITUATIONS}
+    assert seen == set(CODES) - {"met", "measured", "worse", "bad_input", "bug"}
+
+
+def test_an_interrupt_goes_before_everything_else() -> None:
+    for situation in SITUATIONS:
+        run = run_of(situation | {"run": situation["run"] | {"interrupted": True}})
+        assert conclude(run).status == "interrupted"
+
+
+def test_the_error_survives_a_process_boundary() -> None:
+    error = pickle.loads(pickle.dumps(NothingFound("what", "fix", "inconclusive")))  # noqa: S301 - our own
+    assert (error.what, error.fix, error.status, error.exit_code) == ("what", "fix", "inconclusive", 96)
+
+
+@pytest.mark.parametrize(("value", "rounded"), [(200.0, 200.0), (200.4, 201.0), (11.0, 11.0), (0.05432, 0.0544)])
+def test_a_limit_within_reach_is_never_rounded_down(value: float, rounded: float) -> None:
+    assert rounded_up(value) == pytest.approx(rounded, rel=1e-12)

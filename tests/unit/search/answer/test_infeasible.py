@@ -1,0 +1,54 @@
+"""What binds, and which limits are within reach, if lone requests violate the SLO."""
+
+from typing import Any
+
+from recommendations import measurement, timings, trial
+
+from loadgen.spec.limits import LatencyLimit
+from search.answer.evidence import RunEvidence
+from search.answer.infeasible import too_slow, what_binds
+from search.records.slo import Slo
+from search.records.trial import TrialRecord
+
+SLO = Slo(limits=(LatencyLimit(limit_ms=5.0),))
+
+
+def over_the_limit(**changes: Any) -> TrialRecord:
+    known: dict[str, object] = {"state": "infeasible", "rate_at_limit_per_s": 0.0, "certificate": None}
+    return trial(**{**known, **changes})
+
+
+def test_an_engine_over_the_limit_binds_alone() -> None:
+    assert "Standalone, the engine takes 8.3 ms" in what_binds(over_the_limit(), SLO)
+
+
+def test_queueing_binds_where_requests_mostly_wait() -> None:
+    waits = over_the_limit(measurement=measurement(server=timings(queue_ms=9.0, compute_infer_ms=2.0)))
+    assert "Queueing binds" in what_binds(waits, SLO)
+
+
+def test_the_client_binds_where_the_server_is_quick() -> None:
+    quick = measurement(server=timings(queue_ms=0.1, compute_infer_ms=0.5), network_and_client_ms=6.0)
+    assert "client" in what_binds(over_the_limit(measurement=quick), SLO)
+
+
+def test_without_timings_nothing_is_claimed() -> None:
+    assert "not known" in what_binds(over_the_limit(measurement=measurement(server=None)), SLO)
+
+
+def test_of_several_limits_those_that_are_missed_are_named() -> None:
+    slo = Slo(limits=(LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=5.0)))
+    lone = measurement(latency_p50_ms=5.2, latency_p90_ms=8.3, latency_p99_ms=10.0, requests=40)
+    run = RunEvidence(slo=slo, trials=[over_the_limit(lone_latency_ms=8.0, measurement=lone)])
+    found = too_slow(run)
+    assert found is not None
+    assert found.status == "inconclusive"  # 20 of 40 over a p50 may be chance
+    surely = RunEvidence(
+        slo=Slo(limits=(LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.9, limit_ms=5.0))), trials=run.trials
+    )
+    found = too_slow(surely)
+    assert found is not None
+    assert found.status == "violated"
+    assert "p99 within 50 ms and p90 within 5 ms" in found.reason
+    assert "--p90 9.13ms," in found.advice
+    assert "--p99" not in found.advice

@@ -1,0 +1,110 @@
+"""What `confirmations.jsonl` says of every attempt to confirm a rate, and which lines are none."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_queues import BATCHING_GPU
+
+from loadgen.errors import BadInput
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.confirm import Attempt
+from loadgen.statistics.slo_test import certify
+from search.records.confirmations import CONFIRMATIONS_FILE, ConfirmationRecord, keep_attempt, read_confirmations
+
+SEEN = replace(
+    certify(next(BATCHING_GPU.logs(1000.0, 5, seed=3, runs=1)), LatencyLimit(limit_ms=50)),
+    answer="met",
+    reason="few were late",
+    n=2345,
+    violations=7,
+    latency_ms=31.25,
+)
+LINE: dict[str, Any] = {
+    "schema_version": 2,
+    "trial": 4,
+    "again": True,
+    "rate_per_s": 812.5,
+    "met": True,
+    "answer": "met",
+    "reason": "few were late",
+    "overloaded": False,
+    "seconds": 6.5,
+    "requests": 2345,
+    "violations": 7,
+    "latency_ms": 31.25,
+    "problems": [],
+    "burst": SEEN.burst,
+}
+
+
+def attempt(**changes: Any) -> Attempt:
+    known: dict[str, Any] = {
+        "rate_per_s": 812.5,
+        "load_s": 6.5,
+        "verdict": SEEN,
+        "overloaded": False,
+        "problems": (),
+    }
+    return Attempt(**{**known, **changes})
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / CONFIRMATIONS_FILE).read_text().splitlines()]
+
+
+def test_a_line_says_what_the_attempt_showed(tmp_path: Path) -> None:
+    keep_attempt(tmp_path, attempt(), trial=4, again=True)
+    keep_attempt(tmp_path, attempt(overloaded=True, problems=("sent late",)), trial=5, again=False)
+    late = {"trial": 5, "again": False, "met": False, "overloaded": True, "problems": ["sent late"]}
+    assert lines(tmp_path) == [LINE, {**LINE, **late}]
+    first, second = read_confirmations(tmp_path)
+    assert json.loads(first.model_dump_json()) == LINE
+    assert (second.trial, second.problems) == (5, ("sent late",))
+
+
+def test_of_several_limits_the_one_that_decides_gives_answer_and_reason_and_the_first_the_figures(
+    tmp_path: Path,
+) -> None:
+    other = replace(SEEN, answer="violated", reason="half were late", violations=1200, latency_ms=90.0)
+    keep_attempt(tmp_path, attempt(others=(other,)), trial=4, again=True)
+    assert lines(tmp_path) == [{**LINE, "met": False, "answer": "violated", "reason": "half were late"}]
+
+
+@pytest.mark.parametrize("latency_ms", [math.inf, math.nan])
+def test_a_latency_that_too_many_failures_hide_is_null(latency_ms: float, tmp_path: Path) -> None:
+    keep_attempt(tmp_path, attempt(verdict=replace(SEEN, latency_ms=latency_ms)), trial=4, again=True)
+    assert lines(tmp_path) == [{**LINE, "latency_ms": None}]
+    assert [one.latency_ms for one in read_confirmations(tmp_path)] == [None]
+
+
+def test_a_run_that_tried_nothing_has_no_lines(tmp_path: Path) -> None:
+    assert read_confirmations(tmp_path) == ()
+
+
+def test_a_line_of_before_groups_were_kept_is_read() -> None:
+    line = {name: value for name, value in LINE.items() if name != "burst"}
+    assert ConfirmationRecord.model_validate(line).burst is None
+
+
+@pytest.mark.parametrize("name", ["again", "answer", "violations", "latency_ms", "burst"])
+def test_the_schema_describes_what_a_name_does_not_say(name: str) -> None:
+    assert ConfirmationRecord.model_json_schema()["properties"][name]["description"]
+
+
+@pytest.mark.parametrize("name", sorted(LINE.keys() - {"schema_version", "burst"}))
+def test_a_line_that_lacks_something_is_none(name: str, tmp_path: Path) -> None:
+    part = {key: value for key, value in LINE.items() if key != name}
+    (tmp_path / CONFIRMATIONS_FILE).write_text(f"{json.dumps(LINE)}\n{json.dumps(part)}\n")
+    with pytest.raises(BadInput, match=rf"Line 2 of .*{CONFIRMATIONS_FILE} is not a confirmation: .*{name}"):
+        read_confirmations(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"requests": -1}, {"violations": -1}, {"schema_version": 3}, {"more": 1}])
+def test_a_line_that_no_run_writes_is_none(change: dict[str, int], tmp_path: Path) -> None:
+    (tmp_path / CONFIRMATIONS_FILE).write_text(json.dumps({**LINE, **change}) + "\n")
+    with pytest.raises(BadInput, match=r"Line 1 of .* is not a confirmation"):
+        read_confirmations(tmp_path)

@@ -1,0 +1,122 @@
+"""Limits on p99, on the median and on memory, searched and certified together on a simulated server."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from recommendations import trial
+from simulated_bench import SimulatedBench, default_service_s
+from spaces import two_core_space
+from true_rates import true_rate
+
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import ServingConfig
+from search.certification.certify import CertifiedResult, certify_best
+from search.records.recommendation import RecommendationRecord
+from search.records.slo import Slo
+from search.records.trial import TrialRecord
+from search.simulator.capacity import binding_limit, rate_at_limit
+from search.simulator.server import SimulatedServer
+from search.study.certificate_time import least_s
+from search.study.run import run_search
+from search.study.store import TrialStore, open_store
+from search.study.trial_runner import TrialRunner
+from search.trials import events
+from search.trials.budget import Budget
+from search.workload import unit_arrivals
+
+pytestmark = pytest.mark.slow
+
+MEDIAN = LatencyLimit(quantile=0.5, limit_ms=9.0)
+BOTH = Slo(limits=(LatencyLimit(limit_ms=50.0), MEDIAN))
+GIB = 2**30
+
+
+def searched(bench: Any, folder: Path, slo: Slo) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
+    seen: list[events.Event] = []
+    store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3)
+    common: dict[str, Any] = {"slo": slo, "budget": Budget(total_s=600.0), "seed": 3, "on_event": seen.append}
+    run_search(TrialRunner(store=store, bench=bench, **common))
+    return store, certify_best(store, bench, **common), seen
+
+
+def test_both_limits_are_met_at_nearly_the_best_rate(tmp_path: Path) -> None:
+    _, certified, _ = searched(SimulatedBench(), tmp_path, BOTH)
+    assert certified is not None
+    winner, space = certified.winner, two_core_space(tmp_path)
+
+    def truth(config: ServingConfig) -> float:
+        return true_rate(config, default_service_s, limit_ms=50.0, further=BOTH.limits[1:])
+
+    assert winner.certificate.rate_per_s <= 1.02 * truth(winner.served)
+    few = [space.config(knobs) for knobs in space.points() if knobs["max_queue_delay_us"] == 0]
+    assert winner.certificate.rate_per_s >= 0.85 * max(map(truth, few))
+    first, median = winner.certificate.latencies
+    assert first.latency_high_ms <= 50.0
+    assert median.latency_low_ms <= median.latency_ms <= median.latency_high_ms <= MEDIAN.limit_ms
+    assert winner.certificate.confidence == BOTH.confidence
+
+
+def test_a_configuration_over_the_memory_is_not_chosen_and_larger_ones_are_not_tried(tmp_path: Path) -> None:
+    def memory(config: ServingConfig) -> int:
+        return GIB * config.instance_count
+
+    slo = Slo(limits=(LatencyLimit(limit_ms=50.0),), max_memory_bytes=int(1.5 * GIB))
+    store, certified, _ = searched(SimulatedBench(memory=memory), tmp_path, slo)
+    assert certified is not None
+    assert certified.winner.served.instance_count == 1
+    assert certified.winner.memory_bytes == GIB
+    over = [trial for trial in store.trials if trial.served.instance_count > 1]
+    assert over
+    for one in over:
+        assert one.state == "infeasible"
+        assert "took 2 GiB, over the limit of 1.5 GiB" in one.reason
+    asked = [(one.served.max_batch_size, one.served.instance_count) for one in over]
+    assert not any(
+        later[0] >= first[0] and later[1] >= first[1] for n, first in enumerate(asked) for later in asked[n + 1 :]
+    )
+
+
+def test_memory_that_grows_while_it_is_certified_costs_the_configuration_its_place(tmp_path: Path) -> None:
+    """On the restarted server, the winner turns out to take more than it may."""
+    bench, slo = SimulatedBench(), Slo(limits=(LatencyLimit(limit_ms=50.0),), max_memory_bytes=2 * GIB)
+    first: list[ServingConfig] = []
+
+    def memory(config: ServingConfig) -> int:
+        if bench.restarts and not first:
+            first.append(bench.loaded[-1])
+        return 3 * GIB if config in first else GIB
+
+    bench.memory = memory
+    _, certified, seen = searched(bench, tmp_path, slo)
+    assert certified is not None
+    assert certified.winner.served not in first
+    notes = [event.text for event in seen if isinstance(event, events.Note)]
+    assert any("is not chosen: the server took 3 GiB" in note for note in notes)
+
+
+def test_predictions_stop_at_the_limit_that_breaks_first() -> None:
+    times = [[1.0] * 2] + [[0.004 + 0.001 * size] * 2 for size in range(1, 9)]
+    server, unit = SimulatedServer(service_s=np.array(times)), unit_arrivals(1, requests=20_000)
+    both = p99, median = LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=9.0)
+    alone = [rate_at_limit(server, (one,), unit) for one in both]
+    assert rate_at_limit(server, both, unit) == pytest.approx(min(alone), rel=0.01)
+    assert alone[1] < 0.9 * alone[0]
+    assert binding_limit(server, (p99,), alone[1], unit) == p99
+    assert binding_limit(server, both, alone[1], unit) == median
+
+
+def test_every_limit_needs_its_seconds() -> None:
+    assert least_s(100.0, BOTH, 0.95) > least_s(100.0, Slo(limits=(LatencyLimit(limit_ms=50.0),)), 0.95)
+    assert least_s(100.0, BOTH, 0.8) < least_s(100.0, BOTH, 0.95)
+
+
+def test_what_earlier_versions_wrote_is_read() -> None:
+    slo = Slo.model_validate_json('{"limit_ms": 50.0, "quantile": 0.99, "confidence": 0.95}')
+    assert slo.text == "p99 within 50 ms"
+    assert slo.limits[0].option == "--p99=50ms"
+    assert BOTH.text == "p99 within 50 ms and p50 within 9 ms"
+    assert "also" not in RecommendationRecord.model_json_schema()["$defs"]["Slo"].get("required", [])
+    assert TrialRecord.model_fields["memory_bytes"].default is None
+    assert trial().memory_bytes is None

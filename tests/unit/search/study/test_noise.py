@@ -1,0 +1,75 @@
+"""A search that cannot measure ends within a minute of load, and reports why."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_bench import BudgetOfLoad, SimulatedBench
+from spaces import two_core_space
+from virtual_search import SLO
+
+from search.study.run import run_search
+from search.study.store import TrialStore, open_store
+from search.study.trial_runner import WHAT_WOULD_HELP, CannotMeasure, SearchImpossible, TrialRunner
+
+pytestmark = pytest.mark.slow
+
+
+def searched(folder: Path, bench: SimulatedBench, **options: Any) -> TrialStore:
+    store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3)
+    budget = BudgetOfLoad(total_s=600.0, spent=bench.spent)
+    run_search(TrialRunner(store=store, bench=bench, slo=SLO, budget=budget, seed=3, **options))
+    return store
+
+
+def test_a_client_that_is_late_in_every_run_ends_the_search(tmp_path: Path) -> None:
+    bench = SimulatedBench(late=lambda config: True)
+    with pytest.raises(CannotMeasure) as ended:
+        searched(tmp_path, bench)
+    assert ended.value.exit_code == 98
+    assert "s of load measured the server: the client sent late." in ended.value.what
+    assert ended.value.fix == WHAT_WOULD_HELP
+    assert 20.0 <= bench.spent.load_s < 60.0
+
+
+def test_despite_noise_it_goes_on_until_every_trial_failed(tmp_path: Path) -> None:
+    with pytest.raises(SearchImpossible):
+        searched(tmp_path, SimulatedBench(late=lambda config: True), despite_noise=True)
+
+
+def too_slow(config: Any, size: int) -> float:
+    return 0.2
+
+
+def test_contention_in_which_no_rate_met_the_slo_ends_the_search(tmp_path: Path) -> None:
+    bench = SimulatedBench(service_s=too_slow, taken_cores=lambda load_s: 0.9)
+    with pytest.raises(CannotMeasure) as ended:
+        searched(tmp_path, bench)
+    assert ended.value.what.startswith("No rate met p99 within 50 ms while other processes took 0.9 cores for ")
+    assert bench.spent.load_s < 60.0
+
+
+def test_a_slow_server_on_a_quiet_machine_is_measured_to_the_end(tmp_path: Path) -> None:
+    store = searched(tmp_path, SimulatedBench(service_s=too_slow))
+    assert {trial.state for trial in store.trials} == {"infeasible"}
+
+
+def test_contention_that_leaves_a_rate_does_not_end_the_search(tmp_path: Path) -> None:
+    store = searched(tmp_path, SimulatedBench(taken_cores=lambda load_s: 0.9))
+    assert store.best() is not None
+
+
+def slow(config: Any, size: int) -> float:
+    return 0.008 + 0.008 * size
+
+
+def test_others_that_took_most_of_the_machine_end_the_search_whatever_it_found(tmp_path: Path) -> None:
+    bench = SimulatedBench(service_s=slow, taken_cores=lambda load_s: 1.8)
+    with pytest.raises(CannotMeasure) as ended:
+        searched(tmp_path, bench)
+    what = "Too little of this machine was left to measure: other processes took 1.8 cores for "
+    assert ended.value.what.startswith(what)
+    assert 20.0 <= bench.spent.load_s < 60.0
+    (tmp_path / "despite").mkdir()
+    noisy = SimulatedBench(service_s=slow, taken_cores=lambda load_s: 1.8)
+    assert searched(tmp_path / "despite", noisy, despite_noise=True).best() is not None

@@ -1,0 +1,240 @@
+"""A database that goes away for a while is waited for; one that says no is not."""
+
+import socket
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna import Study
+from optuna.exceptions import StorageInternalError
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError, PendingRollbackError
+
+from loadgen.errors import BadInput
+from search.study.storage import (
+    LONGEST_DELAY_S,
+    StorageFailed,
+    driver_url,
+    open_storage,
+    patient_storage,
+    reason_of,
+)
+
+RUNNING, COMPLETE = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
+
+
+class Flaky:
+    """Optuna's storage in memory, whose next calls fail: before they did anything, or after."""
+
+    def __init__(self) -> None:
+        self.real, self.away, self.forgets_to_answer = optuna.storages.InMemoryStorage(), 0, False
+
+    def __getattr__(self, name: Any) -> Callable[..., Any]:
+        def method(*arguments: Any, **named: Any) -> Any:
+            if self.away:
+                self.away -= 1
+                raise outage()
+            result = getattr(self.real, name)(*arguments, **named)
+            if self.forgets_to_answer:
+                self.forgets_to_answer = False
+                raise outage()
+            return result
+
+        return method
+
+
+def outage() -> StorageInternalError:
+    error = optuna.exceptions.StorageInternalError("An exception is raised during the commit.")
+    error.__cause__ = OperationalError("SELECT 1", {}, Exception("connection refused"))
+    return error
+
+
+def given_up(error: BaseException, waited_s: Any) -> RuntimeError:
+    return RuntimeError(f"{waited_s:.0f} s: {reason_of(error, 'sqlite://')}")
+
+
+@pytest.fixture
+def flaky() -> Flaky:
+    return Flaky()
+
+
+@pytest.fixture
+def slept() -> list[Any]:
+    return []
+
+
+@pytest.fixture
+def study(flaky: Any, slept: Any) -> Study:
+    storage = patient_storage(flaky, given_up=given_up, patience_s=30.0, sleep=slept.append)
+    return optuna.create_study(study_name="s", storage=storage)
+
+
+def test_an_outage_is_waited_for_later_and_later(flaky: Flaky, slept: Any, study: Study) -> None:
+    flaky.away = 8
+    study.set_user_attr("a", 1)
+    assert study.user_attrs == {"a": 1}
+    assert slept == sorted(slept)
+    assert len(slept) == 8
+    assert max(slept) == LONGEST_DELAY_S
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_session_that_has_lost_its_connection_is_asked_again(slept: Any, wrapped: bool) -> None:
+    """Optuna reads trials in two ways, the second after an error of the first and in the same session."""
+
+    class Lost(Flaky):
+        def __getattr__(self, name: Any) -> Callable[..., Any]:
+            if self.away:
+                self.away -= 1
+                cause = PendingRollbackError("Can't reconnect until invalid transaction is rolled back.")
+                if wrapped:
+                    raise StorageInternalError("An exception is raised during the commit.") from cause
+                raise cause
+            return super().__getattr__(name)
+
+    lost = Lost()
+    study = optuna.create_study(
+        study_name="s",
+        storage=patient_storage(lost, given_up=given_up, sleep=slept.append),  # type: ignore[arg-type]
+    )
+    lost.away = 1
+    study.set_user_attr("a", 1)
+    assert study.user_attrs == {"a": 1}
+    assert len(slept) == 1
+
+
+def test_patience_ends_with_the_reason(flaky: Flaky, slept: Any, study: Study) -> None:
+    flaky.away = 10_000
+    with pytest.raises(RuntimeError, match="connection refused"):
+        study.set_user_attr("a", 1)
+    assert 30.0 <= sum(slept) < 30.0 + LONGEST_DELAY_S
+
+
+def test_a_result_that_arrived_although_its_confirmation_was_lost_counts(flaky: Flaky, study: Study) -> None:
+    trial = study.ask()
+    storage = study._storage
+    flaky.forgets_to_answer = True
+    assert storage.set_trial_state_values(trial._trial_id, state=COMPLETE, values=[1.0])
+    assert study.trials[0].value == 1.0
+
+
+def test_a_finished_trial_is_still_an_error_without_an_outage(study: Study) -> None:
+    trial = study.ask()
+    study._storage.set_trial_state_values(trial._trial_id, state=COMPLETE, values=[1.0])
+    with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
+        study._storage.set_trial_state_values(trial._trial_id, state=COMPLETE, values=[1.0])
+
+
+def test_what_is_no_outage_is_not_tried_again(slept: Any, study: Study) -> None:
+    with pytest.raises(KeyError):
+        study._storage.get_trial(12345)
+    assert slept == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://me:s3cret@127.0.0.1:1/optuna", "postgresql://me:s3cret@127.0.0.1:none/optuna", "me:s3cret@x"],
+)
+def test_a_storage_that_cannot_be_opened_is_two_lines_without_its_password(url: str) -> None:
+    pytest.importorskip("psycopg")
+    with pytest.raises(StorageFailed if url.endswith(":1/optuna") else BadInput) as raised:
+        open_storage(url)
+    assert len(str(raised.value).splitlines()) == 2
+    assert url.startswith("me:") or "s3cret" not in str(raised.value)
+
+
+def test_postgresql_gets_the_driver_that_we_bring() -> None:
+    assert driver_url("postgresql://h/d") == driver_url("postgres://h/d") == "postgresql+psycopg://h/d"
+    assert driver_url("postgresql+psycopg2://h/d") == "postgresql+psycopg2://h/d"
+    assert driver_url("sqlite:////tmp/x.db") == "sqlite:////tmp/x.db"
+
+
+def make_lost(folder: Any) -> None:
+    folder.rmdir()
+
+
+def make_locked(folder: Any) -> sqlite3.Connection:
+    holder = sqlite3.connect(folder / "x.db", isolation_level=None)
+    holder.execute("create table t (a)")
+    holder.execute("begin exclusive")
+    return holder
+
+
+@pytest.mark.parametrize(
+    ("prepare", "says", "waits"), [(make_lost, "unable to open", False), (make_locked, "is locked", True)]
+)
+def test_only_a_locked_file_is_waited_for(
+    prepare: Callable[[Any], Any], says: str, waits: bool, tmp_path: Path, slept: Any
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    holder = prepare(folder)
+    engine = create_engine(f"sqlite:///{folder / 'x.db'}", connect_args={"timeout": 0})
+
+    class OfSqlite:
+        def get_all_studies(self) -> None:
+            with engine.connect() as connection:
+                connection.execute(text("create table u (a)"))
+
+    storage = patient_storage(OfSqlite(), given_up=given_up, patience_s=1.0, sleep=slept.append)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match=says):
+        storage.get_all_studies()
+    assert bool(slept) is waits
+    engine.dispose()
+    if holder is not None:
+        holder.close()
+
+
+def test_a_database_whose_disk_is_full_is_not_waited_for(slept: Any) -> None:
+    full = Exception("could not extend file: No space left on device")
+    full.sqlstate = "53100"  # type: ignore[attr-defined]
+
+    class Full:
+        def get_all_studies(self) -> None:
+            raise OperationalError("INSERT", {}, full)
+
+    storage = patient_storage(Full(), given_up=given_up, sleep=slept.append)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="No space left"):
+        storage.get_all_studies()
+    assert slept == []
+
+
+def test_a_database_that_is_silent_is_announced_while_it_is_waited_for() -> None:
+    """It takes the connection and never says a word: the wait is for the time-out of the network."""
+    pytest.importorskip("psycopg")
+    silent = socket.create_server(("127.0.0.1", 0))
+    url = f"postgresql://me:s3cret@127.0.0.1:{silent.getsockname()[1]}/optuna"
+    seen, announced = [], threading.Event()
+
+    def on_event(event: Any) -> None:
+        seen.append(event)
+        announced.set()
+
+    def opened() -> None:
+        with pytest.raises(StorageFailed) as caught:
+            open_storage(url, on_event=on_event)
+        seen.append(caught.value)
+
+    opening = threading.Thread(target=opened)
+    opening.start()
+    connection, _ = silent.accept()
+    assert announced.wait(30)  # 1.5 s; and long before the connection is given up, which ends the wait here
+    assert opening.is_alive()
+    connection.close()
+    silent.close()
+    opening.join()
+    note, error = seen
+    assert "does not answer" in note.text
+    assert "s3cret" not in note.text
+    assert error.exit_code == 3
+
+
+def test_a_storage_that_answers_is_not_announced(flaky: Any) -> None:
+    told = []
+    storage = patient_storage(flaky, given_up=given_up, announce=lambda: told.append(1))
+    optuna.create_study(study_name="s", storage=storage)
+    assert told == []

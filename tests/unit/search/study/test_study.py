@@ -1,0 +1,386 @@
+"""The search and its certification on a simulated server, in virtual time, against the true best."""
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
+from spaces import two_core_space
+from virtual_search import SLO, search_on, true_capacity
+
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.capacity_fit import Probe
+from model_repo.spec import ServingConfig
+from search.certification.certify import NEARLY, CertifiedResult, certify_best
+from search.records.confirmations import read_confirmations
+from search.records.slo import Slo
+from search.simulator.service_times import ClosedLoop
+from search.space import SearchSpace, default_config
+from search.study.certificate_time import least_s
+from search.study.drift import speed_variation_of
+from search.study.run import run_search
+from search.study.store import TrialStore, open_store
+from search.study.trial_runner import SearchImpossible, TrialRunner
+from search.trials import events
+from search.trials.bench import BenchFailed
+from search.trials.budget import Budget
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Found:
+    """One finished search."""
+
+    bench: SimulatedBench
+    store: TrialStore
+    certified: CertifiedResult
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """One search that nothing disturbed, looked at by several tests."""
+    folder, bench = tmp_path_factory.mktemp("run"), SimulatedBench()
+    store, certified, _ = search_on(bench, two_core_space(folder), folder)
+    assert certified is not None
+    return Found(bench=bench, store=store, certified=certified)
+
+
+def test_the_answer_is_near_the_true_best_and_below_its_own_capacity(found: Found, true_best: float) -> None:
+    promised = found.certified.winner.certificate.rate_per_s
+    assert promised >= 0.9 * true_best
+    assert promised <= 1.02 * true_capacity(found.certified.winner.served)
+
+
+def test_the_default_is_tried_first_and_certified_beside_the_winner(found: Found) -> None:
+    first = found.store.trials[0]
+    assert first.served == default_config(first.served.engine)
+    winner, baseline = found.certified.winner, found.certified.baseline
+    assert baseline.number == 0
+    assert winner.certificate.rate_per_s >= baseline.certificate.rate_per_s
+    assert all(len(trial.load_runs) == trial.probes > 0 for trial in found.store.trials)
+
+
+def test_the_winner_is_confirmed_again_on_a_restarted_server(found: Found) -> None:
+    assert found.bench.restarts == 1
+    assert found.certified.winner.certificate.runs == 2
+
+
+def after_the_search(bench: Any, space: SearchSpace, folder: Path) -> tuple[TrialStore, Budget]:
+    store = open_store(space, folder, storage="sqlite://", seed=3)
+    budget = Budget(total_s=600.0)
+    run_search(TrialRunner(store=store, bench=bench, slo=SLO, budget=budget, seed=3))
+    return store, budget
+
+
+def test_a_server_that_is_slower_after_its_restart_leaves_a_caveat(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    store, budget = after_the_search(bench, space, tmp_path)
+    bench.service_s = lambda config, size: default_service_s(config, size) * (50.0 if bench.restarts else 1.0)
+    certified = certify_best(store, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    assert certified.winner.certificate.runs == 1
+    assert "not again on a restarted server" in certified.winner.certificate.caveat
+
+
+def test_a_machine_that_slows_down_at_the_restart_still_gets_a_promise_that_was_kept_twice(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    bench = SimulatedBench()
+    store, _ = after_the_search(bench, space, tmp_path)
+    began_s, budget = math.inf, Budget(total_s=100.0)
+
+    def slow_for_a_minute(config: ServingConfig, size: int) -> float:
+        nonlocal began_s
+        if bench.restarts:
+            began_s = min(began_s, bench.spent.load_s)
+        return default_service_s(config, size) * (8.0 if 0 <= bench.spent.load_s - began_s < 55.0 else 1.0)
+
+    bench.service_s = slow_for_a_minute
+    certified = certify_best(store, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    certificate = certified.winner.certificate
+    assert certificate.runs == 2
+    assert certificate.rate_per_s >= 0.5 * certified.winner.rate_at_limit_per_s
+
+
+def test_at_low_rates_the_seconds_go_to_one_promise_not_to_many_tries(space: SearchSpace, tmp_path: Path) -> None:
+    """A model of a ResNet's size on two cores: one confirmation takes about a minute."""
+    slo = Slo(limits=(LatencyLimit(limit_ms=500.0),))
+    bench = SimulatedBench(
+        service_s=lambda config, size: 40 * default_service_s(config, size) / 4, limit_ms=slo.first.limit_ms
+    )
+    store, certified, _ = search_on(bench, space, tmp_path, slo=slo)
+    best = store.best()
+    assert best is not None
+    assert certified is not None
+    assert certified.winner.certificate.rate_per_s > 0.55 * best.rate_at_limit_per_s
+
+
+def test_the_least_seconds_are_those_of_a_run_without_violations() -> None:
+    assert least_s(30.0, Slo(limits=(LatencyLimit(limit_ms=500.0),)), 0.95) > 2 * least_s(
+        30.0, Slo(limits=(LatencyLimit(limit_ms=100.0),)), 0.95
+    )
+    assert 300 / 1000 < least_s(1000.0, Slo(limits=(LatencyLimit(limit_ms=1.0),)), 0.95) < 1.0
+
+
+def test_the_default_is_the_answer_where_it_was_confirmed_at_more(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    store, budget = after_the_search(bench, space, tmp_path)
+    default = default_config(space.engines[0])
+
+    def slower_when_restarted(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (1.0 if config == default or not bench.restarts else 2.0)
+
+    bench.service_s = slower_when_restarted
+    certified = certify_best(store, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    assert certified.winner.served == default
+    assert certified.baseline == certified.winner
+
+
+def test_no_load_is_spent_on_a_default_so_slow_that_its_seconds_would_decide_nothing(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    default = default_config(space.engines[0])
+
+    def far_slower(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (6.0 if config == default else 1.0)
+
+    bench = SimulatedBench(service_s=far_slower)
+    store, budget = after_the_search(bench, space, tmp_path)
+    certified = certify_best(store, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    assert certified.baseline is not None
+    assert 0 < certified.baseline.rate_at_limit_per_s < 0.1 * certified.winner.certificate.rate_per_s
+    assert certified.baseline.certificate is None
+    assert bench.loaded[-1] == certified.winner.served
+
+
+def test_verified_trials_take_a_run_or_two_near_the_rate_at_the_limit(found: Found) -> None:
+    assert {trial.state for trial in found.store.trials} == {"complete"}
+    assert max(trial.probes for trial in found.store.trials) <= 2
+    for trial in found.store.trials:
+        assert trial.measurement.rate_per_s == pytest.approx(trial.rate_at_limit_per_s, rel=0.15)
+        assert trial.rate_low_per_s < true_capacity(trial.served) * 1.03
+        assert trial.rate_high_per_s > true_capacity(trial.served) * 0.97
+
+
+def test_the_search_spends_little_load(found: Found) -> None:
+    assert sum(trial.load_s for trial in found.store.trials) < 45
+
+
+def test_service_times_are_kept_with_the_run(space: SearchSpace, tmp_path: Path) -> None:
+    first, second = SimulatedBench(), SimulatedBench()
+    for bench in (first, second):
+        store = open_store(space, tmp_path, storage="sqlite://", seed=3)
+        run_search(TrialRunner(store=store, bench=bench, slo=SLO, budget=Budget(total_s=600.0), seed=3))
+    assert second.spent.load_s < first.spent.load_s / 2
+
+
+def test_a_server_that_keeps_no_table_of_batches_is_searched_by_the_sampler(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    class Silent(SimulatedBench):
+        def saturate(self, concurrency: int, duration_s: float, seed: Any, shape: int | None = None) -> ClosedLoop:
+            return replace(super().saturate(concurrency, duration_s, seed), batches=())
+
+    store, certified, _ = search_on(Silent(), space, tmp_path)
+    assert certified is not None
+    assert any(trial.state == "pruned" for trial in store.trials)
+
+
+@pytest.mark.parametrize("limit_ms", [1.0, 0.05])  # 0.05: a load run ends, overloaded, before its warm-up does
+def test_a_limit_below_the_service_time_is_infeasible_with_what_a_lone_request_takes(
+    space: SearchSpace, tmp_path: Path, limit_ms: float
+) -> None:
+    slo = Slo(limits=(LatencyLimit(limit_ms=limit_ms),))
+    store, certified, _ = search_on(SimulatedBench(limit_ms=limit_ms), space, tmp_path, slo=slo)
+    assert certified is None
+    assert {trial.state for trial in store.trials} == {"infeasible"}
+    fastest = min(trial.lone_latency_ms for trial in store.trials)
+    assert fastest == pytest.approx(2 + 2 / 2**0.8, rel=0.1)
+    for trial in store.trials:  # the run of lone requests is no probe
+        assert trial.probes == len(trial.load_runs)
+        assert len({(run.rate_per_s, run.seed) for run in trial.load_runs}) == len(trial.load_runs)
+
+
+def test_lone_requests_of_a_slow_model_meet_an_idle_server(space: SearchSpace, tmp_path: Path) -> None:
+    """A third of a second at the least: at four requests a second, each would wait for the one before."""
+    bench = SimulatedBench(service_s=lambda config, size: 100 * default_service_s(config, size), limit_ms=100.0)
+    store, _, _ = search_on(bench, space, tmp_path, slo=Slo(limits=(LatencyLimit(limit_ms=100.0),)))
+    fastest = min(trial.lone_latency_ms for trial in store.trials)
+    assert fastest == pytest.approx(100 * (2 + 2 / 2**0.8), rel=0.1)
+
+
+def test_failed_trials_are_data_and_the_search_goes_on(space: SearchSpace, tmp_path: Path) -> None:
+    def crowded(config: ServingConfig) -> str | None:
+        return (
+            "out of memory: std::bad_alloc" if config.instance_count == 2 and config.max_batch_size >= 8 else None
+        )
+
+    store, certified, _ = search_on(SimulatedBench(faults=crowded), space, tmp_path)
+    failed = [trial for trial in store.trials if trial.state == "failed"]
+    assert failed
+    assert all("bad_alloc" in trial.reason for trial in failed)
+    assert certified is not None
+    # What asks for more of the same is not tried.
+    smallest = min(trial.served.max_batch_size for trial in failed)
+    assert sum(t.served.max_batch_size >= smallest and t.served.instance_count == 2 for t in failed) <= 2
+
+
+def test_a_bench_on_which_nothing_works_ends_the_search(space: SearchSpace, tmp_path: Path) -> None:
+    with pytest.raises(SearchImpossible) as caught:
+        search_on(SimulatedBench(faults=lambda config: "no such backend"), space, tmp_path)
+    assert set(caught.value.reasons) == {"no such backend"}
+
+
+def test_an_engine_that_does_not_work_is_dropped_and_its_rivals_go_on(space: SearchSpace, tmp_path: Path) -> None:
+    engines = (replace(space.engines[0], backend="tensorrt"), *space.engines)
+    rivals = replace(space, engines=engines)
+    bench = SimulatedBench(faults=lambda config: "no CUDA" if config.engine.backend == "tensorrt" else None)
+    store, certified, _ = search_on(bench, rivals, tmp_path)
+    assert sum(trial.served.engine.backend == "tensorrt" for trial in store.trials) == 2
+    assert certified is not None
+    assert certified.winner.served.engine.backend == "onnxruntime"
+
+
+def test_stopping_certifies_the_best_so_far(space: SearchSpace, tmp_path: Path) -> None:
+    bench = SimulatedBench()
+    store, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) > 4)
+    assert len(store.trials) <= 5
+    assert certified is not None
+    assert certified.winner.certificate.runs == 1
+    assert "stopped" in certified.winner.certificate.caveat
+
+
+def test_the_same_seed_gives_the_same_trials_and_winner(found: Found, tmp_path: Path) -> None:
+    again, certified, _ = search_on(SimulatedBench(), found.store.space, tmp_path)
+    assert certified is not None
+    # How far below its estimate a rate is tried depends on the seconds that are left, on the wall's clock.
+    assert (again.trials, certified.winner.served) == (found.store.trials, found.certified.winner.served)
+
+
+def test_on_an_unsteady_machine_the_best_candidate_is_confirmed_first(space: SearchSpace, tmp_path: Path) -> None:
+    """All candidates are tried at a lower share of their estimates then, and none is passed over for that."""
+    bench = SimulatedBench(slowness=lambda load_s: (1.0, 1.35)[int(load_s // 8) % 2])
+    store, budget = after_the_search(bench, space, tmp_path)
+    steadiness = speed_variation_of(store.current)
+    assert steadiness.margin < NEARLY
+    certify_best(store, bench, slo=SLO, budget=budget, seed=3)
+    candidates = [trial for trial in store.current if trial.rate_at_limit_per_s]
+    best = max(candidates, key=steadiness.estimate)
+    assert read_confirmations(tmp_path)[0].trial == best.number
+
+
+def test_a_machine_that_has_become_slower_shows_in_one_run_what_it_keeps(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    """By a replay of the run that was not kept: not by many lower rates, each with a run of its own."""
+    bench = SimulatedBench()
+    store, budget = after_the_search(bench, space, tmp_path)
+    bench.slowness = lambda load_s: 1.2
+    certified = certify_best(store, bench, slo=SLO, budget=budget, seed=3)
+    assert certified is not None
+    first, *_ = attempts = [one for one in read_confirmations(tmp_path) if one.trial == certified.winner.number]
+    assert not first.met
+    assert sum(not one.met for one in attempts) <= 2
+    assert certified.winner.certificate.runs == 2
+
+
+def test_a_client_that_is_late_twice_fails_the_trial_without_further_load(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    default = default_config(space.engines[0])
+    bench = SimulatedBench(late=lambda config: config != default)
+    store, _ = after_the_search(bench, space, tmp_path)
+    others = [trial for trial in store.trials if trial.served != default]
+    assert others
+    assert {(trial.state, trial.reason, trial.probes) for trial in others} == {
+        ("failed", "the client sent late", 2)
+    }
+
+
+def test_a_machine_that_refutes_every_run_by_the_next_costs_neither_long_trials_nor_the_simulator(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    turns = itertools.count()
+    bench = SimulatedBench(
+        service_s=lambda config, size: 4 * default_service_s(config, size),
+        slowness=lambda load_s: (1.0, 1.4, 0.8)[next(turns) % 3],
+    )
+    store, _ = after_the_search(bench, space, tmp_path)
+    assert max(trial.probes for trial in store.trials) > 2
+    assert max(trial.load_s for trial in store.trials) < 20.0  # it was 27: four runs, three of 8 s
+    assert all(trial.replay is not None for trial in store.trials)  # none by the sampler
+
+
+def test_an_estimate_that_was_luck_gives_way_to_the_runner_up(space: SearchSpace, tmp_path: Path) -> None:
+    """A configuration that slows down after the search loses to the next best."""
+    bench = SimulatedBench()
+    store = open_store(space, tmp_path, storage="sqlite://", seed=3)
+    common: dict[str, Any] = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 3}
+    run_search(TrialRunner(store=store, bench=bench, **common))
+    lucky = store.best()
+    assert lucky is not None
+
+    def slower(config: ServingConfig, size: int) -> float:
+        return default_service_s(config, size) * (2.0 if config == lucky.served else 1.0)
+
+    certified = certify_best(store, replace(bench, service_s=slower), **common)
+    assert certified is not None
+    assert certified.winner.served != lucky.served
+
+
+def test_a_bench_that_dies_while_certifying_costs_the_trial_not_the_run(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    bench = SimulatedBench()
+    store = open_store(space, tmp_path, storage="sqlite://", seed=3)
+    common: dict[str, Any] = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 3}
+    run_search(TrialRunner(store=store, bench=bench, **common))
+    best = store.best()
+    assert best is not None
+
+    class Dying(SimulatedBench):
+        def measure(self, *arguments: Any, **options: Any) -> Probe:
+            if self.loaded[-1] == best.served:
+                raise BenchFailed("the server has died")
+            return super().measure(*arguments, **options)
+
+    certified = certify_best(store, Dying(), **common)
+    assert certified is not None
+    assert certified.winner.served != best.served
+
+
+def test_an_engine_whose_graphs_cannot_be_recorded_is_served_without_them(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    """ONNX Runtime records none where one operator is left to the CPU."""
+    engines = tuple(replace(space.engines[0], device="gpu", precision=name) for name in ("fp32", "fp16"))
+    reason = "This session cannot use the graph capture feature"
+    bench = SimulatedBench(faults=lambda config: reason if config.cuda_graph_batch_sizes else None)
+    store, certified, _ = search_on(bench, replace(space, engines=engines), tmp_path)
+    assert certified is not None
+    done = {trial.served.engine.precision for trial in store.trials if trial.state == "complete"}
+    assert done == {"fp32", "fp16"}
+    assert sum(trial.state == "failed" for trial in store.trials) <= 4
+
+
+def test_kinds_for_which_there_was_no_time_are_profiled_when_there_is_some_after_all(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    bench = SimulatedBench()
+    budget = BudgetOfLoad(total_s=70.0, spent=bench.spent)
+    store = open_store(space, tmp_path, storage="sqlite://", seed=3)
+    profiled: list[str] = []
+
+    def on_event(event: events.Event) -> None:
+        if isinstance(event, events.PhaseStarted):
+            profiled.append(event.name)
+
+    run_search(TrialRunner(store=store, bench=bench, slo=SLO, budget=budget, seed=3, on_event=on_event))
+    assert "profile" in profiled[profiled.index("search") :]

@@ -1,0 +1,88 @@
+"""The front door: one request, one result, and nothing served before the trials of the directory are read."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated_bench import BudgetOfLoad, SimulatedBench
+from virtual_search import SLO
+
+from loadgen.errors import BadInput
+from loadgen.spec.limits import LatencyLimit
+from search.answer.evidence import NothingFound
+from search.cost.cost import Price
+from search.find_best import SearchRequest, SearchResult, find_best
+from search.records.run_files import TRIALS_FILE, read_trials
+from search.records.slo import Slo
+from search.space import SearchSpace
+from search.trials import events
+
+PRICE = Price(usd_per_hour=2.0, source="test", as_of="2026-01-01", describes="a replica")
+
+
+class ServedBench(SimulatedBench):
+    """Knows how long a replica takes to start."""
+
+    def replica_start_s(self, config: object) -> float | None:
+        return 3.0
+
+
+def found(space: SearchSpace, folder: Path, bench: SimulatedBench, **changes: Any) -> SearchResult:
+    """What a short search finds; the bench may only be entered once."""
+    seen: list[events.Event] = changes.pop("seen", [])
+
+    @contextmanager
+    def once() -> Iterator[Any]:
+        seen.append(events.Note(text="served"))
+        yield bench
+        seen.append(events.Note(text="left"))
+
+    known = {"space": space, "directory": folder, "slo": SLO, "price": PRICE, "seed": 3, "storage": "sqlite://"}
+    budget = BudgetOfLoad(total_s=150.0, spent=bench.spent)
+    return find_best(SearchRequest(**{**known, **changes}), once(), budget=budget, on_event=seen.append)
+
+
+def test_the_result_has_all_that_a_recommendation_needs(space: SearchSpace, tmp_path: Path) -> None:
+    bench, seen = ServedBench(), list[events.Event]()
+    result = found(space, tmp_path, bench, rate_to_serve_per_s=5000.0, seen=seen)
+    assert result.winner.certificate is not None
+    promised = result.winner.certificate.rate_per_s
+    assert result.cost.replicas is not None
+    assert result.cost.replicas * promised >= 5000.0
+    assert result.baseline is not None
+    assert result.baseline.served == space.baseline()
+    assert result.gain is not None
+    assert all(other.number != result.winner.number for other in result.alternatives)
+    assert [point.rate_per_s for point in result.frontier] == sorted(point.rate_per_s for point in result.frontier)
+    assert result.served.replica_start_s == 3.0
+    assert (result.load_s, result.loading_s) == (bench.spent.load_s, bench.spent.loading_s)
+    seconds = result.seconds(result.load_s + result.loading_s + 7.0)
+    assert (seconds.load, seconds.loading_models, seconds.other) == pytest.approx(
+        (result.load_s, result.loading_s, 7.0)
+    )
+    phases = [event.name for event in seen if isinstance(event, events.PhaseStarted)]
+    assert list(dict.fromkeys(phases)) == ["search", "profile", "certify"]
+    assert isinstance(seen[-1], events.Note)
+    assert seen[-1].text == "left"
+    assert result.winner.number in {trial.number for trial in read_trials(tmp_path)}
+
+
+def test_an_slo_that_nothing_meets_is_explained_after_the_server_has_gone(
+    space: SearchSpace, tmp_path: Path
+) -> None:
+    seen = list[events.Event]()
+    slo = Slo(limits=(LatencyLimit(limit_ms=1.0),))
+    with pytest.raises(NothingFound, match="p99 within 1 ms"):
+        found(space, tmp_path, ServedBench(limit_ms=1.0), slo=slo, seen=seen)
+    assert isinstance(seen[-1], events.Note)
+    assert seen[-1].text == "left"
+
+
+def test_nothing_is_served_for_a_directory_that_cannot_be_read(space: SearchSpace, tmp_path: Path) -> None:
+    (tmp_path / TRIALS_FILE).write_text("{}\n")
+    seen = list[events.Event]()
+    with pytest.raises(BadInput):
+        found(space, tmp_path, ServedBench(), seen=seen)
+    assert seen == []

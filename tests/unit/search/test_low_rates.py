@@ -1,0 +1,98 @@
+"""Servers of some ten requests per second, like a ResNet-18 on two cores, are certified within a short budget."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from simulated_bench import BudgetOfLoad, SimulatedBench
+from spaces import two_core_space
+from true_rates import true_rate
+
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import ServingConfig
+from search.certification.certify import CertifiedResult, certify_best
+from search.records.slo import Slo
+from search.study.run import run_search
+from search.study.store import open_store
+from search.study.trial_runner import TrialRunner
+from search.trials import events
+
+pytestmark = pytest.mark.slow
+
+
+def execution_s(config: ServingConfig, size: int) -> float:
+    """Return 2 ms and 20 ms per image on one thread of two cores."""
+    threads = config.intra_op_threads or 2
+    crowding = max(1.0, config.instance_count * threads / 2)
+    return (0.002 + 0.020 * size / threads**0.8) * crowding**1.05
+
+
+class Run:
+    """A whole search and certification in `total_s` of load, of a server `slower` than the above."""
+
+    def __init__(self, folder: Path, *, total_s: float, limit_ms: float, slower: float = 1.0, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.limit_ms, self.slower = limit_ms, slower
+        self.bench = SimulatedBench(
+            service_s=self.service_s, limit_ms=limit_ms, noise=np.exp(rng.normal(0.0, 0.05, 4093))
+        )
+        store = open_store(two_core_space(folder, limit_ms=limit_ms), folder, storage="sqlite://", seed=seed)
+        self.budget = BudgetOfLoad(total_s=total_s, spent=self.bench.spent)
+        self.seen: list[events.Event] = []
+        common: dict[str, Any] = {
+            "slo": Slo(limits=(LatencyLimit(limit_ms=limit_ms),)),
+            "budget": self.budget,
+            "seed": seed,
+            "on_event": self.seen.append,
+        }
+        run_search(TrialRunner(store=store, bench=self.bench, **common))
+        self.certified: CertifiedResult | None = certify_best(store, self.bench, **common)
+
+    def service_s(self, config: ServingConfig, size: int) -> float:
+        return self.slower * execution_s(config, size)
+
+    @property
+    def notes(self) -> list[str]:
+        return [event.text for event in self.seen if isinstance(event, events.Note)]
+
+    def assert_certified_twice(self, *, confidence: float, at_least: float) -> None:
+        """Assert a certificate of two runs, between this share of the true capacity and the capacity."""
+        assert self.certified is not None
+        winner = self.certified.winner
+        assert winner.certificate is not None
+        assert (winner.certificate.runs, winner.certificate.confidence) == (2, confidence)
+        truth = true_rate(winner.served, self.service_s, limit_ms=self.limit_ms, noise=self.bench.noise)
+        assert at_least * truth < winner.certificate.rate_per_s < truth
+        assert self.budget.elapsed_s() < self.budget.total_s + 5.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_70_per_second_are_certified_in_five_minutes_of_which_some_are_preparation(
+    tmp_path: Path, seed: int
+) -> None:
+    run = Run(tmp_path, total_s=240.0, limit_ms=300.0, seed=seed)
+    run.assert_certified_twice(confidence=0.95, at_least=0.7)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_in_80_seconds_a_lower_rate_is_certified(tmp_path: Path, seed: int) -> None:
+    run = Run(tmp_path, total_s=80.0, limit_ms=300.0, seed=seed)
+    run.assert_certified_twice(confidence=0.95, at_least=0.45)
+    (note,) = (text for text in run.notes if "to certify" in text)
+    assert note.startswith("p99 at about ")
+    assert "That allows 95 % confidence at a lower rate or p95; --time-budget" in note
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_20_per_second_within_900_ms_are_certified_with_the_confidence_that_the_budget_allows(
+    tmp_path: Path, seed: int
+) -> None:
+    run = Run(tmp_path, total_s=160.0, limit_ms=900.0, slower=4.0, seed=seed)
+    run.assert_certified_twice(confidence=0.8, at_least=0.45)
+    assert run.certified is not None
+    assert run.certified.winner.certificate is not None
+    assert run.certified.winner.certificate.caveat == (
+        "the confidence is 80 % instead of 95 %, for which the time budget was too short"
+    )
+    assert "The time is too short for 95 % confidence: 80 % is certified." in run.notes

@@ -1,0 +1,48 @@
+"""How a run's time is divided."""
+
+import time
+
+import pytest
+
+from search.trials.budget import LEAST_EXTENSION_SHARE, MOST_EXTENSION_SHARE, Budget
+
+
+def test_what_preparation_took_is_not_taken_from_the_search_alone() -> None:
+    budget = Budget(total_s=300.0, started=time.monotonic() - 200.0)
+    assert budget.search_left_s() == 0.0  # 135 s are kept back for certification
+    budget.begin_search()
+    assert budget.certify_s() == pytest.approx(0.6 * 75.0, abs=1.0)
+    assert budget.search_left_s() == pytest.approx(55.0, abs=1.0)
+    assert budget.trial_s() == pytest.approx(25.0, abs=1.0)
+
+
+def test_a_preparation_that_took_everything_leaves_nothing_to_divide() -> None:
+    budget = Budget(total_s=10.0, started=time.monotonic() - 20.0)
+    budget.begin_search()
+    assert budget.search_left_s() == budget.trial_s() == budget.first_trial_s() == 0.0
+
+
+def test_the_first_trial_leaves_time_for_its_certification() -> None:
+    budget = Budget(total_s=100.0, started=time.monotonic() - 60.0)
+    assert budget.trial_s() == 0.0
+    assert budget.first_trial_s() == pytest.approx(20.0, abs=0.5)
+
+
+def test_a_budget_is_extended_once_by_what_was_lost() -> None:
+    budget = Budget(total_s=100.0)
+    assert budget.extend(30.0) == 30.0
+    assert budget.total_s == 130.0
+    assert budget.extend(90.0) == 0.0
+    assert budget.total_s == 130.0
+
+
+def test_a_budget_is_never_extended_by_more_than_half() -> None:
+    budget = Budget(total_s=100.0)
+    assert budget.extend(1000.0) == 100.0 * MOST_EXTENSION_SHARE
+    assert budget.total_s == 150.0
+
+
+def test_a_moment_does_not_use_up_the_only_extension() -> None:
+    budget = Budget(total_s=100.0)
+    assert budget.extend(99.0 * LEAST_EXTENSION_SHARE) == 0.0
+    assert budget.extend(20.0) == 20.0

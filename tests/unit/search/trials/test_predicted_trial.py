@@ -1,0 +1,97 @@
+"""A short run and its replay: how far executions are from what was profiled, and the rate that follows."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from simulated_bench import SimulatedBench, log_of
+from spaces import two_core_space
+
+from loadgen.measurement.request_log import RequestLog
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import ServingConfig
+from search.records.slo import Slo
+from search.simulator.capacity import Sharpness, rate_at_limit
+from search.simulator.replay import LEAST_REPLAY_S, MOST_REPLAY_S, replay_run, replayed_slowdown, seconds_for
+from search.simulator.server import SimulatedServer, simulate
+from search.simulator.surrogate import Predicted
+from search.space import knobs_of
+from search.study.store import open_store
+from search.study.trial_runner import TrialRunner
+from search.trials.budget import Budget
+from search.trials.predicted_trial import run_predicted_trial
+from search.workload import unit_arrivals
+
+LIMIT = LatencyLimit(limit_ms=50.0)
+
+
+def server(*, instances: int = 2, max_batch: int = 8, delay_s: float = 0.0) -> SimulatedServer:
+    column = 0.006 + 0.0012 * np.arange(max_batch + 1)
+    return SimulatedServer(
+        service_s=np.repeat(column[:, None], instances + 1, axis=1), max_queue_delay_s=delay_s, overhead_s=0.001
+    )
+
+
+def run_of(real: SimulatedServer, rate_per_s: float, seconds: float, *, seed: int = 3) -> RequestLog:
+    arrivals_s = unit_arrivals(seed, requests=round(rate_per_s * seconds)) / rate_per_s
+    return log_of(arrivals_s, arrivals_s + simulate(real, arrivals_s).latency_s)
+
+
+@pytest.mark.parametrize("slowdown", [0.8, 1.0, 1.1, 1.5])
+@pytest.mark.parametrize("delay_s", [0.0, 0.004])
+def test_a_replay_finds_by_how_much_executions_were_slower(slowdown: float, delay_s: float) -> None:
+    real = server(delay_s=delay_s).slowed(slowdown)
+    rate = 0.97 * rate_at_limit(real, (LIMIT,), unit_arrivals(1))
+    log = run_of(real, rate, 4.0)
+    found = replayed_slowdown(server(delay_s=delay_s), log.scheduled_ns / 1e9, log.latency_ns / 1e9)
+    # With a delay latencies do not grow with the execution time everywhere, so that several factors match as well.
+    assert found == pytest.approx(slowdown, rel=0.015 if delay_s else 0.005)
+
+
+def test_the_rate_after_a_replay_is_that_of_the_real_server_though_the_run_was_elsewhere() -> None:
+    real = server().slowed(1.12)
+    truth = rate_at_limit(real, (LIMIT,), unit_arrivals(1))
+    for rate in (0.9 * truth, 1.05 * truth):
+        found = replay_run(server(), run_of(real, rate, 4.0), (LIMIT,), seed=1)
+        assert found.rate_per_s == pytest.approx(truth, rel=0.02)
+        assert 0.01 < found.error < 0.2
+
+
+def test_failures_and_runs_too_short_say_nothing() -> None:
+    log = run_of(server(), 300, 3.0)
+    violated = type(log)(
+        scheduled_ns=log.scheduled_ns,
+        sent_ns=log.sent_ns,
+        done_ns=log.done_ns,
+        outcome=(np.arange(len(log)) % 20 == 0).astype(np.uint8),
+    )
+    assert replay_run(server(), violated, (LIMIT,), seed=1) is None
+    assert replay_run(server(), log.rows(0, 20), (LIMIT,), seed=1) is None
+
+
+def test_executions_unlike_the_profile_by_far_are_not_explained_by_a_factor() -> None:
+    assert replay_run(server(), run_of(server().slowed(8), 20, 10.0), (LIMIT,), seed=1) is None
+    assert replay_run(server(), run_of(server().slowed(0.1), 500, 3.0), (LIMIT,), seed=1) is None
+
+
+def test_runs_are_long_where_bursts_are_and_short_where_requests_are_many() -> None:
+    sharp = Sharpness(elasticity=20, vif=20)
+    assert seconds_for(sharp, 10_000, LIMIT) == LEAST_REPLAY_S
+    assert seconds_for(sharp, 10, LIMIT) == MOST_REPLAY_S
+    assert LEAST_REPLAY_S < seconds_for(sharp, 2_500, LIMIT) < MOST_REPLAY_S
+    assert seconds_for(Sharpness(elasticity=20, vif=80), 2_500, LIMIT) == MOST_REPLAY_S
+
+
+def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_arrivals(tmp_path: Path) -> None:
+    bench = SimulatedBench(service_s=lambda config, size: 10 * (0.006 + 0.0012 * size), limit_ms=500.0)
+    store = open_store(two_core_space(tmp_path, limit_ms=500.0), tmp_path, storage="sqlite://", seed=1)
+    slo = Slo(limits=(LatencyLimit(limit_ms=500.0),))
+    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=Budget(total_s=600.0), seed=1)
+    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
+    guess = Predicted(knobs=knobs_of(config), rate_per_s=20.0, sd=0.1, simulated_per_s=20.0)
+    trial = run_predicted_trial(runner, server(), config, 0, guess)
+    assert trial is not None
+    assert trial.state == "complete"
+    seeds = [run.seed for run in trial.load_runs]
+    assert len(seeds) == trial.probes > 2
+    assert len(set(seeds)) == len(seeds)

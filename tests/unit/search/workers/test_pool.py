@@ -1,0 +1,244 @@
+"""What is asked of workers comes back, whoever measures it, and whatever happens to them meanwhile."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from shared_studies import MACHINE, close_all, coordinator, task, worker
+from sqlalchemy import text
+
+from search.records.line_files import whole_lines
+from search.records.run_files import TRIALS_FILE
+from search.space import default_config, knobs_of
+from search.study.store import TrialStore, key_of
+from search.study.tasks import TASK
+from search.trials.bench import Spent
+from search.trials.trial import trial_of
+from search.workers.pool import StudyWorkerPool
+
+pytestmark = pytest.mark.slow
+
+STATES = optuna.trial.TrialState
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    yield f"sqlite:///{tmp_path / 'shared.db'}"
+    close_all()
+
+
+def points_of(store: TrialStore, count: int) -> list[Any]:
+    return list(islice(store.space.points(), count))
+
+
+def offered(store: TrialStore, pool: StudyWorkerPool, count: int) -> Any:
+    points = points_of(store, count)
+    for knobs in points:
+        pool.offer(knobs, task())
+    return points
+
+
+def age_heartbeats(store: TrialStore) -> None:
+    """As if the last sign of life had been long ago."""
+    with store.storage.direct.engine.begin() as connection:
+        connection.execute(text("UPDATE trial_heartbeats SET heartbeat = '2000-01-01 00:00:00'"))
+
+
+def claimed_and_lost(tmp_path: Path, url: str, name: str = "lost") -> Any:
+    """A worker that claims a point and is heard of no more."""
+    one = worker(tmp_path / name, url, name=name)
+    frozen = one._claim()
+    assert frozen is not None
+    return frozen
+
+
+def test_points_come_back_with_who_measured_them_and_on_what(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    points = offered(store, pool, 3)
+    assert worker(tmp_path / "w1", url).run() == 3
+    trials = [store.keep(trial) for trial in pool.gather()]
+    assert [knobs_of(trial.served) for trial in trials] == points
+    assert [trial.number for trial in trials] == [0, 1, 2]
+    assert {(trial.worker, trial.hardware) for trial in trials} == {("w1", MACHINE)}
+    assert all(trial.rate_at_limit_per_s > 0 for trial in trials if trial.state == "complete")
+    assert store.trials == trials
+    assert pool.gather() == []
+    assert not pool.wait()
+
+
+def test_a_worker_keeps_its_trials_on_its_own_disk_as_well(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    offered(store, pool, 2)
+    worker(tmp_path / "w1", url).run()
+    assert len(list(whole_lines(tmp_path / "w1" / TRIALS_FILE))) == 2
+
+
+def test_optuna_sees_rate_state_and_hardware(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    offered(store, pool, 1)
+    worker(tmp_path / "w1", url).run()
+    [told] = store.study.get_trials()
+    assert told.state in (STATES.COMPLETE, STATES.PRUNED)
+    assert told.value > 0
+    assert told.user_attrs["hardware"] == MACHINE
+    assert told.user_attrs["worker"] == "w1"
+
+
+def test_a_worker_claims_only_what_its_machine_can(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    offered(store, pool, 1)
+    other = worker(tmp_path / "w1", url)
+    half = replace(other.space.engines[0], precision="fp16")
+    other.space = replace(other.space, engines=(half,))
+    assert other.run() == 0
+    assert store.study.get_trials()[0].state == STATES.WAITING
+
+
+def test_points_that_are_out_are_not_asked_for_here(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    points = offered(store, pool, 2)
+    assert store.ask_for(points, wanted=lambda _: True) is None
+    assert not store.untried(points[0])
+
+
+def test_what_nobody_begins_is_taken_back_and_measured_here(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    points = offered(store, pool, 1)
+    assert pool.gather() == []
+    assert pool.wait()
+    assert store.ask_for(points, wanted=lambda _: True) is not None
+    assert worker(tmp_path / "w1", url).run() == 0
+
+
+def test_the_sampler_may_meet_a_queued_point_and_takes_it_over(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    points = offered(store, pool, 1)
+    asked = store.ask_sampler(wanted=lambda _: True)
+    assert key_of(asked.params) == key_of(points[0])
+    store.record(asked, trial_of(0, store.space.config(points[0]), "pruned", "slow", spent=Spent()))
+    assert pool.gather() == []
+    assert len(store.trials) == 1
+
+
+def test_the_trial_of_a_lost_worker_is_measured_by_another(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    [point] = offered(store, pool, 1)
+    claimed_and_lost(tmp_path, url)
+    assert pool.gather() == []
+    assert worker(tmp_path / "w2", url, name="w2").run() == 0  # it is taken, as far as anybody knows
+    age_heartbeats(store)
+    assert pool.gather() == []
+    assert not store.untried(point)
+    assert worker(tmp_path / "w2", url, name="w2").run() == 1
+    [trial] = pool.gather()
+    assert (trial.worker, knobs_of(trial.served)) == ("w2", point)
+
+
+def test_a_trial_that_loses_every_worker_is_given_up(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    [point] = offered(store, pool, 1)
+    found = []
+    for name in ("first", "second", "third"):
+        claimed_and_lost(tmp_path, url, name)
+        age_heartbeats(store)
+        found += pool.gather()
+    [trial] = found
+    assert trial.state == "failed"
+    assert "lost" in trial.reason
+    store.keep(trial)
+    assert not store.untried(point)
+
+
+def test_a_worker_that_was_thought_lost_changes_nothing_when_it_comes_back(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    offered(store, pool, 1)
+    slow = worker(tmp_path / "slow", url, name="slow")
+    frozen = slow._claim()
+    age_heartbeats(store)
+    pool.gather()
+    worker(tmp_path / "w2", url, name="w2").run()
+    slow._measure(frozen)
+    assert [trial.worker for trial in pool.gather()] == ["w2"]
+
+
+def test_what_a_worker_finished_counts_although_it_was_thought_lost(tmp_path: Path, url: str) -> None:
+    """As after an outage of the database: its heartbeats could not arrive either."""
+    store, pool = coordinator(tmp_path / "run", url)
+    [point] = offered(store, pool, 1)
+    cut_off = worker(tmp_path / "w1", url)
+    frozen = cut_off._claim()
+    age_heartbeats(store)
+    assert pool.gather() == []
+    cut_off._measure(frozen)
+    [trial] = pool.gather()
+    assert (trial.worker, knobs_of(trial.served)) == ("w1", point)
+    store.keep(trial)
+    assert worker(tmp_path / "w2", url, name="w2").run() == 0
+    assert pool.gather() == []
+    assert not pool.wait()
+
+
+def test_a_trial_that_two_workers_measured_counts_once(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    offered(store, pool, 1)
+    first, second = worker(tmp_path / "w1", url), worker(tmp_path / "w2", url, name="w2")
+    one = first._claim()
+    age_heartbeats(store)
+    pool.gather()
+    other = second._claim()
+    first._measure(one)
+    second._measure(other)
+    assert len(pool.gather()) == 1
+    assert pool.gather() == []
+
+
+def test_a_worker_that_is_stopped_hands_its_trial_on(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    offered(store, pool, 1)
+    stops = iter([False, *[True] * 1000])
+    assert worker(tmp_path / "w1", url, stop=lambda: next(stops)).run() == 0
+    pool.gather()
+    assert worker(tmp_path / "w2", url, name="w2").run() == 1
+    assert [trial.worker for trial in pool.gather()] == ["w2"]
+
+
+def test_there_is_room_for_two_points_a_worker(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    assert pool.room() == 0
+    for name in ("w1", "w2"):
+        store.study.set_user_attr(f"worker {name}", MACHINE)
+    assert pool.room() == 4
+    offered(store, pool, 3)
+    assert pool.room() == 1
+    store.study.set_user_attr("worker w2", None)
+    assert pool.room() == 0
+
+
+def test_closing_sends_workers_home_and_withdraws_the_queue(tmp_path: Path, url: str) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    offered(store, pool, 1)
+    pool.gather()
+    pool.close()
+    assert worker(tmp_path / "w1", url, idle_s=60.0).run() == 0
+    assert pool.gather() == []
+
+
+def test_what_workers_finish_while_the_coordinator_is_dead_is_there_when_it_goes_on(
+    tmp_path: Path, url: str
+) -> None:
+    store, pool = coordinator(tmp_path / "run", url)
+    mine = store.ask_for([knobs_of(default_config(store.space.engines[0]))], wanted=lambda _: True)
+    offered(store, pool, 2)
+    worker(tmp_path / "w1", url).run()
+    again, pool = coordinator(tmp_path / "run", url)
+    states = {frozen.number: frozen.state for frozen in again.study.get_trials()}
+    assert states[mine.number] == STATES.FAIL
+    assert len([again.keep(trial) for trial in pool.gather()]) == 2
+    third, pool = coordinator(tmp_path / "run", url)
+    assert len(third.trials) == 2
+    assert pool.gather() == []
+    assert len([frozen for frozen in third.study.get_trials() if TASK in frozen.user_attrs]) == 2
