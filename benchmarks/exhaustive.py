@@ -20,7 +20,7 @@ Phases, in this order; `all` runs the first five:
 - `capacity`: a long bisection of the chosen configurations and of the best three of the elimination, with equal
   arrivals.
 - `audit`: new runs of `--audit-s` at each certified rate, each on a new server.
-- `tpe`: Optuna's TPE, 30 trials of 7 probes of 10 s. `report` counts 2,100 s for it, by arithmetic.
+- `tpe`: Optuna's TPE, 30 trials of 7 probes of 10 s. Without it, `report` compares nothing with TPE.
 
 DIR/NAME.jsonl gets a raw line for every step, and a second call continues after the last one. `--minutes` starts
 only steps that can end by then, as far as known.

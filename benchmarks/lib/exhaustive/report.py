@@ -22,7 +22,6 @@ LEAST_MEAN_OF_BEST, LEAST_OF_BEST = 0.97, 0.93
 MOST_PROMISED = 1.02  # certified rate / audited capacity
 LEAST_PROMISES_MET, LEAST_AUDITS_MET = 0.95, 19 / 20
 MOST_OF_EXHAUSTIVE, MOST_OF_TPE = 1 / 10, 1 / 5
-TPE_S = 30 * 7 * 10.0
 AUDIT_WORDS = {"met": "met", "violated": "**violated**", "inconclusive": "not decided"}
 
 
@@ -64,6 +63,11 @@ class Results:
         each = [line["load_s"] for line in self.of("sample")]
         error = stdev(each) / math.sqrt(len(each)) if len(each) > 1 else math.nan
         return self.points * _mean(each), self.points * error
+
+    @property
+    def tpe_s(self) -> float:
+        """Seconds of load of Optuna's TPE, mean of its runs; NaN if it was not run."""
+        return _mean([line["load_s"] for line in self.of("tpe")])
 
     @property
     def capacities(self) -> dict[Key, float]:
@@ -166,8 +170,7 @@ def print_seconds(found: Sequence[Results]) -> None:
     for one in found:
         means = [f"{_mean(one.seconds(name)):.0f}" for name in ("search_s", "winner_s", "load_s", "wall_s")]
         plain_s, error_s = one.plain_s
-        measured = [line["load_s"] for line in one.of("tpe")]
-        tpe = f"{fmean(measured):.0f} measured" if measured else f"{TPE_S:.0f}"
+        tpe = f"{one.tpe_s:.0f}" if one.of("tpe") else "not run"
         sample = f"{plain_s:.0f} ({error_s:.0f}, {len(one.of('sample'))} of {one.points})"
         print("| " + " | ".join((one.name, *means, f"{one.elimination_s:.0f}", sample, tpe)) + " |")
 
@@ -202,7 +205,7 @@ def print_thresholds(found: Sequence[Results]) -> None:
         )
         verdict(f"{one.name}: of the best, worst", min(one.of_best, default=math.nan), ">=", LEAST_OF_BEST)
         verdict(f"{one.name}: s of load, of exhaustive's", load_s / one.plain_s[0], "<=", MOST_OF_EXHAUSTIVE)
-        verdict(f"{one.name}: s of load, of TPE's", load_s / TPE_S, "<=", MOST_OF_TPE)
+        verdict(f"{one.name}: s of load, of TPE's", load_s / one.tpe_s, "<=", MOST_OF_TPE)
         if one.eliminated["left"]:
             print(f"- {one.name} is **not complete**: {one.eliminated['left']} configurations are left to try")
     promised = [share for one in found for share in one.promised]
