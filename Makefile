@@ -10,7 +10,7 @@ MUTATION := $(VENV)/.mutation
 # What is installed besides. The tests of PyTorch's export need `dev-torch`: as gigabytes come with it, CI alone has it.
 EXTRAS ?= embedded,dev
 
-.PHONY: help demo check test long fuzz prove proved lint format lock clean
+.PHONY: help demo check test long fuzz prove proved claims lint format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -62,15 +62,19 @@ prove: $(STAMP) $(MUTATION)  ## what takes too long for CI, by hand: a line for 
 proved: $(STAMP) ## fail if what `make prove` writes is missing or belongs to other code
 	$(BIN)/python tests/prove/prove.py --check
 
+claims: $(STAMP) ## compute every figure of the README and the docs from raw results, write them there, and list the claims
+	$(BIN)/python benchmarks/claims.py
+
 FUZZ_S ?= 600
 fuzz: $(STAMP)   ## fuzz the wire parsers and the readers of files: FUZZ_S seconds each (600), 15 in `make long`
 	TRITUNE_FUZZ_S=$(FUZZ_S) $(BIN)/pytest --numprocesses 2 --dist load tests/fuzz
 
-lint: $(STAMP)   ## ruff, mypy --strict, import contracts
+lint: $(STAMP)   ## ruff, mypy --strict, import contracts, and whether every figure of the docs follows from raw results
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python benchmarks/claims.py --check
 
 format: $(STAMP) ## reformat and fix what can be fixed
 	$(BIN)/ruff check --fix .

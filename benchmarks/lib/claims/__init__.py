@@ -1,0 +1,1 @@
+"""Claims of the README and the docs, computed from raw results."""

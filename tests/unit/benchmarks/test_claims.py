@@ -1,0 +1,158 @@
+"""Claims are computed from rows, and figures that are no claims are found."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from lib.claims.declared import claims_of
+from lib.claims.figures import figure_text
+from lib.claims.pages import figures_of, unknown_figures, with_claims
+from lib.claims.rows import ClaimFailed, groups, rows_of, select, value_at
+
+ROWS = [
+    {"kind": "cnn", "rate": 90.0, "capacity": 100.0, "met": True, "at": {"p99_ms": [1.5]}},
+    {"kind": "cnn", "rate": 110.0, "capacity": 100.0, "met": False},
+    {"kind": "cpu", "rate": None, "capacity": 50.0, "met": True},
+]
+CLAIM = """
+[machine]
+vm = "two cores"
+
+[claim.audits]
+says = "{met} of {n} met it."
+machine = "vm"
+date = 2026-11-23
+raw = ["a.jsonl"]
+n = { take = "count" }
+misses = { take = "count", where = { met = false } }
+missed = "all {misses} late"
+values.met = { take = "count", where = { met = true } }
+table.by = ["kind"]
+table.columns = [{ head = "kind", of = "kind" }, { head = "rate", of = "rate", take = "max", as = "rate" }]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims" / "audits.toml").write_text(CLAIM)
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("declared", "text"),
+    [
+        ({"take": "count"}, "3"),
+        ({"of": "rate", "take": "count"}, "2"),
+        ({"of": "rate / capacity", "take": "mean", "as": "percent"}, "100.0 %"),
+        ({"of": "rate / capacity", "take": "max", "as": "hundredths"}, "1.10"),
+        ({"take": "count", "where": {"rate / capacity": "> 1"}}, "1"),
+        ({"take": "count", "where": {"rate": "unknown"}}, "1"),
+        ({"take": "count", "where": {"kind": ["cnn", "gpu"]}}, "2"),
+        ({"of": "at.p99_ms.0", "as": "ms"}, "1.50 ms"),
+        ({"of": "rate", "where": {"kind": "cpu"}, "as": "rate"}, "-"),
+        # Clopper-Pearson, one-sided: 1 of 3 is false; P(at most 1 of 3 | p) = 0.05 at p = 0.8646.
+        ({"of": "met", "take": "bound", "as": "percent"}, "86.5 %"),
+        ({"of": "rate / capacity <= 1", "take": "bound", "as": "percent"}, "97.5 %"),
+        (1500, "1,500"),
+    ],
+)
+def test_a_figure_follows_from_rows(declared: Any, text: str) -> None:
+    assert figure_text(declared, ROWS) == text
+
+
+def test_a_figure_of_several_values_says_so() -> None:
+    with pytest.raises(ClaimFailed, match="2 values"):
+        figure_text({"of": "rate"}, ROWS)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"take": "average"}, {"of": "rate", "as": "furlongs"}, {"of": "rate", "were": {}}, {"take": "max"}]
+)
+def test_a_figure_that_is_not_known_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ClaimFailed, match="\n"):
+        figure_text(wrong, ROWS)
+
+
+def test_rows_come_from_each_kind_of_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("name,ms\nx,1.5\n")
+    (tmp_path / "b.json").write_text(json.dumps({"inner": {"list": [{"ms": 2}]}}))
+    assert rows_of(tmp_path / "a.csv", None) == ({"file": "a", "name": "x", "ms": 1.5},)
+    assert rows_of(tmp_path / "b.json", "inner.list") == ({"file": "b", "ms": 2},)
+    with pytest.raises(ClaimFailed, match=r"gone\.json"):
+        rows_of(tmp_path / "gone.json", None)
+
+
+def test_rows_are_grouped_in_their_order() -> None:
+    assert [len(part) for part in groups(ROWS, ["kind"])] == [2, 1]
+    assert select(ROWS, {"kind": "cnn", "met": True}) == ROWS[:1]
+    assert value_at({"a": 1, "b": 0}, "a / b") is None
+
+
+def test_a_claim_has_its_misses_and_its_table(folder: Path) -> None:
+    claim = claims_of(folder)["audits"]
+    assert claim.line == ("2 of 3 met it.", "vm", "2026-11-23", "3", "1: all 1 late")
+    assert claim.table == "| kind | rate |\n| --- | --- |\n| cnn | 110/s |\n| cpu | - |"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{met} of", "{meet} of", "meet"),
+        ('machine = "vm"', 'machine = "moon"', "moon"),
+        ("misses =", "mises =", "mises"),
+        ("a.jsonl", "b.jsonl", "b.jsonl"),
+    ],
+)
+def test_a_wrong_declaration_names_the_claim_and_the_fault(old: str, new: str, said: str, folder: Path) -> None:
+    (folder / "claims" / "audits.toml").write_text(CLAIM.replace(old, new))
+    with pytest.raises(ClaimFailed, match=rf"(?s)claim audits.*{said}.*\n"):
+        claims_of(folder)
+
+
+def test_markers_are_filled_and_filled_again(folder: Path) -> None:
+    claims = claims_of(folder)
+    page = "So <!-- claim:audits.met --><!-- /claim -->.\n\n<!-- claim:audits -->\nold\n<!-- /claim -->\n"
+    filled = with_claims(page + "<!-- table:audits --><!-- /table -->\n", claims)
+    assert "So <!-- claim:audits.met -->2<!-- /claim -->." in filled
+    assert "<!-- claim:audits -->\n2 of 3 met it.\n<!-- /claim -->" in filled
+    assert "| cnn | 110/s |" in filled
+    assert with_claims(filled, claims) == filled
+    assert "| vm | two cores |" in with_claims("<!-- table:machines --><!-- /table -->", claims)
+
+
+@pytest.mark.parametrize(
+    "page",
+    ["<!-- claim:other -->\n<!-- /claim -->", "<!-- claim:audits -->", "<!-- claim:audits.x --><!-- /claim -->"],
+)
+def test_a_marker_without_a_claim_or_an_end_is_refused(page: str, folder: Path) -> None:
+    with pytest.raises(ClaimFailed, match="\n"):
+        with_claims(page, claims_of(folder))
+
+
+@pytest.mark.parametrize(
+    ("prose", "figures"),
+    [
+        ("It took 1,300 ms\nfor 3 of 4, and 2.97 times more.", ["1,300 ms", "3 of 4", "2.97 times"]),
+        ("From 5 to 97.5 %, 3x as fast, 12/s.", ["97.5 %", "3x", "12/s"]),
+        ("kept in five of five, 4,000\nrequests a second", ["five of five", "4,000 requests a second"]),
+        ("`5 ms`, [5 ms](see-5-ms.md#x) and p99, batch 16, Triton 2.51, ADR 9", ["5 ms"]),
+        ("```console\n$ sleep 5 s\n```\n<!-- claim:a -->5 s<!-- /claim -->", []),
+    ],
+)
+def test_figures_of_prose_are_found(prose: str, figures: list[str]) -> None:
+    assert figures_of(prose) == figures
+
+
+def test_figures_have_to_be_listed_and_listed_ones_on_the_page(tmp_path: Path) -> None:
+    page = tmp_path / "a.md"
+    page.write_text("It waits 5 s, and 7 s.")
+    assert unknown_figures([page], tmp_path, {"a.md": ["5 s", "7 s"]}) == []
+    problems = unknown_figures([page], tmp_path, {"a.md": ["5 s", "9 s"]})
+    assert problems == ["a.md: 7 s is written by no claim", "a.md: 9 s is listed, and not on the page"]
