@@ -29,7 +29,6 @@ from disturbance import Disturbance, Watch  # noqa: E402 - found by the line abo
 from loadgen.exit_codes import TABLE  # noqa: E402
 from loadgen.measurement.cpu_contention import mark_of  # noqa: E402
 from loadgen.records.record import LoadTestRecord, TimelineRecord  # noqa: E402
-from search.records.recommendation import RecommendationRecord  # noqa: E402
 from search.records.run_files import recommendation_if_any  # noqa: E402
 from search.records.trial import TrialRecord  # noqa: E402
 from search.study.drift import variation_of  # noqa: E402
@@ -114,7 +113,7 @@ def decided(tries: list[Try]) -> Literal["green", "red", "again"]:
 def disturbance_in(run: Path, watched: Disturbance) -> str | None:
     """Return why the run may have measured wrong: contention by its own records, stalls as measured meanwhile."""
     contention = [trial.contention for trial in trials_of(run) if trial.contention is not None]
-    found = recommendation_of(run)
+    found = recommendation_if_any(run)
     seen = found.contention if found is not None else reduce(add, contention) if contention else None
     reasons = [mark_of(seen), variation_of(trial.replay for trial in trials_of(run)).text]
     if watched.stalled_s >= STALLED_SHARE * watched.watched_s > 0:
@@ -123,11 +122,6 @@ def disturbance_in(run: Path, watched: Disturbance) -> str | None:
             f"a processor stood still for {watched.stalled_s:.1f} of {watched.watched_s:.0f} s ({worst})"
         )
     return ", ".join(reason for reason in reasons if reason) or None
-
-
-def recommendation_of(run: Path) -> RecommendationRecord | None:
-    """Return the recommendation; None if no configuration was found."""
-    return recommendation_if_any(run)
 
 
 def trials_of(run: Path) -> list[TrialRecord]:
@@ -139,7 +133,7 @@ def trials_of(run: Path) -> list[TrialRecord]:
 
 def load_seconds(run: Path) -> float:
     """Return the seconds of load of the whole run if it found something, else of its trials."""
-    found = recommendation_of(run)
+    found = recommendation_if_any(run)
     return found.seconds.load if found is not None else sum(trial.load_s for trial in trials_of(run))
 
 
@@ -184,7 +178,7 @@ def one_try() -> Try:
     if len(new) != 1:
         return Try(exit_code=code)
     (run,) = new
-    found = recommendation_of(run)
+    found = recommendation_if_any(run)
     certificate = None if found is None else found.winner.certificate
     return Try(
         exit_code=code,

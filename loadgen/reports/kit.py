@@ -42,6 +42,7 @@ TONES = {
 LONG_WORD = 20
 """Words from 20 characters on may break on the page at these joints: after a slash, a point, a colon or an
 underscore, and between parts of a name that begin with a capital."""
+_BEFORE_PERCENT = re.compile(r"(?<=\d) (?=%)")
 _JOINTS = re.compile(r"(?<=[/._:])(?=\w)|(?<=[a-z])(?=[A-Z])")
 
 
@@ -232,7 +233,10 @@ def _environment() -> Environment:
 
 
 def _whole(text: str) -> str:
-    """Return text as markup that breaks between words: options stay whole, long names break at their joints."""
+    """Return text as markup that breaks between words.
+
+    Options and percentages stay whole, long names break at their joints.
+    """
     from markupsafe import Markup, escape
 
     def marked(word: str) -> str:
@@ -240,7 +244,8 @@ def _whole(text: str) -> str:
             return escape(word)
         return Markup('<span class="word">{}</span>').format(Markup("<wbr>").join(_JOINTS.split(word)))
 
-    return Markup("").join(map(marked, re.split(r"(\s+)", printable(text, lines=True))))
+    text = _BEFORE_PERCENT.sub("\N{NO-BREAK SPACE}", printable(text, lines=True))
+    return Markup("").join(map(marked, re.split(r"(\s+)", text)))
 
 
 @cache

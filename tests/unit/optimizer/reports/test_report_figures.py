@@ -240,3 +240,13 @@ def test_words_break_between_words_and_at_the_joints_of_names() -> None:
     option = '<span class="word">--resume</span>'
     name = "/<wbr>runs/<wbr>a_<wbr>long_<wbr>name/<wbr>of.<wbr>a.<wbr>run"
     assert f'<p class="lead">Use {option} <span class="word">{name}</span> &lt;b&gt;</p>' in text
+
+
+def test_a_percentage_does_not_wrap_on_the_page_and_is_plain_elsewhere() -> None:
+    table = kit.table_of_texts((), [("p99 at that rate", ["22.4 ms (19.8 to 31.4 at 95 %)"])])
+    report = kit.Report(
+        title="t", subject="s", headline="h", lead=("l",), caveats=(), footer="f",
+        sections=(kit.Section(title="a", table=table),),
+    )  # fmt: skip
+    assert "31.4 at 95\N{NO-BREAK SPACE}%)" in kit.page(report)
+    assert "31.4 at 95 %)" in kit.markdown(report)

@@ -78,7 +78,7 @@ def test_the_answer_and_the_saving_come_before_everything_else(whole: Path) -> N
     text = Page(html_page(read_evidence(whole))).text
     wanted = (
         "1,000 requests/s with p99 within 50 ms",
-        "50 % cheaper than Triton's default configuration: $0.139 instead of $0.278",
+        "50\N{NO-BREAK SPACE}% cheaper than Triton's default configuration: $0.139 instead of $0.278",
         "2,500 requests/s take 3 replicas: $1.50 an hour",
         "The recommendation",
         "Rate and latency of every trial",
