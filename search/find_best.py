@@ -131,12 +131,13 @@ def find_best(
                     despite_noise=request.despite_noise,
                 )
             )
+        budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
         certified = certify_best(
             store, served, slo=slo, budget=budget, seed=seed, workload=workload, on_event=on_event, stop=stop
         )
     winner = None if certified is None else certified.winner
-    conclusion = conclude(_evidence(request, store, winner, served, budget_s=budget.total_s, interrupted=stop()))
+    conclusion = conclude(_evidence(request, store, winner, served, budget=budget, interrupted=stop()))
     if certified is None:
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status)
     return _result(request, store, certified.winner, certified.baseline, served, conclusion)
@@ -148,7 +149,7 @@ def _evidence(
     winner: Trial | None,
     bench: RunBench,
     *,
-    budget_s: float,
+    budget: Budget,
     interrupted: bool,
 ) -> RunEvidence:
     workload = request.workload.record
@@ -161,7 +162,9 @@ def _evidence(
         interrupted=interrupted,
         contention=none_if_not_watched(bench.spent.contention),
         several_sizes=workload.mixed_shapes or workload.lengths is not None,
-        budget_s=budget_s,
+        budget_s=budget.total_s,
+        prepared_s=budget.prepared_s,
+        searched_s=budget.searched_s,
     )
 
 

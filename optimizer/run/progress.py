@@ -90,7 +90,7 @@ class Progress(LiveDisplay):
         return Group(line)
 
 
-_AT_NO_RATE = "[yellow]meets the SLO at no rate[/yellow]"
+_AT_NO_RATE = "[yellow]met the SLO at no rate[/yellow]"
 
 
 def trial_line(trial: Trial, *, is_best: bool) -> str:

@@ -113,13 +113,14 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
     gentlest = min(over, key=lambda one: one.rate_per_s, default=None)
     if gentlest is not None and not any(_seems_met(one, run.slo) for one in trusted):
         return _late_at_any_rate(run, gentlest)
-    seen = ""
+    seen, likely_per_s = "", max(estimates)
     if gentlest is not None:
+        likely_per_s = min(likely_per_s, gentlest.rate_per_s)
         rate = format_rate(gentlest.rate_per_s)
         late = f"at {rate}/s {gentlest.violations:,} of {gentlest.requests:,} requests were late, undecided"
         seen = f"{rate} requests/s violated it, and " if gentlest.answer == "violated" else f"{late}, and "
     reason = f"{what}: {seen}the time budget was too short for as many requests as it takes."
-    return inconclusive(reason, advise_longer(run, max(estimates)))
+    return inconclusive(reason, advise_longer(run, likely_per_s))
 
 
 def _sent_nothing(problems: Sequence[str]) -> bool:

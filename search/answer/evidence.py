@@ -10,18 +10,11 @@ from loadgen.errors import UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import duration_option, format_rate, format_seconds
-from loadgen.statistics.confirm import shortest_s
-from loadgen.statistics.slo_test import confidence_of_each
 from search.labels import record_text
 from search.records.confirmations import ConfirmationRecord
 from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import TrialRecord
-
-OF_THE_CAPACITY, TIMES_SHORTEST = 0.93, 1.3
-"""The first confirmation tries 93 % of the estimate, and takes 1.3 times as long as the shortest that decides."""
-
-BUDGET_PER_CONFIRMATION = 6.0
-"""A time budget of six times a confirmation leaves enough for two of them and for the search."""
+from search.trials.certificate_time import budget_for, usual_certificate_s
 
 GO_ON = "go on with optimize --resume and the run's directory"
 
@@ -48,7 +41,8 @@ class NothingFound(UserError):
 class RunEvidence:
     """What a run has recorded. `winner` has its certificate; None if no rate was certified.
 
-    `several_sizes`: the requests differ in shape. `contention` is that of all load of the run.
+    `several_sizes`: the requests differ in shape. `contention` is that of all load of the run. Its time budget was
+    `budget_s`; preparation took `prepared_s` of it, the search after that `searched_s`.
     """
 
     slo: Slo
@@ -60,6 +54,8 @@ class RunEvidence:
     contention: CpuContention | None = None
     several_sizes: bool = False
     budget_s: float = math.inf
+    prepared_s: float = 0.0
+    searched_s: float = 0.0
 
     def in_state(self, *states: str) -> list[TrialRecord]:
         """Return the trials that ended in one of these states."""
@@ -82,17 +78,22 @@ def violated(reason: str, advice: str) -> Conclusion:
 
 
 def advise_longer(run: RunEvidence, rate_per_s: float) -> str:
-    """Return the time budget that confirmations at about this rate need."""
-    rate = OF_THE_CAPACITY * rate_per_s
-    each = confidence_of_each(1 - math.sqrt(1 - run.slo.confidence), len(run.slo.limits))
-    load_s = TIMES_SHORTEST * max(shortest_s(limit, rate, each) for limit in run.slo.limits)
-    budget_s = max(BUDGET_PER_CONFIRMATION * load_s, 60.0)
-    if math.isfinite(run.budget_s):
-        budget_s = max(budget_s, 1.5 * run.budget_s)
-    budget = duration_option(60.0 * math.ceil(budget_s / 60))
+    """Return the time budget that a certificate at about this rate needs, and what its time is for.
+
+    Rates that were violated are tried again, and take as long as they did. A run that had so much time
+    already needs as much more as a certificate takes.
+    """
+    needs_s = usual_certificate_s(rate_per_s, run.slo)
+    refuted_s = sum(one.seconds for one in run.confirmations if one.answer == "violated" and not one.problems)
+    before_s = run.prepared_s + run.searched_s + refuted_s
+    budget_s = budget_for(needs_s, prepared_s=run.prepared_s, searched_s=run.searched_s + refuted_s)
+    if budget_s <= run.budget_s < math.inf:
+        budget_s = run.budget_s + needs_s
+    refuted = ", search and violated rates" if refuted_s else " and search"
     return (
-        f"Give --time-budget {budget}: at about {format_rate(rate)} requests/s two confirmations take "
-        f"{format_seconds(math.ceil(2 * load_s))} of load at least."
+        f"Give --time-budget {duration_option(10 * math.ceil(budget_s / 10))}: two confirmations at about "
+        f"{format_rate(rate_per_s)} requests/s usually take {format_seconds(math.ceil(needs_s))}; before "
+        f"them, preparation{refuted} took {format_seconds(math.ceil(before_s))}."
     )
 
 

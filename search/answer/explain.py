@@ -33,7 +33,7 @@ CAUSES: dict[Cause, str] = {
 
 STATES = {
     "complete": "Its capacity was found.",
-    "infeasible": "The SLO is met at no rate.",
+    "infeasible": "No rate was seen to meet the SLO.",
     "pruned": "Dropped: it cannot beat the best, and no more was spent on it.",
     "failed": "Failed: it could not be served or measured.",
 }

@@ -53,17 +53,18 @@ def rate_is_too_high(run: RunEvidence) -> Conclusion | None:
         return None
     best = max(reached, key=lambda trial: trial.rate_at_limit_per_s or 0.0)
     most = best.rate_at_limit_per_s or 0.0
-    reason = (
-        f"No configuration meets {run.slo.text} at {format_rate(rate_per_s)} requests/s on one replica: the best, "
-        f"{knobs(best)}, meets it up to about {format_rate(most)}/s."
-    )
+    runs = [one for trial in run.in_state("infeasible") for one in trial.load_runs if one.trusted]
+    surely = runs and all(one.overloaded or _late_share(one) > ENOUGH_BEYOND for one in runs)
     contention = mark_of(run.contention)
+    reason = (
+        f"No configuration {'meets' if surely and contention is None else 'was seen to meet'} {run.slo.text} at "
+        f"{format_rate(rate_per_s)} requests/s on one replica: the best, {knobs(best)}, meets it up to about "
+        f"{format_rate(most)}/s."
+    )
     if contention is not None:
         return untrustworthy(f"{reason} Meanwhile {contention}.", advise_quieter(contention))
     lower = format_rate(0.9 * most)
     advice = f"Give a lower --rate, such as {lower}, or leave --objective out to have replicas counted."
-    runs = [one for trial in run.in_state("infeasible") for one in trial.load_runs if one.trusted]
-    surely = runs and all(one.overloaded or _late_share(one) > ENOUGH_BEYOND for one in runs)
     return (violated if surely else inconclusive)(reason, advice)
 
 

@@ -104,7 +104,7 @@ def reason_for(
     infeasible = sum(trial.state == "infeasible" for trial in trials)
     at_rate = objective.rate_per_s
     measured = "measured to the limit" if at_rate is None else f"within the limits at {format_rate(at_rate)}/s"
-    over = "over the limit at any rate" if at_rate is None else "over a limit there"
+    over = "within the limits at no rate" if at_rate is None else "over a limit there"
     text = (
         f"{knobs_text(winner.served)} {_BEST_BY[objective.name]} of {len(trials)} configurations tried "
         f"({counts['complete']} {measured}, {counts['pruned']} dropped early because they could not "

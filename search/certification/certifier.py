@@ -24,12 +24,12 @@ from search.simulator.replay import replay_run
 from search.simulator.service_times_file import read_curves
 from search.simulator.surrogate import Surrogate
 from search.space import knobs_of
-from search.study.certificate_time import confidence_of_a_run, least_s
 from search.study.drift import LONGER_S, SpeedVariation
 from search.study.store import TrialStore
 from search.trials import events
 from search.trials.bench import Bench, BenchFailed
 from search.trials.budget import Budget, extend_for_contention
+from search.trials.certificate_time import confidence_of_a_run, least_s
 from search.trials.objective import Objective
 from search.trials.trial import Trial
 from search.workload import Workload

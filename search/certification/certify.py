@@ -10,12 +10,12 @@ from loadgen.statistics.confirm import OF_WHAT_IT_SERVED
 from search.certification.certifier import LEAST_CERTIFY_S, Certifier, Replays, join_caveats
 from search.certification.first_rate import LAST_RESORT_SHARE, first_share
 from search.records.slo import Slo
-from search.study.certificate_time import USUAL, affordable_confidence, confidence_of_a_run
 from search.study.drift import speed_variation_of
 from search.study.store import TrialStore
 from search.trials import events
 from search.trials.bench import Bench, BenchFailed
 from search.trials.budget import Budget
+from search.trials.certificate_time import USUAL, affordable_confidence, confidence_of_a_run
 from search.trials.trial import Trial
 from search.workload import Workload
 

@@ -15,11 +15,11 @@ from search.records.trial import WhyRecord
 from search.simulator.service_times import ServiceCurve
 from search.simulator.surrogate import Kind
 from search.space import Knobs, engine_label, knobs_of, takes_graphs
-from search.study.certificate_time import keep_time_to_certify
 from search.study.store import TrialStore
 from search.study.tasks import TaskRecord
 from search.trials import events
 from search.trials.budget import extend_for_contention
+from search.trials.certificate_time import keep_time_to_certify
 from search.trials.context import TrialContext
 from search.trials.objective import Objective
 from search.trials.trial import Trial

@@ -37,6 +37,7 @@ class Budget:
     `clock` returns seconds; `started` is a time of this clock, None for now. A resumed run starts a budget of its
     own. `certify_needs_s` is the time that certification is likely to take at the rates found so far.
     `prepared_s` is the time that had passed when the search began: search and certification divide the rest.
+    `searched_s` is the time that the search took until certification began.
     """
 
     total_s: float
@@ -44,6 +45,7 @@ class Budget:
     started: float | None = None
     certify_needs_s: float = 0.0
     prepared_s: float = field(default=0.0, init=False)
+    searched_s: float = field(default=0.0, init=False)
     extended_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -53,6 +55,10 @@ class Budget:
     def begin_search(self) -> None:
         """Record that the preparation ends now."""
         self.prepared_s = min(self.elapsed_s(), self.total_s)
+
+    def begin_certification(self) -> None:
+        """Record that the search ends now."""
+        self.searched_s = self.elapsed_s() - self.prepared_s
 
     def extend(self, lost_s: float) -> float:
         """Extend the budget by lost time, once and by half at most; return the seconds, 0.0 if not extended."""

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,20 @@ def test_no_limit_is_advised_from_a_disturbed_measurement(situation: dict[str, A
 def test_only_what_was_decided_is_called_violated(situation: dict[str, Any]) -> None:
     run = run_of(situation)
     decided = any(one.answer == "violated" for one in run.confirmations)
-    assert decided or "violated" not in conclude(run).reason
+    found = conclude(run)
+    assert decided or "violated" not in found.reason
+    assert found.status == "violated" or "No configuration meets" not in found.reason
+
+
+@situations()
+def test_a_longer_budget_is_advised_only_if_it_is_longer_and_not_beyond_what_a_certificate_takes(
+    situation: dict[str, Any],
+) -> None:
+    run = run_of(situation)
+    advised = re.match(r"Give --time-budget (\d+)s: .* usually take (\d+) s", conclude(run).advice)
+    if advised is not None:
+        budget_s, needs_s = map(float, advised.groups())
+        assert run.budget_s < budget_s <= run.budget_s + needs_s + 10.0
 
 
 def test_there_are_enough_situations_for_every_status_of_a_search() -> None:

@@ -33,11 +33,11 @@ from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import write_curves
 from search.simulator.surrogate import Surrogate
 from search.space import knobs_of
-from search.study.certificate_time import confidence_of_a_run
 from search.study.drift import LONGER_S, SpeedVariation
 from search.study.store import open_store
 from search.trials import events
 from search.trials.bench import BenchFailed
+from search.trials.certificate_time import confidence_of_a_run
 from search.trials.objective import COST, Objective
 from search.trials.trial import Trial
 from search.workload import Workload, unit_arrivals

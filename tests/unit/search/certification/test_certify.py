@@ -12,9 +12,9 @@ from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.certification.first_rate import first_share
 from search.records.trial import GpuRecord, MeasurementRecord, ReplayRecord
-from search.study.certificate_time import least_certificate_s
 from search.study.drift import LONGER_S, speed_variation_of
 from search.trials import events
+from search.trials.certificate_time import least_certificate_s
 from search.trials.objective import Objective
 from search.trials.trial import Trial
 

@@ -7,7 +7,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import FIRST_SHARE, shortest_s
 from search.certification.first_rate import KNEE_SHARE, LAST_RESORT_SHARE, first_share
 from search.records.slo import Slo
-from search.study.certificate_time import BAD_LUCK, least_s
+from search.trials.certificate_time import BAD_LUCK, least_s
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 ALSO = LatencyLimit(quantile=0.999, limit_ms=80.0)

@@ -18,12 +18,12 @@ from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.capacity import binding_limit, rate_at_limit
 from search.simulator.server import SimulatedServer
-from search.study.certificate_time import least_s
 from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.budget import Budget
+from search.trials.certificate_time import least_s
 from search.workload import unit_arrivals
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,6 @@ from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
 from search.simulator.service_times import ClosedLoop
 from search.space import SearchSpace, default_config
-from search.study.certificate_time import least_s
 from search.study.drift import speed_variation_of
 from search.study.run import run_search
 from search.study.store import TrialStore, open_store
@@ -27,6 +26,7 @@ from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
 from search.trials.bench import BenchFailed
 from search.trials.budget import Budget
+from search.trials.certificate_time import least_s
 
 pytestmark = pytest.mark.slow
 

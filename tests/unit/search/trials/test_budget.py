@@ -46,3 +46,13 @@ def test_a_moment_does_not_use_up_the_only_extension() -> None:
     budget = Budget(total_s=100.0)
     assert budget.extend(99.0 * LEAST_EXTENSION_SHARE) == 0.0
     assert budget.extend(20.0) == 20.0
+
+
+def test_the_search_takes_from_the_end_of_the_preparation_until_certification_begins() -> None:
+    now_s = 0.0
+    given = Budget(total_s=100.0, clock=lambda: now_s, started=0.0)
+    now_s = 10.0
+    given.begin_search()
+    now_s = 35.0
+    given.begin_certification()
+    assert (given.prepared_s, given.searched_s) == (10.0, 25.0)

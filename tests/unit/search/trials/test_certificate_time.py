@@ -4,15 +4,16 @@ import pytest
 
 from loadgen.spec.limits import LatencyLimit
 from search.records.slo import Slo
-from search.study.certificate_time import (
+from search.trials.budget import MOST_CERTIFY_SHARE, Budget
+from search.trials.certificate_time import (
     MARGIN,
     USUAL,
     affordable_confidence,
+    budget_for,
     keep_time_to_certify,
     least_certificate_s,
     usual_certificate_s,
 )
-from search.trials.budget import MOST_CERTIFY_SHARE, Budget
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=300.0),))
 
@@ -29,6 +30,12 @@ def test_a_certificate_takes_two_runs_and_usually_twice_the_least_time() -> None
     assert usual_certificate_s(70.0, SLO) == pytest.approx(USUAL * least_s)
     assert least_certificate_s(7.0, SLO, 0.95) > 1.5 * least_s
     assert least_certificate_s(70.0, SLO, 0.8) < 0.65 * least_s
+
+
+def test_a_budget_is_for_preparation_search_and_certificate_of_which_certification_gets_seventy_percent() -> None:
+    assert budget_for(70.0, prepared_s=9.0) == 9.0 + 100.0
+    assert budget_for(70.0, prepared_s=9.0, searched_s=30.0) == 9.0 + 100.0
+    assert budget_for(70.0, prepared_s=9.0, searched_s=31.0) == 9.0 + 101.0
 
 
 def test_a_lower_confidence_is_certified_only_if_the_time_is_too_short_for_the_slos() -> None:

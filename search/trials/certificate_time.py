@@ -58,6 +58,14 @@ def usual_certificate_s(rate_per_s: float, slo: Slo) -> float:
     return USUAL * least_certificate_s(rate_per_s, slo, slo.confidence)
 
 
+def budget_for(needs_s: float, *, prepared_s: float, searched_s: float = 0.0) -> float:
+    """Return the seconds of a time budget that leaves `needs_s` to certification.
+
+    The preparation and the search before it take as long as they did; certification gets at most 70 % of the rest.
+    """
+    return prepared_s + max(searched_s + needs_s, needs_s / MOST_CERTIFY_SHARE)
+
+
 def affordable_confidence(rate_per_s: float, slo: Slo, seconds: float) -> float:
     """Return the SLO's confidence; if `seconds` are too short for it, the highest lower one, or the lowest."""
     confidences = (slo.confidence, *(one for one in LOWER_CONFIDENCES if one < slo.confidence))
@@ -83,7 +91,7 @@ def keep_time_to_certify(budget: Budget, rate_per_s: float, slo: Slo) -> str | N
     text += f"{format_seconds(round(kept_s))} of the time budget are kept for it"
     if kept_s >= needs_s:
         return f"{text}."
-    advised = duration_option(budget.prepared_s + needs_s / MOST_CERTIFY_SHARE)
+    advised = duration_option(budget_for(needs_s, prepared_s=budget.prepared_s))
     affordable = affordable_confidence(rate_per_s, slo, kept_s)
     fits = least_certificate_s(rate_per_s, slo, affordable) <= kept_s
     fitting = [f"{100 * affordable:g} % confidence at a lower rate"] if fits else []
