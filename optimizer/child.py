@@ -13,7 +13,9 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -75,27 +77,60 @@ def call_in_child(
         with (scratch / CALL).open("wb") as file:
             pickle.dump(limits, file)
             pickle.dump(call, file)
-        try:
-            ended = subprocess.run(
-                [*COMMAND, str(scratch)],
-                env={**environment_of_child(), "TMPDIR": str(scratch)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=timeout_s,
-                check=False,
-                start_new_session=True,
-            )
-        except subprocess.TimeoutExpired as expired:
-            raise ChildTimedOut(f"no result within {timeout_s:g} s", "") from expired
-        if ended.returncode != 0 or not (scratch / OUTCOME).exists():
-            raise ChildCrashed(ended.returncode, ended.stderr.decode(errors="replace"))
+        returncode, stderr = _ended(scratch, timeout_s)
+        if returncode != 0 or not (scratch / OUTCOME).exists():
+            raise ChildCrashed(returncode, stderr.decode(errors="replace"))
         result, error, reason, trace = pickle.loads((scratch / OUTCOME).read_bytes())  # noqa: S301 - see `main`
     if not trace:
         return result  # type: ignore[no-any-return]
     if error is None or isinstance(error, OSError):
         raise ChildRaised(reason, trace, error)
     raise error from ChildFailed(reason, trace)
+
+
+_running: set[subprocess.Popen[bytes]] = set()
+
+
+def _ended(scratch: Path, timeout_s: float | None) -> tuple[int, bytes]:
+    """Run the child to its end; return its exit code and stderr. Raises ChildTimedOut."""
+    with subprocess.Popen(
+        [*COMMAND, str(scratch)],
+        env={**environment_of_child(), "TMPDIR": str(scratch)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        _running.add(process)
+        try:
+            _, stderr = process.communicate(timeout=timeout_s)
+        except subprocess.TimeoutExpired as expired:
+            process.kill()
+            raise ChildTimedOut(f"no result within {timeout_s:g} s", "") from expired
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            _running.discard(process)
+    return process.returncode, stderr
+
+
+@contextmanager
+def threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Yield a pool of threads that call functions in children.
+
+    If the block is left early, as by Ctrl-C, calls that have not started never start, and all children are ended.
+    """
+    pool = ThreadPoolExecutor(max_workers=count)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in tuple(_running):
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def main(folder: Path) -> None:

@@ -6,15 +6,15 @@ A pass means "numerically close on these inputs", never "as accurate as before":
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optimizer.accuracy.metrics import Closeness, closeness
 from optimizer.accuracy.thresholds import AccuracyRule, Thresholds
 from optimizer.model.onnx_model import Model
-from optimizer.model.ort_child import Tensors, run_model
+from optimizer.model.ort_child import Tensors, run_model, run_model_within
 from optimizer.model.samples import Samples, feeds_for
 from optimizer.precision.names import Precision
 from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
@@ -32,7 +32,9 @@ LARGER_BATCH = 8
 REFERENCE_BUDGET_S = 45.0
 """By default the reference may take 45 s; a slower model is judged on fewer inputs, and the record notes it."""
 
-_TRIAL_INPUTS = 8
+
+JUDGING_TIMEOUT_S = 600.0
+"""A variant may take 300 s for its results at each of two batch sizes."""
 
 
 class Runner(Protocol):
@@ -46,17 +48,43 @@ class Runner(Protocol):
         """Return all outputs for each of `feeds`, in order. Raises optimizer.errors.RunFailed."""
 
 
+class ReferenceRunner(Protocol):
+    """Computes the reference within a time budget."""
+
+    def run_within(
+        self, feeds: Sequence[Mapping[str, NDArray[Any]]], *, least: int, budget_s: float
+    ) -> tuple[list[Tensors], float]:
+        """Return the outputs for the first of `feeds`, `least` at least, and the seconds that they took.
+
+        It stops when `budget_s` is used. Raises optimizer.errors.RunFailed.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnnxCpuRunner:
-    """ONNX Runtime on a CPU, in a process of its own."""
+    """ONNX Runtime on a CPU, in a process of its own. `threads` None: one per processor."""
 
     model: Model
     optimized: bool = True
+    threads: int | None = None
     name: str = "onnxruntime-cpu"
 
     def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
         """Return all outputs for each of `feeds`, in order. Raises RunFailed."""
-        return run_model(self.model.path, feeds_for(self.model, feeds), optimized=self.optimized)
+        fitting = feeds_for(self.model, feeds)
+        return run_model(
+            self.model.path,
+            fitting,
+            optimized=self.optimized,
+            threads=self.threads,
+            timeout_s=JUDGING_TIMEOUT_S,
+        )
+
+    def run_within(
+        self, feeds: Sequence[Mapping[str, NDArray[Any]]], *, least: int, budget_s: float
+    ) -> tuple[list[Tensors], float]:
+        """Return outputs and seconds, as `ReferenceRunner` does. Raises RunFailed."""
+        return run_model_within(self.model.path, feeds_for(self.model, feeds), least=least, budget_s=budget_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,35 +98,21 @@ class Reference:
 
 
 def reference_of(
-    runner: Runner,
+    runner: ReferenceRunner,
     samples: Samples,
     *,
     classifying: Collection[str],
     budget_s: float = REFERENCE_BUDGET_S,
-    clock: Callable[[], float] = time.monotonic,
 ) -> Reference:
-    """Run the fp32 model on as many of the samples as the budget allows, and on 16 at least.
-
-    Trial runs measure the seconds per sample first. Raises RunFailed.
-    """
-    each_s = _seconds_each(runner, samples, clock)
-    affordable = samples.count if each_s <= 0 else int(budget_s / each_s)
-    used = samples.first(max(FEWEST_INPUTS, affordable))
+    """Run the fp32 model on as many of the samples as the budget allows, and on 16 at least. Raises RunFailed."""
+    rows, seconds = runner.run_within(samples.feeds(1), least=FEWEST_INPUTS, budget_s=budget_s)
+    used = samples.first(len(rows))
     return Reference(
         samples=used,
-        rows=tuple(runner.run(used.feeds(1))),
+        rows=tuple(rows),
         classifying=frozenset(classifying),
-        note=_note(used, samples, each_s),
+        note=_note(used, samples, seconds / len(rows)),
     )
-
-
-def _seconds_each(runner: Runner, samples: Samples, clock: Callable[[], float]) -> float:
-    """Return the seconds per additional input, without the time to load the model."""
-    times = [clock()]
-    for count in (1, 1 + _TRIAL_INPUTS):
-        runner.run(samples.first(count).feeds(1))
-        times.append(clock())
-    return ((times[2] - times[1]) - (times[1] - times[0])) / _TRIAL_INPUTS
 
 
 def _note(used: Samples, offered: Samples, each_s: float) -> str:
@@ -124,10 +138,13 @@ def judge(
     """
     thresholds = rule.thresholds(precision)
     sizes = batch_sizes if reference.samples.batched else batch_sizes[:1]
+    feeds = {size: reference.samples.feeds(size) for size in sizes}
+    # One run for all sizes: most of a large model's time is spent on loading it.
+    results = iter(runner.run([feed for size in sizes for feed in feeds[size]]))
     outputs: list[OutputAccuracyRecord] = []
     problems: list[str] = []
     for size in sizes:
-        for name, seen in _compared(runner, reference, size).items():
+        for name, seen in _compared(list(islice(results, len(feeds[size]))), reference, size).items():
             problem = shortcoming(seen, thresholds)
             outputs.append(_to_record(name, size, seen, passed=not problem))
             if problem:
@@ -146,9 +163,7 @@ def judge(
     )
 
 
-def _compared(runner: Runner, reference: Reference, batch_size: int) -> dict[str, Closeness]:
-    feeds = reference.samples.feeds(batch_size)
-    results = runner.run(feeds)
+def _compared(results: Sequence[Tensors], reference: Reference, batch_size: int) -> dict[str, Closeness]:
     compared = {}
     for name in reference.rows[0]:
         expected = [row[name] for row in reference.rows]

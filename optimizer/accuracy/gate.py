@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from loadgen.errors import BadInput
-from optimizer.accuracy.check import INPUTS, OnnxCpuRunner, Reference, judge, reference_of
+from optimizer.accuracy.check import INPUTS, LARGER_BATCH, OnnxCpuRunner, Reference, judge, reference_of
 from optimizer.accuracy.diagnose import classifying_outputs, first_diverging_node
 from optimizer.accuracy.thresholds import AccuracyRule
+from optimizer.child import threads
 from optimizer.errors import RunFailed, UnsupportedModel
 from optimizer.limited_call import call_limited
-from optimizer.machine.child_limits import graph_limits
+from optimizer.machine.child_limits import graph_limits, machine_limits
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
 from optimizer.model.samples import Samples, samples_from_data, synthetic_samples
@@ -22,7 +24,7 @@ from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision
 from optimizer.precision.variants import Device, Variant, VariantOptions, variant_from_model
 from search.records.accuracy import AccuracyRecord
 from search.trials import events
-from search.trials.events import OnEvent
+from search.trials.events import OnEvent, timed_step
 
 CHECKED_SHARE = 4
 """Every fourth sample of the calibration data is kept from calibration, for the accuracy gate."""
@@ -30,6 +32,10 @@ CHECKED_SHARE = 4
 CALIBRATED: frozenset[Precision] = frozenset({"int8", "fp8"})
 AS_FP32: frozenset[Precision] = frozenset({"fp32", "tf32"})
 """Precisions with the graph of fp32."""
+
+CORES_A_VARIANT = 4
+MOST_VARIANTS_AT_ONCE = 4
+"""One variant is made and judged per four cores, and at most four at once: writing its graph takes one core."""
 
 GPU_ONLY: frozenset[Precision] = frozenset({"tf32", "bf16", "fp8"})
 JUDGING_SHARE = 0.1
@@ -54,6 +60,7 @@ class VariantRequest:
     judging_budget_s: float = 60.0
     seed: int = 0
     judged: bool = True
+    processors: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))  # for variants at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,32 +95,34 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
         return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
     calibration, checked = given.parted(every=CHECKED_SHARE) if given else (None, None)
     checked = checked or _inputs(model, request, on_event)
+    with timed_step(on_event, "magnitudes inside the model"):
+        peaks = call_limited(
+            partial(observed_peaks, model, checked), model=model.path, limits=graph_limits(model.size_bytes)
+        )
     options = VariantOptions(
         work_dir=request.work_dir,
         device=request.device,
         io_precision=request.io_precision,
         calibration_method=request.calibration_method,
         calibration=calibration,
-        peaks=call_limited(
-            partial(observed_peaks, model, checked), model=model.path, limits=graph_limits(model.size_bytes)
-        ),
+        peaks=peaks,
     )
     if not request.judged:
         made = [_made(model, precision, options, on_event) for precision in precisions]
         return Usable(variants=tuple(variant for variant in made if variant is not None))
     on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {checked.count} {checked.source} inputs"))
-    reference = reference_of(
-        OnnxCpuRunner(model=model),
-        checked.first(INPUTS),
-        classifying=classifying_outputs(model),
-        budget_s=request.judging_budget_s / (1 + 2 * len(precisions)),  # each is run at two batch sizes
-    )
-    variants, records = [], []
-    for precision in precisions:
-        on_event(events.PhaseStarted(name="prepare", detail=f"{precision} variant"))
-        variant, record = _tried(model, precision, options, reference, request.rule, on_event)
-        records += [record] if record is not None else []
-        variants += [variant] if variant is not None else []
+    with timed_step(on_event, "reference results in fp32"):
+        reference = reference_of(
+            OnnxCpuRunner(model=model),
+            checked.first(INPUTS),
+            classifying=classifying_outputs(model),
+            budget_s=request.judging_budget_s / (1 + 2 * len(precisions)),  # each is run at two batch sizes
+        )
+    on_event(events.PhaseStarted(name="prepare", detail=f"the variants {', '.join(precisions)}"))
+    with timed_step(on_event, "variants and their accuracy"):
+        tried = _all_tried(model, precisions, options, reference, request, on_event)
+    variants = [variant for variant, _ in tried if variant is not None]
+    records = [record for _, record in tried if record is not None]
     if not variants:
         raise UnsupportedModel(
             f"None of the precisions {', '.join(request.precisions)} is usable for this model.",
@@ -154,6 +163,40 @@ def _possible(request: VariantRequest, *, calibrated: bool, on_event: OnEvent) -
     return possible
 
 
+def _all_tried(
+    model: Model,
+    precisions: Sequence[Precision],
+    options: VariantOptions,
+    reference: Reference,
+    request: VariantRequest,
+    on_event: OnEvent,
+) -> list[tuple[Variant | None, AccuracyRecord | None]]:
+    """Make and judge the precisions, several at once if there are cores; notes come in the precisions' order."""
+    at_once, rule = variants_at_once(model.size_bytes, request.processors), request.rule
+    if at_once == 1:
+        return [_tried(model, precision, options, reference, rule, on_event) for precision in precisions]
+    notes: list[list[events.Event]] = [[] for _ in precisions]
+    found = []
+    with threads(at_once) as pool:
+        calls = [
+            pool.submit(
+                _tried, model, precision, options, reference, rule, own.append, request.processors // at_once
+            )
+            for precision, own in zip(precisions, notes, strict=True)
+        ]
+        for call, own in zip(calls, notes, strict=True):
+            found.append(call.result())
+            for note in own:
+                on_event(note)
+    return found
+
+
+def variants_at_once(size_bytes: int, processors: int) -> int:
+    """Return how many variants of a model of that size to make at the same time, by processors and memory."""
+    memory = machine_limits().memory_bytes // graph_limits(size_bytes).memory_bytes
+    return max(1, min(MOST_VARIANTS_AT_ONCE, processors // CORES_A_VARIANT, memory))
+
+
 def _tried(
     model: Model,
     precision: Precision,
@@ -161,17 +204,21 @@ def _tried(
     reference: Reference,
     rule: AccuracyRule,
     on_event: OnEvent,
+    run_threads: int | None = None,
 ) -> tuple[Variant | None, AccuracyRecord | None]:
     """Return the variant, None if it is not usable, and its figures, None if it was not judged."""
     variant = _made(model, precision, options, on_event)
     if variant is None or precision == "tf32":  # fp32's graph: only an engine shows the difference
         return variant, None
+    # The reference is fp32 at batch 1; a second run of it at batch 8 shows by how much fp32 differs from itself.
+    sizes = (LARGER_BATCH,) if precision == "fp32" and reference.samples.batched else (1, LARGER_BATCH)
     try:
         record = judge(
-            OnnxCpuRunner(model=variant.stand_in, optimized=variant.optimizable),
+            OnnxCpuRunner(model=variant.stand_in, optimized=variant.optimizable, threads=run_threads),
             precision,
             reference,
             rule,
+            batch_sizes=sizes,
             first_error=lambda wanted: first_diverging_node(model, variant.stand_in, reference.samples, wanted),
         )
     except RunFailed as error:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.spec import Engine
+from optimizer.child import threads
 from optimizer.engines.builder import EngineFailed, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
 from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant
@@ -27,20 +26,10 @@ from optimizer.model.weights import number_format
 from optimizer.precision.names import Precision
 from search.records.accuracy import AccuracyRecord
 from search.trials import events
-from search.trials.events import OnEvent
+from search.trials.events import OnEvent, timed_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield a thread pool. If the block is left early, as by Ctrl-C, calls that have not started never start."""
-    pool = ThreadPoolExecutor(max_workers=count)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +106,7 @@ def engines_for(
     checks_at_once = min(MOST_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK))
     if device == "gpu":
         on_event(events.PhaseStarted(name="prepare", detail="ONNX Runtime without a server"))
-        with ThreadPoolExecutor(max_workers=checks_at_once) as pool:
+        with timed_step(on_event, "times of ONNX Runtime without a server"), threads(checks_at_once) as pool:
             timed = list(pool.map(partial(_timed, alone, on_event), engines, (model for _, model in variants)))
         # The baseline competes even if it could not be timed.
         engines = [timed[0] or engines[0], *(engine for engine in timed[1:] if engine is not None)]
@@ -209,12 +198,14 @@ class _TensorRtEngines:
             self._note(f"{self.gpu.name} does not report its compute capability: no TensorRT", warning=True)
             return
         target = Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name)
-        candidates = list(self._candidates(variants, target))
+        with timed_step(self.on_event, "engines from the cache or built") as step:
+            candidates = list(self._candidates(variants, target))
+            step.cached = all(candidate.built.source == "cache" for candidate in candidates)
         if not candidates:
             return
         names = ", ".join(candidate.label for candidate in candidates)
         self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
-        with _threads(self.checks_at_once) as pool:
+        with timed_step(self.on_event, "checks of the engines"), threads(self.checks_at_once) as pool:
             checks = [pool.submit(self._checked, candidate) for candidate in candidates]
             for candidate, check in zip(candidates, checks, strict=True):
                 try:

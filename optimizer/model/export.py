@@ -17,7 +17,7 @@ from optimizer.errors import RunFailed
 from optimizer.machine.child_limits import machine_limits
 from optimizer.model.checks import plain, shortened
 from optimizer.model.export_child import ExportFailed, exported
-from optimizer.model.ort_child import difference, load_tensors, run_model
+from optimizer.model.ort_child import Tensors, difference, load_tensors, run_model
 from optimizer.model_source import needs_export, stem_of
 
 
@@ -46,8 +46,7 @@ def export_model(source: Path | str, folder: Path) -> Path:
     path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
     with scratch_folder("export") as draft:
-        for number in range(_exported(source, path, draft)):
-            _check(source, path, draft, number)
+        _check(source, path, draft, _exported(source, path, draft))
     return path
 
 
@@ -69,18 +68,32 @@ def _exported(source: Path | str, target: Path, draft: Path) -> int:
         ) from error
 
 
-def _check(source: Path | str, path: Path, draft: Path, number: int) -> None:
-    """Compare ONNX Runtime's results with PyTorch's for one of the inputs that were tried. Raises ExportFailed."""
-    feed = load_tensors(draft / f"feed{number}.npz")
-    expected = load_tensors(draft / f"expected{number}.npz")
-    batch = len(next(iter(feed.values())))
+def _check(source: Path | str, path: Path, draft: Path, count: int) -> None:
+    """Compare ONNX Runtime's results with PyTorch's for the inputs that were tried. Raises ExportFailed."""
+    feeds = [load_tensors(draft / f"feed{number}.npz") for number in range(count)]
     try:
-        actual = run_model(path, [feed])[0]
+        results = run_model(path, feeds)
+    except RunFailed:  # of which input?
+        results = [_result(source, path, feed) for feed in feeds]
+    for number, (feed, actual) in enumerate(zip(feeds, results, strict=True)):
+        _compare(source, _batch(feed), load_tensors(draft / f"expected{number}.npz"), actual)
+
+
+def _batch(feed: Tensors) -> int:
+    return len(next(iter(feed.values())))
+
+
+def _result(source: Path | str, path: Path, feed: Tensors) -> Tensors:
+    try:
+        return run_model(path, [feed])[0]
     except RunFailed as error:
         raise ExportFailed(
-            f"The ONNX form of {source} does not run at batch {batch}: {shortened(plain(error.reason))}",
+            f"The ONNX form of {source} does not run at batch {_batch(feed)}: {shortened(plain(error.reason))}",
             "Let the factory ask for the axes that vary, or give a model that does not depend on their sizes.",
         ) from error
+
+
+def _compare(source: Path | str, batch: int, expected: Tensors, actual: Tensors) -> None:
     if len(actual) != len(expected):
         raise ExportFailed(
             f"The ONNX form of {source} has {len(actual)} outputs, and PyTorch gives {len(expected)}.",

@@ -5,8 +5,10 @@ A crash, a leak or a flood of warnings stays in the child.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -66,6 +68,7 @@ def run_model(
     *,
     thinned_to: int | None = None,
     optimized: bool = True,
+    threads: int | None = None,
     timeout_s: float = RUN_TIMEOUT_S,
 ) -> list[Tensors]:
     """Return all outputs of the model for each of `feeds`, in order, computed on the CPU. Raises RunFailed.
@@ -73,9 +76,23 @@ def run_model(
     With `thinned_to`, outputs come as (rows, at most that many elements), evenly picked from each row: enough to
     compare outputs that would not fit into memory. Outputs that are not tensors are left out. Arrays travel as
     .npz files without pickles. If not `optimized`, ONNX Runtime runs the graph node by node as it stands.
+    `threads` None: one per processor.
     """
-    load = partial(_session, str(path.absolute()), thinned_to=thinned_to, optimized=optimized)
+    load = partial(_session, str(path.absolute()), thinned_to=thinned_to, optimized=optimized, threads=threads)
     return run_feeds(load, feeds, limits=machine_limits(), timeout_s=timeout_s)
+
+
+def run_model_within(
+    path: Path, feeds: Sequence[Mapping[str, NDArray[Any]]], *, least: int, budget_s: float
+) -> tuple[list[Tensors], float]:
+    """Return the outputs for as many of `feeds` as `budget_s` allows, `least` at least, and the seconds they took.
+
+    The seconds leave out the time to load the model. Raises RunFailed.
+    """
+    load = partial(_session, str(path.absolute()), thinned_to=None, optimized=True, threads=None)
+    return _run_within(
+        load, feeds, limits=machine_limits(), timeout_s=RUN_TIMEOUT_S, least=least, budget_s=budget_s
+    )
 
 
 def run_feeds(
@@ -89,22 +106,44 @@ def run_feeds(
 
     Raises RunFailed.
     """
+    return _run_within(load, feeds, limits=limits, timeout_s=timeout_s, least=len(feeds), budget_s=math.inf)[0]
+
+
+def _run_within(
+    load: Callable[[], Callable[[Tensors], Tensors]],
+    feeds: Sequence[Mapping[str, NDArray[Any]]],
+    *,
+    limits: ChildLimits | None,
+    timeout_s: float,
+    least: int,
+    budget_s: float,
+) -> tuple[list[Tensors], float]:
     with scratch_folder("run") as folder:
         for index, feed in enumerate(feeds):
             save_tensors(folder / f"feed{index}.npz", feed)
-        run_in_child(partial(_run_feeds, load, folder, len(feeds)), limits=limits, timeout_s=timeout_s)
-        return [load_tensors(folder / f"result{index}.npz") for index in range(len(feeds))]
+        call = partial(_run_feeds, load, folder, len(feeds), least=least, budget_s=budget_s)
+        done, seconds = run_in_child(call, limits=limits, timeout_s=timeout_s)
+        return [load_tensors(folder / f"result{index}.npz") for index in range(done)], seconds
 
 
-def _run_feeds(load: Callable[[], Callable[[Tensors], Tensors]], folder: Path, count: int) -> None:
+def _run_feeds(
+    load: Callable[[], Callable[[Tensors], Tensors]], folder: Path, count: int, *, least: int, budget_s: float
+) -> tuple[int, float]:
+    """Write the results; return their number, and the seconds of the runs."""
     stage: Literal["load", "run"] = "load"
+    done, seconds = 0, 0.0
     try:
         run = load()
         stage = "run"
-        for index in range(count):
-            save_tensors(folder / f"result{index}.npz", run(load_tensors(folder / f"feed{index}.npz")))
+        while done < count and (done < least or seconds < budget_s):
+            feed, started = load_tensors(folder / f"feed{done}.npz"), time.perf_counter()
+            result = run(feed)
+            seconds += time.perf_counter() - started
+            save_tensors(folder / f"result{done}.npz", result)
+            done += 1
     except Exception as error:  # the libraries have no common base for their errors
         raise RunFailed(stage, str(error) or type(error).__name__) from error
+    return done, seconds
 
 
 def run_in_child(call: Callable[[], T], *, limits: ChildLimits | None, timeout_s: float) -> T:
@@ -142,14 +181,16 @@ def load_tensors(path: Path) -> Tensors:
         return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
 
 
-def _session(path: str, *, thinned_to: int | None, optimized: bool) -> Callable[[Tensors], Tensors]:
+def _session(
+    path: str, *, thinned_to: int | None, optimized: bool, threads: int | None
+) -> Callable[[Tensors], Tensors]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     # By default, ONNX Runtime pins threads to every processor of the machine, even to those that taskset or a
     # container's limits deny to this process.
-    options.intra_op_num_threads = len(os.sched_getaffinity(0))
+    options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
     if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

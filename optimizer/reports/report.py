@@ -91,6 +91,12 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         caption="The capacity of each trial, or the bound at which it was dropped, over the seconds of load and "
         "loading. The line is the best so far.",
     )
+    if found is not None:
+        yield Section(
+            title="Where the time of the run went",
+            note="Wall time. A step marked as cached was done by an earlier run with the same inputs.",
+            table=trial_tables.seconds(found),
+        )
     ended = len(evidence.trials)
     yield Section(
         title=f"{ended} trial{'' if ended == 1 else 's'}",

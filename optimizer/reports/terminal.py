@@ -15,7 +15,7 @@ from loadgen.records.formats import format_dollars, format_rate
 from loadgen.reports import kit
 from loadgen.reports.kit import terminal_table
 from optimizer.config import OptimizeConfig
-from optimizer.reports import tables
+from optimizer.reports import tables, trial_tables
 from optimizer.reports.text import against_default, disturbed_by_others, limits_text
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
@@ -38,6 +38,9 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
     parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
     parts += [Text.from_markup(line) for line in _accuracy(found)]
     parts.append(Text.from_markup(_spent(found)))
+    where = trial_tables.seconds(found)
+    if where is not None:
+        parts += [terminal_table(where), ""]
     note = disturbed_by_others(found)
     if note is not None:
         parts.append(Text.from_markup(f"[bold]Note[/bold]   [yellow]{escape(note)}[/yellow]"))

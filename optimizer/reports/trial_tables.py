@@ -9,6 +9,7 @@ from loadgen.reports.kit import NUMBER, Cell, Table, count, number
 from optimizer.reports import text
 from optimizer.reports.evidence import Evidence
 from optimizer.reports.reasons import confirmation_answer, reason_of, short_and_rest
+from search.records.recommendation import RecommendationRecord, StepRecord
 from search.records.trial import TrialRecord
 
 
@@ -58,6 +59,37 @@ def confirmations(evidence: Evidence) -> Table | None:
 
 def _percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{100 * share:.3g} %"
+
+
+def seconds(found: RecommendationRecord) -> Table | None:
+    """Where the wall time of the run went: the stages, and the steps of the preparation; None if not recorded."""
+    spent = found.seconds
+    rows = []
+    for stage in spent.stages:
+        parts = (stage.seconds, stage.load, stage.loading_models, stage.waiting)
+        rows.append((Cell(text=STAGES.get(stage.stage, stage.stage), style="main"), *map(_seconds, parts)))
+        if stage.stage == "prepare":
+            rows += [_step_row(step) for step in spent.preparation]
+    return Table(headings=("seconds of", "all", "load", "loading", "else"), rows=tuple(rows)) if rows else None
+
+
+STAGES = {
+    "prepare": "preparation",
+    "profile": "profiles",
+    "search": "trials",
+    "certify": "certification",
+    "finish": "profile of the recommendation",
+}
+"""The stages in the words of the reports."""
+
+
+def _step_row(step: StepRecord) -> tuple[Cell, ...]:
+    empty = Cell(text="", style=NUMBER)
+    return (Cell(text=f"- {step.step}{' (cached)' if step.cached else ''}"), _seconds(step.seconds), *[empty] * 3)
+
+
+def _seconds(value: float) -> Cell:
+    return Cell(text=f"{value:.1f}", style=NUMBER)
 
 
 def spent(evidence: Evidence) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from optimizer.run.bundle import bundle_run
 from optimizer.run.coordinator import workers_for
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
 from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_recommendation
+from optimizer.run.seconds import SecondsOfRun
 from optimizer.run.serving import check_server, explained, serving_bench
 from optimizer.run.workload_inputs import keep_input_data, keep_trace, workload_of
 from optimizer.run_file import objective_of, slo_of
@@ -53,6 +54,7 @@ def optimize(
     NothingFound if no rate is certified.
     """
     budget = Budget(total_s=config.time_budget_s, clock=clock)
+    on_event = seconds = SecondsOfRun(on_event=on_event, clock=clock)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
     with stop_on_first_interrupt():
@@ -70,7 +72,7 @@ def optimize(
     bench = (bench_for or partial(serving_bench, on_version=versions.append))(config, prepared, workload)
     workers = workers_for(config, prepared, gpus, on_event)
     with explained():
-        result = find_best(request, bench, workers, budget=budget, on_event=on_event, stop=stop)
+        result = find_best(request, seconds.watching(bench), workers, budget=budget, on_event=on_event, stop=stop)
     on_event(events.PhaseStarted(name="finish"))
     time_use = time_use_of(
         result.winner,
@@ -85,7 +87,7 @@ def optimize(
         prepared,
         workload,
         result,
-        total_s=budget.elapsed_s(),
+        seconds=seconds.record(result.seconds(budget.elapsed_s())),
         time_use=time_use,
         triton_version=next(iter(versions), None),
     )

@@ -29,7 +29,7 @@ from search.cost.prices import PriceError
 from search.records.accuracy import AccuracyRecord
 from search.space import MachineLimits, SearchSpace, search_space
 from search.trials import events
-from search.trials.events import OnEvent
+from search.trials.events import OnEvent, timed_step
 
 MODELS_FOLDER = "model"
 """The folder in the run's directory for rewritten models."""
@@ -71,12 +71,11 @@ def prepare(
     Raises BadInput, in two lines, for anything that the user has to change.
     """
     exported = needs_export(config.model)
-    if exported:
-        check_server()
-    path = onnx_file(config.model, work_dir)
-    model, batching = call_limited(
-        partial(read_settled, path, config.shapes, work_dir), model=path, limits=graph_limits(size_of(path))
-    )
+    path = _exported(config, work_dir, check_server, on_event) if exported else onnx_file(config.model, work_dir)
+    with timed_step(on_event, "reading the model, proof of its batch"):
+        model, batching = call_limited(
+            partial(read_settled, path, config.shapes, work_dir), model=path, limits=graph_limits(size_of(path))
+        )
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     machine = hardware()
@@ -88,7 +87,7 @@ def prepare(
     price = _price(config, machine)
     device = device_of(machine)
     if not exported:
-        check_server()
+        _checked(check_server, on_event)
     usable = usable_variants(batching.model, _variant_request(config, device, work_dir, judged=judged), on_event)
     records = list(usable.accuracy)
 
@@ -120,6 +119,18 @@ def prepare(
         space=space,
         accuracy=tuple(records),
     )
+
+
+def _exported(config: OptimizeConfig, work_dir: Path, check_server: Callable[[], None], on_event: OnEvent) -> Path:
+    """Return the model as an ONNX file, exported once the server has been checked."""
+    _checked(check_server, on_event)
+    with timed_step(on_event, "export"):
+        return onnx_file(config.model, work_dir)
+
+
+def _checked(check_server: Callable[[], None], on_event: OnEvent) -> None:
+    with timed_step(on_event, "check of machine and server"):
+        check_server()
 
 
 def _rows(config: OptimizeConfig, engines: tuple[Engine, ...]) -> int:

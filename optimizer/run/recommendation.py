@@ -27,6 +27,7 @@ from search.records.recommendation import (
     NoRecommendationRecord,
     RecommendationRecord,
     RuntimeRecord,
+    SecondsRecord,
 )
 from search.records.run_files import RECOMMENDATION_FILE, recommendation_if_any
 from search.records.slo import ObjectiveRecord
@@ -57,11 +58,11 @@ def recommendation_record(
     workload: Workload,
     result: SearchResult,
     *,
-    total_s: float,
+    seconds: SecondsRecord,
     time_use: TimeUseRecord | None,
     triton_version: str | None,
 ) -> RecommendationRecord:
-    """Return the content of `recommendation.json`. `total_s` is the time of the whole run in seconds."""
+    """Return the content of `recommendation.json`. `seconds` says where the time of the whole run went."""
     objective = objective_of(config)
     conclusion = result.conclusion
     return RecommendationRecord(
@@ -87,7 +88,7 @@ def recommendation_record(
         cost=result.cost,
         alternatives=result.alternatives,
         reason=result.reason,
-        seconds=result.seconds(total_s),
+        seconds=seconds,
         machine=MachineRecord(
             cpu=prepared.machine.cpu,
             cores=prepared.machine.logical_cores,

@@ -106,6 +106,28 @@ class RuntimeRecord(Record):
     )
 
 
+class StepRecord(Record):
+    """The wall time of a step of the preparation."""
+
+    step: str
+    seconds: float = Field(ge=0)
+    cached: bool = Field(default=False, description="True if the result is from the cache of earlier runs.")
+
+
+class StageRecord(Record):
+    """The wall time of a stage of the run, and the parts that were load and loading of models."""
+
+    stage: str
+    seconds: float = Field(ge=0)
+    load: float = Field(ge=0)
+    loading_models: float = Field(ge=0)
+
+    @property
+    def waiting(self) -> float:
+        """Seconds that were neither: computing, waiting for other processes, and gaps between load runs."""
+        return max(0.0, self.seconds - self.load - self.loading_models)
+
+
 class SecondsRecord(Record):
     """How the run's wall time divides."""
 
@@ -113,6 +135,13 @@ class SecondsRecord(Record):
     load: float
     loading_models: float
     other: float
+    preparation: tuple[StepRecord, ...] = Field(
+        default=(), description="The steps of the preparation in order; empty in files of earlier versions."
+    )
+    stages: tuple[StageRecord, ...] = Field(
+        default=(),
+        description="In the order in which they first began: prepare, search, profile, certify, finish.",
+    )
 
 
 class OutcomeRecord(Record):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from search.records.trial import CertificateRecord
@@ -15,6 +17,15 @@ class PhaseStarted:
 
     name: str
     detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEnded:
+    """A step of the preparation took these seconds; `cached`: its result is from an earlier run."""
+
+    step: str
+    seconds: float
+    cached: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +86,25 @@ class BudgetExtended:
     total_s: float
 
 
-Event = PhaseStarted | Note | TrialStarted | Probed | TrialEnded | ConfirmationEnded | BudgetExtended
+Event = PhaseStarted | StepEnded | Note | TrialStarted | Probed | TrialEnded | ConfirmationEnded | BudgetExtended
 OnEvent = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
     """Ignore the event."""
     del event
+
+
+@dataclass(slots=True)
+class Step:
+    """A step that is under way; `cached` is set by the block that carries it out."""
+
+    cached: bool = False
+
+
+@contextmanager
+def timed_step(on_event: OnEvent, name: str) -> Iterator[Step]:
+    """Emit the seconds of a step of the preparation when the block ends; nothing if it raises."""
+    step, started = Step(), time.monotonic()
+    yield step
+    on_event(StepEnded(step=name, seconds=time.monotonic() - started, cached=step.cached))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
-from optimizer.child import ChildCrashed, ChildFailed, ChildRaised, ChildTimedOut, call_in_child
+from optimizer.child import ChildCrashed, ChildFailed, ChildRaised, ChildTimedOut, call_in_child, threads
 from optimizer.errors import ModelError
 from optimizer.machine.child_limits import ChildLimits
 from optimizer.model.files import load_proto
@@ -86,3 +87,20 @@ def test_temporary_files_of_a_child_are_removed(tmp_path: Path, monkeypatch: pyt
     folder = call_in_child(tempfile.mkdtemp)
     assert Path(folder).is_relative_to(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_that_is_left_early_ends_the_children_of_its_threads(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    wait = partial(os.execvp, "sh", ["sh", "-c", f"touch {started}; exec sleep 600"])
+    calls = []
+
+    def interrupted() -> None:
+        with threads(1) as pool:
+            calls.extend(pool.submit(call_in_child, wait) for _ in range(2))
+            wait_until(started.exists)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert isinstance(calls[0].exception(), ChildCrashed)
+    assert calls[1].cancelled()

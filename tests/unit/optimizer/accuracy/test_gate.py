@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx_models import small_cnn
 
-from optimizer.accuracy.gate import VariantRequest, default_precisions, usable_variants
+from optimizer.accuracy.gate import VariantRequest, default_precisions, usable_variants, variants_at_once
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.errors import UnsupportedModel
 from optimizer.model.onnx_model import Model, read_model
@@ -48,6 +48,24 @@ def calibration(tmp_path: Path) -> Path:
 
 def test_fp32_alone_is_not_judged(model: Model, tmp_path: Path) -> None:
     assert tried(model, asked(tmp_path, "fp32")) == (["fp32"], (), [])
+
+
+def test_several_at_once_give_the_same_in_the_same_order(model: Model, tmp_path: Path) -> None:
+    data, seen = calibration(tmp_path), []
+    for processors in (1, 8):
+        folder = tmp_path / str(processors)
+        folder.mkdir()
+        request = asked(folder, "int8", "fp32", "fp16", calibration_data=data, processors=processors)
+        seen.append(tried(model, request))
+    assert seen[0] == seen[1]
+    assert seen[0][0] == ["int8", "fp32", "fp16"]
+    assert variants_at_once(model.size_bytes, 8) > variants_at_once(model.size_bytes, 7) == 1
+
+
+def test_fp32_is_compared_with_itself_at_another_batch_size_alone(model: Model, tmp_path: Path) -> None:
+    _, (fp32, fp16), _ = tried(model, asked(tmp_path, "fp32", "fp16"))
+    assert {output.batch_size for output in fp32.outputs} == {8}
+    assert {output.batch_size for output in fp16.outputs} == {1, 8}
 
 
 def test_given_data_calibrates_and_judges(model: Model, tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from batch_models import node, write
 from onnx_models import small_cnn
 
 from model_repo.spec import Engine
+from optimizer.child import threads
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
-from optimizer.engines.candidates import EngineRunner, _threads, engines_for, onnxruntime_engine
+from optimizer.engines.candidates import EngineRunner, engines_for, onnxruntime_engine
 from optimizer.engines.from_variant import Target, engine_from_variant
 from optimizer.engines.standalone import StandaloneTimings
 from optimizer.machine.hardware import Gpu, Hardware
@@ -243,7 +244,7 @@ def test_after_ctrl_c_no_check_starts_that_was_waiting() -> None:
         over.wait(10)
 
     def interrupted() -> None:
-        with _threads(1) as pool:
+        with threads(1) as pool:
             checks = [pool.submit(check, number) for number in range(3)]
             checks[-1].add_done_callback(lambda _: over.set())  # it is cancelled while the first one runs
             while not started:

@@ -14,7 +14,7 @@ from optimizer.run.progress import certified_line, extended_line, trial_line
 from search.answer.analysis import frontier_of
 from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
 from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
-from search.records.recommendation import RecommendationRecord
+from search.records.recommendation import RecommendationRecord, SecondsRecord, StageRecord, StepRecord
 from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import CertifiedLatencyRecord
 from search.trials import events
@@ -41,6 +41,26 @@ def test_every_figure_of_the_promise_is_there() -> None:
     assert "2.00 times the rate of the baseline" in text
     assert "3 replicas: $1.50 an hour" in text
     assert "95 % load or loading" in text
+
+
+def test_where_the_time_of_the_run_went() -> None:
+    spent = SecondsRecord(
+        total=100.0,
+        load=60.0,
+        loading_models=10.0,
+        other=30.0,
+        preparation=(StepRecord(step="export", seconds=2.5, cached=True), StepRecord(step="reading", seconds=9.0)),
+        stages=(
+            StageRecord(stage="prepare", seconds=20.0, load=0.0, loading_models=0.0),
+            StageRecord(stage="search", seconds=80.0, load=60.0, loading_models=10.0),
+        ),
+    )
+    lines = [line.split() for line in shown(recommendation(seconds=spent)).splitlines()]
+    assert ["preparation", "20.0", "0.0", "0.0", "20.0"] in lines
+    assert ["-", "export", "(cached)", "2.5"] in lines
+    assert ["-", "reading", "9.0"] in lines
+    assert ["trials", "80.0", "60.0", "10.0", "10.0"] in lines
+    assert "seconds of" not in shown(recommendation())
 
 
 @pytest.mark.parametrize(("runs", "said"), [(1, True), (2, False)])

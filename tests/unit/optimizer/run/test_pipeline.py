@@ -129,6 +129,12 @@ def test_every_file_is_written_and_says_the_same(finished: Any) -> None:
     assert str(found.winner.config.max_batch_size) in (output / "bundle" / "README.md").read_text()
     assert found.seconds.load == pytest.approx(flow.bench.spent.load_s)
     assert found.seconds.total <= flow.config.time_budget_s * 1.1
+    assert sum(stage.load for stage in found.seconds.stages) == pytest.approx(found.seconds.load)
+    assert sum(stage.seconds for stage in found.seconds.stages) == pytest.approx(found.seconds.total)
+    assert [step.step for step in found.seconds.preparation] == [
+        "reading the model, proof of its batch",
+        "check of machine and server",
+    ]
     assert found.served.replica_start_s == 3.0
     assert found.model.name == "cnn"
     assert found.frontier
