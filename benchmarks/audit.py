@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lib.audits import WARMUP_S, answer_of, audited_log, cpu_ticks, stolen_share
+from lib.audits import WARMUP_S, answer_of, audited_log, cpu_ticks, stolen_share, summary
 
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import (
@@ -83,13 +83,6 @@ def main() -> int:
 def exit_code(answers: Any) -> int:
     """Return 1 if a certified rate is violated, else 96 if an audit was not decided, else 0."""
     return 1 if answers["violated"] else CODES["inconclusive"] if answers["inconclusive"] else 0
-
-
-def summary(answers: Counter[Answer]) -> str:
-    """Return a summary such as `met 3 of 4; 1 not decided`: undecided audits count on neither side."""
-    decided = answers["met"] + answers["violated"]
-    rest = f"; {answers['inconclusive']} not decided" if answers["inconclusive"] else ""
-    return f"met {answers['met']} of {decided}{rest}"
 
 
 def options_of(scratch: Path, found: RecommendationRecord) -> ServerOptions:

@@ -1,7 +1,9 @@
-"""Decide whether an audit kept its limits, and read how much CPU time the hypervisor stole meanwhile."""
+"""Decide whether an audit met its limits, count audits, and read the CPU time that the hypervisor stole."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ import numpy as np
 
 from loadgen.measurement.request_log import RequestLog, none_if_not_finite
 from loadgen.records.record import Answer
+from optimizer.accuracy.metrics import lower_bound
 from search.records.slo import Slo
 
 WARMUP_S = 2.0
+CONFIDENCE = 0.95
 
 
 def audited_log(log: RequestLog, slo: Slo) -> dict[str, Any]:
@@ -35,6 +39,19 @@ def answer_of(figures: Mapping[str, Any], problems: Sequence[str], disturbed: st
     if problems or disturbed or not figures["requests"]:
         return "inconclusive"
     return "met" if figures["met"] else "violated"
+
+
+def summary(answers: Counter[Answer]) -> str:
+    """Return a summary such as `met 3 of 4, so 24.8 % or more of such audits are (95%); 1 not decided`.
+
+    The bound is Clopper and Pearson's, one-sided. Audits that were not decided count on neither side.
+    """
+    decided = answers["met"] + answers["violated"]
+    least = lower_bound(answers["met"], decided, confidence=CONFIDENCE)
+    percent = math.floor(1000 * least) / 10  # not rounded up
+    bound = f", so {percent:g} % or more of such audits are ({CONFIDENCE:.0%})" if decided else ""
+    rest = f"; {answers['inconclusive']} not decided" if answers["inconclusive"] else ""
+    return f"met {answers['met']} of {decided}{bound}{rest}"
 
 
 def cpu_ticks() -> dict[str, int]:

@@ -17,6 +17,12 @@ from lib.exhaustive.eliminate import eliminate
 from lib.exhaustive.report import FINALISTS
 from lib.plain_bisection import LEAST_REQUESTS, Run, Untrusted, bisected, noting, reader, trusted
 from lib.raw_lines import Line
+from loadgen.measurement.cpu_contention import (
+    NeighbourSampler,
+    counters_of_family,
+    mark_of,
+    none_if_not_watched,
+)
 from search.certification.certify import certify_best
 from search.space import Knobs, knobs_of
 from search.study.run import run_search
@@ -194,13 +200,16 @@ def audit(call: Call) -> None:
         arrivals_seed = AUDIT_SEED + 1000 * number + seed
         with call.serving() as bench, spending(bench) as spent:
             bench.load(call.subject.space.config(line["knobs"]))
-            probe = bench.measure(rate_per_s, WARMUP_S + seconds, arrivals_seed)
+            with NeighbourSampler(counters_of_family()) as contention:
+                probe = bench.measure(rate_per_s, WARMUP_S + seconds, arrivals_seed)
+        mark = mark_of(none_if_not_watched(contention.seen))
         log = probe.log if probe.overloaded else probe.log.between(WARMUP_S, WARMUP_S + seconds)
         figures = audited_log(log, call.subject.slo)
         figures["met"] = figures["met"] and not probe.overloaded
         call.add(
             "audit", spent, seed=seed, audit=number, rate_per_s=rate_per_s, seconds=seconds,
-            problems=list(probe.problems), answer=answer_of(figures, probe.problems), **figures,
+            problems=list(probe.problems), contention=mark,
+            answer=answer_of(figures, probe.problems, mark), **figures,
         )  # fmt: skip
 
 

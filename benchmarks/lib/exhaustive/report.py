@@ -13,6 +13,7 @@ from lib.audits import answer_of
 from lib.elimination import DECIDED, Elimination
 from lib.raw_lines import Line, lines_of, verdict
 from loadgen.records.formats import format_ms
+from loadgen.records.record import Answer
 from search.study.store import Key, key_of
 
 FINALISTS = 3
@@ -153,10 +154,7 @@ def print_searches(found: Sequence[Results]) -> None:
                 f"{promised:.1f}",
                 f"{100 * promised * line['pace_s'] / capacity:.1f} %",
                 f"{100 * capacity / best:.1f} %",
-                ", ".join(
-                    f"{AUDIT_WORDS[answer_of(audit, audit['problems'])]} at {format_ms(audit['p99_ms'])} ms"
-                    for audit in audits
-                ),
+                ", ".join(f"{AUDIT_WORDS[_answer(audit)]} at {format_ms(audit['p99_ms'])} ms" for audit in audits),
                 f"{line['load_s']:.0f}",
                 f"{line['wall_s']:.0f}",
             )
@@ -209,7 +207,7 @@ def print_thresholds(found: Sequence[Results]) -> None:
         if one.eliminated["left"]:
             print(f"- {one.name} is **not complete**: {one.eliminated['left']} configurations are left to try")
     promised = [share for one in found for share in one.promised]
-    answers = [answer_of(line, line["problems"]) for one in found for line in one.of("audit")]
+    answers = [_answer(line) for one in found for line in one.of("audit")]
     audits = [answer == "met" for answer in answers if answer != "inconclusive"]
     within = _mean([share <= MOST_PROMISED for share in promised])
     verdict(f"promises within {MOST_PROMISED} x capacity, of {len(promised)}", within, ">=", LEAST_PROMISES_MET)
@@ -222,6 +220,10 @@ def knobs_words(knobs: dict[str, int | str]) -> str:
     threads = f", {knobs['intra_op_threads']} threads" if knobs["intra_op_threads"] else ""
     delay_ms = int(knobs["max_queue_delay_us"]) / 1000
     return f"{knobs['max_batch_size']} x {knobs['instance_count']}, {delay_ms:g} ms{threads}"
+
+
+def _answer(audit: Line) -> Answer:
+    return answer_of(audit, audit["problems"], audit.get("contention"))
 
 
 def _mean(values: Sequence[float]) -> float:

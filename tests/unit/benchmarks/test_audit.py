@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from loadgen.spec.limits import LatencyLimit
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from audit import audited_run, exit_code, summary
-from lib.audits import answer_of, audited_log
+from audit import audited_run, exit_code
+from lib.audits import answer_of, audited_log, summary
 
 from loadgen.measurement.request_log import ClientUse, RequestLog, no_rows
 from loadgen.measurement.result import measurement_of
@@ -79,6 +80,18 @@ def test_what_decides_nothing_counts_on_neither_side(met: int, violated: int, in
     text = summary(Counter(met=met, violated=violated, inconclusive=inconclusive))  # type: ignore[arg-type]
     assert text.startswith(f"met {met} of {met + violated}")
     assert (f"{inconclusive} not decided" in text) is (inconclusive > 0)
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"),
+    [
+        (Counter(met=60), "so 95.1 % or more"),  # 0.05 ** (1 / 60)
+        (Counter(met=9, violated=1), "so 60.5 % or more"),  # Clopper & Pearson, one-sided: 0.6058
+        (Counter(inconclusive=2), "met 0 of 0; 2 not decided"),
+    ],
+)
+def test_the_summary_says_what_so_few_audits_can_show(answers: Counter[Any], text: str) -> None:
+    assert text in summary(answers)
 
 
 @pytest.mark.parametrize(("violated", "inconclusive", "code"), [(0, 0, 0), (0, 1, 96), (1, 0, 1), (1, 3, 1)])
