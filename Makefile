@@ -7,10 +7,11 @@ PROMETHEUS := $(VENV)/prometheus
 POSTGRESQL := $(VENV)/postgresql
 BROWSER := $(VENV)/chromium
 MUTATION := $(VENV)/.mutation
+AUDIT  := $(VENV)/.audit
 # What is installed besides. The tests of PyTorch's export need `dev-torch`: as gigabytes come with it, CI alone has it.
 EXTRAS ?= embedded,dev
 
-.PHONY: help demo check test long fuzz prove proved claims lint format lock clean
+.PHONY: help demo check test long fuzz prove proved claims lint audit format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -76,13 +77,20 @@ lint: $(STAMP)   ## ruff, mypy --strict, import contracts, and whether every fig
 	$(BIN)/lint-imports
 	$(BIN)/python benchmarks/claims.py --check
 
+$(AUDIT): $(STAMP)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),audit]'
+	@touch $@
+
+audit: $(AUDIT)  ## compare constraints.txt with known vulnerabilities; skipped if no database of them can be reached
+	.ci/audit $(VENV)
+
 format: $(STAMP) ## reformat and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 lock:            ## refresh constraints.txt from the newest versions that pyproject.toml allows
 	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev,dev-torch,mutation]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev,dev-torch,audit,mutation]'
 	$(BIN)/pip freeze --exclude-editable | sed -E 's/\+(cpu|cu[0-9]+)$$//' > constraints.txt
 
 clean:           ## remove the environment and all caches, not the runs
