@@ -92,7 +92,7 @@ def test_temporary_files_of_a_child_are_removed(tmp_path: Path, monkeypatch: pyt
 def test_a_block_that_is_left_early_ends_the_children_of_its_threads(tmp_path: Path) -> None:
     started = tmp_path / "started"
     wait = partial(os.execvp, "sh", ["sh", "-c", f"touch {started}; exec sleep 600"])
-    calls = []
+    calls: list[Any] = []
 
     def interrupted() -> None:
         with threads(1) as pool:

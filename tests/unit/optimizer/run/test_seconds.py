@@ -18,7 +18,8 @@ class Run:
     """A run whose clock and bench are moved on by hand."""
 
     def __init__(self) -> None:
-        self.now, self.passed_on = 0.0, []
+        self.now = 0.0
+        self.passed_on: list[Any] = []
         self.bench: Any = SimpleNamespace(spent=Spent())
         self.seconds = SecondsOfRun(on_event=self.passed_on.append, clock=lambda: self.now)
 
