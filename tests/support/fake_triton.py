@@ -19,6 +19,7 @@ import ssl
 import subprocess
 import sys
 import time
+from array import array
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,7 @@ class Server:
         self.answer_body = answer_body(options.output_numbers, options.answer_bytes)
         seed = options.exponential_seed
         self.random = None if seed is None else random.Random(seed)
+        self.delays_ns = array("q", options.delays_ns.read_bytes() if options.delays_ns else b"")
 
     def serve(self) -> None:
         while True:
@@ -103,6 +105,8 @@ class Server:
         delay_ns = round(self.options.delay_ms * 1e6)
         if self.random is not None:
             delay_ns = round(self.random.expovariate(1 / delay_ns))
+        if self.delays_ns:
+            delay_ns = self.delays_ns[(self.infer_count - 1) % len(self.delays_ns)]
         if self.options.stall_at_s and self.infer_count == 1 + self.options.stall_after:
             time.sleep(self.options.stall_at_s)
         start = max(now, self.busy_until_ns) if self.options.one_at_a_time else now
@@ -123,9 +127,13 @@ class Server:
     def document(self, path: str) -> dict[str, Any] | None:
         model = "/v2/models/delay"
         size = self.options.size
+        if path == "/v2":
+            return {"name": "fake", "version": "0", "extensions": []}
         if path == model:
             return {
                 "name": "delay",
+                "versions": ["1"],
+                "platform": "fake",
                 "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, size]}],
                 "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, self.options.output_numbers]}],
             }
@@ -320,6 +328,7 @@ def main() -> None:
     parser.add_argument("--output-numbers", type=int, default=2, help="elements of the output")
     parser.add_argument("--one-at-a-time", action="store_true", help="requests queue: M/D/1 instead of M/D/inf")
     parser.add_argument("--exponential-seed", type=int, help="delays are drawn, with delay-ms as their mean")
+    parser.add_argument("--delays-ns", type=Path, help="64-bit integers: the delays in turn, round and round")
     parser.add_argument("--fault", choices=FAULTS, default="none")
     parser.add_argument("--good-first", type=int, default=0, help="so many inferences are answered well")
     parser.add_argument("--stall-at-s", type=float, default=0.0, help="sleep so long, once")

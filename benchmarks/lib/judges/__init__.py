@@ -1,0 +1,1 @@
+"""Load generators compared on servers whose latency law is known."""
