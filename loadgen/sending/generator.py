@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -51,16 +52,18 @@ class LoadGenerator:
     """`processes` load processes, from `with` to the end of its block; construction is free.
 
     The processes ignore Ctrl-C, which only this process handles, and die with the thread that started them.
+    `start` starts one.
     """
 
-    def __init__(self, processes: int = 1) -> None:
+    def __init__(self, processes: int = 1, start: Callable[[], LoadProcess] = LoadProcess) -> None:
         if processes < 1:
             raise errors.PlanError(f"{processes} load processes send nothing.\nUse 1 or more.")
         self._count = processes
+        self._start = start
         self._workers: list[LoadProcess] = []
 
     def __enter__(self) -> Self:
-        self._workers = [LoadProcess() for _ in range(self._count)]
+        self._workers = [self._start() for _ in range(self._count)]
         return self
 
     def __exit__(
@@ -103,7 +106,7 @@ class LoadGenerator:
             )
         rows = rows if isinstance(plan, LoadPlan) else None  # users in a closed loop send too little for a file
         job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms, to_file=rows is not None)
-        workers = _LocalWorkers(workers=self._workers, job=job)
+        workers = _LocalWorkers(workers=self._workers, job=job, start_one=self._start)
         return PlanRun(job=job, workers=workers, watch=watch, rows=rows, gpu=reader_for(target)).execute()
 
 
@@ -113,6 +116,7 @@ class _LocalWorkers:
 
     workers: list[LoadProcess]
     job: LoadJob
+    start_one: Callable[[], LoadProcess]
     results: list[ShardResult] = field(default_factory=list)
     losses: tuple[str, ...] = ()
     _table: LogTable = field(init=False)
@@ -187,9 +191,13 @@ class _LocalWorkers:
         self._origin_ns = time.monotonic_ns() + _START_DELAY_NS
         for worker in self.workers:
             worker.send({"do": "start", "origin_ns": self._origin_ns})
-        # A response that came in time may still be in the kernel.
-        late_ns = None if self.job.limit_ms is None else round(self.job.limit_ms * 1e6) + PATIENCE_NS
-        closed = isinstance(self.job.plan, ClosedLoopPlan)
+        plan = self.job.plan
+        closed = isinstance(plan, ClosedLoopPlan)
+        # LoadGen starts its clock when it is ready: nothing is late by ours.
+        by_our_clock = isinstance(plan, LoadPlan) and plan.arrivals.kind != "mlperf"
+        late_ns = None
+        if by_our_clock and self.job.limit_ms is not None:
+            late_ns = round(self.job.limit_ms * 1e6) + PATIENCE_NS  # a response in time may still be in the kernel
         self._growing = ClosedLog(self._table) if closed else GrowingLog(self._table, late_ns)
         self._end_s = time.monotonic() + self.job.plan.duration_s + self.job.plan.timeout_s + PATIENCE_S
 
@@ -227,4 +235,4 @@ class _LocalWorkers:
         if self._busy:
             for worker in self.workers:
                 worker.close()
-            self.workers[:] = [LoadProcess() for _ in self.workers]
+            self.workers[:] = [self.start_one() for _ in self.workers]

@@ -19,14 +19,17 @@ _LOOK_PERIOD_S = 0.5
 
 
 class LoadProcess:
-    """A process `python -m loadgen.sending.worker` and the channel to it, from construction to `close`."""
+    """A process `python -m MODULE PARENT_PID` and the channel to it, from construction to `close`.
 
-    def __init__(self) -> None:
+    `module` handles the messages of a `Worker`; `more` are further arguments for it.
+    """
+
+    def __init__(self, module: str = "loadgen.sending.worker", *more: str) -> None:
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "loadgen.sending.worker", str(os.getpid())],
+                [sys.executable, "-P", "-m", module, str(os.getpid()), *more],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,

@@ -221,7 +221,7 @@ def run_shard(
     loop = _loop(shard, table, prepared, poller, tick)
     wire.finished = loop.finished
     wire.error_example = None
-    with _without_collections():
+    with without_collections():
         wall, cpu = time.monotonic_ns(), time.process_time_ns()
         loop.run(origin_ns)
         # A shard without requests ends before `origin_ns`.
@@ -255,7 +255,7 @@ def _loop(shard: Shard, table: LogTable, prepared: PreparedTarget, poller: Polle
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
+def without_collections() -> Iterator[None]:
     """Collect no garbage while the load runs: a full collection takes milliseconds, which would be send lag."""
     gc.collect()
     gc.freeze()

@@ -50,6 +50,12 @@ def go_first() -> str:
     return "raised"
 
 
+def raise_file_limit() -> None:
+    """Allow this process as many connections as the system's hard limit allows."""
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+
+
 class Worker:
     """Handles one message after the other; `prepare` and `start` belong together."""
 
@@ -139,8 +145,7 @@ def main() -> None:
     die_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides about Ctrl-C
     logging.basicConfig(level=logging.WARNING)
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    raise_file_limit()
     precise_timers()
     go_first()
     try:

@@ -21,6 +21,7 @@ REASONS = {
     "loadgen/files.py::write_atomically replace": "the file that is to be written: the caller names it",
     "loadgen/files.py::write_atomically unlink": "its own draft",
     "loadgen/files.py::whole_file replace": "the file that is to be written: the caller names it",
+    "loadgen/judges/mlperf.py::loadgen_in replace": "LoadGen's logs, in a folder that the caller names",
     "loadgen/processes.py::scratch_folder rmtree": "its own folder",
     "loadgen/processes.py::_remove_if_dead rmtree": "a scratch folder: marked, of this user, and its lock is free",
     "loadgen/processes.py::_remove_if_dead rmdir": "the same, empty by then",
