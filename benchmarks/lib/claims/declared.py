@@ -10,10 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from lib.claims.figures import figure_text
-from lib.claims.rows import ClaimFailed, Row, groups, rows_of, select
+from lib.claims.rows import ClaimFailed, Row, groups, joined, rows_of, select
 
 NOT_CLAIMS = "not-claims.toml"
-KEYS = {"says", "machine", "date", "raw", "rows", "reader", "where", "n", "misses", "missed", "values", "table"}
+KEYS = {
+    "says",
+    "machine",
+    "date",
+    "raw",
+    "rows",
+    "reader",
+    "join",
+    "where",
+    "n",
+    "misses",
+    "missed",
+    "values",
+    "table",
+}
 NEEDED = {"says", "machine", "date", "raw", "n", "misses"}
 
 
@@ -90,7 +104,7 @@ def _claim(name: str, declared: Mapping[str, Any], machines: Mapping[str, str], 
     if declared["machine"] not in machines:
         raise ClaimFailed(f"machine {declared['machine']!r} is not declared\nAdd it to machines.toml.")
     every = [row for file in declared["raw"] for row in _read(folder / file, declared)]
-    rows = select(every, declared.get("where", {}))
+    rows = select(joined(every, declared["join"]) if "join" in declared else every, declared.get("where", {}))
     claim = Claim(
         name=name,
         says=declared["says"],

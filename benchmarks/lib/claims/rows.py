@@ -105,3 +105,13 @@ def groups(rows: Sequence[Row], by: Sequence[str]) -> list[list[Row]]:
     for row in rows:
         found.setdefault(tuple(value_at(row, field) for field in by), []).append(row)
     return list(found.values())
+
+
+def joined(rows: Sequence[Row], keys: Sequence[str]) -> list[Row]:
+    """Return one row per values of `keys` that every file has: these keys, and each file's row under its name."""
+    files = {row["file"] for row in rows}
+    parts = (
+        {**{key: part[0][key] for key in keys}, **{row["file"]: row for row in part}}
+        for part in groups(rows, keys)
+    )
+    return [part for part in parts if files <= part.keys()]

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from lib.claims.declared import claims_of
 from lib.claims.figures import figure_text
 from lib.claims.pages import figures_of, unknown_figures, with_claims
-from lib.claims.rows import ClaimFailed, groups, rows_of, select, value_at
+from lib.claims.rows import ClaimFailed, groups, joined, rows_of, select, value_at
 
 ROWS = [
     {"kind": "cnn", "rate": 90.0, "capacity": 100.0, "met": True, "at": {"p99_ms": [1.5]}},
@@ -93,6 +93,12 @@ def test_rows_are_grouped_in_their_order() -> None:
     assert [len(part) for part in groups(ROWS, ["kind"])] == [2, 1]
     assert select(ROWS, {"kind": "cnn", "met": True}) == ROWS[:1]
     assert value_at({"a": 1, "b": 0}, "a / b") is None
+
+
+def test_rows_of_several_files_are_joined_if_every_file_has_them() -> None:
+    rows = [{"file": file, "n": n, "s": s} for file, n, s in (("a", 1, 2.0), ("b", 1, 8.0), ("a", 2, 1.0))]
+    (only,) = joined(rows, ["n"])
+    assert (only["n"], value_at(only, "b.s / a.s")) == (1, 4.0)
 
 
 def test_a_claim_has_its_misses_and_its_table(folder: Path) -> None:
