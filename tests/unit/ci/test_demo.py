@@ -30,7 +30,7 @@ from demo import (
 
 RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first-light" / "demo"
 QUIET = Disturbance(watched_s=300.0, stolen_s=0.0, others_s=0.0)
-GOOD = Try(exit_code=0, certified_per_s=931.0, closed_loop_per_s=1300.0, load_s=260.0)
+GOOD = Try(exit_code=0, certified_per_s=931.0, closed_loop_per_s=1300.0, bundle_codes=(0, 0), load_s=260.0)
 FOUND_LITTLE = replace(GOOD, certified_per_s=93.0)
 CROWDED = Try(
     exit_code=0,
@@ -56,6 +56,10 @@ def disturbed(one: Try) -> Try:
         ([disturbed(GOOD)], "green"),
         ([FOUND_LITTLE], "again"),
         ([FOUND_NOTHING], "again"),
+        ([replace(GOOD, bundle_codes=None)], "again"),
+        ([replace(GOOD, bundle_codes=(0, 99))], "again"),
+        ([replace(GOOD, bundle_codes=(98, 0)), GOOD], "green"),
+        ([disturbed(replace(GOOD, bundle_codes=(0, 3)))], "red"),
         ([FOUND_NOTHING, GOOD], "green"),
         ([FOUND_LITTLE, FOUND_LITTLE], "red"),
         ([FOUND_NOTHING, FOUND_NOTHING], "red"),
