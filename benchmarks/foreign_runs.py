@@ -1,6 +1,6 @@
 """Run `optimize --time-budget 100s` on each foreign model: one line of a table per model.
 
-    python benchmarks/foreign_runs.py [--output TABLE.csv] [NAME ...]
+    python benchmarks/foreign_runs.py [--output TABLE.csv] [--keep FOLDER] [NAME ...]
 
 The models are as other tools export them (`tests/support/foreign_models.py`). Takes 20 minutes, on a machine with
 nothing else to do. The exit code is 1 if a model that can be served ends without a certified rate, or if one that
@@ -63,14 +63,16 @@ def problem_of(row: dict[str, object]) -> str | None:
     return None if row.get("certified_per_s") else f"{name}: exit code {code}, {row.get('reason')}"
 
 
-def main(names: list[str], output: Path | None) -> int:
+def main(names: list[str], output: Path | None, keep: Path | None) -> int:
     with (output or Path(os.devnull)).open("w", newline="") as file:
         writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
         writer.writeheader()
         problems: list[str] = []
         for name in names or FOREIGN:
-            with tempfile.TemporaryDirectory() as folder:
-                row = row_of(name, Path(folder).resolve())
+            with tempfile.TemporaryDirectory() as scratch:
+                folder = Path(scratch).resolve() if keep is None else keep.resolve() / name
+                folder.mkdir(parents=True, exist_ok=True)
+                row = row_of(name, folder)
             print(json.dumps(row), flush=True)
             writer.writerow(row)
             file.flush()
@@ -83,5 +85,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="these models alone")
     parser.add_argument("--output", type=Path, help="the table to write")
+    parser.add_argument("--keep", type=Path, help="keep models and run directories here")
     arguments = parser.parse_args()
-    sys.exit(main(arguments.names, arguments.output))
+    sys.exit(main(arguments.names, arguments.output, arguments.keep))
