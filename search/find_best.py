@@ -139,7 +139,8 @@ def find_best(
     winner = None if certified is None else certified.winner
     conclusion = conclude(_evidence(request, store, winner, served, budget=budget, interrupted=stop()))
     if certified is None:
-        raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status)
+        contention = none_if_not_watched(served.spent.contention)
+        raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
     return _result(request, store, certified.winner, certified.baseline, served, conclusion)
 
 

@@ -18,6 +18,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.model_source import label_of
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
+from search.answer.evidence import NothingFound
 from search.find_best import SearchResult
 from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
@@ -120,6 +121,7 @@ def failure_record(failure: UserError) -> NoRecommendationRecord:
         exit_code=failure.exit_code,
         status_reason=failure.what,
         advice=failure.fix,
+        contention=failure.contention if isinstance(failure, NothingFound) else None,
     )
 
 

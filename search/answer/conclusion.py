@@ -17,6 +17,7 @@ from search.answer.evidence import (
     advise_quieter,
     inconclusive,
     rounded_up,
+    short_ms,
     untrustworthy,
     violated,
 )
@@ -84,8 +85,10 @@ def _certified(run: RunEvidence, winner: TrialRecord) -> Conclusion:
     elif contention is not None and trusted:
         why, advice = f"not again on a restarted server while {contention}", advise_quieter(contention)
     elif trusted:
-        late = f"{trusted[-1].violations:,} of {trusted[-1].requests:,} requests were late"
-        why = f"not again on a restarted server: {late} at {format_rate(trusted[-1].rate_per_s)}/s"
+        last = trusted[-1]
+        late = f"{last.violations:,} of {last.requests:,} requests were late at {format_rate(last.rate_per_s)}/s"
+        short = last.answer == "inconclusive" and not _is_well_over(last, run.slo)
+        why = f"not again on a restarted server: {late}{', undecided when the time ended' if short else ''}"
         advice = f"To confirm it again, {GO_ON}."
     else:
         why = "; ".join(filter(None, (contention, certificate.caveat))) or "not again on a restarted server"
@@ -120,7 +123,10 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
         late = f"at {rate}/s {gentlest.violations:,} of {gentlest.requests:,} requests were late, undecided"
         seen = f"{rate} requests/s violated it, and " if gentlest.answer == "violated" else f"{late}, and "
     reason = f"{what}: {seen}the time budget was too short for as many requests as it takes."
-    return inconclusive(reason, advise_longer(run, likely_per_s))
+    longer = advise_longer(run, likely_per_s)
+    if contention is None:
+        return inconclusive(reason, longer)
+    return inconclusive(f"{reason} Meanwhile {contention}.", f"{advise_quieter(contention)} {longer}")
 
 
 def _sent_nothing(problems: Sequence[str]) -> bool:
@@ -141,7 +147,7 @@ def _seems_met(one: ConfirmationRecord, slo: Slo) -> bool:
 def _late_at_any_rate(run: RunEvidence, seen: ConfirmationRecord) -> Conclusion:
     """Conclude that too many requests were late at every rate: the server stalls, or single requests take long."""
     first = run.slo.first
-    latency = "" if seen.latency_ms is None else f" ({first.name} {seen.latency_ms:.3g} ms)"
+    latency = "" if seen.latency_ms is None else f" ({first.name} {short_ms(seen.latency_ms)} ms)"
     reason = (
         f"No rate could be certified to meet {run.slo.text}: even at {format_rate(seen.rate_per_s)}/s, "
         f"{seen.violations:,} of {seen.requests:,} requests took longer or failed{latency}."

@@ -29,12 +29,15 @@ class Conclusion:
 
 
 class NothingFound(UserError):
-    """The run recommends nothing: its conclusion says why."""
+    """The run recommends nothing: its conclusion says why. `contention`: of all load; None: not measured."""
 
-    def __init__(self, what: str, fix: str, status: Status = "violated") -> None:
+    def __init__(
+        self, what: str, fix: str, status: Status = "violated", contention: CpuContention | None = None
+    ) -> None:
         super().__init__(what, fix)
-        self.args = (what, fix, status)
+        self.args = (what, fix, status, contention)
         self.status = status
+        self.contention = contention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +102,7 @@ def advise_longer(run: RunEvidence, rate_per_s: float) -> str:
 
 def advise_quieter(contention: str | None) -> str:
     """Return what helps against a disturbed measurement: against CPU contention, else against a late client."""
-    if contention is not None and "other guests" in contention:
+    if contention is not None and "other processes" not in contention:
         return f"Measure on a host without other guests, or at a quieter time; {GO_ON}."
     if contention is not None:
         return f"Stop the other processes, or measure on a machine of its own; {GO_ON}."
@@ -116,3 +119,8 @@ def rounded_up(value_ms: float) -> float:
     """Return a latency with three digits, not below it."""
     digits = 2 - math.floor(math.log10(value_ms))
     return math.ceil(round(value_ms * 10.0**digits, 6)) / 10.0**digits
+
+
+def short_ms(value: float) -> str:
+    """Return a latency with three digits, such as `8.2` and `2,810`."""
+    return f"{float(f'{value:.3g}'):,.10g}"

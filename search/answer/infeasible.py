@@ -17,6 +17,7 @@ from search.answer.evidence import (
     inconclusive,
     knobs,
     rounded_up,
+    short_ms,
     untrustworthy,
     violated,
 )
@@ -42,7 +43,9 @@ def memory_binds(run: RunEvidence) -> Conclusion | None:
     )
     advice = f"Give --max-memory {memory_text(1.1 * least_bytes).replace(' ', '')}, or a smaller model."
     all_over = len(over) == len(run.in_state("complete", "infeasible", "pruned"))
-    return (violated if all_over else inconclusive)(reason, advice)
+    if all_over and any(trial.config.instance_count == 1 for _, trial in over):
+        return violated(reason, advice)
+    return inconclusive(reason, f"{advice} Smaller configurations may fit: a longer --time-budget tries more.")
 
 
 def rate_is_too_high(run: RunEvidence) -> Conclusion | None:
@@ -79,7 +82,7 @@ def too_slow(run: RunEvidence) -> Conclusion | None:
         return None
     lone_ms, best = min(alone, key=lambda pair: pair[0])
     seen = (
-        f"The fastest configuration, {knobs(best)}, answers lone requests in {lone_ms:.3g} ms "
+        f"The fastest configuration, {knobs(best)}, answers lone requests in {short_ms(lone_ms)} ms "
         f"(median, on an idle server)."
     )
     contention = mark_of(best.contention)
@@ -140,12 +143,15 @@ def what_binds(trial: TrialRecord, slo: Slo) -> str:
         return "What binds is not known: the server gave no timings."
     model_ms = server.compute_input_ms + server.compute_infer_ms + server.compute_output_ms
     if model_ms > slo.first.limit_ms:
-        return f"Standalone, the engine takes {model_ms:.3g} ms, which no configuration of the server can shorten."
-    if server.queue_ms > max(model_ms, measured.network_and_client_ms or 0.0):
-        return f"Queueing binds: {server.queue_ms:.3g} ms of waiting before {model_ms:.3g} ms of execution."
-    if (measured.network_and_client_ms or 0.0) > model_ms:
+        alone = f"Standalone, the engine takes {short_ms(model_ms)} ms"
+        return f"{alone}, which no configuration of the server can shorten."
+    outside_ms = measured.network_and_client_ms or 0.0
+    if server.queue_ms > max(model_ms, outside_ms):
+        waiting = f"Queueing binds: {short_ms(server.queue_ms)} ms of waiting"
+        return f"{waiting} before {short_ms(model_ms)} ms of execution."
+    if outside_ms > model_ms:
         return (
-            f"The client and the way to the server bind: {measured.network_and_client_ms:.3g} ms, against "
-            f"{model_ms:.3g} ms of execution."
+            f"The client and the way to the server bind: {short_ms(outside_ms)} ms, against "
+            f"{short_ms(model_ms)} ms of execution."
         )
-    return f"The engine takes {model_ms:.3g} ms in the mean, and its slowest runs are over the limit."
+    return f"The engine takes {short_ms(model_ms)} ms in the mean, and its slowest runs are over the limit."

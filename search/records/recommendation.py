@@ -157,6 +157,9 @@ class OutcomeRecord(Record):
     exit_code: int = Field(default=0, ge=0, le=255, description="Of the process.")
     status_reason: str = Field(default="", description="The reason for the status, in a sentence.")
     advice: str = Field(default="", description="What to do about it; empty if there is nothing to do.")
+    contention: CpuContention | None = Field(
+        default=None, description="CPU contention during all load of the run; null if not measured."
+    )
 
 
 class NoRecommendationRecord(OutcomeRecord):
@@ -185,9 +188,6 @@ class RecommendationRecord(OutcomeRecord):
     served: ServedRecord | None = None
     runtime: RuntimeRecord | None = Field(default=None, description="null in files of earlier versions.")
     frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto, by rising rate.")
-    contention: CpuContention | None = Field(
-        default=None, description="CPU contention during all load of the run; null if not measured."
-    )
     seed: int
     repository: FolderName = Field(description="The Triton model repository, relative to this file.")
     accuracy: tuple[AccuracyRecord, ...] = Field(

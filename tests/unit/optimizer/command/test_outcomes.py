@@ -18,6 +18,7 @@ from simulated_bench import SimulatedBench, default_service_s
 
 from loadgen.command.app import run_app
 from loadgen.errors import EnvironmentFailed
+from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from optimizer.cli import run_command
@@ -145,9 +146,11 @@ def test_98_a_machine_that_stalls_before_any_load(tmp_path: Path) -> None:
 
 
 def test_99_lone_requests_over_the_limit(tmp_path: Path) -> None:
-    code, outcome = ended(tmp_path, limits=(LatencyLimit(limit_ms=3.0),))
+    bench = SimulatedBench()
+    code, outcome = ended(tmp_path, bench, limits=(LatencyLimit(limit_ms=3.0),))
     assert (code, outcome.status) == (99, "violated")
     assert "lone requests" in outcome.status_reason
+    assert outcome.contention == bench.spent.contention != CpuContention()
     assert "--p99" in outcome.advice
     assert (tmp_path / "run" / "report.html").is_file()
 

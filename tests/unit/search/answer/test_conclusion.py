@@ -1,4 +1,8 @@
-"""Recorded situations, and how each ends: its status, exit code, reason and advice."""
+"""Situations, and how each ends: its status, exit code, reason and advice.
+
+Those in `recorded.jsonl` are real runs (`tests/support/recorded_situations.py`); those in `situations.json` are
+made by hand, for what is hard to bring about.
+"""
 
 import json
 import pickle
@@ -10,12 +14,14 @@ import pytest
 from pydantic import TypeAdapter
 
 from loadgen.exit_codes import CODES
-from loadgen.measurement.cpu_contention import mark_of
+from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from search.answer.conclusion import conclude
 from search.answer.evidence import NothingFound, RunEvidence, rounded_up
 
 RUN = TypeAdapter(RunEvidence)
-SITUATIONS = json.loads((Path(__file__).parents[3] / "data" / "outcomes" / "situations.json").read_text())
+OUTCOMES = Path(__file__).parents[3] / "data" / "outcomes"
+RECORDED = [json.loads(line) for line in (OUTCOMES / "recorded.jsonl").read_text().splitlines()]
+SITUATIONS = [*json.loads((OUTCOMES / "situations.json").read_text()), *RECORDED]
 
 
 def run_of(situation: dict[str, Any]) -> RunEvidence:
@@ -64,7 +70,8 @@ def test_a_longer_budget_is_advised_only_if_it_is_longer_and_not_beyond_what_a_c
 
 
 def test_there_are_enough_situations_for_every_status_of_a_search() -> None:
-    assert len({one["name"] for one in SITUATIONS}) == len(SITUATIONS) >= 20
+    assert len({one["name"] for one in SITUATIONS}) == len(SITUATIONS)
+    assert len(RECORDED) >= 20
     seen = {one["expected"]["status"] for one in SITUATIONS}
     assert seen == set(CODES) - {"met", "measured", "worse", "bad_input", "bug"}
 
@@ -76,8 +83,10 @@ def test_an_interrupt_goes_before_everything_else() -> None:
 
 
 def test_the_error_survives_a_process_boundary() -> None:
-    error = pickle.loads(pickle.dumps(NothingFound("what", "fix", "inconclusive")))  # noqa: S301 - our own
+    seen = CpuContention(watched_s=9.0)
+    error = pickle.loads(pickle.dumps(NothingFound("what", "fix", "inconclusive", seen)))  # noqa: S301 - our own
     assert (error.what, error.fix, error.status, error.exit_code) == ("what", "fix", "inconclusive", 96)
+    assert error.contention == seen
 
 
 @pytest.mark.parametrize(("value", "rounded"), [(200.0, 200.0), (200.4, 201.0), (11.0, 11.0), (0.05432, 0.0544)])
