@@ -47,16 +47,16 @@ def rows_of(path: Path, inside: str | None) -> tuple[Row, ...]:
 def _read(path: Path) -> list[Any]:
     with path.open(newline="") as file:
         if path.suffix == ".csv":
-            return [{name: _number_or_text(text) for name, text in row.items()} for row in csv.DictReader(file)]
+            return [{name: _cell(text) for name, text in row.items()} for row in csv.DictReader(file)]
         if path.suffix == ".jsonl":
             return [json.loads(line) for line in file if line.strip()]
         whole = json.load(file)
         return whole if isinstance(whole, list) else [whole]
 
 
-def _number_or_text(text: str) -> float | str:
+def _cell(text: str) -> float | str | None:
     try:
-        return float(text)
+        return float(text) if text else None
     except ValueError:
         return text
 
