@@ -11,8 +11,10 @@ claim, and 2 if a declaration is wrong.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +28,8 @@ BENCHMARKS = ROOT / "docs" / "benchmarks"
 MOST_BYTES = 1_000_000
 """All that docs/benchmarks may hold: one set of measurements per claim."""
 GENERATED = {"cli.md"}
+FOLDER = re.compile(r"(?:benchmarks/|`)(20\d\d-\d\d-\d\d-[a-z][\w-]*)(?=[/)`])")
+"""A folder of raw results, as pages name it."""
 
 
 def pages() -> list[Path]:
@@ -42,22 +46,34 @@ def problems() -> list[str]:
     """Return what is wrong, one line each: stale pages, unknown figures, raw results that no claim uses."""
     claims = claims_of(BENCHMARKS)
     declared = tomllib.loads((BENCHMARKS / "claims" / NOT_CLAIMS).read_text())
-    name = {path: path.relative_to(ROOT).as_posix() for path in pages()}
-    found = [
-        f"{name[path]} is stale" for path in pages() if with_claims(path.read_text(), claims) != path.read_text()
+    stale = [path for path in pages() if with_claims(path.read_text(), claims) != path.read_text()]
+    return [
+        *(f"{path.relative_to(ROOT).as_posix()} is stale" for path in stale),
+        *unknown_figures(pages(), ROOT, declared["not_claims"]),
+        *problems_of_raw(
+            {file for claim in claims.values() for file in claim.raw}, declared["quoted_by_decisions"]
+        ),
+        *folders_that_are_gone(),
     ]
-    found += unknown_figures(pages(), ROOT, declared["not_claims"])
-    used = {file for claim in claims.values() for file in claim.raw}
-    kept = {path.relative_to(BENCHMARKS) for path in BENCHMARKS.glob("20*/**/*") if path.is_file()}
-    found += [
-        f"docs/benchmarks/{file} is used by no claim"
-        for file in sorted(kept)
-        if file.as_posix() not in used and file.parts[0] not in declared["quoted_by_decisions"]
-    ]
-    size = sum(path.stat().st_size for path in BENCHMARKS.rglob("*") if path.is_file())
+
+
+def problems_of_raw(used: set[str], quoted: list[str]) -> Iterator[str]:
+    """Yield raw results that no claim uses and no decision quotes, and the size if it is too large."""
+    files = [path for path in BENCHMARKS.rglob("*") if path.is_file()]
+    for file in sorted(path.relative_to(BENCHMARKS) for path in files):
+        if file.parts[0].startswith("20") and file.as_posix() not in used and file.parts[0] not in quoted:
+            yield f"docs/benchmarks/{file} is used by no claim"
+    size = sum(path.stat().st_size for path in files)
     if size > MOST_BYTES:
-        found.append(f"docs/benchmarks has {size:,} bytes, more than {MOST_BYTES:,}")
-    return found
+        yield f"docs/benchmarks has {size:,} bytes, more than {MOST_BYTES:,}"
+
+
+def folders_that_are_gone() -> Iterator[str]:
+    """Yield folders of raw results that a page or a decision names and that are not there."""
+    for page in (ROOT / "CHANGELOG.md", *pages(), *sorted((ROOT / "docs" / "adr").glob("*.md"))):
+        for name in sorted(set(FOLDER.findall(page.read_text()))):
+            if not (BENCHMARKS / name).is_dir():
+                yield f"{page.relative_to(ROOT).as_posix()} names {name}, which is no folder"
 
 
 def main() -> int:

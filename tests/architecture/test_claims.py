@@ -20,6 +20,11 @@ def test_pages_and_raw_results_are_what_make_claims_would_write() -> None:
     [
         ("<!-- claim:demo -->\n", "<!-- claim:demo -->\nForty-two. ", "README.md is stale"),
         ("## Two commands", "It serves 4,321/s.\n\n## Two commands", "README.md: 4,321/s is written by no claim"),
+        (
+            "## Two commands",
+            "In `2026-11-20-gone/`.\n\n## Two commands",
+            "README.md names 2026-11-20-gone, which is no folder",
+        ),
         ("## Two commands", "It met 9 of 9.\n\n## Two commands", "README.md: 9 of 9 is written by no claim"),
     ],
 )
@@ -29,6 +34,7 @@ def test_a_figure_that_no_claim_knows_is_found(
     page = claims.ROOT / "README.md"
     changed = tmp_path / "README.md"
     assert old in page.read_text()
+    (tmp_path / "CHANGELOG.md").touch()
     changed.write_text(page.read_text().replace(old, new, 1))
     monkeypatch.setattr(claims, "ROOT", tmp_path)
     monkeypatch.setattr(claims, "pages", lambda: [changed])

@@ -20,7 +20,10 @@ OF_ALL = {"claims": table_of_all, "machines": table_of_machines}
 MARKED = re.compile(r"<!-- (claim|table):([\w.-]+) -->(.*?)<!-- /\1 -->", re.DOTALL)
 MARKER = re.compile(r"<!-- /?(?:claim|table)\b[^>]*-->")
 
-_UNIT = r"(?:/s|%|dB|[kKMG]i?B|ns|us|ms|s|x|times|seconds?|minutes?|hours?|requests/s|requests a second)(?![\w/])"
+_UNIT = (
+    r"(?:/s|%|dB|[kKMG]i?B|ns|us|ms|s|x|times|seconds?|minutes?|hours?|requests/s|requests a second"
+    r"|requests|inferences|images|searches|audits|points|percent|per cent)(?![\w/])"
+)
 _SMALL = r"(?:\d+|none|one|two|three|four|five|six|seven|eight|nine|ten)"
 FIGURE = re.compile(
     rf"(?<![\w.,-])(?:\d[\d,]*(?:\.\d+)?\s?{_UNIT}|{_SMALL} (?:of|in) (?:\d[\d,]*|five|six|ten)\b)"
