@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
+from simulated_queues import Queue
 
 from loadgen.measurement.request_log import RequestLog
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.slo_test import certify
 
 CONFIDENCE = 0.99
 """LoadGen's own; it cannot be set."""
@@ -38,6 +43,7 @@ def loadgen_verdict(log: RequestLog, limit_ms: float, *, quantile: float = 0.99)
     )
 
 
+@cache
 def least_within(over: int, quantile: float) -> int:
     """Return the fewest queries within the limit that, with `over` over it, are enough.
 
@@ -65,3 +71,17 @@ def _binomial_cdf(most: int, n: int, share: float) -> float:
         for k in range(most + 1)
     ]  # fmt: skip
     return math.fsum(map(math.exp, logs))
+
+
+def verdicts(queue: Queue, load: float, *, runs: int) -> Counter[tuple[str, str]]:
+    """Count (theirs, ours) over so many runs of a queue, at so many times the rate at which its limit is just met.
+
+    A run has about 8,000 requests, or lasts 60 s if that is shorter.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    limit = LatencyLimit(limit_ms=queue.limit_ms)
+    duration_s = min(60.0, 8000 / queue.rate_at_limit_per_s)
+    for log in queue.logs(load * queue.rate_at_limit_per_s, duration_s, seed=19, runs=runs):
+        ours = certify(log, limit, confidence=0.95).answer
+        found[loadgen_verdict(log, queue.limit_ms).answer, ours] += 1
+    return found

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
+from fake_grpc import fake_grpc
 from fake_triton import fake_triton
 from loadgen_rule import least_within
 from waiting import wait_until
@@ -59,6 +60,17 @@ def test_a_limit_that_is_met_is_valid_and_its_files_stay(protocol: str, tmp_path
     assert record.judge.latency_ms > record.measurement.latency_p99_ms
     assert set(FILES) <= {path.name for path in (tmp_path / "log").iterdir()}
     assert "Result is : VALID" in (tmp_path / "log" / FILES[0]).read_text()
+
+
+def test_grpc_is_sent_the_same_way(tmp_path: Path) -> None:
+    with fake_grpc("--delay-ms", "2") as url:
+        done = loadtest(tmp_path, url, "--rate", "200", "--duration", "4s", "--p99", "2s", "--json")
+    assert done.returncode == 0, done.stderr
+    record = LoadTestRecord.model_validate_json(done.stdout)
+    assert record.judge is not None
+    assert record.measurement is not None
+    assert record.judge.queries == record.measurement.requests
+    assert record.measurement.failures == 0
 
 
 def test_a_limit_that_is_violated_is_invalid_on_every_report(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_triton import fake_triton
-from loadgen_rule import least_within, loadgen_verdict
+from loadgen_rule import least_within, loadgen_verdict, verdicts
 from simulated_queues import QUEUES, Queue, log_of
 
 from loadgen.command.arguments import order_from_options
@@ -19,8 +19,6 @@ from loadgen.command.verdict import LoadTestResult
 from loadgen.console import SafeConsole
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
-from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.slo_test import certify
 
 SEEDS = 50
 MU_PER_S, LIMIT_MS = 600.0, 25.0
@@ -67,27 +65,12 @@ def test_the_rule_has_the_query_counts_that_mlperf_publishes() -> None:
     assert [over + least_within(over, 0.99) for over in (0, 1, 5, 10, 100)] == [459, 662, 1307, 2010, 12571]
 
 
-def verdicts(queue: Queue, load: float, *, duration_s: float) -> Counter[tuple[str, str]]:
-    """(theirs, ours) on the same 50 runs."""
-    found: Counter[tuple[str, str]] = Counter()
-    limit = LatencyLimit(limit_ms=queue.limit_ms)
-    for log in queue.logs(load * queue.rate_at_limit_per_s, duration_s, seed=19, runs=SEEDS):
-        ours = certify(log, limit, confidence=0.95).answer
-        found[loadgen_verdict(log, queue.limit_ms).answer, ours] += 1
-    return found
-
-
-def requests_for(queue: Queue) -> float:
-    """Return the seconds in which about 8,000 requests come at the limit, 60 s at most."""
-    return min(60.0, 8000 / queue.rate_at_limit_per_s)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("load", [0.9, 1.0, 1.1])
 @pytest.mark.parametrize("queue", QUEUES, ids=lambda queue: queue.name)
 def test_where_we_decide_loadgen_agrees(queue: Queue, load: float) -> None:
     """Ours is the stricter one: it is met or violated only if theirs is. Neither ever says the opposite."""
-    found = verdicts(queue, load, duration_s=requests_for(queue))
+    found = verdicts(queue, load, runs=SEEDS)
     assert {theirs for (theirs, ours) in found if ours == "met"} <= {"met"}
     assert {theirs for (theirs, ours) in found if ours == "violated"} <= {"violated"}
     if load == 0.9:
@@ -109,13 +92,14 @@ def test_on_independent_requests_loadgen_is_wrong_once_in_a_hundred() -> None:
     assert valid <= 0.01 * runs + 3 * math.sqrt(0.01 * runs)
 
 
+@pytest.mark.slow
 def test_on_queues_loadgen_is_wrong_far_more_often_than_we_are() -> None:
     """Just where the limit breaks, requests that are late together look like many independent ones.
 
     Why the two differ, and why a certificate is not given on its verdict alone.
     """
     found = sum(
-        (verdicts(queue, 1.0, duration_s=requests_for(queue)) for queue in QUEUES),
+        (verdicts(queue, 1.0, runs=SEEDS) for queue in QUEUES),
         start=Counter[tuple[str, str]](),
     )
     runs = SEEDS * len(QUEUES)
