@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from loadgen.exit_codes import CODES, PRECEDENCE, Status
-from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import duration_option, format_seconds
 from loadgen.records.record import CapacityRecord, CheckRecord, ComparisonRecord, JudgeRecord, Outcome
 from loadgen.sending.plan_run import LoadRun
-from loadgen.spec.limits import Limits
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
-from loadgen.statistics.steady_state import left_out_ns
+from loadgen.statistics.halves import change_of
 
 _UNTRUSTED, _NOTHING = "the client was measured, not the server", "nothing was measured"
-LEAST_LATE, NEARLY_ALL = 20, 0.9
-"""A run changed in its middle if a half has 90 % of 20 or more late requests, and these are more than allowed."""
-
 CLOSED_LOOP = "in a closed loop: independent users, who do not wait for each other, would see more"
 
 
@@ -120,26 +113,7 @@ def _violated(order: LoadTest, finding: LoadTestResult, run: LoadRun) -> tuple[s
 
 def _changed(order: LoadTest, finding: LoadTestResult) -> str | None:
     run = finding.run if order.is_stationary and finding.capacity is None else None
-    return None if run is None else change_of(run.log, order.limits)
-
-
-def change_of(log: RequestLog, limits: Limits) -> str | None:
-    """Return how a run changed in its middle, if more requests were late than a limit allows; None if not."""
-    if not len(log):
-        return None
-    for limit in limits.latency:
-        start_ns, end_ns = left_out_ns(limit.limit_ms), int(log.scheduled_ns[-1])
-        rows = [int(row) for row in np.searchsorted(log.scheduled_ns, [start_ns, (start_ns + end_ns) // 2])]
-        parts = ((rows[0], rows[1]), (rows[1], len(log)))
-        late = [log.latency_failures_last.between(*part).over(limit.limit_ns) for part in parts]
-        total = sum(late)
-        if total < max(LEAST_LATE, limit.allowed * (len(log) - rows[0])) or max(late) < NEARLY_ALL * total:
-            continue
-        half = "first" if late[0] > late[1] else "second"
-        return (
-            f"the run changed: {max(late):,} of {total:,} requests over {limit.text} were due in its {half} half"
-        )
-    return None
+    return None if run is None else change_of(run.log, order.limits.latency)
 
 
 def _inconclusive(

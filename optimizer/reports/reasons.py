@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_ms, format_rate
 from search.records.confirmations import ConfirmationRecord
-from search.records.trial import TrialRecord
+from search.records.trial import LoadRunRecord, TrialRecord
 
 LONGEST_REASON = 200
 """A reason of more than 200 characters, such as a server's log, is folded after its first words."""
@@ -15,9 +15,9 @@ AS_PROFILED = 0.02
 
 
 def reason_of(trial: TrialRecord) -> str:
-    """Return why the trial ended as it did, and the CPU contention meanwhile."""
+    """Return why the trial ended as it did, how its load runs changed, and the CPU contention meanwhile."""
     mark = mark_of(trial.contention)
-    reason = _ending(trial)
+    reason = "; ".join([_ending(trial), *trial.changes])
     return reason if mark is None else f"{reason} ({mark})"
 
 
@@ -51,7 +51,15 @@ def _compared(slowdown: float) -> str:
 
 
 def confirmation_answer(one: ConfirmationRecord) -> str:
-    """Return `met`, `violated` or `inconclusive`, and why nothing was decided or the server was overloaded."""
+    """Return `met`, `violated` or `inconclusive`, and why nothing was decided, or what happened."""
     if one.problems:
         return f"not trusted: {'; '.join(one.problems)}"
-    return f"{one.answer}: overloaded" if one.overloaded else one.answer
+    meanwhile = "overloaded" if one.overloaded else one.change
+    return one.answer if meanwhile is None else f"{one.answer}: {meanwhile}"
+
+
+def load_run_answer(run: LoadRunRecord) -> str:
+    """Return the answer of a trial's load run in a word or two, or why there is none, and how the run changed."""
+    if not run.trusted:
+        return f"not trusted: {'; '.join(run.problems)}" if run.problems else "not trusted"
+    return run.word if run.change is None else f"{run.word}: {run.change}"

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.spec.limits import quantile_name
+from optimizer.reports.reasons import confirmation_answer, load_run_answer
 from search.answer.explain import Explanation
 from search.labels import record_text
 from search.records.fleet import FleetRecord, OfferRecord
@@ -64,7 +65,7 @@ def _load_runs(explanation: Explanation) -> Table:
             UNKNOWN if run.requests is None else f"{run.requests:,}",
             UNKNOWN if run.violations is None else f"{run.violations:,}",
             _latency(run.latency_ms),
-            run.word if run.trusted else "; ".join(run.problems) or "not trusted",
+            load_run_answer(run),
             UNKNOWN if run.seed is None else str(run.seed),
         )
     return table
@@ -73,14 +74,13 @@ def _load_runs(explanation: Explanation) -> Table:
 def _confirmations(explanation: Explanation) -> Table:
     table = _table("confirming", "seconds", "requests", "over", "latency", "answer", "")
     for one in explanation.confirmations:
-        answer = "met" if one.met else "overloaded" if one.overloaded else one.answer
         table.add_row(
             f"{format_rate(one.rate_per_s)}/s",
             f"{one.seconds:.1f}",
             f"{one.requests:,}",
             f"{one.violations:,}",
             _latency(one.latency_ms),
-            "; ".join(one.problems) or answer,
+            confirmation_answer(one),
             "on a restarted server" if one.again else "",
         )
     return table

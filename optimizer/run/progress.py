@@ -111,7 +111,8 @@ def trial_line(trial: Trial, *, is_best: bool) -> str:
         text = f"[green]{text}  best so far[/green]"
     elif trial.state != "complete":
         text += f" [dim]({escape(trial.reason.splitlines()[0])})[/dim]"
-    return text + _marked(trial.contention)
+    changes = "".join(f" [yellow]({escape(change)})[/yellow]" for change in trial.changes)
+    return text + changes + _marked(trial.contention)
 
 
 def _marked(contention: CpuContention | None) -> str:

@@ -113,6 +113,11 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
     over = [one for one in trusted if _is_well_over(one, run.slo)]
     if over and contention is not None:
         return untrustworthy(f"{what}: {contention}.", advise_quieter(contention))
+    if trusted and trusted[-1].change and trusted[-1].answer == "inconclusive":
+        return inconclusive(
+            f"{what}: at {format_rate(trusted[-1].rate_per_s)}/s {trusted[-1].change}.",
+            f"Look for what slowed the server or the machine in that half; then {GO_ON}.",
+        )
     gentlest = min(over, key=lambda one: one.rate_per_s, default=None)
     if gentlest is not None and not any(_seems_met(one, run.slo) for one in trusted):
         return _late_at_any_rate(run, gentlest)
@@ -124,9 +129,9 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
         seen = f"{rate} requests/s violated it, and " if gentlest.answer == "violated" else f"{late}, and "
     reason = f"{what}: {seen}the time budget was too short for as many requests as it takes."
     longer = advise_longer(run, likely_per_s)
-    if contention is None:
-        return inconclusive(reason, longer)
-    return inconclusive(f"{reason} Meanwhile {contention}.", f"{advise_quieter(contention)} {longer}")
+    if contention is not None:
+        reason, longer = f"{reason} Meanwhile {contention}.", f"{advise_quieter(contention)} {longer}"
+    return inconclusive(reason, longer)
 
 
 def _sent_nothing(problems: Sequence[str]) -> bool:

@@ -13,6 +13,7 @@ from loadgen.records.formats import format_rate
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.statistics.confirm import FIRST_SHARE, Attempt, confirm
+from loadgen.statistics.halves import change_of
 from loadgen.statistics.slo_test import Verdict
 from model_repo.spec import ServingConfig
 from search.certification.first_rate import KNEE_SHARE
@@ -99,6 +100,7 @@ class Certifier:
 
     _confirmations: int = 0
     _doubted: bool = False  # a rate that met the SLO once did not again
+    _change: str | None = None  # how the latest run changed in its middle
 
     def left_s(self) -> float:
         """Return the seconds that may still be spent; never negative."""
@@ -154,7 +156,11 @@ class Certifier:
 
         def on_attempt(attempt: Attempt) -> None:
             log.info("trial %d: %s", trial.number, attempt)
-            keep_attempt(self.directory, attempt, trial=trial.number, again=trial.certificate is not None)
+            change = None if attempt.overloaded else self._change
+            again = trial.certificate is not None
+            keep_attempt(self.directory, attempt, trial=trial.number, again=again, change=change)
+            if change is not None:
+                self.on_event(events.Note(text=f"{format_rate(attempt.rate_per_s)}/s: {change}.", warning=True))
             for problem in attempt.problems:
                 self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
             if not attempt.problems and not attempt.met:
@@ -197,7 +203,9 @@ class Certifier:
 
     def _measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         patient = self.workload.to_the_end(watch, rate_per_s, duration_s)
-        return self.bench.measure(rate_per_s, duration_s, seed, patient)
+        probe = self.bench.measure(rate_per_s, duration_s, seed, patient)
+        self._change = change_of(probe.log, self.slo.limits)
+        return probe
 
     def _with_certificate(self, trial: Trial, attempt: Attempt, contention: CpuContention | None) -> Trial:
         certificate = self._certificate(attempt, contention)

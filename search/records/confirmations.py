@@ -39,6 +39,11 @@ class ConfirmationRecord(Record):
     burst: float | None = Field(
         default=None, description="The mean number of late requests in a group; null: too short to tell."
     )
+    change: str | None = Field(
+        default=None,
+        description="How the run changed in its middle, in words: nearly all late requests were in one half. "
+        "null: it did not, or it was overloaded.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -46,8 +51,8 @@ class ConfirmationRecord(Record):
         return upgrade(data)
 
 
-def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool) -> None:
-    """Append an attempt to the run's file."""
+def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool, change: str | None = None) -> None:
+    """Append an attempt to the run's file; `change` says how its run changed in its middle."""
     verdict = attempt.verdict
     record = ConfirmationRecord(
         trial=trial,
@@ -63,6 +68,7 @@ def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool) 
         latency_ms=none_if_not_finite(verdict.latency_ms),
         problems=attempt.problems,
         burst=none_if_not_finite(verdict.burst),
+        change=change,
     )
     append_line(directory / CONFIRMATIONS_FILE, record.model_dump_json())
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
+from loadgen.records.formats import format_rate
 from search.record import Rate, Record
 from search.records.version_1 import upgrade
 
@@ -201,6 +202,11 @@ class LoadRunRecord(Record):
     )
     seed: int | None = Field(default=None, description="Seed of the arrivals.")
     problems: tuple[str, ...] = ()
+    change: str | None = Field(
+        default=None,
+        description="How the run changed in its middle, in words: nearly all late requests were in one half. "
+        "null: it did not, or it was overloaded.",
+    )
 
     @property
     def word(self) -> str:
@@ -274,6 +280,11 @@ class TrialRecord(Record):
     contention: CpuContention | None = Field(
         default=None, description="CPU contention during the trial; null if not measured."
     )
+
+    @property
+    def changes(self) -> list[str]:
+        """How load runs changed in their middle: `at 700/s the run changed: ...`."""
+        return [f"at {format_rate(run.rate_per_s)}/s {run.change}" for run in self.load_runs if run.change]
 
     @model_validator(mode="before")
     @classmethod

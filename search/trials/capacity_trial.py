@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from loadgen.measurement.request_log import RequestLog
 from loadgen.statistics.capacity import CapacityEstimate, Watch, find_capacity
 from loadgen.statistics.capacity_fit import Probe, ProbeResult
 from model_repo.spec import ServingConfig
@@ -45,20 +46,21 @@ def run_capacity_trial(
     budget_s = min(context.budget.first_trial_s(), most_s)  # without the time for loading
     incumbent = context.best() if context.objective.name == "cost" else None
     before = replace(bench.spent)
-    measured: list[tuple[ProbeResult, MeasurementRecord | None, int]] = []
-    seeds = [seed]
+    measured: list[tuple[ProbeResult, MeasurementRecord | None]] = []
+    load_runs: list[LoadRunRecord] = []
+    sent: list[tuple[RequestLog, int]] = []  # log and seed of the run that is not evaluated yet
     unloaded: MeasurementRecord | None = None
 
     def measure(rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
-        seeds.append(seed)
-        return bench.measure(rate_per_s, duration_s, seed, watch)
+        probe = bench.measure(rate_per_s, duration_s, seed, watch)
+        sent.append((probe.log, seed))
+        return probe
 
     def on_probe(seen: ProbeResult) -> None:
-        measured.append((seen, bench.last_measurement(), seeds[-1]))
+        log_of_run, its = sent.pop()
+        measured.append((seen, bench.last_measurement()))
+        load_runs.append(load_run_of(seen, log_of_run, slo.limits, seed=its))
         emit_probed(context.on_event, number, seen, met=seen.reading.met)
-
-    def load_runs() -> tuple[LoadRunRecord, ...]:
-        return tuple(load_run_of(seen, seed=its) for seen, _, its in measured)
 
     beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
     try:
@@ -83,7 +85,7 @@ def run_capacity_trial(
             "failed",
             failure.reason,
             spent=bench.spent.since(before),
-            load_runs=load_runs(),
+            load_runs=load_runs,
             measurement=_best_measurement(measured),
         )
     log.info("trial %d: %s", number, estimate)
@@ -95,7 +97,7 @@ def run_capacity_trial(
         STATE_OF.get(estimate.outcome, "failed"),
         estimate.reason,
         spent=bench.spent.since(before),
-        load_runs=load_runs(),
+        load_runs=load_runs,
         rate_at_limit_per_s=_rate_known(estimate),
         rate_low_per_s=estimate.lower_per_s,
         rate_high_per_s=estimate.upper_per_s,
@@ -128,7 +130,7 @@ def _rate_known(estimate: CapacityEstimate) -> float | None:
 
 
 def _best_measurement(
-    measured: list[tuple[ProbeResult, MeasurementRecord | None, int]],
+    measured: list[tuple[ProbeResult, MeasurementRecord | None]],
 ) -> MeasurementRecord | None:
     """Return the figures of the highest rate that met the SLO; of the last probe if none did."""
     met = [one for one in measured if one[0].reading.met and not one[0].problems]

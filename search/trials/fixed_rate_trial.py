@@ -69,7 +69,7 @@ def run_fixed_rate_trial(
         "failed" if seen.problems else "complete" if met else "infeasible",
         seen.problems[0] if seen.problems else _reason(seen, rate_per_s, met=met),
         spent=bench.spent.since(before),
-        load_runs=(load_run_of(seen, seed=seed),),
+        load_runs=(load_run_of(seen, probe.log, context.slo.limits, seed=seed),),
         rate_at_limit_per_s=None if seen.problems else edge,
         rate_low_per_s=None if bounds is None else bounds.lower_per_s,
         rate_high_per_s=None if bounds is None else bounds.upper_per_s,

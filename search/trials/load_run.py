@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loadgen.measurement.request_log import RequestLog, none_if_not_finite
+from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe, ProbeResult, evaluate_probe
+from loadgen.statistics.halves import change_of
 from loadgen.statistics.slo_test import certify_each, combined_answer
 from search.records.trial import LoadRunRecord, run_word
 from search.trials import events
@@ -44,8 +48,8 @@ def emit_probed(on_event: events.OnEvent, number: int, seen: ProbeResult, *, met
     )
 
 
-def load_run_of(seen: ProbeResult, *, seed: int) -> LoadRunRecord:
-    """Return the record of one load run of a trial."""
+def load_run_of(seen: ProbeResult, log: RequestLog, limits: Sequence[LatencyLimit], *, seed: int) -> LoadRunRecord:
+    """Return the record of one load run of a trial, with its log."""
     return LoadRunRecord(
         rate_per_s=seen.rate_per_s,
         latency_ms=none_if_not_finite(seen.first.latency_ms),
@@ -58,4 +62,5 @@ def load_run_of(seen: ProbeResult, *, seed: int) -> LoadRunRecord:
         overloaded=seen.overloaded,
         seed=seed,
         problems=seen.problems,
+        change=None if seen.overloaded else change_of(log, limits),
     )

@@ -7,15 +7,19 @@ import pytest
 from parsed_page import Page
 from recommendations import certificate, config, contention, measurement, recommendation, run_dir, trial
 
+from loadgen.console import SafeConsole
 from loadgen.reports import kit
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.reports import plots, tables
 from optimizer.reports.commands import commands
 from optimizer.reports.evidence import Evidence, read_evidence
-from optimizer.reports.reasons import LONGEST_REASON, reason_of, short_and_rest
+from optimizer.reports.reasons import LONGEST_REASON, load_run_answer, reason_of, short_and_rest
 from optimizer.reports.report import html_page, report_of
+from optimizer.reports.run_views import explanation_view
+from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config
+from search.answer.explain import Explanation
 from search.records.confirmations import ConfirmationRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo, WorkloadRecord
@@ -130,6 +134,9 @@ def test_nothing_else_took_much_only_if_nothing_did(seen: object, said: str) -> 
     assert row[2] == said
 
 
+CHANGED = "the run changed: 128 of 130 requests over p99 <= 50 ms were due in its second half"
+
+
 def confirmation(**changes: object) -> ConfirmationRecord:
     known = {
         "trial": 0, "again": False, "rate_per_s": 703.0, "met": False, "answer": "inconclusive", "reason": "",
@@ -141,7 +148,7 @@ def confirmation(**changes: object) -> ConfirmationRecord:
 
 @pytest.fixture
 def nothing(tmp_path: Path) -> Evidence:
-    """A run of three confirmations that found nothing."""
+    """A run of four confirmations that found nothing."""
     folder = tmp_path / "run"
     folder.mkdir()
     limits = (LatencyLimit(limit_ms=50.0),)
@@ -151,6 +158,7 @@ def nothing(tmp_path: Path) -> Evidence:
     tried = (
         confirmation(),
         confirmation(answer="violated", overloaded=True, violations=9000),
+        confirmation(change=CHANGED),
         confirmation(**late),
     )
     (folder / "confirmations.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in tried))
@@ -163,10 +171,33 @@ def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> 
     assert [row[3:5] + row[7:] for row in texts(part.table)] == [
         ["159 of 15,201", "1.05 %", "inconclusive"],
         ["9,000 of 15,201", "59.2 %", "violated: overloaded"],
+        ["159 of 15,201", "1.05 %", f"inconclusive: {CHANGED}"],
         ["159 of 15,201", "1.05 %", "not trusted: requests left late"],
     ]
     drawn = json.loads(Page(html_page(nothing)).scripts[0])["rates"]
-    assert [one["answer"] for one in drawn["confirmations"]] == ["inconclusive", "violated"]
+    assert [one["answer"] for one in drawn["confirmations"]] == ["inconclusive", "violated", "inconclusive"]
+
+
+def test_a_change_is_said_in_the_same_words_everywhere() -> None:
+    run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=False, trusted=True, violations=130, change=CHANGED)
+    assert load_run_answer(run) == f"looks violated: {CHANGED}"
+    changed = trial(load_runs=(run, run.changed(change=None)))
+    assert reason_of(changed) == f"the capacity was found; at 790/s {CHANGED}"
+    assert f"at 790/s {CHANGED}" in trial_line(changed, is_best=False)
+    explained = Explanation(
+        trial=changed, role=None, why=(), predicted=(), seen=(), ended=(),
+        confirmations=(confirmation(change=CHANGED),),
+    )  # fmt: skip
+    console = SafeConsole(width=400, force_terminal=False, file=None)
+    with console.capture() as capture:
+        console.print(explanation_view(explained))
+    assert capture.get().count(CHANGED) == 2
+
+
+def test_the_answer_of_a_load_run_that_was_not_trusted_is_why() -> None:
+    run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=True, trusted=False, problems=("late", "stalled"))
+    assert load_run_answer(run) == "not trusted: late; stalled"
+    assert load_run_answer(run.model_copy(update={"problems": ()})) == "not trusted"
 
 
 def test_the_headline_has_the_tone_of_the_outcome(tmp_path: Path) -> None:

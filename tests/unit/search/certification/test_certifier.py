@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from recommendations import certificate, certified_latency, contention, trial
 from simulated_bench import BudgetOfLoad, SimulatedBench, log_of
@@ -346,6 +347,34 @@ def test_a_run_that_measured_the_client_is_said_and_repeated_and_refutes_nothing
         (),
         True,
     )
+
+
+class Changing(Runs):
+    """From the sixth second of the first run on, every 12th response takes 80 ms longer."""
+
+    def _done(self, config: ServingConfig, arrivals: Any, noise: Any) -> Any:
+        late = (arrivals > 5.0) & (np.arange(len(arrivals)) % 12 == 0) & (not self.runs)
+        return super()._done(config, arrivals, noise) + 0.08 * late
+
+
+def test_a_run_that_changed_in_its_middle_is_said_and_kept(tmp_path: Path) -> None:
+    seen: list[events.Event] = []
+    given, one, _ = certifier(tmp_path, Changing(), on_event=seen.append)
+    assert given.confirm_rate(one, 500.0, budget_s=60.0) is not None
+    first, last = read_confirmations(tmp_path)
+    assert first.change is not None
+    assert first.change.startswith("the run changed: ")
+    assert first.change.endswith(" requests over p99 <= 50 ms were due in its second half")
+    assert last.change is None
+    assert seen[0] == events.Note(text=f"500/s: {first.change}.", warning=True)
+    assert len([event for event in seen if isinstance(event, events.Note)]) == 1
+
+
+def test_an_overload_is_no_change(tmp_path: Path) -> None:
+    """The longer it lasts, the more requests are late."""
+    given, one, _ = certifier(tmp_path)
+    assert given.confirm_rate(one, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
+    assert [(run.overloaded, run.change) for run in read_confirmations(tmp_path)] == [(True, None)]
 
 
 def test_a_confirmation_that_failed_ends_with_the_rate_and_what_was_seen(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ LINE: dict[str, Any] = {
     "latency_ms": 31.25,
     "problems": [],
     "burst": SEEN.burst,
+    "change": None,
 }
 
 
@@ -58,9 +59,10 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_line_says_what_the_attempt_showed(tmp_path: Path) -> None:
     keep_attempt(tmp_path, attempt(), trial=4, again=True)
-    keep_attempt(tmp_path, attempt(overloaded=True, problems=("sent late",)), trial=5, again=False)
+    later = attempt(overloaded=True, problems=("sent late",))
+    keep_attempt(tmp_path, later, trial=5, again=False, change="it changed")
     late = {"trial": 5, "again": False, "met": False, "overloaded": True, "problems": ["sent late"]}
-    assert lines(tmp_path) == [LINE, {**LINE, **late}]
+    assert lines(tmp_path) == [LINE, {**LINE, **late, "change": "it changed"}]
     first, second = read_confirmations(tmp_path)
     assert json.loads(first.model_dump_json()) == LINE
     assert (second.trial, second.problems) == (5, ("sent late",))
@@ -90,12 +92,12 @@ def test_a_line_of_before_groups_were_kept_is_read() -> None:
     assert ConfirmationRecord.model_validate(line).burst is None
 
 
-@pytest.mark.parametrize("name", ["again", "answer", "violations", "latency_ms", "burst"])
+@pytest.mark.parametrize("name", ["again", "answer", "violations", "latency_ms", "burst", "change"])
 def test_the_schema_describes_what_a_name_does_not_say(name: str) -> None:
     assert ConfirmationRecord.model_json_schema()["properties"][name]["description"]
 
 
-@pytest.mark.parametrize("name", sorted(LINE.keys() - {"schema_version", "burst"}))
+@pytest.mark.parametrize("name", sorted(LINE.keys() - {"schema_version", "burst", "change"}))
 def test_a_line_that_lacks_something_is_none(name: str, tmp_path: Path) -> None:
     part = {key: value for key, value in LINE.items() if key != name}
     (tmp_path / CONFIRMATIONS_FILE).write_text(f"{json.dumps(LINE)}\n{json.dumps(part)}\n")
