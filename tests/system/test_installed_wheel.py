@@ -19,7 +19,7 @@ from search.records.trial import TrialRecord
 pytestmark = [pytest.mark.system, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "docs" / "benchmarks" / "2026-11-21-first-light" / "demo"
+RECORDED = ROOT / "tests" / "data" / "version_1_run_early"
 
 
 class Installed:

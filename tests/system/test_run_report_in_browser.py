@@ -14,10 +14,10 @@ from optimizer.reports.report import write_report
 from search.records.recommendation import NoRecommendationRecord
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "docs" / "benchmarks"
-RECORDED = BENCHMARKS / "2026-11-21-first-light" / "demo"
-CONFIRMED = BENCHMARKS / "2026-11-22-demo"
-CONFIGURATION = ROOT / "tests" / "data" / "version_1_run" / "run.json"
+DATA = ROOT / "tests" / "data"
+RECORDED = DATA / "version_1_run_early"
+CONFIRMED = DATA / "recorded_runs" / "confirmed"
+CONFIGURATION = DATA / "version_1_run" / "run.json"
 PICTURE = ROOT / "docs" / "images" / "report.png"
 SHOTS = ROOT / "build" / "screenshots"
 """Kept for people to look at, and for CI to keep."""
@@ -85,7 +85,7 @@ def test_every_plot_is_drawn(report: Page) -> None:
     [
         ("report", RECORDED),
         ("report-confirmed", CONFIRMED),
-        ("report-failures", BENCHMARKS / "2026-11-21-four-h200" / "optimize-bert"),
+        ("report-failures", DATA / "recorded_runs" / "failures"),
         ("report-nothing", None),
     ],
 )

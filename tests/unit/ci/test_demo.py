@@ -28,7 +28,7 @@ from demo import (
     slowest_per_s,
 )
 
-RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first-light" / "demo"
+RECORDED = Path(__file__).parents[3] / "tests" / "data" / "version_1_run_early"
 QUIET = Disturbance(watched_s=300.0, stolen_s=0.0, others_s=0.0)
 GOOD = Try(exit_code=0, certified_per_s=931.0, closed_loop_per_s=1300.0, bundle_codes=(0, 0), load_s=260.0)
 FOUND_LITTLE = replace(GOOD, certified_per_s=93.0)

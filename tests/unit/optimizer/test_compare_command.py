@@ -10,7 +10,7 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import run_command
 from search.records.slo import Slo
 
-RECORDED = Path(__file__).parents[3] / "docs" / "benchmarks" / "2026-11-21-first-light"
+DATA = Path(__file__).parents[2] / "data"
 
 
 def run(folder: Path, rate: float, **changes: object) -> str:
@@ -48,8 +48,8 @@ def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_recorded_runs_compare_with_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("demo", "small_transformer"):
-        assert run_command(["compare", str(RECORDED / name), str(RECORDED / name)]) == 0
+    for recorded in (DATA / "version_1_run_early", DATA / "recorded_runs" / "transformer"):
+        assert run_command(["compare", str(recorded), str(recorded)]) == 0
         assert "No difference seen" in capsys.readouterr().out
 
 

@@ -21,11 +21,11 @@ from search.records.slo import Slo
 DAY = (120.0,) * 7 + (900.0,) * 3 + (2500.0,) * 8 + (1400.0,) * 4 + (300.0,) * 2
 
 
-BENCHMARKS = Path(__file__).parents[4] / "docs" / "benchmarks"
+DATA = Path(__file__).parents[3] / "data"
 RECORDED = [
-    BENCHMARKS / "2026-11-21-first-light" / "demo",
-    BENCHMARKS / "2026-11-21-fleet" / "two-cores",
-    BENCHMARKS / "2026-11-21-fleet" / "one-core",
+    DATA / "version_1_run_early",
+    DATA / "recorded_runs" / "two-cores",
+    DATA / "recorded_runs" / "one-core",
 ]
 
 
