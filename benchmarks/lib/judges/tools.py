@@ -71,7 +71,9 @@ def measured(tool: Tool, law: Law, rate_per_s: float, seconds: float, *, seed: i
 @contextmanager
 def known_server(law: Law, rate_per_s: float, seconds: float, *, seed: int) -> Iterator[FakeTriton]:
     """Start a server that takes the law's service times, drawn with this seed."""
-    times_ms = law.draw(np.random.default_rng(seed), round(SPARE * rate_per_s * seconds))
+    # Not the seed alone: our schedule is drawn with it, and gaps like the service times leave the queue empty.
+    random = np.random.default_rng([seed, 1])
+    times_ms = law.draw(random, round(SPARE * rate_per_s * seconds))
     with tempfile.NamedTemporaryFile() as file:
         file.write((times_ms * 1e6).astype(np.int64).tobytes())
         file.flush()

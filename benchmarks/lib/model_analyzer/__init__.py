@@ -1,0 +1,1 @@
+"""Triton Model Analyzer compared with `optimize` on one engine and runtime."""
