@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -53,7 +54,6 @@ from optimizer.run.prepare import Prepared, prepare
 from optimizer.run.serving import serving_bench
 from optimizer.run.workload_inputs import workload_of
 from optimizer.run_file import slo_of
-from search.records.recommendation import RecommendationRecord
 from search.space import default_config, engine_label
 from search.trials.bench import BenchFailed
 from search.trials.triton_bench import TritonBench
@@ -61,6 +61,7 @@ from search.trials.triton_bench import TritonBench
 ROOT = Path(__file__).parents[1]
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
 LIMIT_MS = 50.0
+KNOBS = ("max_batch_size", "instance_count", "intra_op_threads", "max_queue_delay_us")
 STEPS = ("ours", *MODES, "check", "table")
 AUDIT_SEED, CAPACITY_SEED = 6_000_011, 7_000_003
 """These seeds give arrivals that no search sees."""
@@ -141,19 +142,21 @@ class Comparison:
             "--precisions", self.options.precision, "--time-budget", f"{self.options.minutes:g}m",
             "--price-per-hour", "1", "--output", str(folder),
         ]  # fmt: skip
+        shutil.rmtree(folder, ignore_errors=True)  # left by a call that was ended
         began = time.monotonic()
         with (self.out / "ours.txt").open("w") as log:
             done = subprocess.run(command, stdout=log, stderr=log, check=False)
         figures: dict[str, Any] = {"wall_s": time.monotonic() - began, "ended": f"exit code {done.returncode}"}
         record = folder / "recommendation.json"
-        found = RecommendationRecord.model_validate_json(record.read_text()) if record.is_file() else None
-        winner = None if found is None else found.winner
-        if winner is None or winner.certificate is None:
+        found = json.loads(record.read_text()) if record.is_file() else {}
+        if found.get("status_reason"):
+            figures["ended"] += f": {found['status_reason']}"
+        winner = found.get("winner") or {}
+        if not winner.get("certificate"):
             return figures | {"knobs": None, "promised_per_s": None, "promised_p99_ms": None}
-        knobs = ("max_batch_size", "instance_count", "intra_op_threads", "max_queue_delay_us")
         return figures | {
-            "knobs": {name: getattr(winner.config, name) for name in knobs},
-            "promised_per_s": winner.certificate.rate_per_s,
+            "knobs": {name: winner["config"][name] for name in KNOBS},
+            "promised_per_s": winner["certificate"]["rate_per_s"],
             "promised_p99_ms": LIMIT_MS,
         }
 
@@ -231,7 +234,7 @@ class Comparison:
 
 def remove_warmup(file: Path) -> None:
     """Remove the warm-up, which Model Analyzer never adapts: a variant with smaller batches would not load."""
-    from google.protobuf import text_format
+    from google.protobuf import text_format  # type: ignore[import-untyped]
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
     config = text_format.Parse(file.read_text(), ModelConfig())

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import csv
+import json
 import shlex
 import shutil
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import yaml
 
+Figures = dict[str, Any]
 MODES = ("quick", "brute", "optuna")
 AFTER_SIGINT_S = 90.0
 """After an interrupt, Model Analyzer finishes the measurement in progress and writes its tables."""
@@ -35,7 +36,7 @@ def profiled(
     limit_ms: float,
     most_s: float,
     gpu: bool,
-) -> dict[str, Any]:
+) -> Figures:
     """Return its recommendation, its promise, and how it ended; `knobs` is None if it has no recommendation.
 
     `repository` holds the one model with Triton's default configuration; `folder` gets its logs and tables. After
@@ -48,13 +49,14 @@ def profiled(
     (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
     began = time.monotonic()
     ended = _run([str(program), "profile", "--config-file", str(folder / "settings.yaml")], folder, most_s)
-    rows = rows_of(folder / "results" / "metrics-model-inference.csv")
-    return {"wall_s": time.monotonic() - began, "ended": ended, "measurements": len(rows), **choice_of(rows)}
+    wall_s = time.monotonic() - began
+    measured = measurements_in(folder / "checkpoints")
+    return {"wall_s": wall_s, "ended": ended, "measurements": len(measured), **choice_of(measured, limit_ms)}
 
 
 def settings_of(
     perf_analyzer: Path, repository: Path, folder: Path, *, model: str, mode: str, limit_ms: float, gpu: bool
-) -> dict[str, Any]:
+) -> Figures:
     """Return its settings: its defaults, but for the server, the mode and the latency limit."""
     server = folder / "tritonserver"
     command = shlex.join([sys.executable, "-m", "model_repo.server.entrypoint"])
@@ -87,24 +89,39 @@ def settings_of(
     }
 
 
-def choice_of(rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
-    """Return the row of the highest throughput that meets the limit: its configuration and its promise."""
-    good = [row for row in rows if row["Satisfies Constraints"] == "Yes"]
+def choice_of(measured: Sequence[Figures], limit_ms: float) -> Figures:
+    """Return the measurement of the highest throughput whose p99 met the limit: its recommendation."""
+    good = [one for one in measured if one["promised_p99_ms"] <= limit_ms]
     if not good:
         return {"knobs": None, "promised_per_s": None, "promised_p99_ms": None}
-    best = max(good, key=lambda row: float(row["Throughput (infer/sec)"]))
-    instances = sum(int(group.split(":")[0]) for group in best["Instance Group"].split("/"))
-    return {
-        "knobs": {"max_batch_size": int(best["Max Batch Size"]), "instance_count": instances},
-        "promised_per_s": float(best["Throughput (infer/sec)"]),
-        "promised_p99_ms": float(best["p99 Latency (ms)"]),
-        "concurrency": int(best["Concurrency"]),
-    }
+    return max(good, key=lambda one: float(one["promised_per_s"]))
 
 
-def rows_of(file: Path) -> list[dict[str, str]]:
-    """Return the rows of its table of measurements; none if it wrote none."""
-    return list(csv.DictReader(file.read_text().splitlines())) if file.is_file() else []
+def measurements_in(folder: Path) -> list[Figures]:
+    """Return the measurements of the newest checkpoint; its tables are only written at the end of a whole run."""
+    found: list[Figures] = []
+    files = sorted(folder.glob("*.ckpt"), key=lambda file: file.stat().st_mtime)
+    if not files:
+        return found
+    [variants] = json.loads(files[-1].read_text())["ResultManager.results"]["_results"].values()
+    for run_config, measured in variants.values():
+        config = run_config["_model_run_configs"][0]["_model_config_variant"]["model_config"]
+        knobs = {
+            "max_batch_size": config["maxBatchSize"],
+            "instance_count": sum(group["count"] for group in config["instanceGroup"]),
+        }
+        for one in measured.values():
+            [model] = one["_model_config_measurements"]
+            values = {name: record["_value"] for name, record in model["_non_gpu_data"]}
+            found.append(
+                {
+                    "knobs": knobs,
+                    "promised_per_s": values["perf_throughput"],
+                    "promised_p99_ms": values["perf_latency_p99"],
+                    "concurrency": model["_model_specific_pa_params"]["concurrency-range"],
+                }
+            )
+    return found
 
 
 def _run(command: Sequence[str], folder: Path, most_s: float) -> str:

@@ -1,32 +1,39 @@
 """What is read of Model Analyzer's results, how its processes end, and the table of the comparison."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
-from lib.model_analyzer.profile import choice_of, profiled, rows_of
+from lib.model_analyzer.profile import choice_of, measurements_in, profiled
 from lib.model_analyzer.table import table
 
-HEAD = (
-    "Model,Batch,Concurrency,Model Config Path,Instance Group,Max Batch Size,Satisfies Constraints,"
-    "Throughput (infer/sec),p99 Latency (ms)"
-)
-ROWS = (
-    "small_cnn,1,64,small_cnn_config_3,4:CPU,16,No,5000.5,80.0",
-    "small_cnn,1,32,small_cnn_config_1,2:CPU,8,Yes,3697.4,44.1",
-    "small_cnn,1,16,small_cnn_config_default,2:CPU,4,Yes,3000.1,20.2",
-)
+LIMIT_MS = 50.0
+
+
+def checkpoint(folder: Path, *measured: tuple[int, int, float, float]) -> Path:
+    """Write a checkpoint as Model Analyzer 1.58 does, of (batch, instances, throughput, p99 in ms)."""
+    variants = {}
+    for number, (batch, instances, per_s, p99_ms) in enumerate(measured):
+        config = {"maxBatchSize": batch, "instanceGroup": [{"count": instances, "kind": "KIND_CPU"}]}
+        data = [["perf_latency_p99", {"_value": p99_ms}], ["perf_throughput", {"_value": per_s}]]
+        parameters = {"batch-size": 1, "concurrency-range": 2 * batch * instances}
+        model = {"_model_specific_pa_params": parameters, "_non_gpu_data": data}
+        variants[f"m_config_{number}"] = [
+            {"_model_run_configs": [{"_model_config_variant": {"model_config": config}}]},
+            {"-m m": {"_model_config_measurements": [model]}},
+        ]
+    (folder / "0.ckpt").write_text(json.dumps({"ResultManager.results": {"_results": {"m": variants}}}))
+    return folder
 
 
 def test_its_recommendation_is_the_highest_throughput_that_met_the_limit(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.csv"
-    file.write_text("\n".join([HEAD, *ROWS]) + "\n")
-    assert choice_of(rows_of(file)) == {
+    checkpoint(tmp_path, (16, 4, 5000.5, 80.0), (8, 2, 3697.4, 44.1), (4, 2, 3000.1, 20.2))
+    assert choice_of(measurements_in(tmp_path), LIMIT_MS) == {
         "knobs": {"max_batch_size": 8, "instance_count": 2},
         "promised_per_s": 3697.4,
         "promised_p99_ms": 44.1,
@@ -34,12 +41,9 @@ def test_its_recommendation_is_the_highest_throughput_that_met_the_limit(tmp_pat
     }
 
 
-@pytest.mark.parametrize("rows", [(), ROWS[:1]], ids=["nothing measured", "nothing met the limit"])
-def test_there_may_be_no_recommendation(rows: tuple[str, ...], tmp_path: Path) -> None:
-    file = tmp_path / "metrics.csv"
-    if rows:
-        file.write_text("\n".join([HEAD, *rows]) + "\n")
-    assert choice_of(rows_of(file))["knobs"] is None
+def test_there_may_be_no_recommendation(tmp_path: Path) -> None:
+    assert choice_of(measurements_in(tmp_path), LIMIT_MS)["knobs"] is None
+    assert choice_of(measurements_in(checkpoint(tmp_path, (16, 4, 5000.5, 80.0))), LIMIT_MS)["knobs"] is None
 
 
 def run(script: str, folder: Path, most_s: float) -> dict[str, Any]:
@@ -55,7 +59,7 @@ def run(script: str, folder: Path, most_s: float) -> dict[str, Any]:
         folder / "repository",
         folder / "out",
         mode="quick",
-        limit_ms=50.0,
+        limit_ms=LIMIT_MS,
         most_s=most_s,
         gpu=False,
     )
