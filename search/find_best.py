@@ -13,6 +13,7 @@ from search.answer.conclusion import conclude
 from search.answer.evidence import Conclusion, NothingFound, RunEvidence
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import certify_best
+from search.certification.default_rate import with_run_at_default_rate
 from search.cost.cost import Price
 from search.records.confirmations import read_confirmations
 from search.records.recommendation import CostRecord, FrontierRecord, SecondsRecord, ServedRecord
@@ -136,12 +137,16 @@ def find_best(
         certified = certify_best(
             store, served, slo=slo, budget=budget, seed=seed, workload=workload, on_event=on_event, stop=stop
         )
-    winner = None if certified is None else certified.winner
+        winner = None
+        if certified is not None:
+            winner = with_run_at_default_rate(
+                certified, served, slo=slo, budget=budget, seed=seed, on_event=on_event, stop=stop
+            )
     conclusion = conclude(_evidence(request, store, winner, served, budget=budget, interrupted=stop()))
-    if certified is None:
+    if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
-    return _result(request, store, certified.winner, certified.baseline, served, conclusion)
+    return _result(request, store, winner, certified.baseline, served, conclusion)
 
 
 def _evidence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from loadgen.records.formats import format_rate
+from search.answer.analysis import similar_rates
 from search.records.engine_profile import Bound, EngineProfileRecord
 from search.records.trial import ConfigRecord, MeasurementRecord, TrialRecord
 
@@ -28,14 +29,6 @@ SLOWER_SERVED = 1.25
 """An engine that takes over 1.25 times its standalone time in the server gets a sentence on the difference."""
 
 GRAPH_GAIN = 1.05
-
-SIMILAR_RATES = 1.1
-"""Latencies are compared if their rates differ by at most 10 %: at higher rates requests wait longer."""
-
-
-def similar_rates(one_per_s: float, other_per_s: float) -> bool:
-    """True if latencies at these rates can be compared."""
-    return max(one_per_s, other_per_s) <= SIMILAR_RATES * min(one_per_s, other_per_s)
 
 
 def stage_means(measured: MeasurementRecord) -> dict[str, float | None]:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import stem_of
-from optimizer.profiling.text import similar_rates
 from optimizer.run_file import RUN_FILE, saved_config, slo_of
-from search.answer.analysis import knob_importances
+from search.answer.analysis import knob_importances, similar_rates
 from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, read_outcome, read_recommendation, read_trials

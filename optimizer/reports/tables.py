@@ -9,10 +9,11 @@ from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
-from optimizer.profiling.text import BOUND_WORDS, STAGES, similar_rates, stage_means
+from optimizer.profiling.text import BOUND_WORDS, STAGES, stage_means
 from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import LEAST_REPLICAS
 from optimizer.reports.text import KNOBS
+from search.answer.analysis import similar_rates
 from search.cost.cost import replicas as count_of
 from search.labels import memory_text, record_text
 from search.records.recommendation import RecommendationRecord

@@ -1,4 +1,4 @@
-"""The Pareto frontier of rate and latency, and how much each knob decided the rate (PED-ANOVA)."""
+"""Rates and latencies: which compare, which no other beats, and how much each knob decided (PED-ANOVA)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from search.records.recommendation import FrontierRecord
 from search.records.trial import TrialRecord
+
+SIMILAR_RATES = 1.1
+"""Latencies are compared if their rates differ by at most 10 %: at higher rates requests wait longer."""
+
+
+def similar_rates(one_per_s: float, other_per_s: float) -> bool:
+    """True if latencies at these rates can be compared."""
+    return max(one_per_s, other_per_s) <= SIMILAR_RATES * min(one_per_s, other_per_s)
 
 
 def unbeaten(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -260,7 +260,11 @@ class TrialRecord(Record):
     loading_s: float
     load_s: float
     certificate: CertificateRecord | None
-    load_runs: tuple[LoadRunRecord, ...] = ()
+    load_runs: tuple[LoadRunRecord, ...] = Field(
+        default=(),
+        description="The winner in recommendation.json may have one more, at the certified rate of the default, to "
+        "compare latencies.",
+    )
     memory_bytes: int | None = Field(
         default=None, description="Peak memory of the server and its models; null if not measured."
     )
