@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
-from loadgen.statistics.confirm import FIRST_SHARE
+from loadgen.statistics.confirm import FIRST_SHARE, shortest_s
+from loadgen.statistics.slo_test import confidence_of_each
 from search.records.slo import Slo
+from search.trials.certificate_time import confidence_of_a_run
 from search.trials.trial import Trial
 
 LAST_RESORT_SHARE = 0.6
@@ -14,6 +16,14 @@ LAST_RESORT_SHARE = 0.6
 KNEE_SHARE = 0.93
 """The highest share of the estimate that is tried first: above it, the seconds until a rate is certified double
 with every two or three percent; below it, they hardly decrease (ADR 7)."""
+
+CLOSEST_SHARE, WORTH_S = 0.97, 7.5
+"""If a confirmation is expected to take less than 7.5 s, as under a limit of a few milliseconds, a higher share is
+tried: the one at which it takes 7.5 s, but at most 97 %."""
+
+SHORTEST_AT_KNEE, GROWTH = 6.0, 24.0
+"""At the knee a confirmation takes about 6 times the shortest run that decides, and e times as long for each 1/24
+of the estimate above it (simulated servers; see `benchmarks/simulated_search.py curve`)."""
 
 TYPICAL_VIF = 50.0
 TYPICAL_ELASTICITY = 20.0
@@ -27,7 +37,15 @@ def first_share(trial: Trial, slo: Slo, budget_s: float) -> float:
     inflation of the variance by bursts and s the elasticity of the violations to the rate (binomial variance over
     the slope in ln(rate)). Two such errors below the estimate, bursts are short and violations rare.
     """
-    requests = max(1.0, (trial.rate_at_limit_per_s or 0.0) * budget_s)
+    rate_per_s = trial.rate_at_limit_per_s or 0.0
     strictest = max(limit.quantile for limit in slo.limits)
-    error = math.sqrt(TYPICAL_VIF / ((1 - strictest) * requests)) / TYPICAL_ELASTICITY
-    return max(LAST_RESORT_SHARE, min(KNEE_SHARE, FIRST_SHARE - 2 * error))
+    error = math.sqrt(TYPICAL_VIF / ((1 - strictest) * max(1.0, rate_per_s * budget_s))) / TYPICAL_ELASTICITY
+    return max(LAST_RESORT_SHARE, min(_share_worth_its_seconds(rate_per_s, slo), FIRST_SHARE - 2 * error))
+
+
+def _share_worth_its_seconds(rate_per_s: float, slo: Slo) -> float:
+    if not rate_per_s > 0:
+        return KNEE_SHARE
+    each = confidence_of_each(confidence_of_a_run(slo.confidence), len(slo.limits))
+    at_knee_s = SHORTEST_AT_KNEE * max(shortest_s(limit, rate_per_s, each) for limit in slo.limits)
+    return min(CLOSEST_SHARE, KNEE_SHARE + max(0.0, math.log(WORTH_S / at_knee_s)) / GROWTH)

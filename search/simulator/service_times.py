@@ -6,7 +6,6 @@ times include the effect of the front end and the senders, which share the machi
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -150,15 +149,19 @@ def measure_curve(
     """Return the curve of the loaded configuration, up to the batch size that takes the limit itself.
 
     It has to be loaded with the largest batch size of interest and without queue delay. Batches are padded to
-    `executed_sizes`, ascending; if empty, they are not padded. `alone` is the curve of one instance, if known.
+    `executed_sizes`, ascending; if empty, they are not padded. `alone` is the curve of one instance, if known:
+    a lone request to several instances only repeats it, so it is not sent.
     Raises NotMeasured.
     """
-    lone = saturate(1, LONE_S, seed)
-    loops = [lone]
-    for concurrency in _crowds(instances, max_batch_size):
-        loops.append(saturate(concurrency, _level_s(loops), seed + len(loops)))
-        slowest_s = max((_execution_s(row) for row in loops[-1].batches), default=math.inf)
-        if slowest_s > limit_s:
+    if alone is not None and instances > 1:
+        loops, slowest_s = [], float(alone.at(np.ones(1))[0])
+    else:
+        loops = [saturate(1, LONE_S, seed)]
+        slowest_s = _slowest_s(loops[0])
+    for level, concurrency in enumerate(_crowds(instances, max_batch_size), start=1):
+        loops.append(saturate(concurrency, _level_s(slowest_s), seed + level))
+        slowest_s = _slowest_s(loops[-1])
+        if slowest_s > limit_s or not loops[-1].batches:
             break
     return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes, alone=alone)
 
@@ -172,30 +175,30 @@ def curve_from_loops(
 ) -> ServiceCurve:
     """Return the curve from runs: the first of one user, the second of as few as keep all instances busy.
 
+    If several instances are measured and `alone`, the curve of one, is known, there is no run of one user.
     Executions of the first do not count: an idle machine is slow to wake. Nor do batches of so many of a run's
     users that too few were left to keep the other instances busy, such as the first batch of a run.
     Raises NotMeasured.
     """
-    lone, crowded = loops[0], loops[1]
-    busy = [
-        row for loop in loops[1:] for row in loop.batches if row.batch_size <= loop.concurrency - (instances - 1)
-    ]
+    of_one = alone if instances > 1 else None
+    crowds = loops[1:] if of_one is None else loops
+    busy = [row for loop in crowds for row in loop.batches if row.batch_size <= loop.concurrency - (instances - 1)]
     rows = _pooled(busy, executed_sizes)
     if not rows:
         raise NotMeasured("the server answered nothing, or has no table of the batch sizes that it executes")
     sizes, counts, seconds = (np.array(column) for column in zip(*rows, strict=True))
-    if alone is None or instances == 1:
+    if of_one is None:
         knots, means = _monotone(*_binned(sizes, counts, seconds))
     else:
-        knots, means = _hindered(alone, sizes, counts, seconds)
-    handover_s, noise = _one_by_one(crowded) if instances == 1 else (None, NO_NOISE)
+        knots, means = _hindered(of_one, sizes, counts, seconds)
+    handover_s, noise = _one_by_one(crowds[0]) if instances == 1 else (None, NO_NOISE)
     curve = ServiceCurve(
         busy=instances,
         sizes=tuple(knots),
         seconds=tuple(means),
         handover_s=handover_s,
         fit_error=0.0,
-        overhead_s=_overhead_s(lone),
+        overhead_s=_overhead_s(loops[0]) if of_one is None else of_one.overhead_s,
         noise=noise,
     )
     off = seconds / curve.at(sizes) - 1
@@ -214,9 +217,12 @@ def _crowds(instances: int, max_batch_size: int) -> Iterator[int]:
     yield most
 
 
-def _level_s(loops: Sequence[ClosedLoop]) -> float:
-    slowest_s = max((_execution_s(row) for row in loops[-1].batches), default=0.0)
+def _level_s(slowest_s: float) -> float:
     return min(max(LEVEL_S, LEVEL_EXECUTIONS * slowest_s), LEVEL_AT_MOST_S)
+
+
+def _slowest_s(loop: ClosedLoop) -> float:
+    return max((_execution_s(row) for row in loop.batches), default=0.0)
 
 
 def _execution_s(row: BatchTimings) -> float:

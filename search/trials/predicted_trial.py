@@ -10,7 +10,7 @@ from loadgen.measurement.request_log import none_if_not_finite
 from loadgen.statistics.capacity_fit import CapacityFit, Probe
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
-from search.simulator.replay import ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
+from search.simulator.replay import LEAST_REPLAY_S, ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
 from search.simulator.server import SimulatedServer
 from search.simulator.surrogate import Predicted
 from search.trials.bench import BenchFailed, Spent
@@ -41,6 +41,10 @@ CLEARLY_VIOLATED = 0.1
 BASELINE_CAPACITY_S = 10.0
 """The capacity search of a baseline without a valid prediction takes at most 10 s of load: the baseline is only
 compared with, and certification finds its rate if nothing better is found."""
+
+BASELINE_REQUESTS = 100
+"""A baseline runs for the shortest time that a replay allows, or until it has 100 requests: the search hardly
+depends on its result, and certification finds its rate again."""
 
 CAUTION = 0.5
 """The reported capacity is half a standard error below the estimate, as in `find_capacity`."""
@@ -184,6 +188,8 @@ class Verification:
         binding = binding_of(self.server, limits, rate_per_s, seed, workload)
         sharp = sharpness_of(self.server, binding, rate_per_s, seed, workload)
         seconds = min(seconds_for(sharp, rate_per_s, binding), max(1.0, self.context.budget.search_left_s()))
+        if self.once:
+            seconds = min(seconds, max(LEAST_REPLAY_S, BASELINE_REQUESTS / rate_per_s))
         for _ in range(2):
             probe = self._run_load(number, rate_per_s, seconds)
             if not probe.problems or self.context.stop():

@@ -60,10 +60,9 @@ def search_run(
     folder: Path,
     *,
     search: Callable[[TrialRunner], object] = run_search,
-    budget_s: float = BUDGET_S,
 ) -> SearchRun:
     """Run one certified search with the server's number as its seed, and compare it with the truth."""
-    return searched(server, folder, search=search, budget_s=budget_s).certified()
+    return searched(server, folder, search=search).certified()
 
 
 def searched(
@@ -71,7 +70,6 @@ def searched(
     folder: Path,
     *,
     search: Callable[[TrialRunner], object] = run_search,
-    budget_s: float = BUDGET_S,
 ) -> FinishedSearch:
     """Run one search, without certification."""
     cpu_s = time.process_time()
@@ -86,7 +84,7 @@ def searched(
         store=open_store(space, folder, storage="sqlite://", seed=server.number),
         bench=bench,
         slo=Slo(limits=(LatencyLimit(limit_ms=server.limit_ms),)),
-        budget=BudgetOfLoad(total_s=budget_s, spent=bench.spent),
+        budget=BudgetOfLoad(total_s=BUDGET_S, spent=bench.spent),
         seed=server.number,
     )
     search(runner)

@@ -32,11 +32,12 @@ def search_on(
     slo: Slo = SLO,
     seed: int = 3,
     storage: str = "sqlite://",
+    budget_s: float = 600.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
     seen: list[events.Event] = []
     store = open_store(space, folder, storage=storage, seed=seed)
-    budget = BudgetOfLoad(total_s=600.0, spent=bench.spent)
+    budget = BudgetOfLoad(total_s=budget_s, spent=bench.spent)
     common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
     common["workload"] = bench.workload
     run_search(TrialRunner(store=store, bench=bench, **common))

@@ -5,7 +5,7 @@ from recommendations import trial
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import FIRST_SHARE, shortest_s
-from search.certification.first_rate import KNEE_SHARE, LAST_RESORT_SHARE, first_share
+from search.certification.first_rate import CLOSEST_SHARE, GROWTH, KNEE_SHARE, LAST_RESORT_SHARE, first_share
 from search.records.slo import Slo
 from search.trials.certificate_time import BAD_LUCK, least_s
 
@@ -28,6 +28,16 @@ def test_many_requests_do_not_lead_beyond_the_knee_nor_few_below_the_last_resort
     assert share(1e6, 60.0) == KNEE_SHARE
     assert share(10.0, 1.0) == share(None, 60.0) == LAST_RESORT_SHARE
     assert LAST_RESORT_SHARE < share(500.0, 8.0) < share(500.0, 20.0) < KNEE_SHARE
+
+
+def of_limit(limit_ms: float) -> float:
+    return share(5000.0, 60.0, Slo(limits=(LatencyLimit(limit_ms=limit_ms),)))
+
+
+def test_short_confirmations_begin_closer_to_the_estimate() -> None:
+    """Their seconds are in proportion to the limit, so closeness costs little under a tight one."""
+    assert of_limit(50.0) == KNEE_SHARE < of_limit(12.0) < of_limit(9.0) < of_limit(4.0) == CLOSEST_SHARE
+    assert of_limit(9.0) - of_limit(12.0) == pytest.approx(math.log(12 / 9) / GROWTH, rel=0.01)
 
 
 def test_the_strictest_of_several_limits_decides() -> None:

@@ -115,9 +115,10 @@ def test_long_executions_are_hindered_as_much_as_the_many_short_ones() -> None:
     """One of eight met instances that had just ended; one instance alone takes 2 ms, and 0.5 ms a request more."""
     alone = curve(1, sizes=(1.0, 33.0), seconds=(0.0025, 0.0185))
     crowded = loop(row(1, 50, 7.5), row(2, 20, 9.0), row(4, 10, 12.0), row(8, 1, 6.2))
-    found = curve_from_loops([loop(row(1, 20, 2.4)), crowded], instances=3, alone=alone)
+    found = curve_from_loops([crowded], instances=3, alone=alone)
     assert found.at(np.array([1.0, 4.0])) == pytest.approx([0.0075, 0.012], rel=0.05)
     assert found.at(np.array([8.0, 16.0, 33.0])) == pytest.approx([0.018, 0.030, 0.0555], rel=0.05)
+    assert found.overhead_s == alone.overhead_s
 
 
 def test_a_server_without_a_table_of_batches_is_not_measured() -> None:

@@ -1,0 +1,45 @@
+"""A shorter time budget finds less of the capacity, and not another kind of configuration."""
+
+from pathlib import Path
+
+import pytest
+from engines import plain_engine
+from simulated_bench import SimulatedBench
+from virtual_search import SLO, search_on
+
+from model_repo.spec import ServingConfig
+from search.space import MachineLimits, search_space
+
+pytestmark = pytest.mark.slow
+
+SLOWER = {"fp32": 4.0, "fp16": 1.5, "int8": 1.0}
+
+
+def service_s(config: ServingConfig, size: int) -> float:
+    return 0.002 + 0.0005 * size * SLOWER[config.engine.precision]
+
+
+def contention(config: ServingConfig, busy: int) -> float:
+    """Eight instances carry twice as much as two."""
+    return float(busy) ** 0.5
+
+
+@pytest.mark.parametrize("budget_s", [50.0, 600.0])
+def test_eight_instances_that_carry_twice_as_much_as_two_are_found(budget_s: float, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"x")
+    engines = tuple(
+        plain_engine(
+            files=(("model.onnx", file),),
+            precision=precision,
+            device="gpu",
+            alone_ms=tuple((batch, 2 + 0.5 * batch * slower) for batch in (1, 8, 64)),
+        )
+        for precision, slower in SLOWER.items()
+    )
+    space = search_space(engines, MachineLimits(cores=16, memory_bytes=2**38), limit_ms=SLO.first.limit_ms)
+    bench = SimulatedBench(service_s=service_s, contention=contention)
+    _, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
+    assert certified is not None
+    assert certified.winner.served.instance_count == 8
+    assert certified.winner.served.engine.precision == "int8"
