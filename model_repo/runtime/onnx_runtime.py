@@ -1,14 +1,15 @@
 """The model.py of an ONNX model in Triton's Python backend: ONNX Runtime, one session per instance.
 
 Copied as it is to `<model>/1/model.py`, so it imports nothing of ours. It reads these `parameters` of the model's
-configuration: `model_file`, `intra_op_threads` (0: ONNX Runtime decides), `allow_spinning` ("1": idle threads of
-ONNX Runtime busy-wait for work).
+configuration: `model_file`, `intra_op_threads` (0: as many as there are processors), `allow_spinning` ("1": idle
+threads of ONNX Runtime busy-wait for work).
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,20 @@ def output_tensor(name: str, array: Array) -> Any:
     return pb_utils.Tensor(name, array) if _NUMPY_1 else pb_utils.Tensor.from_dlpack(name, array)
 
 
+def thread_count(wanted: int) -> int:
+    """Return the number of threads to ask for; 0 lets ONNX Runtime decide, which uses the whole machine.
+
+    It then pins its threads to processors of its own choice, those outside of our affinity mask too (`taskset`):
+    if the mask leaves some out, one thread for each that it has.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    return wanted if wanted or allowed == os.cpu_count() else allowed
+
+
 def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) -> ort.InferenceSession:
     """Open a session on GPU number `gpu`, or on the CPU for None. Never falls back from GPU to CPU silently."""
     options = ort.SessionOptions()
-    options.intra_op_num_threads = int(parameters.get("intra_op_threads", "0"))
+    options.intra_op_num_threads = thread_count(int(parameters.get("intra_op_threads", "0")))
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", parameters.get("allow_spinning", "0"))
