@@ -51,7 +51,8 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def execute(self, requests):
-        answer = pb_utils.Tensor("y", np.zeros((1, 1), np.float32))
+        zero = np.zeros((1, 1), np.float32)  # of numpy 2, the stub of Triton 24.10 takes only DLPack
+        answer = pb_utils.Tensor("y", zero) if np.__version__ < "2" else pb_utils.Tensor.from_dlpack("y", zero)
         return [pb_utils.InferenceResponse([answer]) for _ in requests]
 """
 
