@@ -262,8 +262,8 @@ class TrialRecord(Record):
     certificate: CertificateRecord | None
     load_runs: tuple[LoadRunRecord, ...] = Field(
         default=(),
-        description="The winner in recommendation.json may have one more, at the certified rate of the default, to "
-        "compare latencies.",
+        description="The winner in recommendation.json may have one more, at the certified rate of the default, "
+        "to compare latencies.",
     )
     memory_bytes: int | None = Field(
         default=None, description="Peak memory of the server and its models; null if not measured."
