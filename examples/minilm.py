@@ -58,7 +58,7 @@ def main(path: Path) -> None:
 
     target = path.absolute()
     os.chdir(Path(__file__).parent)  # the factory is imported from here
-    export_model("minilm:minilm", target.parent).rename(target)
+    export_model("minilm:minilm", target.parent).path.rename(target)
     print(f"{path}: {path.stat().st_size / 1e6:.0f} MB")
 
 

@@ -227,7 +227,7 @@ class OptimizeConfig:
     )
     output: Path = RUN("Directory for the run's files. Default: runs/MODEL-TIME.", "DIR", default=..., show=None)
     cache_dir: Path | None = RUN(
-        "Directory for built engines, kept between runs. Default: ~/.cache/tritune.",
+        "Directory for engines and other results that later runs use. Default: ~/.cache/tritune.",
         "DIR",
         show=None,
         may_change=True,

@@ -1,5 +1,6 @@
 """What all tests share: helpers by name, no timing of examples, repeats with a reason only, and listed skips."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+
+# Tests neither use results of this user's earlier runs nor leave some; those of the cache have their own.
+os.environ["TRITUNE_CACHE"] = "off"
 
 # A deadline would be an absolute limit on a timing, which a busy machine breaks.
 settings.register_profile("tritune", deadline=None)

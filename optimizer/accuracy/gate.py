@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from loadgen.errors import BadInput
 from optimizer.accuracy.check import INPUTS, LARGER_BATCH, OnnxCpuRunner, Reference, judge, reference_of
 from optimizer.accuracy.diagnose import classifying_outputs, first_diverging_node
+from optimizer.accuracy.kept import Judgments, Once, digest_of, judgments_of, value_of, variant_from_entry
 from optimizer.accuracy.thresholds import AccuracyRule
+from optimizer.cached import NO_CACHE, ResultCache
 from optimizer.child import threads
 from optimizer.errors import RunFailed, UnsupportedModel
 from optimizer.limited_call import call_limited
@@ -60,6 +62,8 @@ class VariantRequest:
     judging_budget_s: float = 60.0
     seed: int = 0
     judged: bool = True
+    cache: ResultCache = NO_CACHE
+    processor: str = ""  # the name of the one that computes the reference
     processors: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))  # for variants at the same time
 
 
@@ -67,12 +71,14 @@ class VariantRequest:
 class Usable:
     """The `variants` that passed, in the order of the request, and the figures of all that were judged.
 
-    `reference` are the results that they were compared with, None if there was nothing to judge.
+    `reference` returns the results that they are compared with and computes them at the first call; it is None if
+    there was nothing to judge. `judgments` keeps others that rest on the same reference.
     """
 
     variants: tuple[Variant, ...]
     accuracy: tuple[AccuracyRecord, ...] = field(default=())
-    reference: Reference | None = None
+    reference: Callable[[], Reference] | None = None
+    judgments: Judgments | None = None
 
 
 def default_precisions(device: Device) -> tuple[Precision, ...]:
@@ -95,40 +101,59 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
         return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
     calibration, checked = given.parted(every=CHECKED_SHARE) if given else (None, None)
     checked = checked or _inputs(model, request, on_event)
-    with timed_step(on_event, "magnitudes inside the model"):
-        peaks = call_limited(
-            partial(observed_peaks, model, checked), model=model.path, limits=graph_limits(model.size_bytes)
-        )
     options = VariantOptions(
         work_dir=request.work_dir,
         device=request.device,
         io_precision=request.io_precision,
         calibration_method=request.calibration_method,
         calibration=calibration,
-        peaks=peaks,
     )
     if not request.judged:
+        options = replace(options, peaks=_peaks(model, checked, on_event))
         made = [_made(model, precision, options, on_event) for precision in precisions]
         return Usable(variants=tuple(variant for variant in made if variant is not None))
-    on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {checked.count} {checked.source} inputs"))
-    with timed_step(on_event, "reference results in fp32"):
-        reference = reference_of(
-            OnnxCpuRunner(model=model),
-            checked.first(INPUTS),
-            classifying=classifying_outputs(model),
-            budget_s=request.judging_budget_s / (1 + 2 * len(precisions)),  # each is run at two batch sizes
-        )
-    on_event(events.PhaseStarted(name="prepare", detail=f"the variants {', '.join(precisions)}"))
-    with timed_step(on_event, "variants and their accuracy"):
-        tried = _all_tried(model, precisions, options, reference, request, on_event)
-    variants = [variant for variant, _ in tried if variant is not None]
-    records = [record for _, record in tried if record is not None]
+    inputs = checked.first(INPUTS)
+    judgments = judgments_of(
+        model,
+        inputs,
+        request.rule,
+        cache=request.cache,
+        processor=request.processor,
+        budget_s=request.judging_budget_s / (1 + 2 * len(precisions)),  # each is run at two batch sizes
+    )
+    reference = Once(partial(_reference, model, inputs, judgments.budget_s, on_event))
+    with timed_step(on_event, "precisions judged before") as step:
+        tried = _kept(model, precisions, options, judgments, on_event)
+        step.cached = bool(tried)
+    missing = [precision for precision in precisions if precision not in tried]
+    if missing:
+        options = replace(options, peaks=_peaks(model, checked, on_event))
+        gate = _Gate(model=model, options=options, reference=reference(), request=request, judgments=judgments)
+        on_event(events.PhaseStarted(name="prepare", detail=f"the variants {', '.join(missing)}"))
+        with timed_step(on_event, "variants and their accuracy"):
+            tried |= dict(zip(missing, gate.all_tried(missing, on_event), strict=True))
+    variants = [variant for variant, _ in map(tried.__getitem__, precisions) if variant is not None]
+    records = [record for _, record in map(tried.__getitem__, precisions) if record is not None]
     if not variants:
         raise UnsupportedModel(
             f"None of the precisions {', '.join(request.precisions)} is usable for this model.",
             "Add fp32 to --precisions, or loosen --accuracy.",
         )
-    return Usable(variants=tuple(variants), accuracy=tuple(records), reference=reference)
+    return Usable(variants=tuple(variants), accuracy=tuple(records), reference=reference, judgments=judgments)
+
+
+def _peaks(model: Model, checked: Samples, on_event: OnEvent) -> Mapping[str, float]:
+    with timed_step(on_event, "magnitudes inside the model"):
+        observed = partial(observed_peaks, model, checked)
+        return call_limited(observed, model=model.path, limits=graph_limits(model.size_bytes))
+
+
+def _reference(model: Model, inputs: Samples, budget_s: float, on_event: OnEvent) -> Reference:
+    on_event(events.PhaseStarted(name="prepare", detail=f"fp32 on {inputs.count} {inputs.source} inputs"))
+    with timed_step(on_event, "reference results in fp32"):
+        return reference_of(
+            OnnxCpuRunner(model=model), inputs, classifying=classifying_outputs(model), budget_s=budget_s
+        )
 
 
 def _inputs(model: Model, request: VariantRequest, on_event: OnEvent) -> Samples:
@@ -163,70 +188,106 @@ def _possible(request: VariantRequest, *, calibrated: bool, on_event: OnEvent) -
     return possible
 
 
-def _all_tried(
-    model: Model,
-    precisions: Sequence[Precision],
-    options: VariantOptions,
-    reference: Reference,
-    request: VariantRequest,
-    on_event: OnEvent,
-) -> list[tuple[Variant | None, AccuracyRecord | None]]:
-    """Make and judge the precisions, several at once if there are cores; notes come in the precisions' order."""
-    at_once, rule = variants_at_once(model.size_bytes, request.processors), request.rule
-    if at_once == 1:
-        return [_tried(model, precision, options, reference, rule, on_event) for precision in precisions]
-    notes: list[list[events.Event]] = [[] for _ in precisions]
-    found = []
-    with threads(at_once) as pool:
-        calls = [
-            pool.submit(
-                _tried, model, precision, options, reference, rule, own.append, request.processors // at_once
-            )
-            for precision, own in zip(precisions, notes, strict=True)
-        ]
-        for call, own in zip(calls, notes, strict=True):
-            found.append(call.result())
-            for note in own:
-                on_event(note)
-    return found
-
-
 def variants_at_once(size_bytes: int, processors: int) -> int:
     """Return how many variants of a model of that size to make at the same time, by processors and memory."""
     memory = machine_limits().memory_bytes // graph_limits(size_bytes).memory_bytes
     return max(1, min(MOST_VARIANTS_AT_ONCE, processors // CORES_A_VARIANT, memory))
 
 
-def _tried(
-    model: Model,
-    precision: Precision,
-    options: VariantOptions,
-    reference: Reference,
-    rule: AccuracyRule,
-    on_event: OnEvent,
-    run_threads: int | None = None,
-) -> tuple[Variant | None, AccuracyRecord | None]:
-    """Return the variant, None if it is not usable, and its figures, None if it was not judged."""
-    variant = _made(model, precision, options, on_event)
-    if variant is None or precision == "tf32":  # fp32's graph: only an engine shows the difference
-        return variant, None
-    # The reference is fp32 at batch 1; a second run of it at batch 8 shows by how much fp32 differs from itself.
-    sizes = (LARGER_BATCH,) if precision == "fp32" and reference.samples.batched else (1, LARGER_BATCH)
-    try:
-        record = judge(
-            OnnxCpuRunner(model=variant.stand_in, optimized=variant.optimizable, threads=run_threads),
-            precision,
-            reference,
-            rule,
-            batch_sizes=sizes,
-            first_error=lambda wanted: first_diverging_node(model, variant.stand_in, reference.samples, wanted),
-        )
-    except RunFailed as error:
-        reason = shortened(plain(error.reason))
-        on_event(events.Note(text=f"{precision} is left out: ONNX Runtime cannot run it: {reason}", warning=True))
-        return None, None
-    on_event(events.Note(text=_verdict(record, variant), warning=not record.passed))
-    return (variant if record.passed or precision == "fp32" else None), record
+Tried = tuple[Variant | None, AccuracyRecord | None]
+"""A variant, None if it is not usable, and its figures, None if it was not judged."""
+
+
+def _kept(
+    model: Model, precisions: Sequence[Precision], options: VariantOptions, judgments: Judgments, on_event: OnEvent
+) -> dict[Precision, Tried]:
+    """Return the precisions that need not be made or judged: those of earlier runs, and tf32.
+
+    tf32 has the graph of fp32: only an engine shows the difference.
+    """
+    tried: dict[Precision, Tried] = {}
+    for precision in precisions:
+        if precision == "tf32":
+            tried[precision] = variant_from_model(model, precision, options), None
+        found = judgments.find(_settings(precision, options))
+        if found is None:
+            continue
+        record, entry = found
+        if not record.passed and precision != "fp32":
+            tried[precision] = None, record
+            on_event(events.Note(text=_verdict(record, 0), warning=True))
+            continue
+        variant = variant_from_entry(entry, precision, model, options.work_dir / f"{model.name}-{precision}")
+        if variant is not None:
+            tried[precision] = variant, record
+            on_event(events.Note(text=_verdict(record, len(variant.kept)), warning=not record.passed))
+    return tried
+
+
+def _settings(precision: Precision, options: VariantOptions) -> dict[str, str | None]:
+    """Return what decides a variant besides the model and the inputs, as a part of the key in the cache."""
+    calibrated = precision in CALIBRATED
+    return {
+        "precision": precision,
+        "device": options.device,
+        "io_precision": options.io_precision,
+        "calibration": digest_of(options.calibration) if calibrated else None,
+        "calibration_method": options.calibration_method if calibrated else None,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Gate:
+    """Makes variants, judges them against the reference, and keeps the judgments for later runs."""
+
+    model: Model
+    options: VariantOptions
+    reference: Reference
+    request: VariantRequest
+    judgments: Judgments
+
+    def all_tried(self, precisions: Sequence[Precision], on_event: OnEvent) -> list[Tried]:
+        """Make and judge these, several at once if there are cores; notes come in the precisions' order."""
+        at_once = variants_at_once(self.model.size_bytes, self.request.processors)
+        if at_once == 1:
+            return [self._tried(precision, on_event, None) for precision in precisions]
+        notes: list[list[events.Event]] = [[] for _ in precisions]
+        found, cores = [], self.request.processors // at_once
+        with threads(at_once) as pool:
+            calls = [
+                pool.submit(self._tried, precision, own.append, cores)
+                for precision, own in zip(precisions, notes, strict=True)
+            ]
+            for call, own in zip(calls, notes, strict=True):
+                found.append(call.result())
+                for note in own:
+                    on_event(note)
+        return found
+
+    def _tried(self, precision: Precision, on_event: OnEvent, run_threads: int | None) -> Tried:
+        variant = _made(self.model, precision, self.options, on_event)
+        if variant is None:
+            return None, None
+        # The reference is fp32 at batch 1; a second run, at batch 8, shows how far fp32 differs from itself.
+        again = precision == "fp32" and self.reference.samples.batched
+        try:
+            record = judge(
+                OnnxCpuRunner(model=variant.stand_in, optimized=variant.optimizable, threads=run_threads),
+                precision,
+                self.reference,
+                self.request.rule,
+                batch_sizes=(LARGER_BATCH,) if again else (1, LARGER_BATCH),
+                first_error=partial(first_diverging_node, self.model, variant.stand_in, self.reference.samples),
+            )
+        except RunFailed as error:
+            reason = shortened(plain(error.reason))
+            text = f"{precision} is left out: ONNX Runtime cannot run it: {reason}"
+            on_event(events.Note(text=text, warning=True))
+            return None, None
+        on_event(events.Note(text=_verdict(record, len(variant.kept)), warning=not record.passed))
+        value, files = value_of(variant, self.model) if record.passed else ({}, {})
+        self.judgments.keep(_settings(precision, self.options), record, value, files)
+        return (variant if record.passed or precision == "fp32" else None), record
 
 
 def _made(model: Model, precision: Precision, options: VariantOptions, on_event: OnEvent) -> Variant | None:
@@ -241,8 +302,8 @@ def _made(model: Model, precision: Precision, options: VariantOptions, on_event:
         return None
 
 
-def _verdict(record: AccuracyRecord, variant: Variant) -> str:
-    """Return the figures in one line, for the user."""
+def _verdict(record: AccuracyRecord, kept: int) -> str:
+    """Return the figures in one line, for the user; `kept` nodes stayed in fp32."""
     inputs = f"{record.inputs} {record.input_source} inputs"
     if not record.passed:
         where = f"; it starts at {record.first_node}" if record.first_node else ""
@@ -252,5 +313,5 @@ def _verdict(record: AccuracyRecord, variant: Variant) -> str:
     note = f" ({record.note})" if record.note else ""
     if record.precision == "fp32":
         return f"fp32 against itself at other batch sizes, on {inputs}{note}: {figure}."
-    kept = f", {len(variant.kept)} nodes in fp32" if variant.kept else ""
-    return f"{record.precision} is numerically close to fp32 on {inputs}{note}: {figure}{kept}."
+    in_fp32 = f", {kept} nodes in fp32" if kept else ""
+    return f"{record.precision} is numerically close to fp32 on {inputs}{note}: {figure}{in_fp32}."

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from loadgen.errors import EnvironmentFailed
-from loadgen.files import flush_folder, whole_file
-from loadgen.processes import scratch_folder
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
+from optimizer.cached import put_file, put_whole
 
 PLAN_FILE = "model.plan"
 
@@ -63,12 +60,6 @@ class CacheWriteFailed(EnvironmentFailed):
     """The engine cannot be written to the cache's folder."""
 
 
-def default_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return `tritune` in the user's cache folder, by the XDG base directory specification."""
-    base = environment.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "tritune"
-
-
 class EngineCache:
     """A cache of engines below one folder, which several runs may share."""
 
@@ -94,17 +85,13 @@ class EngineCache:
     def put(self, plan: bytes, metadata: EngineMetadata) -> Path:
         """Write an entry and return its folder. Raises CacheWriteFailed, and then leaves nothing of it."""
         entry = self._entry(metadata.key)
+
+        def fill(draft: Path) -> None:
+            (draft / PLAN_FILE).write_bytes(plan)
+            (draft / METADATA_FILE).write_text(metadata.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
         try:
-            entry.parent.mkdir(parents=True, exist_ok=True)
-            with scratch_folder("engine", entry.parent) as draft:
-                (draft / PLAN_FILE).write_bytes(plan)
-                (draft / METADATA_FILE).write_text(metadata.model_dump_json(indent=2) + "\n", encoding="utf-8")
-                flush_folder(draft)
-                try:
-                    draft.rename(entry)
-                except OSError:
-                    if self.find(metadata.key) is None:  # else another run has written an equal engine first
-                        raise
+            put_whole(entry, fill, is_there=lambda: self.find(metadata.key) is not None)
         except OSError as error:
             raise CacheWriteFailed(
                 f"The engine of {metadata.model_name} ({len(plan) / 1e6:.1f} MB) cannot be written below "
@@ -122,17 +109,7 @@ class EngineCache:
 
     def put_timing_cache(self, key: EngineKey, timings: bytes) -> None:
         """Keep the timings for the next build; if they cannot be written, that build only takes longer."""
-        self.put_beside(self._timing_file(key), timings)
-
-    @staticmethod
-    def put_beside(path: Path, data: bytes) -> bool:
-        """Replace an optional file atomically; return False if it could not be written."""
-        try:
-            with whole_file(path) as file:
-                file.write(data)
-        except OSError:
-            return False
-        return True
+        put_file(self._timing_file(key), timings)
 
     def _entry(self, key: EngineKey) -> Path:
         return self.folder / "engines" / key.digest

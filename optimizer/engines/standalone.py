@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model_repo.spec import Engine
+from optimizer.cached import put_file
 from optimizer.child import ChildFailed, ChildTimedOut, call_in_child
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache
@@ -63,7 +64,7 @@ class StandaloneTimings:
                 return ()
             times = self._measured_one_way(engine, file, batched=batched, graphs=graphs)
             found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
-            EngineCache.put_beside(kept, json.dumps(found, indent=1).encode())
+            put_file(kept, json.dumps(found, indent=1).encode())
         return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
 
     def _measured_one_way(

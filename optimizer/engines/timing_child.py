@@ -16,7 +16,7 @@ from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.runtime.tritune_gpu.driver import Cuda, DriverCuda
 from model_repo.runtime.tritune_gpu.engine import GpuEngine, Port, Shapes
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
-from optimizer.engines.cache import EngineCache
+from optimizer.cached import put_file
 
 TIMED_FOR_S = 0.12
 """A round repeats a batch size for about 0.12 s. A tenth of that warms up the GPU before the first round."""
@@ -143,5 +143,5 @@ def timed(
         rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:
-        EngineCache.put_beside(file.parent / RUNTIME_CACHE_FILE, kernels)
+        put_file(file.parent / RUNTIME_CACHE_FILE, kernels)
     return {"loading_s": loading_s, "times": rows[::-1]}

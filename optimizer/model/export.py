@@ -7,27 +7,21 @@ nothing but tensors here, and only if its size expressions are arithmetic, becau
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from loadgen.options.declare import is_file
 from loadgen.processes import scratch_folder
+from optimizer.cached import NO_CACHE, ResultCache
 from optimizer.child import ChildCrashed, ChildRaised, ChildTimedOut, call_in_child
 from optimizer.errors import RunFailed
 from optimizer.machine.child_limits import machine_limits
 from optimizer.model.checks import plain, shortened
-from optimizer.model.export_child import ExportFailed, exported
+from optimizer.model.export_child import Exported, ExportFailed, exported
+from optimizer.model.export_key import KIND, key_of_program
 from optimizer.model.ort_child import Tensors, difference, load_tensors, run_model
-from optimizer.model_source import needs_export, stem_of
-
-
-def onnx_file(source: str | Path, folder: Path) -> Path:
-    """Return the model as an ONNX file: the user's own, or an export into `folder`. Raises ExportFailed."""
-    if isinstance(source, Path) and not needs_export(source):
-        return source
-
-    return export_model(source, folder)
-
+from optimizer.model_source import stem_of
 
 EXPORT_TIMEOUT_S = 1800.0
 EXPORT_TOLERANCE = 1e-3
@@ -35,8 +29,18 @@ EXPORT_TOLERANCE = 1e-3
 export."""
 
 
-def export_model(source: Path | str, folder: Path) -> Path:
-    """Write the model that `source` names, a `.pt2` file or a factory, as ONNX into `folder`; return its path.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedModel:
+    """The ONNX file of an exported model. `cached`: an earlier run exported the same."""
+
+    path: Path
+    cached: bool
+
+
+def export_model(source: Path | str, folder: Path, *, cache: ResultCache = NO_CACHE) -> ExportedModel:
+    """Write the model that `source` names, a `.pt2` file or a factory, as ONNX into `folder`.
+
+    A `.pt2` in the cache is not opened. A factory is called in any case, as its weights are in the key.
 
     The batch varies, and so do the axes that a factory asks for (for a `.pt2`: those it was exported with). The
     results equal PyTorch's at every batch size tried. Raises ExportFailed.
@@ -45,15 +49,31 @@ def export_model(source: Path | str, folder: Path) -> Path:
         raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
     path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
+    key = key_of_program(source, path) if isinstance(source, Path) else None
+    entry = None if key is None else cache.find(KIND, key)
+    if entry is not None:
+        entry.copied(folder)
+        return ExportedModel(path=path, cached=True)
     with scratch_folder("export") as draft:
-        _check(source, path, draft, _exported(source, path, draft))
-    return path
+        done = _exported(source, path, draft, cache)
+        try:
+            _check(source, path, draft, done.checks)
+        except ExportFailed:
+            if done.key is None or not done.cached:
+                raise
+            cache.remove(KIND, done.key)  # something that the key does not cover has changed
+            return export_model(source, folder, cache=cache)
+    key = done.key or key
+    if key is not None and not done.cached:
+        weights = path.with_name(f"{path.name}.data")
+        cache.put(KIND, key, None, {file.name: file for file in (path, weights) if file.exists()})
+    return ExportedModel(path=path, cached=done.cached)
 
 
-def _exported(source: Path | str, target: Path, draft: Path) -> int:
-    """Export in a child process; return the number of inputs to check. Raises ExportFailed."""
+def _exported(source: Path | str, target: Path, draft: Path, cache: ResultCache) -> Exported:
+    """Export in a child process. Raises ExportFailed."""
     try:
-        call = partial(exported, source, target, draft)
+        call = partial(exported, source, target, draft, cache)
         return call_in_child(call, limits=machine_limits(), timeout_s=EXPORT_TIMEOUT_S)
     except ChildTimedOut as error:
         raise ExportFailed(

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from optimizer.cached import Key, ResultCache
 from optimizer.errors import ModelError
+from optimizer.model.export_key import KIND, key_of_factory
 from optimizer.model.ort_child import save_tensors
 from optimizer.model.pt2_expressions import UnsafeExpression, check_expressions
 
@@ -281,10 +283,19 @@ def _shaken(value: torch.Tensor, batch: int | None, random: torch.Generator) -> 
     return flat[torch.randint(len(flat), value.shape, generator=random)] if len(flat) else value
 
 
-def exported(source: str | Path, target: Path, folder: Path) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """The number of inputs to check, the key of the ONNX file, and whether that was in the cache."""
+
+    checks: int
+    key: Key | None
+    cached: bool
+
+
+def exported(source: str | Path, target: Path, folder: Path, cache: ResultCache) -> Exported:
     """Write the ONNX file of a factory or a `.pt2`, and inputs with results to check it into `folder`.
 
-    Returns the number of inputs. Raises ExportFailed.
+    That of a factory may come from the cache; it has to be checked nevertheless. Raises ExportFailed.
     """
     if isinstance(source, Path):
         os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
@@ -302,5 +313,12 @@ def exported(source: str | Path, target: Path, folder: Path) -> int:
     except UnsafeExpression as error:
         raise ExportFailed(f"{source}: {error}", "Do not use this file unless you trust it.") from error
     checks = write_checks(made, folder)
-    export(made, target)
-    return checks
+    key = None
+    if made.dynamic is not None:
+        key = key_of_factory(made.call, made.example, made.dynamic, target, by_name=made.by_name)
+    entry = None if key is None else cache.find(KIND, key)
+    if entry is None:
+        export(made, target)
+    else:
+        entry.copied(target.parent)
+    return Exported(checks=checks, key=key, cached=entry is not None)

@@ -170,13 +170,14 @@ def _saved(model: Model, proto: ModelProto, options: VariantOptions, *, name: st
         model,
         graph=Graph(path.absolute(), proto),
         external=tuple((location, file.absolute()) for location, file in external.items()),
-        all_inputs=tuple(map(_as_half, model.all_inputs)) if half_io else model.all_inputs,
-        all_outputs=tuple(map(_as_half, model.all_outputs)) if half_io else model.all_outputs,
+        all_inputs=tuple(map(as_half, model.all_inputs)) if half_io else model.all_inputs,
+        all_outputs=tuple(map(as_half, model.all_outputs)) if half_io else model.all_outputs,
         opset=opset_of(proto),
         size_bytes=path.stat().st_size + sum(file.stat().st_size for file in external.values()),
         sha256=sha256_of(path, external),
     )
 
 
-def _as_half(tensor: ModelTensor) -> ModelTensor:
+def as_half(tensor: ModelTensor) -> ModelTensor:
+    """Return the tensor in fp16 if it is fp32, else as it is."""
     return replace(tensor, datatype="FP16") if tensor.datatype == "FP32" else tensor

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from loadgen.errors import BadInput
 from model_repo.spec import Engine
-from optimizer.accuracy.check import Runner, judge
-from optimizer.accuracy.gate import JUDGING_SHARE, VariantRequest, default_precisions, usable_variants
-from optimizer.batching.dynamic_batch import Batching, read_settled
+from optimizer.accuracy.check import judge
+from optimizer.accuracy.gate import JUDGING_SHARE, Usable, VariantRequest, default_precisions, usable_variants
+from optimizer.accuracy.thresholds import AccuracyRule
+from optimizer.batching.dynamic_batch import Batching
+from optimizer.batching.kept import settled
+from optimizer.cached import ResultCache, default_cache_dir, result_cache, sha256_of_file
 from optimizer.config import OptimizeConfig
-from optimizer.engines.cache import EngineCache, default_cache_dir
-from optimizer.engines.candidates import Device, device_of, engines_for
+from optimizer.engines.cache import EngineCache
+from optimizer.engines.candidates import Device, EngineRunner, device_of, engines_for
 from optimizer.limited_call import call_limited
 from optimizer.machine.child_limits import graph_limits
-from optimizer.machine.hardware import Hardware, hardware, machine_of
-from optimizer.model.export import onnx_file
+from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
+from optimizer.model.export import export_model
 from optimizer.model.files import size_of
 from optimizer.model.onnx_model import Model
 from optimizer.model_source import needs_export
@@ -71,14 +74,18 @@ def prepare(
     Raises BadInput, in two lines, for anything that the user has to change.
     """
     exported = needs_export(config.model)
-    path = _exported(config, work_dir, check_server, on_event) if exported else onnx_file(config.model, work_dir)
-    with timed_step(on_event, "reading the model, proof of its batch"):
-        model, batching = call_limited(
-            partial(read_settled, path, config.shapes, work_dir), model=path, limits=graph_limits(size_of(path))
-        )
+    cache_dir = config.cache_dir or default_cache_dir()
+    cache, machine = result_cache(cache_dir), hardware()
+    if exported:
+        _checked(check_server, on_event)
+    path = _onnx_file(config, work_dir, cache, on_event)
+    with timed_step(on_event, "reading the model, proof of its batch") as step:
+        read = partial(settled, path, config.shapes, work_dir, cache=cache, processor=machine.cpu)
+        done = call_limited(read, model=path, limits=graph_limits(size_of(path)))
+        step.cached = done.cached
+    model, batching = done.model, done.batching
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
-    machine = hardware()
     if config.objective == "energy" and not machine.gpus:
         raise BadInput(
             "--objective energy: no power is measured on this machine, which has no NVIDIA GPU.",
@@ -88,18 +95,20 @@ def prepare(
     device = device_of(machine)
     if not exported:
         _checked(check_server, on_event)
-    usable = usable_variants(batching.model, _variant_request(config, device, work_dir, judged=judged), on_event)
+    request = replace(
+        _variant_request(config, device, work_dir, judged=judged), cache=cache, processor=machine.cpu
+    )
+    usable = usable_variants(batching.model, request, on_event)
     records = list(usable.accuracy)
 
-    def judge_engine(runner: Runner, precision: Precision) -> AccuracyRecord:
-        assert usable.reference is not None
-        records.append(judge(runner, precision, usable.reference, config.accuracy))
+    def judge_engine(runner: EngineRunner, precision: Precision) -> AccuracyRecord:
+        records.append(judged_engine(runner, precision, usable, machine.gpus[0], config.accuracy))
         return records[-1]
 
     engines = engines_for(
         [(variant.precision, variant.model) for variant in usable.variants],
         machine,
-        cache=EngineCache(config.cache_dir or default_cache_dir()),
+        cache=EngineCache(cache_dir),
         max_batch_size=LARGEST_BATCH,
         limit_ms=config.limits[0].limit_ms,
         may_build=may_build,
@@ -121,11 +130,35 @@ def prepare(
     )
 
 
-def _exported(config: OptimizeConfig, work_dir: Path, check_server: Callable[[], None], on_event: OnEvent) -> Path:
-    """Return the model as an ONNX file, exported once the server has been checked."""
-    _checked(check_server, on_event)
-    with timed_step(on_event, "export"):
-        return onnx_file(config.model, work_dir)
+def _onnx_file(config: OptimizeConfig, work_dir: Path, cache: ResultCache, on_event: OnEvent) -> Path:
+    """Return the model as an ONNX file: the user's own, or an export."""
+    if isinstance(config.model, Path) and not needs_export(config.model):
+        return config.model
+    with timed_step(on_event, "export") as step:
+        done = export_model(config.model, work_dir, cache=cache)
+        step.cached = done.cached
+    return done.path
+
+
+def judged_engine(
+    runner: EngineRunner, precision: Precision, usable: Usable, gpu: Gpu, rule: AccuracyRule
+) -> AccuracyRecord:
+    """Return how close an engine is to fp32, as an earlier run on such a GPU with this driver found, or now."""
+    assert usable.reference is not None
+    assert usable.judgments is not None
+    of = {
+        "engine": sha256_of_file(dict(runner.engine.files)[runner.engine.model_file]),
+        "runner": runner.name,
+        "precision": precision,
+        "gpu": gpu.name,
+        "driver": gpu.driver,
+    }
+    found = usable.judgments.find(of)
+    if found is not None:
+        return found[0]
+    record = judge(runner, precision, usable.reference(), rule)
+    usable.judgments.keep(of, record)
+    return record
 
 
 def _checked(check_server: Callable[[], None], on_event: OnEvent) -> None:

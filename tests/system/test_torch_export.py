@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.model.export import export_model, onnx_file
+from optimizer.model.export import export_model
 from optimizer.model.export_child import ExportFailed
 from optimizer.model.onnx_model import read_model
 from optimizer.model.ort_child import run_model
@@ -108,7 +108,7 @@ def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_factory_with_inputs_by_name(factories: Any) -> None:
-    model = read_model(export_model("my_models:by_name", factories / "out"))
+    model = read_model(export_model("my_models:by_name", factories / "out").path)
     assert [(tensor.name, tensor.dims) for tensor in model.all_inputs] == [
         ("ids", ("batch", "tokens")),
         ("mask", ("batch", "tokens")),
@@ -118,7 +118,7 @@ def test_a_factory_with_inputs_by_name(factories: Any) -> None:
 
 
 def test_a_factory_with_inputs_by_position(factories: Any) -> None:
-    model = read_model(export_model("my_models:by_position", factories / "out"))
+    model = read_model(export_model("my_models:by_position", factories / "out").path)
     assert [tensor.dims for tensor in model.all_inputs] == [("batch", 4)]
 
 
@@ -187,7 +187,7 @@ def test_a_folder_of_hugging_face_by_way_of_a_factory(factories: Any) -> None:
     transformers.BertModel(config).save_pretrained(factories / "folder")
     assert {path.name for path in (factories / "folder").iterdir()} == {"config.json", "model.safetensors"}
     (factories / "hugging_face.py").write_text(HUGGING_FACE)
-    model = read_model(export_model("hugging_face:states", factories / "out"))
+    model = read_model(export_model("hugging_face:states", factories / "out").path)
     assert [(tensor.name, tensor.dims) for tensor in model.all_inputs] == [
         ("input_ids", ("batch", "sequence")),
         ("attention_mask", ("batch", "sequence")),
@@ -200,7 +200,7 @@ def test_an_exported_program(factories: Any) -> None:
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(torch.nn.Linear(4, 2), (torch.randn(3, 4),), dynamic_shapes=({0: batch},))
     torch.export.save(program, factories / "linear.pt2")
-    model = read_model(onnx_file(factories / "linear.pt2", factories / "out"))
+    model = read_model(export_model(factories / "linear.pt2", factories / "out").path)
     assert model.batch == "dynamic"
 
 

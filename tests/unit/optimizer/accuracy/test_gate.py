@@ -9,6 +9,7 @@ from onnx_models import small_cnn
 
 from optimizer.accuracy.gate import VariantRequest, default_precisions, usable_variants, variants_at_once
 from optimizer.accuracy.thresholds import accuracy_rule
+from optimizer.cached import ResultCache
 from optimizer.errors import UnsupportedModel
 from optimizer.model.onnx_model import Model, read_model
 from search.records.accuracy import AccuracyRecord
@@ -60,6 +61,33 @@ def test_several_at_once_give_the_same_in_the_same_order(model: Model, tmp_path:
     assert seen[0] == seen[1]
     assert seen[0][0] == ["int8", "fp32", "fp16"]
     assert variants_at_once(model.size_bytes, 8) > variants_at_once(model.size_bytes, 7) == 1
+
+
+def test_an_equal_run_takes_it_from_the_cache_and_another_one_does_not(model: Model, tmp_path: Path) -> None:
+    data, cache, found = calibration(tmp_path), ResultCache(folder=tmp_path / "cache"), []
+
+    def once(name: str, **changes: Any) -> tuple[Any, bool]:
+        folder = tmp_path / name
+        folder.mkdir()
+        seen: list[Any] = []
+        options = {"calibration_data": data, "cache": cache, **changes}
+        usable = usable_variants(model, asked(folder, "int8", "fp32", "fp16", **options), seen.append)
+        assert all(variant.model.path.is_file() for variant in usable.variants)
+        return usable, any("fp32 on" in getattr(event, "detail", "") for event in seen)
+
+    for name in ("first", "second"):
+        found.append(once(name))
+    (first, ran), (second, ran_again) = found
+    assert (ran, ran_again) == (True, False)
+    assert second.accuracy == first.accuracy
+    assert [variant.precision for variant in second.variants] == ["int8", "fp32", "fp16"]
+    assert [variant.model.sha256 for variant in second.variants] == [v.model.sha256 for v in first.variants]
+    assert [variant.kept for variant in second.variants] == [variant.kept for variant in first.variants]
+    assert second.variants[2].model.all_inputs == first.variants[2].model.all_inputs
+    assert once("method", calibration_method="entropy")[1]
+    assert once("inputs", io_precision="fp16")[1]
+    assert once("processor", processor="another")[1]
+    assert once("rule", rule=accuracy_rule("standard"))[1]
 
 
 def test_fp32_is_compared_with_itself_at_another_batch_size_alone(model: Model, tmp_path: Path) -> None:

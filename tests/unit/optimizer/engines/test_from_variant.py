@@ -22,9 +22,10 @@ from onnx_models import small_cnn, token_classifier
 
 from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.tensorrt_engine import check_fits
+from optimizer.cached import default_cache_dir
 from optimizer.engines import from_variant
 from optimizer.engines.builder import EngineFailed, find_tensorrt
-from optimizer.engines.cache import CacheWriteFailed, EngineCache, default_cache_dir
+from optimizer.engines.cache import CacheWriteFailed, EngineCache
 from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant, profile_of
 from optimizer.engines.layers import executed_precisions, layers_from_description
 from optimizer.model.onnx_model import read_model

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import BadInput
-from optimizer.model.export import export_model, onnx_file
+from optimizer.model.export import export_model
 from optimizer.model.export_child import ExportFailed
 from optimizer.model_source import source_from_text
 
@@ -34,4 +34,3 @@ def test_what_a_model_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert source_from_text("m.onnx") == tmp_path / "m.onnx"
     (tmp_path / "a:b").touch()
     assert source_from_text("a:b") == tmp_path / "a:b"
-    assert onnx_file(tmp_path / "m.onnx", tmp_path / "out") == tmp_path / "m.onnx"

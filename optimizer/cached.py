@@ -1,0 +1,197 @@
+"""Keep results on disk for later runs, by their content: under a hash of everything that decides them.
+
+An entry is a folder with `entry.json` and files. It appears whole or not at all, so runs may share the cache. What
+is read is checked: the key is compared, each file's SHA-256 too, and nothing is unpickled. Results are in JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from loadgen.files import flush_folder, whole_file
+from loadgen.processes import scratch_folder
+
+ENTRY_FILE = "entry.json"
+MOST_BYTES = 20 * 2**30
+"""The entries take 20 GiB at most: beyond, those that were not used for the longest time are removed. Engines are
+not counted."""
+
+RESULTS = "results"
+"""The folder of the entries in the cache's folder."""
+
+SWITCH = "TRITUNE_CACHE"
+"""The environment variable that switches the results off if it is `off`; engines are kept nevertheless."""
+
+BLOCK_BYTES = 1 << 20
+
+Key = Mapping[str, Any]
+"""All that decides a result, as JSON."""
+
+
+def default_cache_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return `tritune` in the user's cache folder, by the XDG base directory specification."""
+    base = environment.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "tritune"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A result of an earlier run: its value in JSON, and its files by name."""
+
+    value: Any
+    files: Mapping[str, Path]
+
+    def copied(self, folder: Path) -> dict[str, Path]:
+        """Copy the files to `folder`, in place of others of these names; return the copies. Raises OSError.
+
+        Copies, as the entry may be removed while they are in use, and ONNX refuses weights with several links.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        return {name: Path(shutil.copyfile(path, folder / name)) for name, path in self.files.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultCache:
+    """The results below one folder; `folder` None: nothing is kept or found."""
+
+    folder: Path | None
+    most_bytes: int = MOST_BYTES
+
+    def find(self, kind: str, key: Key) -> Entry | None:
+        """Return the result of this kind and key, None if there is none; a damaged entry is removed."""
+        if self.folder is None:
+            return None
+        folder = self._entry(self.folder, kind, key)
+        if not folder.is_dir():
+            return None
+        try:
+            found = json.loads((folder / ENTRY_FILE).read_bytes())
+            files = {str(name): folder / str(name) for name in found["files"]}
+            whole = found["key"] == _plain(key) and all(
+                path.parent == folder and sha256_of_file(path) == found["files"][name]
+                for name, path in files.items()
+            )
+            value = found["value"]
+        except (OSError, ValueError, KeyError, TypeError):
+            whole = False
+        if not whole:
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        with suppress(OSError):
+            os.utime(folder)
+        return Entry(value=value, files=files)
+
+    def put(self, kind: str, key: Key, value: Any, files: Mapping[str, Path] | None = None) -> None:
+        """Keep a result with copies of its files; if it cannot be written, the next run only takes longer."""
+        if self.folder is None:
+            return
+        files = files or {}
+        with suppress(OSError):
+            self._make_room(self.folder / RESULTS, sum(path.stat().st_size for path in files.values()))
+
+            def fill(draft: Path) -> None:
+                for name, path in files.items():
+                    shutil.copyfile(path, draft / name)
+                sums = {name: sha256_of_file(draft / name) for name in files}
+                text = json.dumps({"key": _plain(key), "value": value, "files": sums}, indent=1)
+                (draft / ENTRY_FILE).write_text(text + "\n", encoding="utf-8")
+
+            entry = self._entry(self.folder, kind, key)
+            put_whole(entry, fill, is_there=entry.is_dir)
+
+    def remove(self, kind: str, key: Key) -> None:
+        """Remove a result that turned out to be wrong."""
+        if self.folder is not None:
+            shutil.rmtree(self._entry(self.folder, kind, key), ignore_errors=True)
+
+    @staticmethod
+    def _entry(folder: Path, kind: str, key: Key) -> Path:
+        text = json.dumps([kind, _plain(key)], sort_keys=True)
+        return folder / RESULTS / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+    def _make_room(self, results: Path, size_bytes: int) -> None:
+        """Remove the entries that were not used for the longest time, until `size_bytes` more fit."""
+        entries = [path for path in results.glob("*-*") if path.is_dir()]
+        sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in entries}
+        for path in sorted(entries, key=lambda one: one.stat().st_mtime):
+            if sum(sizes.values()) + size_bytes <= self.most_bytes:
+                return
+            shutil.rmtree(path, ignore_errors=True)
+            del sizes[path]
+
+
+NO_CACHE = ResultCache(folder=None)
+
+
+def result_cache(folder: Path, environment: Mapping[str, str] = os.environ) -> ResultCache:
+    """Return the cache of results in `folder`, switched off if the environment says so."""
+    return NO_CACHE if environment.get(SWITCH, "").lower() == "off" else ResultCache(folder=folder)
+
+
+def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[], bool]) -> None:
+    """Write a folder that appears complete; `fill` writes its files. Raises OSError, and leaves nothing then.
+
+    If another process was faster, so that `is_there` returns True, its folder stays.
+    """
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    with scratch_folder("entry", entry.parent) as draft:
+        fill(draft)
+        flush_folder(draft)
+        try:
+            draft.rename(entry)
+        except OSError:
+            if not is_there():
+                raise
+
+
+def put_file(path: Path, data: bytes) -> bool:
+    """Replace an optional file atomically; return False if it could not be written."""
+    try:
+        with whole_file(path) as file:
+            file.write(data)
+    except OSError:
+        return False
+    return True
+
+
+def sha256_of_file(path: Path) -> str:
+    """Return the hexadecimal SHA-256 of a file's contents. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@cache
+def versions_digest() -> str:
+    """Return a hash of Python's version, of all installed packages' versions, and of this package's code."""
+    digest = hashlib.sha256(sys.version.encode())
+    for text in sorted(_installed()):
+        digest.update(text.encode())
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _installed() -> Iterator[str]:
+    """Yield the names of the folders of packages' metadata, which hold names and versions."""
+    for folder in filter(None, sys.path):
+        with suppress(OSError):
+            names = (path.name for path in Path(folder).iterdir())
+            yield from (name for name in names if name.endswith((".dist-info", ".egg-info")))
+
+
+def _plain(key: Key) -> Any:
+    """Return the key as JSON returns it: tuples as lists."""
+    return json.loads(json.dumps(key))

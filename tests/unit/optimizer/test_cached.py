@@ -1,0 +1,132 @@
+"""Tests of the cache of results: what is found again, what is not, and what is never believed."""
+
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from optimizer.cached import ENTRY_FILE, NO_CACHE, Entry, ResultCache, result_cache, versions_digest
+
+KEY = {"model": "abc", "shapes": (3, 4)}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source.onnx"
+    path.write_bytes(b"weights")
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ResultCache:
+    return ResultCache(folder=tmp_path / "cache")
+
+
+def entry_of(cache: ResultCache) -> Path:
+    (entry,) = (cache.folder / "results").iterdir()
+    return entry
+
+
+def test_a_result_is_found_again_with_its_files(cache: ResultCache, source: Path) -> None:
+    cache.put("variant", KEY, {"opset": 17}, {"model.onnx": source})
+    found = cache.find("variant", {"shapes": [3, 4], "model": "abc"})
+    assert found.value == {"opset": 17}
+    assert found.files["model.onnx"].read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"),
+    [
+        ("export", KEY),
+        ("variant", {**KEY, "model": "abd"}),
+        ("variant", {**KEY, "shapes": (4, 3)}),
+        ("variant", {"model": "abc"}),
+        ("variant", {**KEY, "more": None}),
+    ],
+)
+def test_any_other_key_is_another_result(cache: ResultCache, kind: str, key: dict[str, object]) -> None:
+    cache.put("variant", KEY, 1)
+    assert cache.find(kind, key) is None
+
+
+def test_copies_may_be_changed(cache: ResultCache, source: Path, tmp_path: Path) -> None:
+    cache.put("variant", KEY, None, {"model.onnx": source})
+    copy = cache.find("variant", KEY).copied(tmp_path / "run")["model.onnx"]
+    copy.write_bytes(b"changed")
+    assert cache.find("variant", KEY).files["model.onnx"].read_bytes() == b"weights"
+    assert copy.stat().st_nlink == 1
+
+
+@pytest.mark.parametrize("damage", ["file", "key", "text", "no file", "outside", "no value"])
+def test_a_damaged_entry_is_removed(cache: ResultCache, source: Path, damage: str) -> None:
+    cache.put("variant", KEY, None, {"model.onnx": source})
+    entry = entry_of(cache)
+    text = json.loads((entry / ENTRY_FILE).read_text())
+    match damage:
+        case "file":
+            (entry / "model.onnx").write_bytes(b"weighty")
+        case "key":
+            text["key"]["model"] = "abd"
+        case "text":
+            (entry / ENTRY_FILE).write_text('{"key": ')
+        case "no file":
+            (entry / "model.onnx").unlink()
+        case "outside":
+            text["files"] = {"../../../source.onnx": text["files"]["model.onnx"]}
+        case "no value":
+            del text["value"]
+    if damage in ("key", "outside", "no value"):
+        (entry / ENTRY_FILE).write_text(json.dumps(text))
+    assert cache.find("variant", KEY) is None
+    assert not entry.exists()
+
+
+def test_runs_that_write_the_same_at_once_leave_one_whole_entry(cache: ResultCache, source: Path) -> None:
+    def write(_: int) -> Entry | None:
+        cache.put("variant", KEY, [1], {"model.onnx": source})
+        return cache.find("variant", KEY)
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = list(pool.map(write, range(24)))
+    assert all(one is not None and one.value == [1] for one in found)
+    assert entry_of(cache).is_dir()
+
+
+def test_what_was_not_used_for_the_longest_time_makes_room(tmp_path: Path, source: Path) -> None:
+    cache = ResultCache(folder=tmp_path / "cache", most_bytes=500)
+    for number in range(2):
+        cache.put("variant", {"number": number}, None, {"model.onnx": source})
+        os.utime(max((tmp_path / "cache" / "results").iterdir(), key=os.path.getmtime), (number, number))
+    assert cache.find("variant", {"number": 0}) is not None  # used now, so the other one is older
+    source.write_bytes(b"0" * 250)
+    cache.put("variant", {"number": 2}, None, {"model.onnx": source})
+    assert [cache.find("variant", {"number": number}) is not None for number in range(3)] == [True, False, True]
+
+
+def test_a_cache_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    cache = ResultCache(folder=tmp_path / "cache")
+    cache.put("variant", KEY, 1)
+    assert cache.find("variant", KEY) is None
+
+
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    assert result_cache(tmp_path, {"TRITUNE_CACHE": "off"}) == NO_CACHE
+    assert result_cache(tmp_path, {}).folder == tmp_path
+    NO_CACHE.put("variant", KEY, 1)
+    assert NO_CACHE.find("variant", KEY) is None
+
+
+def test_the_version_of_any_package_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    for name in ("some-1.0.dist-info", "some-1.1.dist-info"):
+        (tmp_path / name / name).mkdir(parents=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "path", [*sys.path, str(tmp_path / name)])
+            versions_digest.cache_clear()
+            seen.append(versions_digest())
+    versions_digest.cache_clear()
+    assert len({*seen, versions_digest()}) == 3
