@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ ENTRY_FILE = "entry.json"
 MOST_BYTES = 20 * 2**30
 """The entries take 20 GiB at most: beyond, those that were not used for the longest time are removed. Engines are
 not counted."""
+
+ENTRY_NAME = re.compile(r"[a-z]+-[0-9a-f]{32}")
 
 RESULTS = "results"
 """The folder of the entries in the cache's folder."""
@@ -121,7 +124,8 @@ class ResultCache:
 
     def _make_room(self, results: Path, size_bytes: int) -> None:
         """Remove the entries that were not used for the longest time, until `size_bytes` more fit."""
-        entries = [path for path in results.glob("*-*") if path.is_dir()]
+        entries = [path for path in results.glob(f"*/{ENTRY_FILE}") if ENTRY_NAME.fullmatch(path.parent.name)]
+        entries = [path.parent for path in entries]
         sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in entries}
         for path in sorted(entries, key=lambda one: one.stat().st_mtime):
             if sum(sizes.values()) + size_bytes <= self.most_bytes:

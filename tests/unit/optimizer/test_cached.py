@@ -101,8 +101,12 @@ def test_what_was_not_used_for_the_longest_time_makes_room(tmp_path: Path, sourc
         cache.put("variant", {"number": number}, None, {"model.onnx": source})
         os.utime(max((tmp_path / "cache" / "results").iterdir(), key=os.path.getmtime), (number, number))
     assert cache.find("variant", {"number": 0}) is not None  # used now, so the other one is older
+    for name in ("my-models", f"my-{'0' * 32}"):  # the folder of a cache may hold other things
+        (tmp_path / "cache" / "results" / name).mkdir()
+        (tmp_path / "cache" / "results" / name / "file").write_bytes(b"0" * 250)
     source.write_bytes(b"0" * 250)
     cache.put("variant", {"number": 2}, None, {"model.onnx": source})
+    assert len(list((tmp_path / "cache" / "results").glob("my-*/file"))) == 2
     assert [cache.find("variant", {"number": number}) is not None for number in range(3)] == [True, False, True]
 
 
