@@ -94,8 +94,8 @@ def _bf16(model: Model, options: VariantOptions) -> Variant:
     """Return the bf16 variant. Its inputs and outputs stay fp32: numpy, and so most clients, know no bf16."""
     plain = replace(options, io_precision="keep")
 
-    proto = at_opset(read_with_weights(model.graph), OPSET_OF_BF16)
-    done, rounding = (_cast(each, "bf16", plain) for each in (deepcopy(proto), proto))
+    done = _cast(at_opset(read_with_weights(model.graph), OPSET_OF_BF16), "bf16", plain)
+    rounding = replace(done, proto=deepcopy(done.proto))
     rounding_in_fp32(rounding, half_named("bf16"))
     return Variant(
         precision="bf16",

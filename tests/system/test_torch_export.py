@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from optimizer.cached import ResultCache
 from optimizer.model.export import export_model
 from optimizer.model.export_child import ExportFailed
 from optimizer.model.onnx_model import read_model
@@ -216,3 +217,46 @@ def test_a_pt2_that_would_run_code(factories: Any) -> None:
     with pytest.raises(ExportFailed, match="not an ExportedProgram"):
         export_model(factories / "evil.pt2", factories / "out")
     assert not (factories / "owned").exists()
+
+
+CACHED = """
+import json, torch
+from pathlib import Path
+
+class Scaled(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 4)
+        self.scale = [scale]  # in no state dict, and no plain attribute
+
+    def forward(self, x):
+        return self.linear(x) * self.scale[0]
+
+def model():
+    torch.manual_seed(0)
+    return Scaled(json.loads(Path("scale.json").read_text())), (torch.randn(2, 8),)
+
+def other_weights():
+    torch.manual_seed(1)
+    return Scaled(json.loads(Path("scale.json").read_text())), (torch.randn(2, 8),)
+"""
+
+
+def test_an_export_is_kept_by_content_and_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "kept_models.py").write_text(CACHED)
+    (tmp_path / "scale.json").write_text("2.0")
+    cache = ResultCache(folder=tmp_path / "cache")
+
+    def once(name: str, factory: str = "model") -> tuple[bool, bytes]:
+        done = export_model(f"kept_models:{factory}", tmp_path / name, cache=cache)
+        return done.cached, done.path.read_bytes()
+
+    first, second = once("first"), once("second")
+    assert (first[0], second[0]) == (False, True)
+    assert second[1] == first[1]
+    assert not once("weights", "other_weights")[0]
+    # A file that the factory reads is not in the key: the check notices, and the model is exported anew.
+    (tmp_path / "scale.json").write_text("3.0")
+    assert not once("file")[0]
+    assert once("again")[0]
