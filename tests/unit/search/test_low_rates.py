@@ -37,6 +37,7 @@ class Run:
         self.bench = SimulatedBench(
             service_s=self.service_s, limit_ms=limit_ms, noise=np.exp(rng.normal(0.0, 0.05, 4093))
         )
+        folder.mkdir(exist_ok=True)
         store = open_store(two_core_space(folder, limit_ms=limit_ms), folder, storage="sqlite://", seed=seed)
         self.budget = BudgetOfLoad(total_s=total_s, spent=self.bench.spent)
         self.seen: list[events.Event] = []
@@ -84,16 +85,22 @@ def test_in_80_seconds_a_lower_rate_is_certified(tmp_path: Path, seed: int) -> N
     assert "That allows 95 % confidence at a lower rate or p95; --time-budget" in note
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_20_per_second_within_900_ms_are_certified_with_the_confidence_that_the_budget_allows(
-    tmp_path: Path, seed: int
+    tmp_path: Path,
 ) -> None:
-    """Of the seeds 0 to 8 two end with one confirmation, as their second one needs more than the time left."""
-    run = Run(tmp_path, total_s=160.0, limit_ms=900.0, slower=4.0, seed=seed)
-    run.assert_certified_twice(confidence=0.8, at_least=0.45)
-    assert run.certified is not None
-    assert run.certified.winner.certificate is not None
-    assert run.certified.winner.certificate.caveat == (
-        "the confidence is 80 % instead of 95 %, for which the time budget was too short"
-    )
-    assert "The time is too short for 95 % confidence: 80 % is certified." in run.notes
+    """Twice in seven of nine searches: in two, the second confirmation needs more than the time that is left."""
+    runs = []
+    for seed in range(9):
+        run = Run(tmp_path / str(seed), total_s=160.0, limit_ms=900.0, slower=4.0, seed=seed)
+        assert run.certified is not None, seed
+        certificate = run.certified.winner.certificate
+        assert certificate is not None, seed
+        runs.append(certificate.runs)
+        if certificate.runs == 2:
+            run.assert_certified_twice(confidence=0.8, at_least=0.45)
+            assert certificate.caveat == (
+                "the confidence is 80 % instead of 95 %, for which the time budget was too short"
+            )
+        assert "The time is too short for 95 % confidence: 80 % is certified." in run.notes, seed
+    assert set(runs) <= {1, 2}
+    assert runs.count(2) >= 7
