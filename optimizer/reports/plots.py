@@ -17,6 +17,9 @@ from search.records.trial import MeasurementRecord, TrialRecord
 
 WINNER, BASELINE = "recommended", "Triton default"
 LEAST_REPLICAS = 8
+MOST_STEPS = 1000
+"""A staircase of more steps looks like the line beside it, and a file may ask for any number of them."""
+
 QUANTILES = ((0.5, "latency_p50_ms"), (0.9, "latency_p90_ms"), (0.95, "latency_p95_ms"), (0.99, "latency_p99_ms"),
              (0.999, "latency_p999_ms"))  # fmt: skip
 
@@ -195,6 +198,7 @@ def replicas(evidence: Evidence) -> Plot | None:
             "replicas": count,
         }
         for role, one in rates
+        if widest / one <= MOST_STEPS
         for count in range(1, math.ceil(widest / one - 1e-9) + 1)
     ]
     lines = [{"role": role, "usd": widest / one * usd} for role, one in rates]

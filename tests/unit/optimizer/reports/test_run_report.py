@@ -134,6 +134,20 @@ def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     assert max(step["to"] for step in steps) == 8000.0
 
 
+def test_a_role_that_takes_too_many_replicas_has_its_line_alone(whole: Path) -> None:
+    slow = trial(0, certificate=certificate(0.5, runs=1))
+    run_dir(whole, recommendation(baseline=slow), trial())
+    drawn = report_of(read_evidence(whole)).plots["replicas"]
+    assert {step["role"] for step in drawn["steps"]} == {"recommended"}
+    assert {line["role"] for line in drawn["lines"]} == {"recommended", "Triton default"}
+
+
+def test_a_file_cannot_ask_for_any_number_of_steps(whole: Path) -> None:
+    found = recommendation()
+    run_dir(whole, found.model_copy(update={"cost": found.cost.model_copy(update={"replicas": 2**62})}), trial())
+    assert report_of(read_evidence(whole)).plots["replicas"]["steps"] == []
+
+
 def used_time(name: str = "conv1", summary: str = "Most of it is arithmetic.") -> TimeUseRecord:
     layers = tuple(
         LayerRecord(name=name, operator="Conv", mean_ms=10.0 - n, share=0.1, bound="arithmetic") for n in range(10)

@@ -175,6 +175,8 @@ def test_a_certificate_holds_what_its_run_showed(tmp_path: Path) -> None:
     assert before is not None
     assert met is not None
     (_, _, first_s), (rate_per_s, _, load_s) = bench.runs
+    assert met.measurement is not None
+    assert met.measurement == bench.last_measurement()
     found = met.certificate
     assert found.rate_per_s == rate_per_s == pytest.approx(500.0)
     assert (found.confidence, found.runs, found.first.violations) == (0.97, 1, 0)

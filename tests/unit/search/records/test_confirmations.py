@@ -87,9 +87,10 @@ def test_a_run_that_tried_nothing_has_no_lines(tmp_path: Path) -> None:
     assert read_confirmations(tmp_path) == ()
 
 
-def test_a_line_of_before_groups_were_kept_is_read() -> None:
-    line = {name: value for name, value in LINE.items() if name != "burst"}
-    assert ConfirmationRecord.model_validate(line).burst is None
+@pytest.mark.parametrize("name", ["burst", "change"])
+def test_a_line_of_before_it_was_kept_is_read(name: str) -> None:
+    line = {key: value for key, value in LINE.items() if key != name}
+    assert getattr(ConfirmationRecord.model_validate(line), name) is None
 
 
 @pytest.mark.parametrize("name", ["again", "answer", "violations", "latency_ms", "burst", "change"])
