@@ -10,6 +10,7 @@ from types import EllipsisType, NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from loadgen.errors import BadInput
+from loadgen.printable import printable
 from loadgen.spec.units import noted_duration_ms
 
 Kind = TypeVar("Kind")
@@ -125,9 +126,10 @@ class OptionField:
         """Raise BadInput for a value of the field that cannot be."""
         for part in value if isinstance(value, tuple) else (value,):
             if self.choices and part not in self.choices:
-                raise BadInput(f"{self.flag} {part} is unknown.", f"Choose one of {', '.join(self.choices)}.")
+                known = ", ".join(self.choices)
+                raise BadInput(f"{self.flag} {printable(str(part))} is unknown.", f"Choose one of {known}.")
             if isinstance(part, str | Path) and "\0" in str(part):
-                raise BadInput(f"{self.flag} {part} holds the character NUL.", "Remove it.")
+                raise BadInput(f"{self.flag} {printable(str(part))} holds the character NUL.", "Remove it.")
         if self.declared.bounds is not None:
             least, most = self.declared.bounds
             if not least <= value <= most:

@@ -83,6 +83,15 @@ def test_a_file_with_values_that_no_option_takes(tmp_path: Path, changes: dict[s
         saved_config(tmp_path)
 
 
+@pytest.mark.parametrize("changes", [{"model": "\n\0"}, {"server": "\nx"}])
+def test_a_value_of_several_lines_is_shown_on_one(tmp_path: Path, changes: dict[str, str]) -> None:
+    known = {"model": "/m.onnx", "limits": [{"limit_ms": 50}], "output": "."}
+    (tmp_path / "run.json").write_text(json.dumps({**known, **changes}))
+    with pytest.raises(BadInput) as refused:
+        saved_config(tmp_path)
+    assert len(str(refused.value).splitlines()) == 2
+
+
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
