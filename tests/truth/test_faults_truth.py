@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,33 +71,53 @@ def test_a_clock_that_changes_half_way_is_noticed_and_moves_all_predictions(fact
     assert (tmp_path / "service_times.0.json").is_file()
 
 
-def test_a_speed_that_goes_up_and_down_is_said_and_the_search_goes_on(tmp_path: Path) -> None:
+def unsteady_bench(*, steady_s: float, first: int) -> SimulatedBench:
+    """A machine that after `steady_s` of load has another speed in each run: 1, 2.2 and 1.5 times the time."""
     bench = SimulatedBench()
-    calls = iter(range(10_000))
+    calls = iter(range(first, 10_000))
+    factor = [1.0]
 
     def unsteady(config: ServingConfig, size: int) -> float:
         return factor[0] * default_service_s(config, size)
 
     def before_each(kind: Callable[..., Probe] | Callable[[int, float, Any], ClosedLoop]) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **options: Any) -> Any:
-            factor[0] = 1.0 if bench.spent.load_s < 6.0 else (1.0, 2.2, 1.5)[next(calls) % 3]
+            factor[0] = 1.0 if bench.spent.load_s < steady_s else (1.0, 2.2, 1.5)[next(calls) % 3]
             return kind(*arguments, **options)
 
         return wrapped
 
-    factor = [1.0]
     bench.service_s = unsteady
     bench.measure, bench.saturate = before_each(bench.measure), before_each(bench.saturate)  # type: ignore[method-assign]
-    store, certified, seen = search_on(bench, two_core_space(tmp_path), tmp_path)
-    notes = [event.text for event in seen if isinstance(event, events.Note)]
-    assert any("The machine's speed varies" in text for text in notes)
-    assert {trial.machine_epoch for trial in store.trials} == {0}  # nothing was begun anew
-    assert len(store.trials) > 1
-    assert certified is not None
-    certificate = certified.winner.certificate
-    assert "the machine's speed went up and down by" in certificate.caveat
-    slowest = true_rate(certified.winner.served, slower(2.2), limit_ms=SLO.first.limit_ms)
-    assert 0.5 * slowest <= certificate.rate_per_s <= 1.03 * slowest  # it holds at any of its speeds
+    return bench
+
+
+def test_a_speed_that_goes_up_and_down_is_mostly_said_and_the_search_goes_on(tmp_path: Path) -> None:
+    """In nine sequences of speeds: a search of few runs may meet the same speed in each of them.
+
+    The certificate is one of the speeds that its two runs met. One sequence alone used to be tested here, by luck
+    one whose certificate held at the slowest speed too.
+    """
+    said = caveats = 0
+    for steady_s, first in product((3.0, 6.0, 9.0), range(3)):
+        folder = tmp_path / f"{steady_s}-{first}"
+        folder.mkdir()
+        bench = unsteady_bench(steady_s=steady_s, first=first)
+        store, certified, seen = search_on(bench, two_core_space(folder), folder)
+        notes = [event.text for event in seen if isinstance(event, events.Note)]
+        said += any("The machine's speed varies" in text for text in notes)
+        assert {trial.machine_epoch for trial in store.trials} == {0}  # nothing was begun anew
+        assert len(store.trials) > 1
+        assert certified is not None
+        certificate = certified.winner.certificate
+        caveats += "the machine's speed went up and down by" in (certificate.caveat or "")
+        fastest, slowest = (
+            true_rate(certified.winner.served, slower(factor), limit_ms=SLO.first.limit_ms)
+            for factor in (1.0, 2.2)
+        )
+        assert 0.5 * slowest <= certificate.rate_per_s <= 1.03 * fastest
+    assert said >= 4
+    assert caveats >= 6
 
 
 def test_a_steady_machine_is_never_taken_for_one_that_changed(tmp_path: Path) -> None:
