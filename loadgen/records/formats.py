@@ -41,14 +41,14 @@ def format_ms(value: float | None) -> str:
 
 def format_rate(value: float | None) -> str:
     """Return requests per second with four significant digits at least, never rounded up; `-` if unknown."""
-    if value is None or not math.isfinite(value):
+    if value is None or not math.isfinite(value := value * _AS_WRITTEN):
         return UNKNOWN
     if value >= 1000:
-        return f"{math.floor(value * _AS_WRITTEN):,}"
-    if value <= 0:
+        return f"{math.floor(value):,}"
+    if value < 1e-6:  # also 0 and negative rates; the scale of a much smaller one would overflow
         return f"{value:.4g}"
     scale = 10.0 ** (3 - math.floor(math.log10(value)))
-    return f"{math.floor(value * scale * _AS_WRITTEN) / scale:.4g}"
+    return f"{math.floor(value * scale) / scale:.4g}"
 
 
 def format_percent(share: float | None) -> str:

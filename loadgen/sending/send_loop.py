@@ -6,7 +6,7 @@ import bisect
 import heapq
 import time
 from collections.abc import Callable
-from typing import TypedDict, Unpack
+from typing import NotRequired, Protocol, TypedDict, Unpack
 
 from loadgen.clients.wire import Wire
 from loadgen.sending.request_table import LogTable
@@ -23,8 +23,18 @@ PATIENCE_NS = 4_000_000
 Tick = Callable[[int, int], bool]
 
 
+class Clock(Protocol):
+    """The clocks of the module `time`, which is one."""
+
+    def monotonic_ns(self) -> int:
+        """Return the time of a clock that nobody sets."""
+
+    def time_ns(self) -> int:
+        """Return the time of the wall clock, with which the kernel records when responses arrive."""
+
+
 class LoopParts(TypedDict):
-    """The arguments that all loops have."""
+    """The arguments that all loops have. The clock is by default the module `time`."""
 
     table: LogTable
     part: int
@@ -33,6 +43,7 @@ class LoopParts(TypedDict):
     poller: Poller
     timeout_ns: int
     tick: Tick
+    clock: NotRequired[Clock]
 
 
 class SendLoop:
@@ -63,7 +74,9 @@ class SendLoop:
         self._poller = common["poller"]
         self._timeout_ns = common["timeout_ns"]
         self._tick = common["tick"]
-        self._clock = time.monotonic_ns
+        clock: Clock = common.get("clock", time)
+        self._clock = clock.monotonic_ns
+        self._wall_clock = clock
         self._cap = max_in_flight or NEVER_NS
         self._may_be_patient = max_in_flight is None  # else the next request waits for a response
         self._stamped = False  # the kernel recorded the time of the last response
@@ -80,7 +93,7 @@ class SendLoop:
         self._origin_ns = origin_ns
         self._set_due()
         wire, in_flight, handle = self._wire, self._wire.in_flight, self._wire.handle
-        poll, sleep, clock = self._poller.wait, self._poller.sleep, time.monotonic_ns
+        poll, sleep, clock = self._poller.wait, self._poller.sleep, self._clock
         read_by_ns = 0
         while self._next_row < self._end_row or in_flight:
             now = clock() - origin_ns
@@ -109,13 +122,13 @@ class SendLoop:
 
     def elapsed_ns(self) -> int:
         """Return the time since the start of the run."""
-        return time.monotonic_ns() - self._origin_ns
+        return self._clock() - self._origin_ns
 
     def finished(self, row: int, outcome: int, arrived_ns: int) -> None:
         """Take the end of a request, which the wire reports; see `Finished`."""
         now = self.elapsed_ns()
         if arrived_ns:
-            age_ns = time.time_ns() - arrived_ns
+            age_ns = self._wall_clock.time_ns() - arrived_ns
             if 0 < age_ns < now - self._sent[row]:  # else the clock was set in between
                 now -= age_ns
         self._stamped = self._may_be_patient and arrived_ns > 0

@@ -15,7 +15,7 @@ from loadgen.clients.wire import LoadWire
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.request_table import LogTable
-from loadgen.sending.send_loop import ClosedLoop, LoopParts, RingSendLoop, SendLoop, Tick
+from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, RingSendLoop, SendLoop, Tick
 from loadgen.sending.shared_memory import SharedInputs
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
@@ -201,6 +201,7 @@ def run_shard(
     poller: Poller,
     origin_ns: int,
     asked_to_stop: Callable[[], bool],
+    clock: Clock = time,
 ) -> ShardResult:
     """Send a shard from `origin_ns` (monotonic clock) on. Return when every request has ended.
 
@@ -218,14 +219,14 @@ def run_shard(
         overloaded = overloaded or (rule is not None and rule.overloaded(now_ns, in_flight))
         return asked_to_stop() or overloaded
 
-    loop = _loop(shard, table, prepared, poller, tick)
+    loop = _loop(shard, table, prepared, poller, tick, clock)
     wire.finished = loop.finished
     wire.error_example = None
     with without_collections():
-        wall, cpu = time.monotonic_ns(), time.process_time_ns()
+        wall, cpu = clock.monotonic_ns(), time.process_time_ns()
         loop.run(origin_ns)
         # A shard without requests ends before `origin_ns`.
-        wall, cpu = max(0, time.monotonic_ns() - max(wall, origin_ns)), time.process_time_ns() - cpu
+        wall, cpu = max(0, clock.monotonic_ns() - max(wall, origin_ns)), time.process_time_ns() - cpu
     return ShardResult(
         rows=loop.rows_sent,
         overloaded=overloaded,
@@ -238,7 +239,9 @@ def run_shard(
     )
 
 
-def _loop(shard: Shard, table: LogTable, prepared: PreparedTarget, poller: Poller, tick: Tick) -> SendLoop:
+def _loop(
+    shard: Shard, table: LogTable, prepared: PreparedTarget, poller: Poller, tick: Tick, clock: Clock
+) -> SendLoop:
     common: LoopParts = {
         "table": table,
         "part": shard.part,
@@ -247,6 +250,7 @@ def _loop(shard: Shard, table: LogTable, prepared: PreparedTarget, poller: Polle
         "poller": poller,
         "timeout_ns": round(shard.timeout_s * 1e9),
         "tick": tick,
+        "clock": clock,
     }
     if shard.concurrency is None:
         kind = RingSendLoop if shard.ring else SendLoop

@@ -3,10 +3,11 @@
 import io
 import math
 import re
+import sys
 from datetime import UTC, datetime
 
 import numpy as np
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -93,6 +94,7 @@ def record_for(order: LoadTest, log: RequestLog, *, stopped: bool, wall_s: float
 )
 @example(order=ORDERS[0], log=no_rows(), stopped=True, wall_s=0.0)
 @example(order=ORDERS[2], log=no_rows(), stopped=False, wall_s=0.0)
+@settings(max_examples=30)
 def test_every_run_has_a_record_that_can_be_read_back_and_shown(
     order: LoadTest, log: RequestLog, stopped: bool, wall_s: float
 ) -> None:
@@ -133,6 +135,8 @@ ANY_NUMBER = st.floats(allow_nan=True, allow_infinity=True)
 
 
 @given(ANY_NUMBER)
+@example(5e-324)
+@example(sys.float_info.max)
 def test_no_number_in_words_is_none(value: float) -> None:
     for say in (format_ms, format_rate, format_percent, format_seconds, format_size):
         text = say(value)

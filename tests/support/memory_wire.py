@@ -43,6 +43,7 @@ class Memory:
         self.coming: list[bytes] = []
         self.again = b""
         self.sent = bytearray()
+        self.given = 0  # bytes that were read
         self.reads = 0
         self.room: int | None = None
         self.steps = 1
@@ -81,6 +82,7 @@ class Memory:
             self.coming.insert(0, piece[len(buffer) :])
             piece = piece[: len(buffer)]
         buffer[: len(piece)] = piece
+        self.given += len(piece)
         return len(piece)
 
     def frames(self) -> list[tuple[int, int, int, bytes]]:

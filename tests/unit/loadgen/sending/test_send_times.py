@@ -1,13 +1,12 @@
 """The send loop in virtual time: what leaves when, what is read when, and what ends how, to the nanosecond."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from virtual_server import BEGIN_NS, MS, VirtualServer
 
-from loadgen.clients.wire import Finished
 from loadgen.measurement.request_log import RequestLog, concatenate
 from loadgen.sending.request_table import LogTable, own_table
 from loadgen.sending.ring import RingLog
@@ -15,122 +14,39 @@ from loadgen.sending.send_loop import ClosedLoop, RingSendLoop, SendLoop
 from loadgen.status import CLOSED, OK, TIMED_OUT
 from loadgen.transport.poller import Poller
 
-MS = 1_000_000
 NEVER_NS = 1 << 60
-WALL_NS = 1_700_000_000_000 * MS
-FIRST_ROW_AT_NS = 7 * MS  # the clock when a run begins
 
 
-class VirtualServer:
-    """A wire, its poller and all clocks: each answer reaches the kernel `takes_ns(row)` after its request left.
-
-    Sending and reading one take `send_ns` and `read_ns`. `stamp` makes the kernel's note of an answer from when it
-    really came; `outcome` how a row ends. A row that `blocks` leaves only once the loop looks at its connection.
-    """
-
-    answers_may_wait = True
-
-    def __init__(
-        self,
-        takes_ns: Callable[[int], int],
-        *,
-        send_ns: int = 0,
-        read_ns: int = 0,
-        stamp: Callable[[int], int] = lambda came_ns: came_ns,
-        outcome: Callable[[int], int] = lambda row: OK,
-        blocks: Callable[[int], bool] = lambda row: False,
-    ) -> None:
-        self.takes_ns, self.send_ns, self.read_ns, self.stamp, self.outcome, self.blocks = (
-            takes_ns,
-            send_ns,
-            read_ns,
-            stamp,
-            outcome,
-            blocks,
-        )
-        self.blocked = False
-        self.waits = 0  # for an answer or a time, whichever comes first
-        self.now_ns = FIRST_ROW_AT_NS
-        self.in_flight: dict[int, int] = {}  # when the answer comes
-        self.finished: Finished = lambda _row, _outcome, _arrived_ns: None
-        self.most_in_flight = self.most_sent_between_reads = self.longest_unread_ns = self._sent_since = 0
-        self.given_up: list[int] = []
-
-    def clock(self) -> SimpleNamespace:
-        return SimpleNamespace(monotonic_ns=lambda: self.now_ns, time_ns=lambda: WALL_NS + self.now_ns)
-
-    def send(self, row: int) -> bool:
-        self.in_flight[row] = self.now_ns + self.takes_ns(row)
-        self.now_ns += self.send_ns
-        self._sent_since += 1
-        self.most_in_flight = max(self.most_in_flight, len(self.in_flight))
-        self.most_sent_between_reads = max(self.most_sent_between_reads, self._sent_since)
-        self.blocked = self.blocked or self.blocks(row)
-        return not self.blocks(row)
-
-    def wait(self, timeout_ns: int) -> list[tuple[int, int]]:
-        assert self.now_ns < 60_000 * MS, "the loop goes on for ever"
-        self._sent_since, self.blocked = 0, False
-        self.waits += timeout_ns > 0
-        self.now_ns = max(self.now_ns, min([self.now_ns + max(0, timeout_ns), *self.in_flight.values()]))
-        return [(row, 1) for row, came_ns in self.in_flight.items() if came_ns <= self.now_ns]
-
-    def sleep(self, seconds: float) -> None:
-        assert seconds > 0
-        assert not self.blocked, "nothing would send the rest of the request"
-        self.now_ns += round(seconds * 1e9)
-
-    def handle(self, fd: int, events: int) -> None:
-        assert events == 1, "what the poller reported"
-        self._sent_since = 0
-        came_ns = self.in_flight.pop(fd)
-        self.longest_unread_ns = max(self.longest_unread_ns, self.now_ns - came_ns)
-        self.now_ns += self.read_ns
-        stamp = self.stamp(came_ns)
-        self.finished(fd, self.outcome(fd), stamp and WALL_NS + stamp)
-
-    def give_up(self, row: int) -> None:
-        self.given_up.append(row)
-        del self.in_flight[row]
+def carried_out(
+    kind: Callable[..., SendLoop],
+    server: VirtualServer,
+    table: LogTable,
+    *,
+    tick: Callable[[int, int], bool] = lambda _now, _in_flight: False,
+    timeout_ms: int = 60_000,
+    part: int = 0,
+    parts: int = 1,
+    **options: Any,
+) -> SendLoop:
+    """Let a loop of some kind work on a table until all is answered; return the loop."""
+    common = {"table": table, "part": part, "parts": parts, "timeout_ns": timeout_ms * MS, "tick": tick}
+    loop = kind(**common, wire=server, poller=cast("Poller", server), clock=server, **options)
+    server.finished = loop.finished
+    loop.run(BEGIN_NS)
+    return loop
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Callable[..., LogTable]:
-    """Sends rows, due at these times in ms, to a server; returns the table."""
-
-    def run(
-        server: VirtualServer,
-        due_ms: Any,
-        *,
-        part: int = 0,
-        parts: int = 1,
-        timeout_ms: int = 60_000,
-        tick: Callable[[int, int], bool] = lambda _now, _in_flight: False,
-        max_in_flight: int | None = None,
-    ) -> LogTable:
-        monkeypatch.setattr("loadgen.sending.send_loop.time", server.clock())
-        due_ns = (np.asarray(due_ms) * MS).astype(np.int64)
-        table = own_table(len(due_ns))
-        table.scheduled_ns[:] = due_ns
-        loop = SendLoop(
-            table=table,
-            part=part,
-            parts=parts,
-            wire=server,
-            poller=cast("Poller", server),
-            timeout_ns=timeout_ms * MS,
-            tick=tick,
-            max_in_flight=max_in_flight,
-        )
-        server.finished = loop.finished
-        loop.run(FIRST_ROW_AT_NS)
-        return table
-
-    return run
+def sent(server: VirtualServer, due_ms: Any, **options: Any) -> LogTable:
+    """Send rows, due at these times in ms, to a server; return the table."""
+    due_ns = (np.asarray(due_ms) * MS).astype(np.int64)
+    table = own_table(len(due_ns))
+    table.scheduled_ns[:] = due_ns
+    carried_out(SendLoop, server, table, **options)
+    return table
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
-def test_each_part_sends_its_own_rows_at_their_times(sent: Callable[..., LogTable], part: int) -> None:
+def test_each_part_sends_its_own_rows_at_their_times(part: int) -> None:
     table = sent(VirtualServer(lambda row: (3 + row) * MS), np.arange(30) * 10.0, part=part, parts=3)
     mine = np.arange(30) % 3 == part
     assert table.sent_ns[mine].tolist() == np.maximum(table.scheduled_ns[mine], 1).tolist()  # 0: it never left
@@ -139,26 +55,23 @@ def test_each_part_sends_its_own_rows_at_their_times(sent: Callable[..., LogTabl
     assert not table.done_ns[~mine].any()
 
 
-def test_how_many_rows_have_left_is_known_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    server, counts = VirtualServer(lambda row: MS), list[int]()
-    monkeypatch.setattr("loadgen.sending.send_loop.time", server.clock())
+def test_how_many_rows_have_left_is_known_at_any_time() -> None:
+    loops, counts = list[SendLoop](), list[int]()
     table = own_table(3)
     table.scheduled_ns[:] = [0, 60 * MS, 120 * MS]
 
+    def made(**parts: Any) -> SendLoop:
+        return loops.append(SendLoop(**parts)) or loops[0]
+
     def tick(_now_ns: int, _in_flight: int) -> bool:
-        counts.append(loop.rows_sent)
+        counts.append(loops[0].rows_sent)
         return False
 
-    parts: dict[str, Any] = {"table": table, "part": 0, "parts": 1, "timeout_ns": 1000 * MS, "tick": tick}
-    loop = SendLoop(**parts, wire=server, poller=cast("Poller", server))
-    server.finished = loop.finished
-    loop.run(FIRST_ROW_AT_NS)
+    loop = carried_out(made, VirtualServer(lambda row: MS), table, tick=tick)
     assert (counts, loop.rows_sent) == ([1, 1, 2], 3)
 
 
-def test_nothing_leaves_before_its_time_and_no_more_than_eight_before_answers_are_read(
-    sent: Callable[..., LogTable],
-) -> None:
+def test_nothing_leaves_before_its_time_and_no_more_than_eight_before_answers_are_read() -> None:
     server = VirtualServer(lambda row: MS, send_ns=MS // 10, stamp=lambda _: 0)
     table = sent(server, [0.0] * 50 + [20.0, 30.0, 30.0])
     assert (table.sent_ns >= table.scheduled_ns).all()
@@ -166,15 +79,13 @@ def test_nothing_leaves_before_its_time_and_no_more_than_eight_before_answers_ar
     assert (table.sent_ns[50:] - table.scheduled_ns[50:]).max() == MS // 10  # the one before left at that moment
 
 
-def test_a_request_that_is_due_goes_before_the_next_answer_is_read(sent: Callable[..., LogTable]) -> None:
+def test_a_request_that_is_due_goes_before_the_next_answer_is_read() -> None:
     server = VirtualServer(lambda row: 50 * MS, read_ns=2 * MS)
     table = sent(server, [0.0] * 8 + [55.0])
     assert table.sent_ns[8] - table.scheduled_ns[8] <= 2 * MS
 
 
-def test_answers_that_the_kernel_notes_wait_for_four_milliseconds_at_most_and_others_do_not(
-    sent: Callable[..., LogTable],
-) -> None:
+def test_answers_that_the_kernel_notes_wait_for_four_milliseconds_at_most_and_others_do_not() -> None:
     due_ms = np.arange(400) * 0.9
     noted, not_noted = (
         VirtualServer(lambda row: 5 * MS // 2),
@@ -189,14 +100,14 @@ def test_answers_that_the_kernel_notes_wait_for_four_milliseconds_at_most_and_ot
     assert not_noted.waits > 400
 
 
-def test_answers_are_read_at_once_while_the_wire_says_so(sent: Callable[..., LogTable]) -> None:
+def test_answers_are_read_at_once_while_the_wire_says_so() -> None:
     server = VirtualServer(lambda row: 5 * MS // 2)
     server.answers_may_wait = False
     sent(server, np.arange(100) * 0.9)
     assert server.longest_unread_ns == 0
 
 
-def test_a_request_that_has_not_left_is_looked_after_before_the_loop_rests(sent: Callable[..., LogTable]) -> None:
+def test_a_request_that_has_not_left_is_looked_after_before_the_loop_rests() -> None:
     """All the while the wire would let answers wait: it is the connection that must be looked at."""
     server = VirtualServer(lambda row: 5 * MS // 2, blocks=lambda row: row % 10 == 5)
     table = sent(server, np.arange(400) * 0.9)
@@ -204,7 +115,7 @@ def test_a_request_that_has_not_left_is_looked_after_before_the_loop_rests(sent:
     assert server.longest_unread_ns > 2 * MS, "else the loop never rested"
 
 
-def test_a_cap_holds_requests_back_until_an_answer_came(sent: Callable[..., LogTable]) -> None:
+def test_a_cap_holds_requests_back_until_an_answer_came() -> None:
     server = VirtualServer(lambda row: 30 * MS)
     table = sent(server, np.arange(12) * 5.0, max_in_flight=2)
     assert server.most_in_flight == 2
@@ -212,14 +123,14 @@ def test_a_cap_holds_requests_back_until_an_answer_came(sent: Callable[..., LogT
     assert (table.sent_ns[2:] == np.maximum(table.done_ns[:-2], table.scheduled_ns[2:])).all()
 
 
-def test_below_a_cap_answers_are_read_at_once_as_well(sent: Callable[..., LogTable]) -> None:
+def test_below_a_cap_answers_are_read_at_once_as_well() -> None:
     server = VirtualServer(lambda row: 5 * MS // 2)
     sent(server, np.arange(100) * 0.9, max_in_flight=4)
     assert 2 <= server.most_in_flight < 4
     assert server.longest_unread_ns == 0
 
 
-def test_a_time_out_counts_from_each_requests_own_time(sent: Callable[..., LogTable]) -> None:
+def test_a_time_out_counts_from_each_requests_own_time() -> None:
     server = VirtualServer(lambda row: 99 * MS)
     table = sent(server, np.arange(50) * 10.0, timeout_ms=100)
     assert not table.outcome.any()
@@ -228,7 +139,7 @@ def test_a_time_out_counts_from_each_requests_own_time(sent: Callable[..., LogTa
 
 @pytest.mark.parametrize(("timeout_ms", "late_ms"), [(100, 25), (1000, 50), (2, 1)])
 def test_a_time_out_is_noticed_within_a_quarter_of_it_and_fifty_milliseconds(
-    sent: Callable[..., LogTable], timeout_ms: int, late_ms: int
+    timeout_ms: int, late_ms: int
 ) -> None:
     ticks: list[int] = []
 
@@ -245,16 +156,12 @@ def test_a_time_out_is_noticed_within_a_quarter_of_it_and_fifty_milliseconds(
 
 
 @pytest.mark.parametrize(("takes_ns", "outcome"), [(100 * MS, OK), (100 * MS + 1, TIMED_OUT)])
-def test_an_answer_within_the_time_out_counts_to_the_nanosecond(
-    sent: Callable[..., LogTable], takes_ns: int, outcome: int
-) -> None:
+def test_an_answer_within_the_time_out_counts_to_the_nanosecond(takes_ns: int, outcome: int) -> None:
     table = sent(VirtualServer(lambda row: takes_ns), [10.0], timeout_ms=100)
     assert (table.outcome.tolist(), table.done_ns.tolist()) == ([outcome], [10 * MS + takes_ns])
 
 
-def test_a_time_out_does_not_let_answers_wait_that_the_kernel_does_not_note(
-    sent: Callable[..., LogTable],
-) -> None:
+def test_a_time_out_does_not_let_answers_wait_that_the_kernel_does_not_note() -> None:
     server = VirtualServer(lambda row: NEVER_NS if row % 50 == 0 else 5 * MS // 2, stamp=lambda _: 0)
     table = sent(server, np.arange(400) * 0.9, timeout_ms=100)
     assert (table.outcome == TIMED_OUT).sum() == 8
@@ -262,7 +169,7 @@ def test_a_time_out_does_not_let_answers_wait_that_the_kernel_does_not_note(
 
 
 @pytest.mark.parametrize("sends_late", [False, True])
-def test_a_request_times_out_from_when_it_was_due(sent: Callable[..., LogTable], sends_late: bool) -> None:
+def test_a_request_times_out_from_when_it_was_due(sends_late: bool) -> None:
     """Within a quarter of the time-out, however late it left."""
     server = VirtualServer(lambda row: 70 * MS if sends_late and row == 0 else NEVER_NS)
     table = sent(server, [0.0, 0.0], timeout_ms=100, max_in_flight=1 if sends_late else None)
@@ -273,7 +180,7 @@ def test_a_request_times_out_from_when_it_was_due(sent: Callable[..., LogTable],
 
 @pytest.mark.parametrize(("outcome", "counts_as"), [(OK, TIMED_OUT), (CLOSED, CLOSED)])
 def test_an_answer_after_the_time_out_is_none_and_a_failure_stays_what_it_was(
-    sent: Callable[..., LogTable], outcome: int, counts_as: int
+    outcome: int, counts_as: int
 ) -> None:
     """The second left 70 ms late and its answer took 31 ms: after the time-out, before it was given up."""
     server = VirtualServer(
@@ -284,10 +191,15 @@ def test_an_answer_after_the_time_out_is_none_and_a_failure_stays_what_it_was(
     assert table.outcome.tolist() == [OK, counts_as]
 
 
+@pytest.mark.parametrize(("noted", "outcome"), [(True, OK), (False, TIMED_OUT)])
+def test_an_answer_that_came_in_time_and_was_read_late_did_not_time_out(noted: bool, outcome: int) -> None:
+    """Two come at 90 ms; to read the first takes until 110."""
+    server = VirtualServer(lambda row: 90 * MS, read_ns=20 * MS, stamp=lambda came_ns: came_ns if noted else 0)
+    assert sent(server, [0.0, 0.0], timeout_ms=100).outcome[1] == outcome
+
+
 @pytest.mark.parametrize("wrong_ns", [-3600_000 * MS, -60 * MS, 1, 3600_000 * MS])
-def test_a_note_from_before_the_request_left_or_from_the_future_is_not_believed(
-    sent: Callable[..., LogTable], wrong_ns: int
-) -> None:
+def test_a_note_from_before_the_request_left_or_from_the_future_is_not_believed(wrong_ns: int) -> None:
     """Somebody set the clock. The second request was due 70 ms before it left."""
     server = VirtualServer(lambda row: 70 * MS if row == 0 else 20 * MS, stamp=lambda came_ns: came_ns + wrong_ns)
     table = sent(server, [0.0, 0.0], max_in_flight=1)
@@ -296,7 +208,7 @@ def test_a_note_from_before_the_request_left_or_from_the_future_is_not_believed(
     assert table.done_ns[1] == 90 * MS
 
 
-def test_a_stop_sends_what_was_due_and_nothing_after_it(sent: Callable[..., LogTable]) -> None:
+def test_a_stop_sends_what_was_due_and_nothing_after_it() -> None:
     ticks: list[tuple[int, int]] = []
 
     def stop(now_ns: int, in_flight: int) -> bool:
@@ -314,60 +226,32 @@ def test_a_stop_sends_what_was_due_and_nothing_after_it(sent: Callable[..., LogT
     assert gaps_ns.max() <= 60 * MS
 
 
-def test_a_stop_while_an_answer_is_waited_for_sends_nothing_more(sent: Callable[..., LogTable]) -> None:
+def test_a_stop_while_an_answer_is_waited_for_sends_nothing_more() -> None:
     table = sent(VirtualServer(lambda row: 900 * MS), [0.0, 500.0], tick=lambda now_ns, _: now_ns > 90 * MS)
     assert table.sent_ns.tolist() == [1, 0]
     assert table.done_ns.tolist() == [900 * MS, 0]
 
 
-def test_what_is_due_at_once_leaves_in_eights_with_a_look_at_the_answers_in_between(
-    sent: Callable[..., LogTable],
-) -> None:
+def test_what_is_due_at_once_leaves_in_eights_with_a_look_at_the_answers_in_between() -> None:
     server = VirtualServer(lambda row: 50 * MS)
     sent(server, [0.0] * 20)
     assert server.most_sent_between_reads == 8
 
 
-def test_after_the_last_of_several_answers_two_eights_may_leave_before_the_next_look(
-    sent: Callable[..., LogTable],
-) -> None:
+def test_after_the_last_of_several_answers_two_eights_may_leave_before_the_next_look() -> None:
     server = VirtualServer(lambda row: 0, stamp=lambda _: 0)
     sent(server, [0.0] * 200)
     assert server.most_sent_between_reads == 16
 
 
-def test_answers_wait_for_four_milliseconds_at_most_while_much_is_due_at_once(
-    sent: Callable[..., LogTable],
-) -> None:
+def test_answers_wait_for_four_milliseconds_at_most_while_much_is_due_at_once() -> None:
     """The kernel notes when the answers come; 300 requests take 30 ms to send."""
     server = VirtualServer(lambda row: 5 * MS // 2, send_ns=MS // 10)
     sent(server, [*(np.arange(40) * 0.9), *[40.0] * 300])
     assert 16 < server.most_sent_between_reads <= 40 + 16
 
 
-@pytest.fixture
-def carried_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SendLoop]:
-    """Lets a loop of some kind work on a table until all is answered; returns the loop."""
-
-    def run(
-        kind: Callable[..., SendLoop],
-        server: VirtualServer,
-        table: LogTable,
-        *,
-        tick: Callable[[int, int], bool] = lambda _now, _in_flight: False,
-        **options: Any,
-    ) -> SendLoop:
-        monkeypatch.setattr("loadgen.sending.send_loop.time", server.clock())
-        parts = {"table": table, "part": 0, "parts": 1, "timeout_ns": 60_000 * MS, "tick": tick}
-        loop = kind(**parts, wire=server, poller=cast("Poller", server), **options)
-        server.finished = loop.finished
-        loop.run(FIRST_ROW_AT_NS)
-        return loop
-
-    return run
-
-
-def test_a_ring_goes_round_and_waits_for_what_is_not_written_yet(carried_out: Callable[..., SendLoop]) -> None:
+def test_a_ring_goes_round_and_waits_for_what_is_not_written_yet() -> None:
     """Eight rows hold seven requests; every 50 ms those that have ended make room for more, which are late."""
     table, taken = own_table(8), list[RequestLog]()
     laps = RingLog(table, iter([np.arange(20) * 2 * MS]))
@@ -385,7 +269,7 @@ def test_a_ring_goes_round_and_waits_for_what_is_not_written_yet(carried_out: Ca
     assert loop.rows_sent == 20
 
 
-def test_a_ring_holds_requests_back_at_its_cap(carried_out: Callable[..., SendLoop]) -> None:
+def test_a_ring_holds_requests_back_at_its_cap() -> None:
     table, server, taken = own_table(8), VirtualServer(lambda row: 30 * MS), list[RequestLog]()
     laps = RingLog(table, iter([np.arange(7) * 5 * MS]))
 
@@ -399,9 +283,7 @@ def test_a_ring_holds_requests_back_at_its_cap(carried_out: Callable[..., SendLo
     assert (log.sent_ns // MS).tolist() == [0, 5, 30, 35, 60, 65, 90]
 
 
-def test_a_ring_that_is_stopped_sends_what_was_due_and_nothing_after_it(
-    carried_out: Callable[..., SendLoop],
-) -> None:
+def test_a_ring_that_is_stopped_sends_what_was_due_and_nothing_after_it() -> None:
     table = own_table(32)
     RingLog(table, iter([np.arange(20) * 10 * MS]))
     server = VirtualServer(lambda row: 3 * MS)
@@ -410,9 +292,7 @@ def test_a_ring_that_is_stopped_sends_what_was_due_and_nothing_after_it(
     assert (table.done_ns > 0).tolist() == [True] * 11 + [False] * 21
 
 
-def test_a_user_asks_again_as_soon_as_the_answer_is_read_and_none_after_the_time(
-    carried_out: Callable[..., SendLoop],
-) -> None:
+def test_a_user_asks_again_as_soon_as_the_answer_is_read_and_none_after_the_time() -> None:
     """Two users; to read an answer takes 1 ms, and it counts from when it came."""
     table, server = own_table(20), VirtualServer(lambda row: 30 * MS, read_ns=MS)
     loop = carried_out(ClosedLoop, server, table, concurrency=2, duration_ns=100 * MS)
@@ -423,7 +303,7 @@ def test_a_user_asks_again_as_soon_as_the_answer_is_read_and_none_after_the_time
     assert (loop.rows_sent, server.most_in_flight) == (8, 2)
 
 
-def test_a_user_who_got_no_answer_asks_again_ten_milliseconds_later(carried_out: Callable[..., SendLoop]) -> None:
+def test_a_user_who_got_no_answer_asks_again_ten_milliseconds_later() -> None:
     table = own_table(20)
     server = VirtualServer(lambda row: 5 * MS, outcome=lambda row: OK if row % 2 else CLOSED)
     loop = carried_out(ClosedLoop, server, table, concurrency=1, duration_ns=40 * MS)
@@ -433,7 +313,7 @@ def test_a_user_who_got_no_answer_asks_again_ten_milliseconds_later(carried_out:
     assert loop.rows_sent == 4
 
 
-def test_answers_to_users_are_read_at_once(carried_out: Callable[..., SendLoop]) -> None:
+def test_answers_to_users_are_read_at_once() -> None:
     """Of three users the first gets none, and pauses until 15; the other two are free at 12 and 13."""
     table = own_table(20)
     takes_ms = {0: 5, 1: 12, 2: 13}
@@ -444,16 +324,14 @@ def test_answers_to_users_are_read_at_once(carried_out: Callable[..., SendLoop])
     assert loop.rows_sent == 6
 
 
-def test_without_a_user_a_closed_loop_is_over_at_once(carried_out: Callable[..., SendLoop]) -> None:
+def test_without_a_user_a_closed_loop_is_over_at_once() -> None:
     server = VirtualServer(lambda row: MS)
     loop = carried_out(ClosedLoop, server, own_table(20), concurrency=0, duration_ns=100 * MS)
-    assert (loop.rows_sent, server.now_ns) == (0, FIRST_ROW_AT_NS)
+    assert (loop.rows_sent, server.now_ns) == (0, BEGIN_NS)
 
 
 @pytest.mark.parametrize(("rows", "stop_ms", "left"), [(3, 60_000, 3), (20, 90, 4)])
-def test_a_closed_loop_ends_when_the_table_is_full_or_it_is_stopped(
-    carried_out: Callable[..., SendLoop], rows: int, stop_ms: int, left: int
-) -> None:
+def test_a_closed_loop_ends_when_the_table_is_full_or_it_is_stopped(rows: int, stop_ms: int, left: int) -> None:
     """It is asked at 100 ms whether to stop; the request of 90 ms gets its answer."""
     table, server = own_table(rows), VirtualServer(lambda row: 30 * MS)
     loop = carried_out(
