@@ -135,7 +135,7 @@ class Certifier:
             "was too short"
         )
         text = f"The time is too short for {100 * wanted:g} % confidence: {100 * confidence:g} % is certified."
-        self.on_event(events.Note(text=text, warning=True))
+        self.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
 
     def longer_s(self) -> float:
         """Return the least seconds of a confirmation, even if it could decide earlier."""
@@ -160,9 +160,9 @@ class Certifier:
             again = trial.certificate is not None
             keep_attempt(self.directory, attempt, trial=trial.number, again=again, change=change)
             if change is not None:
-                self.on_event(events.Note(text=f"{format_rate(attempt.rate_per_s)}/s: {change}.", warning=True))
+                self._note(f"{format_rate(attempt.rate_per_s)}/s: {change}.", "run_changed", trial)
             for problem in attempt.problems:
-                self.on_event(events.Note(text=f"A confirmation run was not trusted: {problem}", warning=True))
+                self._note(f"A confirmation run was not trusted: {problem}", "run_not_trusted", trial)
             if not attempt.problems and not attempt.met:
                 self._doubted |= trial.certificate is not None
                 self.on_event(
@@ -190,7 +190,8 @@ class Certifier:
         if confirmation.met is None:
             if confirmation.attempts:
                 last = confirmation.attempts[-1]
-                self.on_event(events.Note(text=f"{format_rate(last.rate_per_s)}/s: {last.reason}."))
+                text = f"{format_rate(last.rate_per_s)}/s: {last.reason}."
+                self._note(text, "not_met", trial, warning=False)
             return None
         seen = none_if_not_watched(self.bench.spent.contention - before)
         certified = self._with_certificate(trial, confirmation.met, seen)
@@ -238,14 +239,17 @@ class Certifier:
             return True
         taken, limit = memory_text(trial.memory_bytes or 0), memory_text(most)
         text = f"Trial {trial.number} is not chosen: the server took {taken} with it, over the limit of {limit}."
-        self.on_event(events.Note(text=text, warning=True))
+        self._note(text, "over_memory", trial)
         return False
 
     def lost(self, trial: Trial, failure: BenchFailed) -> None:
         """Log and report that the bench failed during certification."""
         log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
         text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
-        self.on_event(events.Note(text=text, warning=True))
+        self._note(text, "certification_failed", trial)
+
+    def _note(self, text: str, code: events.NoteCode, trial: Trial, *, warning: bool = True) -> None:
+        self.on_event(events.Note(text=text, warning=warning, code=code, trial=trial.number))
 
 
 def join_caveats(*caveats: str | None) -> str | None:

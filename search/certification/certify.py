@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from loadgen.statistics.confirm import OF_WHAT_IT_SERVED
 from search.certification.certifier import LEAST_CERTIFY_S, Certifier, Replays, join_caveats
@@ -44,6 +45,15 @@ servers were certified twice, compared with five of ten."""
 
 NEARLY = 0.97
 """A candidate gives way once its rate has fallen to 97 % of the rate that is expected of the next one."""
+
+
+class Caveat(StrEnum):
+    """Why a rate is confirmed only once. NOT_AGAIN is followed by the reason."""
+
+    STOPPED = "the run was stopped before it could be confirmed again"
+    NO_TIME = "there was no time to confirm it again on a restarted server"
+    SERVER_FAILED = "the server failed while it was confirmed again"
+    NOT_AGAIN = "it met the SLO once, but not again on a restarted server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +98,7 @@ def certify_best(
     )
     if certifier.variation.text is not None and not hurried:
         text = f"While the search measured, {certifier.variation.text}: lower rates are confirmed, for longer."
-        on_event(events.Note(text=text, warning=True))
+        on_event(events.Note(text=text, warning=True, code="unstable_speed"))
     objective = store.objective
     ranked = objective.best_first(store.current) or objective.best_first(store.trials)
     candidates = [trial for trial in ranked if trial.rate_at_limit_per_s]
@@ -113,7 +123,7 @@ def certify_best(
             # On a machine with unstable speed the estimates may have been luck: the certified rates decide.
             does = "is certified for more than" if objective.name == "cost" else "does better than"
             text = f"The default configuration {does} trial {winner.number}, so it is the answer."
-            on_event(events.Note(text=text))
+            on_event(events.Note(text=text, code="default_is_better", trial=winner.number))
             winner = baseline = _confirmed_again(certifier, baseline)
     return CertifiedResult(winner=winner, baseline=baseline)
 
@@ -145,7 +155,7 @@ def _winner(
     if winner is None:
         return None
     if stop():
-        return _with_caveat(winner, "the run was stopped before it could be confirmed again")
+        return _with_caveat(winner, Caveat.STOPPED)
     winner = _confirmed_again(certifier, winner)
     if certifier.fits(winner):
         return winner
@@ -243,7 +253,7 @@ def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
     if budget_s < USUAL * certifier.least_s(winner.certificate.rate_per_s):
         budget_s = certifier.left_s()
     if budget_s < LEAST_CERTIFY_S:
-        return _with_caveat(winner, "there was no time to confirm it again on a restarted server")
+        return _with_caveat(winner, Caveat.NO_TIME)
     try:
         certifier.bench.restart()
         again = certifier.confirm_rate(winner, winner.certificate.rate_per_s, budget_s=budget_s)
@@ -252,10 +262,8 @@ def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
             again = certifier.confirm_rate(winner, lower_per_s, budget_s=certifier.left_s())
     except BenchFailed as failure:
         certifier.lost(winner, failure)
-        return _with_caveat(winner, "the server failed while it was confirmed again")
-    return again or _with_caveat(
-        winner, f"it met the SLO once, but not again on a restarted server: {certifier.last_reason}"
-    )
+        return _with_caveat(winner, Caveat.SERVER_FAILED)
+    return again or _with_caveat(winner, f"{Caveat.NOT_AGAIN}: {certifier.last_reason}")
 
 
 def _with_caveat(trial: Trial, caveat: str) -> Trial:

@@ -234,7 +234,7 @@ class TrialRunner(TrialContext):
         rate_per_s = None if best is None else self.objective.rate_per_s or best.rate_at_limit_per_s
         note = keep_time_to_certify(self.budget, rate_per_s, self.slo) if rate_per_s else None
         if note is not None:
-            self.on_event(events.Note(text=note))
+            self.on_event(events.Note(text=note, code="time_to_certify"))
 
     def enforce_memory_limit(self, trial: Trial) -> Trial:
         """Return the trial with its peak memory; infeasible if that is over the limit."""

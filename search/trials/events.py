@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from search.records.trial import CertificateRecord
 from search.trials.trial import Trial
@@ -28,12 +29,30 @@ class StepEnded:
     cached: bool = False
 
 
+NoteCode = Literal[
+    "certification_failed",  # the server failed while this trial was certified
+    "default_is_better",  # the certified default takes the place of this trial
+    "lower_confidence",
+    "not_met",  # a confirmation of this trial met the SLO at no rate
+    "over_memory",  # this trial is not chosen
+    "run_changed",  # a load run changed in its middle
+    "run_not_trusted",  # a load run measured the client
+    "time_to_certify",  # a certificate takes longer than usual
+    "unstable_speed",
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something the user should know, such as a model that is served unbatched and why."""
+    """Something the user should know, such as a model that is served unbatched and why.
+
+    `code` names what happened, for notes of certification; `trial` is the number of the trial, if it is about one.
+    """
 
     text: str
     warning: bool = False
+    code: NoteCode | None = None
+    trial: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

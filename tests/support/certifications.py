@@ -13,7 +13,9 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import Engine, ServingConfig
 from search.certification.certify import CertifiedResult, certify_best
+from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
+from search.records.trial import CertificateRecord
 from search.space import default_config
 from search.study.store import open_store
 from search.trials import events
@@ -24,17 +26,22 @@ SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 DEFAULT = 4
 """The largest batch of the default configuration; the largest batch identifies every configuration here."""
 
+LOADING_S = 1.0
+"""The seconds of a load on this bench."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """`most_s` is its time limit; before it were `spent_s` of load and so many restarts."""
+    """`most_s` is its time limit, `load_s` what it took; before it were so many loads, restarts and seconds."""
 
     batch: int
     rate_per_s: float
     most_s: float
+    load_s: float
     seed: int
+    loads: int
     restarts: int
-    spent_s: float
+    elapsed_s: float
 
 
 @dataclass
@@ -45,16 +52,19 @@ class NotedBench(SimulatedBench):
     runs: list[Run] = field(default_factory=list)
 
     def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
+        before_s = self.spent.load_s
+        self.late = lambda config: len(self.runs) in self.late_runs
+        probe = super().measure(rate_per_s, duration_s, seed, watch)
         run = Run(
             batch=self.loaded[-1].max_batch_size,
             rate_per_s=rate_per_s,
             most_s=duration_s,
+            load_s=self.spent.load_s - before_s,
             seed=seed,
+            loads=len(self.loaded),
             restarts=self.restarts,
-            spent_s=self.spent.load_s,
+            elapsed_s=before_s + self.spent.loading_s,
         )
-        self.late = lambda config: len(self.runs) in self.late_runs
-        probe = super().measure(rate_per_s, duration_s, seed, watch)
         self.runs.append(run)
         return probe
 
@@ -62,6 +72,11 @@ class NotedBench(SimulatedBench):
     def batches(self) -> list[int]:
         """Return the loaded configurations, in order; a restart loads again."""
         return [config.max_batch_size for config in self.loaded]
+
+    @property
+    def after_each_load(self) -> list[Run]:
+        """Return the first run after each load that had one."""
+        return list({run.loads: run for run in reversed(self.runs)}.values())[::-1]
 
 
 def bench(**options: Any) -> NotedBench:
@@ -83,11 +98,13 @@ def tried(folder: Path, batch: int, number: int, rate_per_s: float | None = 1050
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The result of certification, and its events."""
+    """The result of certification on a bench, and its events."""
 
     certified: CertifiedResult | None
     seen: list[events.Event]
     budget: BudgetOfLoad
+    bench: NotedBench
+    folder: Path
 
     @property
     def winner(self) -> Trial:
@@ -100,8 +117,48 @@ class Ended:
         return self.certified.baseline
 
     @property
-    def notes(self) -> list[str]:
-        return [event.text for event in self.seen if isinstance(event, events.Note)]
+    def certificate(self) -> CertificateRecord:
+        assert self.winner.certificate is not None
+        return self.winner.certificate
+
+    @property
+    def notes(self) -> list[events.Note]:
+        return [event for event in self.seen if isinstance(event, events.Note)]
+
+    @property
+    def codes(self) -> list[tuple[events.NoteCode | None, int | None]]:
+        """Return the code of each note and the number of its trial, without runs that were not trusted."""
+        return [(note.code, note.trial) for note in self.notes if note.code not in ("run_not_trusted", "not_met")]
+
+    def all_left_s(self, run: Run) -> float:
+        """Return the seconds of the budget that were left when this run began."""
+        return self.budget.total_s - run.elapsed_s
+
+    def assert_within_budget(self) -> None:
+        """Assert that no run may take longer than the budget lasts, nor all together.
+
+        A load may come on top, and what a run takes after its last response.
+        """
+        slack_s = LOADING_S + 0.5
+        assert all(run.most_s <= self.all_left_s(run) + slack_s for run in self.bench.runs)
+        assert self.budget.elapsed_s() <= self.budget.total_s + slack_s
+
+    def assert_confirmed_twice(self, *, confidence: float = SLO.confidence) -> None:
+        """Assert that the certificate is that of two runs which met the SLO, with a restart between them."""
+        attempts = zip(self.bench.runs, read_confirmations(self.folder), strict=True)
+        met = [pair for pair in attempts if pair[1].trial == self.winner.number and pair[1].met]
+        (first, one), (second, other) = met
+        assert (one.again, other.again) == (False, True)
+        assert second.restarts == first.restarts + 1
+        assert second.seed != first.seed
+        assert second.rate_per_s <= first.rate_per_s
+        found = self.certificate
+        assert (found.runs, found.caveat) == (2, None)
+        assert found.confidence == confidence
+        assert found.rate_per_s == second.rate_per_s
+        assert found.requests == one.requests + other.requests
+        assert found.seconds == one.seconds + other.seconds
+        assert found.first.violations == one.violations + other.violations
 
 
 def ended(
@@ -115,13 +172,10 @@ def ended(
 ) -> Ended:
     """Certify the best of these trials."""
     seen: list[events.Event] = []
+    folder.mkdir(exist_ok=True)
     budget = BudgetOfLoad(total_s=total_s, spent=given.spent)
     store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3, objective=objective)
     store.trials.extend(trials)
     known: dict[str, Any] = {"slo": slo, "budget": budget, "seed": 1, "on_event": seen.append, **options}
-    return Ended(certified=certify_best(store, given, **known), seen=seen, budget=budget)
-
-
-def caveat_of(found: Ended) -> str | None:
-    assert found.winner.certificate is not None
-    return found.winner.certificate.caveat
+    certified = certify_best(store, given, **known)
+    return Ended(certified=certified, seen=seen, budget=budget, bench=given, folder=folder)

@@ -54,8 +54,8 @@ class Run:
         return self.slower * execution_s(config, size)
 
     @property
-    def notes(self) -> list[str]:
-        return [event.text for event in self.seen if isinstance(event, events.Note)]
+    def codes(self) -> list[str | None]:
+        return [event.code for event in self.seen if isinstance(event, events.Note)]
 
     def assert_certified_twice(self, *, confidence: float, at_least: float) -> None:
         """Assert a certificate of two runs, between this share of the true capacity and the capacity."""
@@ -69,9 +69,7 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_70_per_second_are_certified_in_five_minutes_of_which_some_are_preparation(
-    tmp_path: Path, seed: int
-) -> None:
+def test_70_per_second_are_certified_in_four_minutes(tmp_path: Path, seed: int) -> None:
     run = Run(tmp_path, total_s=240.0, limit_ms=300.0, seed=seed)
     run.assert_certified_twice(confidence=0.95, at_least=0.7)
 
@@ -80,14 +78,11 @@ def test_70_per_second_are_certified_in_five_minutes_of_which_some_are_preparati
 def test_in_80_seconds_a_lower_rate_is_certified(tmp_path: Path, seed: int) -> None:
     run = Run(tmp_path, total_s=80.0, limit_ms=300.0, seed=seed)
     run.assert_certified_twice(confidence=0.95, at_least=0.45)
-    (note,) = (text for text in run.notes if "to certify" in text)
-    assert note.startswith("p99 at about ")
-    assert "That allows 95 % confidence at a lower rate or p95; --time-budget" in note
+    assert run.codes.count("time_to_certify") == 1
 
 
-def test_20_per_second_within_900_ms_are_certified_with_the_confidence_that_the_budget_allows(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.long
+def test_20_per_second_are_certified_with_the_confidence_that_the_time_allows(tmp_path: Path) -> None:
     """Twice in seven of nine searches: in two, the second confirmation needs more than the time that is left."""
     runs = []
     for seed in range(9):
@@ -98,9 +93,7 @@ def test_20_per_second_within_900_ms_are_certified_with_the_confidence_that_the_
         runs.append(certificate.runs)
         if certificate.runs == 2:
             run.assert_certified_twice(confidence=0.8, at_least=0.45)
-            assert certificate.caveat == (
-                "the confidence is 80 % instead of 95 %, for which the time budget was too short"
-            )
-        assert "The time is too short for 95 % confidence: 80 % is certified." in run.notes, seed
+            assert certificate.caveat is not None, seed
+        assert "lower_confidence" in run.codes, seed
     assert set(runs) <= {1, 2}
     assert runs.count(2) >= 7

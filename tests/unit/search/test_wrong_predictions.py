@@ -56,7 +56,8 @@ FRONT_END_PER_S = 250.0
 
 
 def test_no_estimate_is_above_a_rate_that_was_clearly_too_much(space: SearchSpace, tmp_path: Path) -> None:
-    store, _, _ = search_on(Saturating(), space, tmp_path)
+    bench = Saturating()
+    store, _, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 8)
     refuted = 0
     for trial in store.trials:
         kept_per_s = max((run.rate_per_s for run in trial.load_runs if run.met), default=0.0)
@@ -106,7 +107,8 @@ class Hurried(SimulatedBench):
 def test_a_run_too_short_for_a_verdict_is_replayed_and_does_not_fail_its_trial(
     space: SearchSpace, tmp_path: Path
 ) -> None:
-    store, _, _ = search_on(Hurried(), space, tmp_path)
+    bench = Hurried()
+    store, _, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 4)
     first = store.trials[0]
     assert first.load_runs[0].requests == 0
     assert first.state == "complete", first.reason

@@ -25,7 +25,7 @@ from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo, WorkloadRecord
 from search.records.trial import LoadRunRecord, PredictionRecord, ReplayRecord, ServiceTimesRecord, WhyRecord
 
-BUSY = "requests take over 5 ms: 7.25 ms one at a time (other processes took 1 core for 5 of 9 s of load)"
+BUSY = contention(5.0, of_s=9.0, cores=1.0)
 
 
 def default_at(rate_per_s: float, **changes: object) -> RecommendationRecord:
@@ -45,7 +45,7 @@ def test_latencies_are_compared_at_one_rate_alone(tmp_path: Path, rate_per_s: fl
     report = report_of(read_evidence(run_dir(tmp_path / "run", default_at(rate_per_s))))
     assert len(report.plots["quantiles"]["roles"]) == roles
     assert len({bar["role"] for bar in report.plots["stages"]["bars"]}) == roles
-    stages = next(part.table for part in report.sections if part.title == "Where the time goes")
+    stages = next(part.table for part in report.sections if part.plot and part.plot[0] == "stages")
     assert stages is not None
     assert len(stages.headings) == 1 + roles
 
@@ -116,10 +116,13 @@ def test_round_rates() -> None:
     assert tables.round_rates(200.0, 1000.0) == [200.0, 500.0, 1000.0]
 
 
+SOME = contention(3.0, of_s=120.0)
+
+
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (contention(3.0, of_s=120.0), "other processes took 0.9 cores for 3 of 120 s of load"),
+        (SOME, SOME.text),
         (contention(0.0, of_s=120.0), "nothing else took much of the processors in 120 s of load"),
         (None, "-"),
     ],
@@ -250,9 +253,9 @@ def predicted(slowdown: float) -> object:
                 state="infeasible",
                 reason="requests take over 5 ms",
                 lone_latency_ms=7.25,
-                contention=contention(5.0, of_s=9.0, cores=1.0),
+                contention=BUSY,
             ),
-            BUSY,
+            f"requests take over 5 ms: 7.25 ms one at a time ({BUSY.text})",
         ),
         (trial(state="failed", reason="m does not load"), "m does not load"),
     ],

@@ -174,23 +174,24 @@ def test_the_frontier_is_shown_where_it_was_kept() -> None:
 
 
 QUIET, BUSY = contention(1.0, of_s=60.0), contention(34.0, of_s=120.0)
+BUSIER, BUSIEST = contention(50.0, of_s=120.0), contention(70.0, of_s=120.0)
 
 
 @pytest.mark.parametrize(
-    ("winner", "baseline", "run", "said"),
+    ("winner", "baseline", "run", "shown_one"),
     [
-        (BUSY, BUSY, BUSY, "34 of 120 s of load while this rate was certified: the certified rate may be too low"),
-        (QUIET, BUSY, BUSY, "34 of 120 s of load while Triton's default was certified: the gain may be smaller"),
-        (QUIET, QUIET, BUSY, "34 of 120 s of load in all: on a quiet machine another configuration may be better"),
+        (BUSY, BUSIER, BUSIEST, BUSY),
+        (QUIET, BUSIER, BUSIEST, BUSIER),
+        (QUIET, QUIET, BUSIEST, BUSIEST),
         (QUIET, QUIET, QUIET, None),
         (None, None, None, None),
     ],
 )
-def test_what_neighbours_took_is_said_once_and_where_it_matters_most(
+def test_contention_is_shown_once_and_first_that_of_the_winner(
     winner: CpuContention | None,
     baseline: CpuContention | None,
     run: CpuContention | None,
-    said: str | None,
+    shown_one: CpuContention | None,
 ) -> None:
     found = recommendation(
         winner=trial(certificate=certificate(contention=winner)),
@@ -198,23 +199,24 @@ def test_what_neighbours_took_is_said_once_and_where_it_matters_most(
         contention=run,
     )
     text = " ".join(shown(found).split())
-    assert text.count("Other processes took 0.9 cores for") == (0 if said is None else 1)
-    assert said is None or said in text
+    count = {one: text.count(one.text[1:]) for one in (QUIET, BUSY, BUSIER, BUSIEST)}  # without the capital
+    assert [one for one, times in count.items() if times] == ([] if shown_one is None else [shown_one])
+    assert sum(count.values()) == (shown_one is not None)
 
 
 def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> None:
     busy = trial(certificate=certificate(contention=BUSY), contention=BUSY)
-    mark = "other processes took 0.9 cores for 34 of 120 s of load"
-    assert mark in trial_line(busy, is_best=True)
-    assert mark in certified_line(
+    assert BUSY.text in trial_line(busy, is_best=True)
+    assert BUSY.text in certified_line(
         events.ConfirmationEnded(trial=busy, rate_per_s=1.0, certificate=busy.certificate)
     )
-    assert "took" not in trial_line(busy.changed(contention=QUIET), is_best=True)
+    assert QUIET.text not in trial_line(busy.changed(contention=QUIET), is_best=True)
 
 
-def test_a_longer_budget_is_said_with_how_much_and_that_it_is_the_last_time() -> None:
+def test_a_longer_budget_is_shown_with_its_seconds() -> None:
     line = extended_line(events.BudgetExtended(by_s=34.0, total_s=634.0))
-    assert "extended by 34 s to 634 s, and not again" in line
+    assert "34 s" in line
+    assert "634 s" in line
 
 
 def test_the_slowest_layers_and_what_follows_from_them() -> None:

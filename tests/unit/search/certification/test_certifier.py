@@ -1,6 +1,7 @@
-"""A rate is put to the proof for as long as the machine asks for, and two confirmations become one certificate."""
+"""The runs of a confirmation, their events, and the certificate that two confirmations become."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,12 @@ from loadgen.spec.plan import Arrivals
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
 from search.certification.certifier import (
-    NO_LOWER,
+    LEAST_CERTIFY_S,
     Certifier,
     Replays,
     join_caveats,
     merge_certificates,
 )
-from search.certification.first_rate import KNEE_SHARE
 from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
 from search.records.trial import CertificateRecord, CertifiedLatencyRecord
@@ -49,14 +49,13 @@ def of_a_run(rate_per_s: float, *further: CertifiedLatencyRecord, **changes: Any
     return certificate(rate_per_s, *further, **{"confidence": confidence, "runs": 1, **changes})
 
 
-def test_two_runs_that_would_both_have_to_be_wrong_have_the_confidence_asked_for() -> None:
-    assert confidence_of_a_run(0.95) == pytest.approx(0.7764, abs=1e-4)
+def test_two_runs_together_have_the_confidence_that_was_asked_for() -> None:
     together = merge_certificates(of_a_run(100.0), of_a_run(100.0))
     assert together.confidence == 0.95
     assert together.runs == 2
 
 
-def test_the_worse_latencies_and_all_requests_count() -> None:
+def test_a_certificate_has_the_worse_latencies_and_all_requests_of_its_runs() -> None:
     first = of_a_run(
         100.0,
         first={"latency_ms": 20.0, "latency_low_ms": 18.0, "latency_high_ms": 40.0, "violations": 3},
@@ -77,7 +76,7 @@ def test_the_worse_latencies_and_all_requests_count() -> None:
     assert (together.requests, together.seconds) == (1500, 15.0)
 
 
-def test_further_limits_too() -> None:
+def test_a_certificate_has_the_worse_latencies_of_further_limits() -> None:
     def limit(latency_ms: float, violations: int) -> CertifiedLatencyRecord:
         return CertifiedLatencyRecord(
             quantile=0.5,
@@ -113,6 +112,11 @@ class Runs(SimulatedBench):
         return probe
 
 
+def codes(seen: Iterable[events.Event]) -> list[tuple[str | None, int | None, bool]]:
+    """Return the code of each note, the number of its trial, and whether it is a warning."""
+    return [(one.code, one.trial, one.warning) for one in seen if isinstance(one, events.Note)]
+
+
 def certifier(folder: Path, bench: Runs | None = None, **changes: Any) -> tuple[Certifier, Trial, Runs]:
     """On a bench that has loaded the trial's configuration, which keeps 500/s and not 1,700/s."""
     bench, slo = bench or Runs(), changes.pop("slo", Slo(limits=(LatencyLimit(limit_ms=LIMIT_MS),)))
@@ -135,7 +139,7 @@ def certifier(folder: Path, bench: Runs | None = None, **changes: Any) -> tuple[
     return Certifier(**{**known, **changes}), trial(config=chosen, certificate=None), bench
 
 
-def test_a_confirmation_meets_the_slow_phases_of_a_machine_that_is_not_steady(tmp_path: Path) -> None:
+def test_a_confirmation_on_an_unsteady_machine_lasts_longer(tmp_path: Path) -> None:
     steady, one, _ = certifier(tmp_path)
     unsteady, other, _ = certifier(tmp_path, variation=UNSTEADY)
     soon, later = (
@@ -143,12 +147,12 @@ def test_a_confirmation_meets_the_slow_phases_of_a_machine_that_is_not_steady(tm
     )
     assert soon is not None
     assert later is not None
-    assert soon.certificate.seconds < 10.0 < LONGER_S <= later.certificate.seconds
+    assert soon.certificate.seconds < LONGER_S <= later.certificate.seconds
     assert soon.certificate.caveat is None
     assert later.certificate.caveat == UNSTEADY.text
 
 
-def test_after_a_second_confirmation_that_failed_all_take_longer(tmp_path: Path) -> None:
+def test_all_confirmations_last_longer_after_a_second_one_that_failed(tmp_path: Path) -> None:
     """A first one may fail because its rate was estimated too high; a second one has been met before."""
     given, one, _ = certifier(tmp_path)
     assert given.confirm_rate(one, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
@@ -215,21 +219,20 @@ def test_more_confidence_takes_more_requests(tmp_path: Path) -> None:
     assert few[0].least_s(500.0) < many[0].least_s(500.0)
 
 
-def test_a_lower_confidence_is_said_at_once_and_in_the_certificate(tmp_path: Path) -> None:
+def test_a_lower_confidence_is_noted_and_in_the_certificate(tmp_path: Path) -> None:
     seen: list[events.Event] = []
     given, one, _ = certifier(tmp_path, on_event=seen.append)
     assert given.lower_text is None
     given.lower_confidence(0.8)
-    text = "The time is too short for 95 % confidence: 80 % is certified."
-    assert seen == [events.Note(text=text, warning=True)]
+    assert codes(seen) == [("lower_confidence", None, True)]
     found = given.confirm_rate(one, 500.0, budget_s=60.0)
     assert found is not None
     assert found.certificate.confidence == pytest.approx(confidence_of_a_run(0.8), abs=1e-6)
-    caveat = "the confidence is 80 % instead of 95 %, for which the time budget was too short"
-    assert found.certificate.caveat == caveat
+    assert given.lower_text is not None
+    assert found.certificate.caveat == given.lower_text
 
 
-def test_what_was_not_met_is_said_with_what_the_server_did_instead(tmp_path: Path) -> None:
+def test_a_rate_that_is_not_met_is_reported_with_the_rate_that_was_served(tmp_path: Path) -> None:
     seen: list[events.Event] = []
     given, one, bench = certifier(tmp_path, on_event=seen.append)
     assert given.confirm_rate(one, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
@@ -237,27 +240,27 @@ def test_what_was_not_met_is_said_with_what_the_server_did_instead(tmp_path: Pat
     assert told.trial == one
     assert (told.certificate, told.violated, told.rate_per_s) == (None, True, pytest.approx(5000.0))
     assert given.served_per_s == {one.number: pytest.approx(1600.0, rel=0.02)}  # 8 per 5 ms
-    assert "no rate down to 4,900/s met the SLO" in given.last_reason
+    assert "4,900/s" in given.last_reason
     assert len(bench.runs) == 1
 
 
-def test_where_a_rate_was_asked_for_no_other_is_tried(tmp_path: Path) -> None:
+def test_no_other_rate_than_the_one_that_was_asked_for_is_tried(tmp_path: Path) -> None:
     given, one, bench = certifier(tmp_path, objective=Objective(name="latency", rate_per_s=1700.0))
     assert given.rate_to_try(one, 0.5) == 1700.0
     assert given.confirm_rate(one, 1700.0, budget_s=60.0) is None
     assert [rate for rate, _, _ in bench.runs] == [pytest.approx(1700.0)]
 
 
-def test_less_is_tried_on_a_machine_that_is_not_steady(tmp_path: Path) -> None:
+def test_a_lower_rate_is_tried_on_an_unsteady_machine(tmp_path: Path) -> None:
     steady, one, _ = certifier(tmp_path)
     unsteady, _, _ = certifier(tmp_path, variation=UNSTEADY)
     assert steady.rate_to_try(one, 0.5) == pytest.approx(0.5 * 1050.0)
     assert unsteady.rate_to_try(one, 0.5) == pytest.approx(0.5 * 1050.0 * UNSTEADY.margin)
-    assert UNSTEADY.margin < 0.9
+    assert UNSTEADY.margin < 1.0
 
 
 class Told(Replays):
-    """The run's arrivals tell that the configuration keeps 1,500/s at its speed of now."""
+    """In a replay of the run, the configuration has a capacity of 1,500/s at its present speed."""
 
     def rate_at_limit(self, config: ServingConfig, log: RequestLog) -> float:
         assert config.max_batch_size == 8
@@ -266,40 +269,40 @@ class Told(Replays):
 
 
 @pytest.mark.parametrize("variation", [SpeedVariation(), SpeedVariation(middle=0.0, spread=0.1)])
-def test_after_a_run_that_failed_no_more_is_tried_than_its_replay_tells(
+def test_after_a_failed_run_no_rate_above_the_capacity_of_its_replay_is_tried(
     variation: SpeedVariation, tmp_path: Path
 ) -> None:
     given, one, bench = certifier(tmp_path, variation=variation)
     given.replays = Told(surrogate=given.replays.surrogate)
     assert given.confirm_rate(one, 1700.0, budget_s=60.0) is not None
-    assert bench.runs[1][0] == pytest.approx(KNEE_SHARE * variation.margin * 1500.0)
+    assert bench.runs[1][0] < variation.margin * 1500.0
 
 
 def test_a_confirmation_keeps_to_its_seconds_and_to_the_deadline(tmp_path: Path) -> None:
     given, one, bench = certifier(tmp_path, deadline_s=20.0)
     assert given.confirm_rate(one, 1590.0, budget_s=15.0, floor_per_s=1500.0) is None
-    assert bench.spent.load_s <= 16.0
-    assert bench.most_s[0] == 15.0
+    assert bench.spent.load_s <= 15.0 + 1.0  # a run ends with its last response
+    assert max(bench.most_s) <= 15.0
     assert given.left_s() == pytest.approx(20.0 - bench.spent.load_s - bench.spent.loading_s)
     bench.spent.load_s = 500.0
     assert given.left_s() == 0.0
 
 
 @pytest.mark.parametrize(("deadline_s", "extended"), [(None, True), (100.0, False)])
-def test_what_neighbours_took_is_made_up_for_where_too_little_is_left(
+def test_time_lost_to_contention_is_added_only_if_little_is_left_and_no_deadline(
     deadline_s: float | None, extended: bool, tmp_path: Path
 ) -> None:
     given, _, bench = certifier(tmp_path, deadline_s=deadline_s)
     bench.spent.load_s, bench.spent.contention = 80.0, CpuContention(watched_s=80.0, disturbed_s=60.0)
     given.share_of_time(0.5)
     assert given.budget.extended_s == 0.0
-    bench.spent.load_s = (deadline_s or 300.0) - 10.0
-    assert (given.share_of_time(0.5) > 10.0) is extended
-    assert (given.budget.extended_s == 60.0) is extended
+    bench.spent.load_s = (deadline_s or 300.0) - 1.5 * LEAST_CERTIFY_S
+    assert (given.share_of_time(0.5) > LEAST_CERTIFY_S) is extended
+    assert (given.budget.extended_s > 0.0) is extended
 
 
 @pytest.mark.parametrize(("memory_bytes", "fits"), [(None, True), (2**30, True), (2**30 + 1, False)])
-def test_a_trial_over_the_memory_is_refused_and_named(
+def test_a_trial_over_the_memory_limit_is_refused_and_named(
     memory_bytes: int | None, fits: bool, tmp_path: Path
 ) -> None:
     seen: list[events.Event] = []
@@ -307,7 +310,7 @@ def test_a_trial_over_the_memory_is_refused_and_named(
         tmp_path, slo=Slo(limits=(LatencyLimit(limit_ms=LIMIT_MS),), max_memory_bytes=2**30), on_event=seen.append
     )
     assert given.fits(one.changed(memory_bytes=memory_bytes)) is fits
-    assert len(seen) == (not fits)
+    assert codes(seen) == ([] if fits else [("over_memory", one.number, True)])
     unlimited, _, _ = certifier(tmp_path)
     assert unlimited.fits(one.changed(memory_bytes=memory_bytes))
 
@@ -331,13 +334,13 @@ class Late(Runs):
         return probe if len(self.runs) > 1 else replace(probe, problems=("the client sent late",))
 
 
-def test_a_run_that_measured_the_client_is_said_and_repeated_and_refutes_nothing(tmp_path: Path) -> None:
+def test_a_run_that_measured_the_client_is_noted_and_repeated(tmp_path: Path) -> None:
     seen: list[events.Event] = []
     given, one, bench = certifier(tmp_path, Late(), on_event=seen.append)
     met = given.confirm_rate(one.changed(certificate=of_a_run(500.0)), 500.0, budget_s=60.0)
     assert met is not None
     note, certified = seen
-    assert note == events.Note(text="A confirmation run was not trusted: the client sent late", warning=True)
+    assert codes([note]) == [("run_not_trusted", one.number, True)]
     assert isinstance(certified, events.ConfirmationEnded)
     assert (certified.certificate, certified.rate_per_s) == (met.certificate, pytest.approx(500.0))
     assert [rate for rate, _, _ in bench.runs] == [pytest.approx(500.0)] * 2
@@ -359,17 +362,16 @@ class Changing(Runs):
         return super()._done(config, arrivals, noise) + 0.08 * late
 
 
-def test_a_run_that_changed_in_its_middle_is_said_and_kept(tmp_path: Path) -> None:
+def test_a_run_that_changed_in_its_middle_is_noted_and_kept(tmp_path: Path) -> None:
     seen: list[events.Event] = []
     given, one, _ = certifier(tmp_path, Changing(), on_event=seen.append)
     assert given.confirm_rate(one, 500.0, budget_s=60.0) is not None
     first, last = read_confirmations(tmp_path)
     assert first.change is not None
-    assert first.change.startswith("the run changed: ")
-    assert first.change.endswith(" requests over p99 <= 50 ms were due in its second half")
     assert last.change is None
-    assert seen[0] == events.Note(text=f"500/s: {first.change}.", warning=True)
-    assert len([event for event in seen if isinstance(event, events.Note)]) == 1
+    (note,) = (event for event in seen if isinstance(event, events.Note))
+    assert codes([note]) == [("run_changed", one.number, True)]
+    assert first.change in note.text
 
 
 def test_an_overload_is_no_change(tmp_path: Path) -> None:
@@ -379,36 +381,38 @@ def test_an_overload_is_no_change(tmp_path: Path) -> None:
     assert [(run.overloaded, run.change) for run in read_confirmations(tmp_path)] == [(True, None)]
 
 
-def test_a_confirmation_that_failed_ends_with_the_rate_and_what_was_seen(tmp_path: Path) -> None:
+def test_a_failed_confirmation_ends_with_a_note_on_its_last_rate(tmp_path: Path) -> None:
     seen: list[events.Event] = []
     given, one, _ = certifier(tmp_path, on_event=seen.append)
     assert given.confirm_rate(one, 5000.0, budget_s=60.0, floor_per_s=4900.0) is None
     *_, last = seen
     (attempt,) = read_confirmations(tmp_path)
-    assert last == events.Note(text=f"5,000/s: {attempt.reason}.")
+    assert codes([last]) == [("not_met", one.number, False)]
+    assert isinstance(last, events.Note)
+    assert "5,000/s" in last.text
+    assert attempt.reason in last.text
     assert (attempt.trial, attempt.answer, attempt.met) == (one.number, "violated", False)
     seen.clear()
     assert given.confirm_rate(one, 500.0, budget_s=1.0) is None
     assert seen == []  # nothing was tried
 
 
-def test_a_certificate_says_how_much_of_a_trace_its_runs_have_not_seen(tmp_path: Path) -> None:
+def test_a_certificate_has_a_caveat_if_its_runs_were_shorter_than_the_trace(tmp_path: Path) -> None:
     trace = Workload(arrivals=Arrivals(kind="trace", times_s=tuple(i / 400 for i in range(10_000))))
     given, one, _ = certifier(tmp_path, workload=trace, variation=UNSTEADY)
     part = given.confirm_rate(one, 500.0, budget_s=18.0)  # the whole trace takes 20 s
     assert part is not None
     requests = part.certificate.seconds * part.certificate.rate_per_s
-    told = f"each run had about {requests:,.0f} of the trace's 10,000 arrivals"
-    assert part.certificate.caveat == join_caveats(told, UNSTEADY.text) == f"{told}; {UNSTEADY.text}"
-    assert 5_000 < requests < 9_500
+    assert requests < 9_500
+    assert part.certificate.caveat == f"{trace.caveat(requests)}; {UNSTEADY.text}"
     whole = given.confirm_rate(one, 500.0, budget_s=60.0)
     assert whole is not None
     assert whole.certificate.caveat == UNSTEADY.text
 
 
-def test_caveats_are_joined_where_there_are_any() -> None:
+def test_only_caveats_that_are_not_empty_are_joined() -> None:
     assert join_caveats(None, None) is None
-    assert join_caveats("one", None) == "one"
+    assert join_caveats("one", None, "two") == "one; two"
 
 
 def test_a_given_rate_has_a_floor_just_below_it(tmp_path: Path) -> None:
@@ -416,11 +420,12 @@ def test_a_given_rate_has_a_floor_just_below_it(tmp_path: Path) -> None:
     met = given.confirm_rate(one, 500.0, budget_s=60.0)
     assert met is not None
     assert met.certificate.rate_per_s == pytest.approx(500.0)
-    assert 0.99 < NO_LOWER < 1
     assert given.confirm_rate(one, 490.0, budget_s=60.0) is None
 
 
-def test_the_log_has_every_attempt_and_all_of_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_has_every_attempt_and_the_whole_text_of_a_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", logger="tritune.certification")
     given, one, _ = certifier(tmp_path)
     assert given.last_reason == ""
@@ -431,22 +436,18 @@ def test_the_log_has_every_attempt_and_all_of_a_failure(tmp_path: Path, caplog: 
     assert lost == f"certification of trial {one.number} failed: The server ended.\nIts log"
 
 
-def test_what_is_refused_or_lost_is_said_with_its_first_line(tmp_path: Path) -> None:
+def test_a_failure_is_noted_with_its_first_line(tmp_path: Path) -> None:
     seen: list[events.Event] = []
-    slo = Slo(limits=(LatencyLimit(limit_ms=LIMIT_MS),), max_memory_bytes=2**29)
-    given, one, _ = certifier(tmp_path, slo=slo, on_event=seen.append)
+    given, one, _ = certifier(tmp_path, on_event=seen.append)
     given.lost(one, BenchFailed("The server ended.\nIts log"))
-    assert not given.fits(one.changed(memory_bytes=3 * 2**30))
-    assert seen == [
-        events.Note(text=f"Trial {one.number} failed while it was certified: The server ended.", warning=True),
-        events.Note(
-            text=f"Trial {one.number} is not chosen: the server took 3 GiB with it, over the limit of 512 MiB.",
-            warning=True,
-        ),
-    ]
+    assert codes(seen) == [("certification_failed", one.number, True)]
+    (note,) = seen
+    assert isinstance(note, events.Note)
+    assert "The server ended." in note.text
+    assert "Its log" not in note.text
 
 
-def test_a_replay_tells_the_rate_of_what_was_profiled_at_the_speed_of_the_run(tmp_path: Path) -> None:
+def test_a_replay_has_the_capacity_at_the_speed_of_the_run(tmp_path: Path) -> None:
     store = open_store(two_core_space(tmp_path), tmp_path, storage="sqlite://", seed=3, objective=COST)
     one = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=1)
     slo = Slo(limits=(LatencyLimit(limit_ms=LIMIT_MS),))
@@ -476,18 +477,18 @@ def test_a_replay_tells_the_rate_of_what_was_profiled_at_the_speed_of_the_run(tm
     assert 1.1 * rate_per_s < even.rate_at_limit(one, run) < math.inf, "fours at even times wait less"
 
 
-@pytest.mark.parametrize(("left_s", "extended"), [(12.1, False), (11.9, True)])
-def test_it_is_made_up_for_where_the_share_is_less_than_six_seconds(
-    left_s: float, extended: bool, tmp_path: Path
+@pytest.mark.parametrize(("share", "extended"), [(1.01, False), (0.99, True)])
+def test_time_lost_is_added_if_the_share_is_too_little_for_a_run(
+    share: float, extended: bool, tmp_path: Path
 ) -> None:
     given, _, bench = certifier(tmp_path)
     bench.spent.contention = CpuContention(watched_s=80.0, disturbed_s=60.0)
-    bench.spent.load_s = 300.0 - left_s - bench.spent.loading_s
+    bench.spent.load_s = 300.0 - 2.0 * share * LEAST_CERTIFY_S - bench.spent.loading_s
     given.share_of_time(0.5)
-    assert (given.budget.extended_s == 60.0) is extended
+    assert (given.budget.extended_s > 0.0) is extended
 
 
-def test_without_a_floor_less_than_one_request_a_second_is_tried(tmp_path: Path) -> None:
+def test_a_rate_below_one_request_per_second_is_tried(tmp_path: Path) -> None:
     slo = Slo(limits=(LatencyLimit(limit_ms=LIMIT_MS, quantile=0.9),))
     given, one, bench = certifier(tmp_path, slo=slo)
     given.confirm_rate(one, 0.9, budget_s=300.0)

@@ -36,7 +36,7 @@ def tried(
     bench = kind(service_s=lambda config, size: service_ms / 1e3, limit_ms=slo.first.limit_ms)
     objective = Objective(name="latency", rate_per_s=rate_per_s)
     store = open_store(space, folder, storage="sqlite://", seed=1, objective=objective)
-    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=Budget(total_s=60.0), seed=1)
+    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=Budget(total_s=60.0, clock=lambda: 0.0), seed=1)
     config = ServingConfig(engine=space.engines[0], max_batch_size=8, instance_count=1)
     trial = run_fixed_rate_trial(runner, config, 0, rate_per_s=rate_per_s)
     assert trial is not None

@@ -38,7 +38,12 @@ def searched(
 ) -> tuple[TrialStore, CertifiedResult | None, list[events.Event]]:
     seen: list[events.Event] = []
     store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3, objective=objective)
-    common: dict[str, Any] = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 3, "on_event": seen.append}
+    common: dict[str, Any] = {
+        "slo": SLO,
+        "budget": Budget(total_s=600.0, clock=lambda: 0.0),
+        "seed": 3,
+        "on_event": seen.append,
+    }
     run_search(TrialRunner(store=store, bench=bench, **common))
     return store, certify_best(store, bench, **common), seen
 
@@ -85,7 +90,9 @@ def test_the_least_energy_is_not_always_the_highest_rate(tmp_path: Path) -> None
 
 def test_energy_that_nobody_measures_is_said_after_the_first_trial(tmp_path: Path) -> None:
     store = open_store(two_core_space(tmp_path), tmp_path, storage="sqlite://", seed=3, objective=SPARING)
-    runner = TrialRunner(store=store, bench=SimulatedBench(), slo=SLO, budget=Budget(total_s=600.0), seed=3)
+    runner = TrialRunner(
+        store=store, bench=SimulatedBench(), slo=SLO, budget=Budget(total_s=600.0, clock=lambda: 0.0), seed=3
+    )
     with pytest.raises(PowerUnknown):
         run_search(runner)
     assert len(store.trials) == 1

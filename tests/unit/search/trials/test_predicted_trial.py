@@ -86,7 +86,9 @@ def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_ar
     bench = SimulatedBench(service_s=lambda config, size: 10 * (0.006 + 0.0012 * size), limit_ms=500.0)
     store = open_store(two_core_space(tmp_path, limit_ms=500.0), tmp_path, storage="sqlite://", seed=1)
     slo = Slo(limits=(LatencyLimit(limit_ms=500.0),))
-    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=Budget(total_s=600.0), seed=1)
+    runner = TrialRunner(
+        store=store, bench=bench, slo=slo, budget=Budget(total_s=600.0, clock=lambda: 0.0), seed=1
+    )
     config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
     guess = Predicted(knobs=knobs_of(config), rate_per_s=20.0, sd=0.1, simulated_per_s=20.0)
     trial = run_predicted_trial(runner, server(), config, 0, guess)

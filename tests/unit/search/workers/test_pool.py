@@ -8,6 +8,7 @@ from typing import Any
 
 import optuna
 import pytest
+import shared_studies
 from shared_studies import MACHINE, close_all, coordinator, task, worker
 from sqlalchemy import text
 
@@ -26,7 +27,9 @@ STATES = optuna.trial.TrialState
 
 
 @pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Of a study in which no worker is lost unless a test says so, however slow the machine is."""
+    monkeypatch.setattr(shared_studies, "GRACE_S", 3600)
     yield f"sqlite:///{tmp_path / 'shared.db'}"
     close_all()
 
