@@ -4,100 +4,79 @@
 
 The claims are declared in docs/benchmarks/claims/*.toml. Each has a sentence, the raw results that its figures
 follow from, a machine, a date, the number of measurements and how many of them speak against it. `--check` changes
-nothing. The exit code is 1 if a page differs or has a figure that no claim knows, or if raw results are used by no
-claim, and 2 if a declaration is wrong.
+nothing; its exit code is 1 if raw results changed, in the working tree or by the last commit, and a page was not
+written anew. The exit code is 2 if a declaration is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
+import subprocess
 import sys
-import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from lib.claims.declared import NOT_CLAIMS, claims_of  # noqa: E402 - found by the line above
-from lib.claims.pages import unknown_figures, with_claims  # noqa: E402
+from lib.claims.declared import Claim, claims_of  # noqa: E402 - found by the line above
+from lib.claims.pages import with_claims  # noqa: E402
 from lib.claims.rows import ClaimFailed  # noqa: E402
 
-BENCHMARKS = ROOT / "docs" / "benchmarks"
-MOST_BYTES = 1_000_000
-"""All that docs/benchmarks may hold: one set of measurements per claim."""
-GENERATED = {"cli.md"}
-FOLDER = re.compile(r"(?:benchmarks/|`)(20\d\d-\d\d-\d\d-[a-z][\w-]*)(?=[/)`])")
-"""A folder of raw results, as pages name it."""
+RAW = "docs/benchmarks"
 
 
-def pages() -> list[Path]:
-    """Return the pages whose figures have to be claims."""
-    docs = (ROOT / "docs").glob("*.md")
-    return [
-        ROOT / "README.md",
-        *sorted(path for path in docs if path.name not in GENERATED),
-        BENCHMARKS / "README.md",
-    ]
+def pages(root: Path) -> list[Path]:
+    """Return the pages that hold claims."""
+    return [root / "README.md", *sorted((root / "docs").glob("*.md")), root / RAW / "README.md"]
 
 
-def problems() -> list[str]:
-    """Return what is wrong, one line each: stale pages, unknown figures, raw results that no claim uses."""
-    claims = claims_of(BENCHMARKS)
-    declared = tomllib.loads((BENCHMARKS / "claims" / NOT_CLAIMS).read_text())
-    stale = [path for path in pages() if with_claims(path.read_text(), claims) != path.read_text()]
-    return [
-        *(f"{path.relative_to(ROOT).as_posix()} is stale" for path in stale),
-        *unknown_figures(pages(), ROOT, declared["not_claims"]),
-        *problems_of_raw(
-            {file for claim in claims.values() for file in claim.raw}, declared["quoted_by_decisions"]
-        ),
-        *folders_that_are_gone(),
-    ]
+def changed_raw(root: Path) -> set[str]:
+    """Return the raw results that the working tree or the last commit changed, relative to docs/benchmarks."""
+
+    def files(*command: str) -> list[str]:
+        done = subprocess.run(["git", *command], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.split() if done.returncode == 0 else []
+
+    base = files("rev-parse", "--verify", "--quiet", "HEAD^") or ["HEAD"]  # a shallow clone has no parent
+    found = files("diff", "--name-only", *base, "--", RAW) + files("ls-files", "-o", "--exclude-standard", RAW)
+    return {file.removeprefix(f"{RAW}/") for file in found}
 
 
-def problems_of_raw(used: set[str], quoted: list[str]) -> Iterator[str]:
-    """Yield raw results that no claim uses and no decision quotes, and the size if it is too large."""
-    files = [path for path in BENCHMARKS.rglob("*") if path.is_file()]
-    for file in sorted(path.relative_to(BENCHMARKS) for path in files):
-        if file.parts[0].startswith("20") and file.as_posix() not in used and file.parts[0] not in quoted:
-            yield f"docs/benchmarks/{file} is used by no claim"
-    size = sum(path.stat().st_size for path in files)
-    if size > MOST_BYTES:
-        yield f"docs/benchmarks has {size:,} bytes, more than {MOST_BYTES:,}"
-
-
-def folders_that_are_gone() -> Iterator[str]:
-    """Yield folders of raw results that a page or a decision names and that are not there."""
-    for page in (ROOT / "CHANGELOG.md", *pages(), *sorted((ROOT / "docs" / "adr").glob("*.md"))):
-        for name in sorted(set(FOLDER.findall(page.read_text()))):
-            if not (BENCHMARKS / name).is_dir():
-                yield f"{page.relative_to(ROOT).as_posix()} names {name}, which is no folder"
+def stale_pages(root: Path, claims: Mapping[str, Claim], changed: set[str]) -> Iterator[str]:
+    """Yield the pages that lack the figures of raw results that changed."""
+    affected = {name: claim for name, claim in claims.items() if changed.intersection(claim.raw)}
+    for path in pages(root):
+        page = path.read_text()
+        if with_claims(page, claims) != page and any(f":{name}" in page for name in affected):
+            yield path.relative_to(root).as_posix()
 
 
 def main() -> int:
     """Write the pages, or check them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if something is wrong")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a page is stale")
     parser.add_argument("--list", action="store_true", help="print the claims alone, one line each")
     arguments = parser.parse_args()
+    changed = changed_raw(ROOT)
+    if arguments.check and not changed:
+        return 0
     try:
-        claims = claims_of(BENCHMARKS)
-        if arguments.list or not arguments.check:
-            for claim in claims.values():
-                print(f"{claim.name}: {claim.sentence} ({claim.date}, n {claim.n}, misses {claim.misses})")
-        if arguments.list:
-            return 0
-        if not arguments.check:
-            for path in pages():
+        claims = claims_of(ROOT / RAW)
+        if arguments.check:
+            stale = list(stale_pages(ROOT, claims, changed))
+            for page in stale:
+                print(f"{page} is stale: its raw results changed.\nRun: make claims", file=sys.stderr)
+            return 1 if stale else 0
+        for claim in claims.values():
+            print(f"{claim.name}: {claim.sentence} ({claim.date}, n {claim.n}, misses {claim.misses})")
+        if not arguments.list:
+            for path in pages(ROOT):
                 path.write_text(with_claims(path.read_text(), claims))
-        found = problems()
     except ClaimFailed as problem:
         print(problem, file=sys.stderr)
         return 2
-    print("\n".join(found), file=sys.stderr, end="\n" if found else "")
-    return 1 if found else 0
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import Any
 from lib.claims.figures import figure_text
 from lib.claims.rows import ClaimFailed, Row, groups, joined, rows_of, select
 
-NOT_CLAIMS = "not-claims.toml"
 KEYS = {
     "says",
     "machine",
@@ -78,7 +77,7 @@ def claims_of(folder: Path) -> dict[str, Claim]:
     Raises ClaimFailed if a declaration is wrong or raw results are missing.
     """
     files = sorted((folder / "claims").glob("*.toml"))
-    declared = [tomllib.loads(path.read_text()) for path in files if path.name != NOT_CLAIMS]
+    declared = [tomllib.loads(path.read_text()) for path in files]
     machines = {name: words for file in declared for name, words in file.get("machine", {}).items()}
     found: dict[str, Claim] = {}
     for file in declared:

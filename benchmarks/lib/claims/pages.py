@@ -1,4 +1,4 @@
-"""Put claims between the markers of Markdown pages, and find figures that no claim knows.
+"""Put claims between the markers of Markdown pages.
 
 `<!-- claim:NAME --> ... <!-- /claim -->` is the sentence of a claim, `<!-- claim:NAME.VALUE -->` one of its
 figures, `<!-- table:NAME --> ... <!-- /table -->` its table, `<!-- table:claims -->` the table of all claims, and
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 from lib.claims.declared import Claim, table_of_all, table_of_machines
 from lib.claims.rows import ClaimFailed
@@ -19,25 +18,6 @@ WIDTH = 118
 OF_ALL = {"claims": table_of_all, "machines": table_of_machines}
 MARKED = re.compile(r"<!-- (claim|table):([\w.-]+) -->(.*?)<!-- /\1 -->", re.DOTALL)
 MARKER = re.compile(r"<!-- /?(?:claim|table)\b[^>]*-->")
-
-_UNIT = (
-    r"(?:/s|%|dB|[kKMG]i?B|ns|us|ms|s|x|times|seconds?|minutes?|hours?|requests/s|requests a second"
-    r"|requests|inferences|images|searches|audits|points|percent|per cent)(?![\w/])"
-)
-_SMALL = r"(?:\d+|none|one|two|three|four|five|six|seven|eight|nine|ten)"
-FIGURE = re.compile(
-    rf"(?<![\w.,-])(?:\d[\d,]*(?:\.\d+)?\s?{_UNIT}|{_SMALL} (?:of|in) (?:\d[\d,]*|five|six|ten)\b)"
-)
-"""A number with a unit, or a share such as `4 of 5`."""
-
-_NOT_PROSE = (
-    re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE),
-    re.compile(r"(?<=\n\n)(?: {4}.*\n)+"),  # indented code
-    re.compile(r"<!-- options:.*?<!-- end of options -->", re.DOTALL),  # generated from the code
-    re.compile(r"``.*?``|`[^`]*`"),
-    re.compile(r"\]\([^)]*\)"),
-    re.compile(r"<!--.*?-->", re.DOTALL),
-)
 
 
 def with_claims(page: str, claims: Mapping[str, Claim]) -> str:
@@ -84,22 +64,3 @@ def _known(name: str, claims: Mapping[str, Claim]) -> Claim:
             f"a marker names the claim {name}, which is not declared\n`make claims` lists those that are."
         )
     return claims[name]
-
-
-def figures_of(page: str) -> list[str]:
-    """Return the figures of a page's prose: outside of code, links and what claims write."""
-    prose = MARKED.sub(" ", page)
-    for other in _NOT_PROSE:
-        prose = other.sub(" ", prose)
-    return [" ".join(match[0].split()) for match in FIGURE.finditer(prose)]
-
-
-def unknown_figures(pages: Iterable[Path], root: Path, not_claims: Mapping[str, list[str]]) -> list[str]:
-    """Return a line per figure that is neither written by a claim nor listed, and per listed one that is gone."""
-    problems = []
-    for path in pages:
-        page = path.relative_to(root).as_posix()
-        found, listed = set(figures_of(path.read_text())), set(not_claims.get(page, ()))
-        problems += [f"{page}: {figure} is written by no claim" for figure in sorted(found - listed)]
-        problems += [f"{page}: {figure} is listed, and not on the page" for figure in sorted(listed - found)]
-    return problems

@@ -1,6 +1,7 @@
-"""Claims are computed from rows, and figures that are no claims are found."""
+"""Claims are computed from rows, and a page that lacks the figures of new raw results is found."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
+from claims import changed_raw, stale_pages
 from lib.claims.declared import claims_of
 from lib.claims.figures import figure_text
-from lib.claims.pages import figures_of, unknown_figures, with_claims
+from lib.claims.pages import with_claims
 from lib.claims.rows import ClaimFailed, groups, joined, rows_of, select, value_at
 
 ROWS = [
@@ -142,23 +144,28 @@ def test_a_marker_without_a_claim_or_an_end_is_refused(page: str, folder: Path) 
         with_claims(page, claims_of(folder))
 
 
-@pytest.mark.parametrize(
-    ("prose", "figures"),
-    [
-        ("It took 1,300 ms\nfor 3 of 4, and 2.97 times more.", ["1,300 ms", "3 of 4", "2.97 times"]),
-        ("From 5 to 97.5 %, 3x as fast, 12/s.", ["97.5 %", "3x", "12/s"]),
-        ("kept in five of five, 4,000\nrequests a second", ["five of five", "4,000 requests a second"]),
-        ("`5 ms`, [5 ms](see-5-ms.md#x) and p99, batch 16, Triton 2.51, ADR 9", ["5 ms"]),
-        ("```console\n$ sleep 5 s\n```\n<!-- claim:a -->5 s<!-- /claim -->", []),
-    ],
-)
-def test_figures_of_prose_are_found(prose: str, figures: list[str]) -> None:
-    assert figures_of(prose) == figures
+def test_a_page_is_stale_only_if_raw_results_of_its_claims_changed(tmp_path: Path) -> None:
+    def git(*command: str) -> None:
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *author, *command], cwd=tmp_path, check=True, capture_output=True)
 
+    def commit(name: str, text: str) -> None:
+        path = tmp_path / "docs" / "benchmarks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        git("add", ".")
+        git("commit", "--message", name)
 
-def test_figures_have_to_be_listed_and_listed_ones_on_the_page(tmp_path: Path) -> None:
-    page = tmp_path / "a.md"
-    page.write_text("It waits 5 s, and 7 s.")
-    assert unknown_figures([page], tmp_path, {"a.md": ["5 s", "7 s"]}) == []
-    problems = unknown_figures([page], tmp_path, {"a.md": ["5 s", "9 s"]})
-    assert problems == ["a.md: 7 s is written by no claim", "a.md: 9 s is listed, and not on the page"]
+    git("init")
+    (tmp_path / "README.md").write_text("<!-- claim:audits.met -->7<!-- /claim -->")
+    commit("README.md", "")
+    commit("claims/audits.toml", CLAIM)
+    commit("a.jsonl", "".join(f"{json.dumps(row)}\n" for row in ROWS))
+    claims = claims_of(tmp_path / "docs" / "benchmarks")
+    assert changed_raw(tmp_path) == {"a.jsonl"}
+    assert list(stale_pages(tmp_path, claims, {"a.jsonl"})) == ["README.md"]
+    assert list(stale_pages(tmp_path, claims, {"b.jsonl"})) == []
+    commit("other.txt", "")
+    assert "a.jsonl" not in changed_raw(tmp_path)
+    (tmp_path / "docs" / "benchmarks" / "a.jsonl").write_text("{}")
+    assert "a.jsonl" in changed_raw(tmp_path)
