@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from disturbance import Disturbance
 from numpy.typing import NDArray
-from tails import MOST_RUNS, OFF_MS, ServersView, Taken, assert_no_tail_of_its_own, of_a_log
+from tails import MOST_RUNS, ServersView, Taken, assert_no_tail_of_its_own, of_a_log
 
 from loadgen.measurement.request_log import RequestLog
 
@@ -43,20 +43,11 @@ def test_an_honest_client_is_believed_at_once() -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("every", [40, 100, 300])
+@pytest.mark.parametrize("every", [40, 300])
 def test_a_tail_between_stalls_is_seen(every: int) -> None:
-    """200 ms on 2.5, 1 or 0.33 of a hundred responses."""
+    """200 ms on 2.5 or 0.33 of a hundred responses."""
     with pytest.raises(AssertionError, match="than by the server's clock"):
         assert_no_tail_of_its_own(lambda: taken(extra_ns=200_000_000, which=slice(None, None, every)))
-
-
-def test_a_p99_that_is_off_is_seen_though_no_request_is_known() -> None:
-    def take() -> Taken:
-        view = taken().view
-        return Taken(view=view, p99_ms=5.0 + 2 * OFF_MS)
-
-    with pytest.raises(AssertionError):
-        assert_no_tail_of_its_own(take)
 
 
 def test_what_met_a_stall_is_set_aside() -> None:
@@ -65,20 +56,6 @@ def test_what_met_a_stall_is_set_aside() -> None:
     for at in range(100, N, 100):
         late[at : at + 10] = True
     assert_no_tail_of_its_own(lambda: taken(extra_ns=18_000_000, which=late, stalls_ns=stalls))
-
-
-def test_a_tail_is_seen_through_the_stalls_of_several_runs() -> None:
-    """400 requests of a run meet no stall, and 10 of them are late: too few for p99, and too many."""
-    stalls = tuple(stall(at, 2.0) for at in range(0, N, 12))
-    calls = []
-
-    def take() -> Taken:
-        calls.append(1)
-        return taken(extra_ns=20_000_000, which=slice(6, None, 120), stalls_ns=stalls)
-
-    with pytest.raises(AssertionError, match="met no stall took"):
-        assert_no_tail_of_its_own(take)
-    assert len(calls) == 2
 
 
 def test_a_machine_that_always_stands_still_says_nothing() -> None:
