@@ -6,12 +6,11 @@ STAMP  := $(VENV)/.installed
 PROMETHEUS := $(VENV)/prometheus
 POSTGRESQL := $(VENV)/postgresql
 BROWSER := $(VENV)/chromium
-MUTATION := $(VENV)/.mutation
 AUDIT  := $(VENV)/.audit
-# What is installed besides. The tests of PyTorch's export need `dev-torch`: as gigabytes come with it, CI alone has it.
+# What is installed besides. The tests of PyTorch's export need `dev-torch`, which takes gigabytes: only CI has it.
 EXTRAS ?= embedded,dev
 
-.PHONY: help demo check test long fuzz prove proved claims lint audit format lock clean
+.PHONY: help demo check test measure long fuzz mutants claims lint audit format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -37,40 +36,35 @@ $(BROWSER): $(STAMP)
 	@mkdir -p $@
 	@.ci/chromium $@
 
-# First what may run side by side: three at a time keep two processors busy, as many tests wait. Then what needs the
-# machine to itself. Both parts run, whatever failed in the first. $(1) is which tests, $(2) how they are shared out.
-define in_two_parts
-	$(BIN)/pytest --durations=20 -m 'not alone and $(1)' --numprocesses 3 --dist $(2); \
-	together=$$?; $(BIN)/pytest --durations=20 -m 'alone and $(1)' && exit $$together
-endef
+TOGETHER := --numprocesses 3 --dist
+SERVICES := $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)
 
-test: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)  ## run the tests (GPU tests are skipped where there is no GPU)
-	$(call in_two_parts,not long,loadfile)
-
-long: $(STAMP) | $(PROMETHEUS) $(POSTGRESQL)  ## run the tests that take longest, which CI runs after the others
-	$(call in_two_parts,long,worksteal)
+# Three at a time keep two processors busy, as many tests wait.
+test: $(STAMP) | $(SERVICES)  ## run the tests, ten minutes at most; it ends with its time and with what was skipped
+	$(BIN)/pytest --durations=10 -m 'not measure and not long' $(TOGETHER) loadfile
 
 check: lint      ## what to run before every commit: lint, and the quick unit and property tests
-	$(BIN)/pytest --durations=5 -m 'not alone and not long and not slow' --numprocesses 3 --dist loadfile tests/unit tests/property
+	$(BIN)/pytest --durations=5 -m 'not measure and not long and not slow' $(TOGETHER) loadfile tests/unit tests/property
 
-$(MUTATION): $(STAMP)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(EXTRAS),mutation]'
-	@touch $@
+measure: $(STAMP) | $(SERVICES)  ## run what measures, one test at a time: by hand and at night, on a quiet machine
+	$(BIN)/pytest --verdicts -m measure
 
-prove: $(STAMP) $(MUTATION)  ## what takes too long for CI, by hand: a line for each unit in tests/prove, where it goes on
-	$(BIN)/python tests/prove/prove.py
+long: $(STAMP) | $(SERVICES)  ## run what takes long: grids, kills, exports, fuzzing, and what the search decides differently
+	@$(BIN)/pytest --verdicts -m long $(TOGETHER) worksteal; long=$$?; \
+	$(BIN)/pytest --hypothesis-profile=drawn -m 'not measure and not long' $(TOGETHER) load tests/property; drawn=$$?; \
+	$(BIN)/python tests/support/decision_trace.py && exit $$((long | drawn))
 
-proved: $(STAMP) ## fail if what `make prove` writes is missing or belongs to other code
-	$(BIN)/python tests/prove/prove.py --check
+mutants: $(STAMP)  ## put faults into MODULE=package.folder.module, and print those that its tests miss
+	$(BIN)/python tests/support/mutants.py $(MODULE)
 
-claims: $(STAMP) ## compute every figure of the README and the docs from raw results, write them there, and list the claims
+claims: $(STAMP) ## compute the figures of the README and the docs from raw results, and write them there
 	$(BIN)/python benchmarks/claims.py
 
 FUZZ_S ?= 600
 fuzz: $(STAMP)   ## fuzz the wire parsers and the readers of files: FUZZ_S seconds each (600), 15 in `make long`
 	TRITUNE_FUZZ_S=$(FUZZ_S) $(BIN)/pytest --numprocesses 2 --dist load tests/fuzz
 
-lint: $(STAMP)   ## ruff, mypy --strict, import contracts, and whether every figure of the docs follows from raw results
+lint: $(STAMP)   ## ruff, mypy --strict, import contracts, and whether the docs have the figures of new raw results
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -90,7 +84,7 @@ format: $(STAMP) ## reformat and fix what can be fixed
 
 lock:            ## refresh constraints.txt from the newest versions that pyproject.toml allows
 	rm -rf $(VENV) && $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev,dev-torch,audit,mutation]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[embedded,dev,dev-torch,audit]'
 	$(BIN)/pip freeze --exclude-editable | sed -E 's/\+(cpu|cu[0-9]+)$$//' > constraints.txt
 
 clean:           ## remove the environment and all caches, not the runs

@@ -1,4 +1,4 @@
-"""What all tests share: helpers by name, no timing of examples, repeats with a reason only, and listed skips."""
+"""What all tests share: helpers by name, no timing of examples, and one line per test where that is asked for."""
 
 import os
 import signal
@@ -6,15 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 # Tests neither use results of this user's earlier runs nor leave some; those of the cache have their own.
 os.environ["TRITUNE_CACHE"] = "off"
 
-# A deadline would be an absolute limit on a timing, which a busy machine breaks.
-settings.register_profile("tritune", deadline=None)
+# A deadline, and a limit on the time that drawing takes, would be broken by a busy machine. The same code gets the
+# same examples; `make long` draws others, with the profile `drawn`.
+settings.register_profile("drawn", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("tritune", settings.get_profile("drawn"), derandomize=True, database=None)
 settings.load_profile("tritune")
 
 # Started in the background of a script, this process ignores Ctrl-C, and so would all that the tests start.
@@ -22,11 +24,14 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the plugins that list repeats and skips."""
-    from repeats import Repeats
-    from skips import LIST, Skips, expected_skips, in_ci
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of `make measure` and `make long`."""
+    parser.addoption("--verdicts", action="store_true", help="end with one line per test")
 
-    if not hasattr(config, "workerinput"):  # with xdist, reports come to the process that has no such
-        config.pluginmanager.register(Skips(expected_skips(LIST.read_text()), strict=in_ci()))
-    config.pluginmanager.register(Repeats(config.rootpath))
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the plugin behind `--verdicts`."""
+    if config.getoption("--verdicts"):
+        from verdicts import Verdicts
+
+        config.pluginmanager.register(Verdicts())

@@ -145,7 +145,7 @@ def kustomized(folder: Path) -> list[Any]:
     if shutil.which("kubectl") is None:
         pytest.skip("there is no kubectl on PATH")
     done = subprocess.run(
-        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False, timeout=60
+        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False, timeout=240
     )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))

@@ -15,6 +15,7 @@ import grpc
 import numpy as np
 import psutil
 import pytest
+from _pytest.mark import ParameterSet
 from engines import cnn_engine
 from google.protobuf.message import Message  # type: ignore[import-untyped]
 from infer import infer
@@ -35,7 +36,7 @@ from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import serve
 from model_repo.spec import Endpoint, ServingConfig
 
-pytestmark = [pytest.mark.system, pytest.mark.long]
+pytestmark = pytest.mark.system
 
 NOBODY = 65534
 KINDS = ("embedded", "local", "docker")
@@ -93,7 +94,14 @@ STARTED: dict[str, Callable[[Path, str], AbstractContextManager[Running]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=[(kind, use) for kind in KINDS for use in STARTED], ids=" ".join)
+def starts() -> Iterator[ParameterSet]:
+    """Every kind of server and use of it; those of our own program are in the gate."""
+    for kind in KINDS:
+        for use in STARTED:
+            yield pytest.param((kind, use), id=f"{kind} {use}", marks=[pytest.mark.long] * (kind != "embedded"))
+
+
+@pytest.fixture(scope="module", params=starts())
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     kind, use = request.param
     folder = tmp_path_factory.mktemp("closed")
@@ -107,7 +115,7 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def posted(endpoint: Endpoint, path: str, document: object, headers: dict[str, str] | None = None) -> int:
     """The status of what any page in a browser may send without asking first: a form's POST."""
-    connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=30)
+    connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=120)
     page = {"Content-Type": "text/plain", "Origin": "https://example.com", **(headers or {})}
     connection.request("POST", path, body=json.dumps(document), headers=page)
     status = connection.getresponse().status
@@ -179,7 +187,7 @@ def as_nobody(code: str, *arguments: object) -> str:
         env={"PATH": os.defpath},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -205,7 +213,7 @@ def test_whatever_does_harm_is_refused(running: Running) -> None:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             for method, request in harmful_calls(running):
                 with pytest.raises(grpc.RpcError) as caught:
-                    getattr(stub, method)(request, timeout=30)
+                    getattr(stub, method)(request, timeout=120)
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, method
     assert_unharmed(running)
 
@@ -243,7 +251,7 @@ def test_another_user_finds_nothing_to_open(running: Running) -> None:
     folder = running.endpoint.control_folder
     sockets = [] if folder is None else [str(path) for path in folder.iterdir()]
     assert len(sockets) == (folder is not None)
-    token = control.server_name(running.endpoint, timeout_s=30)
+    token = control.server_name(running.endpoint, timeout_s=120)
     files = [str(path) for path in Path("/dev/shm").glob(f"{token}*")]
     assert len(files) == 1 + len(sockets)  # the memory of one instance, and the control folder
     if running.kind == "docker":
@@ -275,7 +283,7 @@ def test_the_key_of_shared_memory_opens_nothing_else(tmp_path: Path) -> None:
     with serve(options) as server:
         server.load(ServingConfig(engine=cnn_engine(tmp_path), max_batch_size=4))
         running = Running(server.endpoint, "embedded", process_of(server._host), tmp_path / "marker")
-        token = control.server_name(server.endpoint, timeout_s=30)
+        token = control.server_name(server.endpoint, timeout_s=120)
         file = Path(f"/dev/shm/{token}-memory-key")
         header = {MEMORY_KEY_HEADER: file.read_text()}
         region = "/v2/systemsharedmemory/unregister"

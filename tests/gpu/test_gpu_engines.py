@@ -27,7 +27,7 @@ from optimizer.model.ort_child import run_model
 from optimizer.model.shapes import with_shapes
 from optimizer.profiling.layer_profile import Execution, profile_engine
 
-pytestmark = [pytest.mark.gpu, pytest.mark.alone]
+pytestmark = [pytest.mark.gpu, pytest.mark.measure]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from search.records.line_files import whole_lines
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import TrialRecord
 
-pytestmark = [pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.gpu, pytest.mark.measure, pytest.mark.timeout(500)]
 
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
 

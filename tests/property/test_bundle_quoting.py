@@ -71,7 +71,7 @@ QUIET_SHAPES = shapes(QUIET)
 NAMED_SHAPES = shapes(bundle_from_recommendation(*named("m")).texts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(texts)
 def test_words_change_no_file_but_in_their_place(text: str) -> None:
     made = bundle_from_recommendation(*hostile(text)).texts
@@ -84,7 +84,7 @@ def test_words_change_no_file_but_in_their_place(text: str) -> None:
     assert f"--model=/model/{text} .onnx".replace("$", "$$") in worker["args"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(texts.filter(lambda text: "/" not in text and not text.startswith(".")))
 def test_a_models_name_changes_no_file_but_in_its_place(name: str) -> None:
     made = bundle_from_recommendation(*named(name)).texts

@@ -41,7 +41,7 @@ def tensor(name: str | None, location: Any, offset: Any) -> TensorProto:
     return made
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     locations=strategies.lists(LOCATIONS, min_size=1, max_size=15, unique=True).map(without_files_as_folders),
     data=strategies.data(),

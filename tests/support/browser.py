@@ -33,7 +33,7 @@ FLAGS = (
     "--hide-scrollbars",
     "--force-device-scale-factor=1",
 )
-WAIT_S = 90.0
+WAIT_S = 240.0
 
 
 def browser_path() -> str | None:

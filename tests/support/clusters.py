@@ -3,9 +3,10 @@
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from waiting import wait_until
 
 LOADTEST = [sys.executable, "-c", "from loadgen.cli import main; main()"]
 
@@ -37,7 +38,7 @@ def workers(port: int, *options: tuple[str, ...]) -> Iterator[list[subprocess.Po
     try:
         yield started
         for process in started:
-            process.wait(timeout=120)
+            process.wait(timeout=240)
     finally:
         for process in started:
             process.kill()
@@ -46,10 +47,9 @@ def workers(port: int, *options: tuple[str, ...]) -> Iterator[list[subprocess.Po
 
 def wait_until_listening(port: int) -> None:
     """Return once a process accepts connections."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def listening() -> bool:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise AssertionError(f"nothing listens on port {port}")
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    wait_until(listening)

@@ -1,8 +1,9 @@
-"""Print every decision of the search with its numbers, for a golden file: moves and renames must not change it.
+"""Show what the search decides differently now: 1,000 predictions and 50 whole searches, to the last digit.
 
-`python decision_trace.py configurations` prints 1,000 simulated configurations and their predictions;
-`python decision_trace.py KIND`, a kind of tests/support/drawn_servers.py, prints ten whole searches and their
-certificates. One JSON object per line. Numbers have all their digits.
+`python decision_trace.py` compares with tests/golden/decisions, prints how many decisions differ and the first
+difference, and succeeds either way: it is to be looked at. `--write` keeps the decisions of now.
+`python decision_trace.py configurations` prints simulated configurations and their predictions; `KIND`, a kind of
+tests/support/drawn_servers.py, whole searches and their certificates. One JSON object per line.
 """
 
 import json
@@ -16,6 +17,7 @@ from typing import Any
 
 from loadgen.spec.limits import LatencyLimit
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "decisions"
 CONFIGURATIONS = 1000
 SEARCHES = 10
 """Each kind has so many searches; the number of a search selects one of the situations below."""
@@ -231,8 +233,37 @@ def _certificate(certificate: Any, slo: Any) -> list[Any] | None:
     ]
 
 
+def compare(*, write: bool) -> None:
+    """Print for each part how many decisions differ from the golden files, and the first difference."""
+    from drawn_servers import KINDS
+
+    for part in ("configurations", *KINDS):
+        text, golden = trace(part), GOLDEN / f"{part}.jsonl"
+        now, before = ([json.loads(line) for line in one.splitlines()] for one in (text, golden.read_text()))
+        differ = [pair for pair in zip(now, before, strict=False) if pair[0] != pair[1]]
+        first = f": {first_difference(*differ[0])}" if differ else ""
+        print(f"{part}: {len(differ)} of {len(now)} decisions differ{first}", flush=True)
+        if write:
+            golden.write_text(text)
+
+
+def first_difference(now: Any, before: Any, where: str = "") -> str:
+    """Return where two documents first differ, and how; empty if they are equal."""
+    if type(now) is type(before) and isinstance(now, dict) and now.keys() == before.keys():
+        pairs = [(now[key], before[key], f"{where}.{key}") for key in now]
+    elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
+        pairs = [(a, b, f"{where}[{at}]") for at, (a, b) in enumerate(zip(now, before, strict=True))]
+    else:
+        return "" if now == before else f"{where}: {now} instead of {before}"
+    return next((text for text in (first_difference(*pair) for pair in pairs) if text), "")
+
+
 def main() -> None:
-    part = sys.argv[1]
+    part = sys.argv[1] if len(sys.argv) > 1 else None
+    if part in {None, "--write"}:
+        compare(write=part is not None)
+        return
+    assert part is not None
     for line in configurations() if part == "configurations" else searches(part):
         print(json.dumps(line, separators=(",", ":")), flush=True)
 

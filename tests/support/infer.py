@@ -17,7 +17,7 @@ class InferenceRefused(Exception):
     """The server responded with an error; the message is its text."""
 
 
-def infer(endpoint: Endpoint, model_name: str, inputs: dict[Any, Any], timeout_s: float = 30.0) -> dict[Any, Any]:
+def infer(endpoint: Endpoint, model_name: str, inputs: dict[Any, Any], timeout_s: float = 240.0) -> dict[Any, Any]:
     """Infer with input name -> array; returns output name -> array. Also works over the control socket."""
     body = {
         "inputs": [
@@ -33,7 +33,7 @@ def infer(endpoint: Endpoint, model_name: str, inputs: dict[Any, Any], timeout_s
 
 def get(endpoint: Any, path: str) -> Any:
     """Return the JSON document at a path."""
-    status, answer = _asked(endpoint, "GET", path, None, 10.0)
+    status, answer = _asked(endpoint, "GET", path, None, 120.0)
     assert status == 200, answer
     return answer
 

@@ -27,7 +27,7 @@ SLO = Slo(limits=(LatencyLimit(limit_ms=500.0, quantile=0.9),))
 def config(folder: Path) -> ServingConfig:
     """The example's CNN: about a millisecond an image, so that the server and not the client is the limit."""
     path = folder / "tiny.onnx"
-    subprocess.run([sys.executable, str(ROOT / "examples" / "small_cnn.py"), str(path)], check=True, timeout=60)
+    subprocess.run([sys.executable, str(ROOT / "examples" / "small_cnn.py"), str(path)], check=True, timeout=240)
     engine = plain_engine(
         model_name="tiny",
         files=(("model.onnx", path),),
@@ -52,5 +52,5 @@ def written_bundle(folder: Path) -> Path:
     run = folder / "run"
     write_final_repository(run / "model_repository", served)
     (run / "recommendation.json").write_text(recommendation(served).model_dump_json())
-    subprocess.run([OPTIMIZE, "bundle", str(run), "--rate", "1000"], check=True, timeout=60, capture_output=True)
+    subprocess.run([OPTIMIZE, "bundle", str(run), "--rate", "1000"], check=True, timeout=240, capture_output=True)
     return run / "bundle"

@@ -7,12 +7,12 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 FETCHED = Path(sys.prefix) / "postgresql"
 FOLDERS = ("usr/lib/postgresql/*/bin",)
@@ -67,24 +67,21 @@ class Cluster:
                 stderr=subprocess.STDOUT,
                 **self._as_owner(),
             )
-        deadline = time.monotonic() + 60
-        while not self._answers():
-            assert process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < deadline, "PostgreSQL does not start"
-            time.sleep(0.1)
+        wait_until(lambda: process.poll() is not None or self._answers())
+        assert process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
         """Stop at once: connections are cut, as by a crash."""
         if self._process is not None:
             self._process.send_signal(3)  # SIGQUIT: immediate shutdown
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=240)
             self._process = None
 
     def _answers(self) -> bool:
         ready = subprocess.run(
             [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)],
             check=False,
-            timeout=10,
+            timeout=60,
             env=self._environment(),
         )
         return ready.returncode == 0
@@ -92,7 +89,7 @@ class Cluster:
     def skip_where_it_cannot_run(self) -> None:
         """Skip the test if, for example, it runs as root and other users cannot enter the checkout's folder."""
         try:
-            subprocess.run([self._programs / "initdb", "--version"], check=True, timeout=30, **self._as_owner())
+            subprocess.run([self._programs / "initdb", "--version"], check=True, timeout=120, **self._as_owner())
         except (PermissionError, subprocess.CalledProcessError) as error:
             pytest.skip(f"PostgreSQL in {self._programs} does not run: {error}")
 
@@ -102,7 +99,7 @@ class Cluster:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=240,
             **self._as_owner(),
         )
         assert done.returncode == 0, done.stdout + done.stderr

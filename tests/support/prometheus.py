@@ -5,14 +5,14 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from waiting import wait_until
 
 FETCHED = Path(sys.prefix) / "prometheus"
 
@@ -32,7 +32,7 @@ def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
         cwd=cwd,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,7 +46,7 @@ class Prometheus:
         self.url = f"http://127.0.0.1:{port}"
 
     def get(self, path: str, **parameters: str) -> Any:
-        answer = requests.get(f"{self.url}{path}", params=parameters, timeout=10)
+        answer = requests.get(f"{self.url}{path}", params=parameters, timeout=60)
         answer.raise_for_status()
         return answer.json()["data"]
 
@@ -56,12 +56,6 @@ class Prometheus:
         if found["resultType"] == "scalar":
             return [({}, float(found["result"][1]))]
         return [(series["metric"], float(series["value"][1])) for series in found["result"]]
-
-    def until(self, condition: Callable[[], bool] | Callable[[], Any], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "waited in vain"
-            time.sleep(0.2)
 
 
 @contextmanager
@@ -81,12 +75,12 @@ def prometheus(folder: Path, config: Any) -> Iterator[Prometheus]:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     server = Prometheus(port)
     try:
-        server.until(lambda: process.poll() is not None or is_ready(server))
+        wait_until(lambda: process.poll() is not None or is_ready(server))
         assert process.poll() is None, (folder / "prometheus.log").read_text()
         yield server
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=240)
 
 
 def free_port() -> int:

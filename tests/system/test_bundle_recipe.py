@@ -6,7 +6,7 @@ import pytest
 from live_bundles import written_bundle
 from served_recipes import served_by_its_recipes
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(900), pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.measure, pytest.mark.timeout(900)]
 
 
 def test_the_recipes_serve_and_check_the_model(tmp_path: Path) -> None:
@@ -19,5 +19,5 @@ def test_the_recipes_serve_and_check_the_model(tmp_path: Path) -> None:
         code, said = served.smoke()
         assert code == 0, said
         options = [option for option in served.smoke_options if not option.startswith(("--p90", "--duration"))]
-        code, said = served.load_test([*options, "--p90=0.01ms", "--duration=15s"], timeout_s=100)
+        code, said = served.load_test([*options, "--p90=0.01ms", "--duration=15s"])
         assert code == 99, said

@@ -74,8 +74,8 @@ def test_a_strangers_worker_is_not_counted_and_hears_nothing() -> None:
         with stranger(context, port, None) as plain, stranger(context, port, OTHERS) as wrong:
             assert not plain.poll(3000)  # the old master answered at once
             with running(worker_command(port)) as worker:
-                out, err = master.communicate(timeout=120)
-                assert worker.wait(timeout=60) == 0
+                out, err = master.communicate(timeout=240)
+                assert worker.wait(timeout=240) == 0
             assert not plain.poll(0)
             assert not wrong.poll(0)
     record = LoadTestRecord.model_validate_json(out)
@@ -95,7 +95,7 @@ def test_a_false_master_hears_nothing_and_the_worker_says_why_it_leaves(secret: 
             false_master.setsockopt(zmq.CURVE_SECRETKEY, key)
         port = false_master.bind_to_random_port("tcp://127.0.0.1")
         with running(worker_command(port, *options), TOKEN=TOKEN, **{VARIABLE: OURS}) as worker:
-            _, err = worker.communicate(timeout=120)  # Locust asks for five minutes
+            _, err = worker.communicate(timeout=240)  # Locust asks for five minutes
         assert not false_master.poll(0)
     assert worker.returncode == 2
     assert len(err.splitlines()) == 2, err
@@ -109,7 +109,7 @@ def test_a_worker_with_another_secret_says_so() -> None:
     with running(master_command("http://127.0.0.1:9", port, "--rate", "1"), **{VARIABLE: OURS}):
         wait_until_listening(port)
         with running(worker_command(port), **{VARIABLE: OTHERS}) as worker:
-            _, err = worker.communicate(timeout=120)
+            _, err = worker.communicate(timeout=240)
     assert worker.returncode == 2
     assert len(err.splitlines()) == 2, err
     assert VARIABLE in err
@@ -121,7 +121,7 @@ def test_headers_go_only_to_the_server_that_the_worker_was_started_for() -> None
     with fake_triton() as server:
         worker = worker_command(port, server.url, "--header-env", "Authorization=TOKEN")
         with running([*master, "--expect-workers", "1"], TOKEN=TOKEN) as asking, running(worker, TOKEN=TOKEN):
-            _, err = asking.communicate(timeout=120)
+            _, err = asking.communicate(timeout=240)
     assert asking.returncode == 2
     assert "was started for" in err
     assert TOKEN not in err
@@ -140,7 +140,7 @@ def test_an_address_that_others_can_reach_needs_a_secret(options: tuple[str, ...
     from clusters import LOADTEST
 
     with running([*LOADTEST, *options], **{VARIABLE: secret}) as process:
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 2
     assert len(err.splitlines()) == 2, err
     assert VARIABLE in err
@@ -195,7 +195,7 @@ def test_a_message_that_does_not_fit_is_refused_with_the_name_of_its_sender() ->
     with running([sys.executable, "-c", TAMPERED, str(port)]) as master:
         wait_until_listening(port)
         with running([sys.executable, "-c", LIAR, str(port)]):
-            out, err = master.communicate(timeout=120)
+            out, err = master.communicate(timeout=240)
     assert master.returncode == 0, err
     assert "here_ns" in out
     assert "same version" in out

@@ -5,18 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(400), pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.long, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
-EASY = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s")
+EASY = ("--p90", "100ms", "--confidence", "0.8", "--max-send-lag", "1s", "--despite-noise")
 
 
 @pytest.fixture
@@ -49,11 +49,8 @@ def trials(run: Path) -> list[int]:
 
 
 def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
+    wait_until(lambda: condition() or process.poll() is not None, most_s=400)
+    assert process.poll() is None, process.communicate()
 
 
 def started(*arguments: str) -> subprocess.Popen[str]:
@@ -62,12 +59,12 @@ def started(*arguments: str) -> subprocess.Popen[str]:
 
 def test_a_full_disk_is_two_lines_and_the_run_goes_on_when_there_is_room(small_disk: Path, tmp_path: Path) -> None:
     model, run = tmp_path / "tiny.onnx", small_disk / "run"
-    subprocess.run([sys.executable, str(ROOT / "examples" / "small_cnn.py"), str(model)], check=True, timeout=60)
+    subprocess.run([sys.executable, str(ROOT / "examples" / "small_cnn.py"), str(model)], check=True, timeout=240)
     search = started("--model", str(model), *EASY, "--output", str(run))
     wait_for(search, lambda: len(trials(run)) >= 1)
     family = psutil.Process(search.pid).children(recursive=True)
     fill(small_disk)
-    out, err = search.communicate(timeout=240)
+    out, err = search.communicate(timeout=400)
     assert search.returncode == 3, err
     assert out == ""
     what, fix = err.splitlines()[-2:]
@@ -76,7 +73,7 @@ def test_a_full_disk_is_two_lines_and_the_run_goes_on_when_there_is_room(small_d
     assert "free some space" in fix.lower() or "resume" in fix  # whichever write fails
     assert "Traceback" not in err
     assert "Logging error" not in err
-    _, alive = psutil.wait_procs(family, timeout=60)
+    _, alive = psutil.wait_procs(family, timeout=240)
     assert alive == []
     kept = trials(run)
     assert kept == list(range(len(kept)))
@@ -85,9 +82,7 @@ def test_a_full_disk_is_two_lines_and_the_run_goes_on_when_there_is_room(small_d
     os.truncate(small_disk / "filler", 0)
     again = started("--resume", str(run))
     wait_for(again, lambda: (run / "optimize.log").read_text().count("PhaseStarted(name='search'") >= 2)
-    for _ in range(2):
-        again.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-    again.communicate(timeout=120)
+    again.send_signal(signal.SIGINT)
+    again.communicate(timeout=400)
     assert again.returncode == 130
     assert trials(run)[: len(kept)] == kept

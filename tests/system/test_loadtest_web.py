@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 def asked(url: str, *, method: str = "GET") -> Any:
-    answer = requests.request(method, url, timeout=10)
+    answer = requests.request(method, url, timeout=120)
     answer.raise_for_status()
     return answer.json()
 
@@ -40,12 +40,12 @@ def test_requests_are_shown_and_stop_ends_the_run_with_a_result() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with fake_triton("--delay-ms", "2") as server:
         command = [sys.executable, "-c", "from loadgen.cli import main; main()", server.url, "--model", "delay"]
-        command += ["--rate", "100", "--duration", "60s", "--json", "--web", "--web-port", url.rpartition(":")[2]]
+        command += ["--rate", "100", "--duration", "600s", "--json", "--web", "--web-port", url.rpartition(":")[2]]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             wait_until(lambda: requests_shown(url) >= 200)
             shown = requests_shown(url)
             asked(f"{url}/stop", method="POST")
-            out, err = process.communicate(timeout=90)
+            out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     record = LoadTestRecord.model_validate_json(out)
     assert record.measurement is not None

@@ -26,7 +26,7 @@ def test_it_loads_the_model_that_the_environment_names() -> None:
             ],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             env={**os.environ, "MODEL": "delay", "RATE": "600"},
             check=False,
         )

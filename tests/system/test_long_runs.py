@@ -18,7 +18,7 @@ from loadgen.records.record import LoadTestRecord
 pytestmark = pytest.mark.system
 
 COMMAND = [sys.executable, "-c", "from loadgen.cli import main; main()"]
-LONG = ("--rate", "2000", "--duration", "6000s", "--warmup", "0s", "--timeout", "1s", "--max-send-lag", "30s")
+LONG = ("--rate", "2000", "--duration", "6000s", "--warmup", "0s", "--timeout", "60s", "--max-send-lag", "30s")
 """Twelve million requests."""
 
 
@@ -74,12 +74,13 @@ def names_in(folder: Path) -> list[str]:
 def ended_with_its_children(process: subprocess.Popen[str], number: int) -> tuple[str, str]:
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    _, alive = psutil.wait_procs(children, timeout=30)
+    out, err = process.communicate(timeout=240)
+    _, alive = psutil.wait_procs(children, timeout=240)
     assert alive == []
     return out, err
 
 
+@pytest.mark.long
 def test_what_is_known_when_it_is_stopped_is_reported_and_no_file_is_left(
     server: FakeTriton, tmp_path: Path
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_kill_leaves_no_file_and_no_process(server: FakeTriton, tmp_path: Path
     assert names_in(tmp_path) == []
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_ends_the_run_in_two_lines(server: FakeTriton, small_disk: Path) -> None:
     with started(server, small_disk) as process:
         wait_until(lambda: bytes_written(process) > 25 * 2000)
@@ -124,8 +126,8 @@ def test_a_disk_that_fills_up_ends_the_run_in_two_lines(server: FakeTriton, smal
                     filler.write(bytes(1 << 20))
             except OSError:
                 pass
-        out, err = process.communicate(timeout=60)
-        _, alive = psutil.wait_procs(children, timeout=30)
+        out, err = process.communicate(timeout=240)
+        _, alive = psutil.wait_procs(children, timeout=240)
     assert alive == []
     assert process.returncode == 3, err
     assert out == ""
@@ -138,7 +140,7 @@ def test_a_disk_that_fills_up_ends_the_run_in_two_lines(server: FakeTriton, smal
 
 def test_a_disk_without_room_is_noticed_before_the_load(server: FakeTriton, small_disk: Path) -> None:
     with started(server, small_disk, "--duration", "60000s", "--keep-log", "log") as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert (process.returncode, out) == (2, "")
     what, fix = err.splitlines()[-2:]
     assert what.startswith("error: The times of 120,000,000 requests take 3 GB on a disk, and log has 0.")

@@ -110,7 +110,7 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
 def optimize_process(tmp_path: Path, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
     command = [str(Path(sys.executable).with_name("optimize")), *arguments]
     return subprocess.run(  # type: ignore[call-overload]
-        command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False, **options
+        command, capture_output=True, text=True, timeout=240, cwd=tmp_path, check=False, **options
     )
 
 

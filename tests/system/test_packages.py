@@ -53,7 +53,7 @@ def other_python(folder: Path, packages: list[Any], *, run_dir: Path) -> str:
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *map(str, packages)])
     done = subprocess.run(
         [os.path.realpath(sys.executable), "-c", PROBE, run_dir],
-        env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=True,
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=240, check=True,
     )  # fmt: skip
     return done.stdout
 

@@ -23,9 +23,10 @@ from search.trials.bench import BenchFailed
 from search.trials.triton_bench import TritonBench
 from search.workload import Workload, request_shapes
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = pytest.mark.system
 
 
+@pytest.mark.measure
 def test_a_model_is_profiled_in_a_few_seconds_and_its_times_are_those_of_its_law(tmp_path: Path) -> None:
     """It sleeps: a busy machine makes it slower and never faster, and its law leaves room for that."""
     law = Law(5e-3, 0.5e-3)
@@ -47,6 +48,7 @@ def test_a_model_is_profiled_in_a_few_seconds_and_its_times_are_those_of_its_law
     assert bench.spent.contention.watched_s > 0.5 * bench.spent.load_s
 
 
+@pytest.mark.measure
 def test_requests_of_one_length_are_batched_and_their_neighbours_of_another_are_not(tmp_path: Path) -> None:
     lengths = tmp_path / "lengths.txt"
     lengths.write_text("8\n2000\n" * 3)
@@ -74,7 +76,7 @@ def test_load_goes_over_the_protocol_of_the_demand(tmp_path: Path) -> None:
         options = ServerOptions(run_dir=tmp_path, protocol="grpc", extra_arguments=arguments)
         with serve(options) as server, LoadGenerator() as generator:
             bench = TritonBench(
-                server, generator, payload=Payload(), limit_ms=50.0, timeout_s=5.0, workload=workload
+                server, generator, payload=Payload(), limit_ms=50.0, timeout_s=60.0, workload=workload
             )
             bench.load(config)
             return int(bench.saturate(4, 0.5, seed=1).log.failed.sum())

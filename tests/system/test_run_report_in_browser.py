@@ -84,8 +84,8 @@ def test_every_plot_is_drawn(report: Page) -> None:
     ("name", "run"),
     [
         ("report", RECORDED),
-        ("report-confirmed", CONFIRMED),
-        ("report-failures", DATA / "recorded_runs" / "failures"),
+        pytest.param("report-confirmed", CONFIRMED, marks=pytest.mark.long),
+        pytest.param("report-failures", DATA / "recorded_runs" / "failures", marks=pytest.mark.long),
         ("report-nothing", None),
     ],
 )

@@ -17,7 +17,7 @@ from optimizer.run.coordinator import COMMAND
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300), pytest.mark.long]
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
 
-EASY = ("--p90", "200ms", "--confidence", "0.8", "--max-send-lag", "1s", "--time-budget", "30s")
+EASY = ("--p90", "200ms", "--confidence", "0.8", "--max-send-lag", "1s", "--despite-noise", "--time-budget", "30s")
 TOKEN = "t0ken-of-the-test"
 
 
@@ -50,7 +50,7 @@ def test_no_file_and_no_other_process_has_the_password(tmp_path: Path) -> None:
                 assert not holds_secret("\0".join(psutil.Process(process.pid).cmdline()).encode())
                 time.sleep(1.0)
         except psutil.NoSuchProcess:
-            process.wait(timeout=60)
+            process.wait(timeout=240)
         finally:
             process.kill()
             process.wait()
@@ -78,7 +78,7 @@ def test_odd_forms_are_told_without_it(tmp_path: Path, url: str) -> None:
     """By a worker, which opens the storage before anything else."""
     environment = {**os.environ, "TRITUNE_STORAGE": url, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [*COMMAND, "--study", "m", "--output", str(tmp_path / "worker")]
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=240, check=False)
     assert done.returncode != 0
     assert len(done.stderr.splitlines()) <= 3, done.stderr.decode()
     assert not holds_secret(done.stdout + done.stderr)

@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 import pytest
 from engines import broken_engine, cnn_engine
 from infer import infer
+from waiting import wait_until
 
 from model_repo.repository.write import write_final_repository
 from model_repo.spec import Endpoint, ServingConfig
@@ -40,18 +40,15 @@ def test_serves_until_ctrl_c_and_leaves_nothing(tmp_path: Path) -> None:
         assert family
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=90)
+        process.wait(timeout=240)
         process.stdout.close()
     assert process.returncode == 0
-    deadline = time.monotonic() + 60
-    while any(child.is_running() for child in family) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not [child for child in family if child.is_running()]
+    wait_until(lambda: not any(child.is_running() for child in family))
 
 
 def test_a_folder_without_models_is_said(tmp_path: Path) -> None:
     done = subprocess.run(
-        [OPTIMIZE, "serve", str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [OPTIMIZE, "serve", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 2
     assert str(tmp_path) in done.stderr
@@ -68,26 +65,38 @@ def serving(folder: Path, *options: str) -> Iterator[str]:
         yield re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline()).group(0)
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=90)
+        process.wait(timeout=240)
         process.stdout.close()
 
 
 def shared_memory_test(url: str) -> subprocess.CompletedProcess[str]:
     """`loadtest` of the same user, with inputs in shared memory."""
-    options = ["--model", "cnn", "--rate", "20", "--duration", "1s", "--shared-memory", "system"]
+    options = [
+        "--model",
+        "cnn",
+        "--rate",
+        "20",
+        "--duration",
+        "1s",
+        "--shared-memory",
+        "system",
+        "--max-send-lag",
+        "30s",
+    ]
     command = [LOADTEST, url, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
 
+@pytest.mark.long
 def test_shared_memory_is_for_its_owner_and_only_where_it_was_asked_for(tmp_path: Path) -> None:
     write_final_repository(tmp_path, ServingConfig(engine=cnn_engine(tmp_path / "engine"), max_batch_size=4))
     with serving(tmp_path, "--shared-memory", "system") as url:
         done = shared_memory_test(url)
         assert "does not take shared memory" not in done.stderr
-        assert done.returncode in (0, 1), done.stderr  # 1: too late a client on a busy machine is no matter here
+        assert done.returncode == 0, done.stderr
     with serving(tmp_path) as url:
         done = shared_memory_test(url)
-        assert done.returncode not in (0, 1)
+        assert done.returncode == 2
         assert "does not take shared memory" in done.stderr
         assert "optimize serve --shared-memory system" in done.stderr
 
@@ -96,7 +105,7 @@ def test_a_model_that_does_not_load_says_why(tmp_path: Path) -> None:
     engine = broken_engine(tmp_path / "engine")
     write_final_repository(tmp_path, ServingConfig(engine=engine, max_batch_size=4))
     done = subprocess.run(
-        [OPTIMIZE, "serve", str(tmp_path)], capture_output=True, text=True, timeout=120, check=False
+        [OPTIMIZE, "serve", str(tmp_path)], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 2
     assert "broken does not load" in done.stderr.splitlines()[0]

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from engines import cnn_engine, token_engine
 from tritonclient.grpc import service_pb2
@@ -17,7 +19,7 @@ from loadgen.clients import triton_grpc
 from loadgen.clients.triton import read_model_info
 from loadgen.errors import PayloadError, TargetRefused
 from loadgen.sending.generator import LoadGenerator
-from loadgen.sending.shared_memory import SHARED, SharedInputs, with_memory_key
+from loadgen.sending.shared_memory import PREFIX, SHARED, SharedInputs, with_memory_key
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import grpc_request, http_request, raw_inputs, request_tensors
@@ -25,7 +27,7 @@ from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
 from model_repo.spec import Endpoint, Engine, ServingConfig
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = pytest.mark.system
 
 STATUS = service_pb2.SystemSharedMemoryStatusRequest()
 SHARED_PAYLOAD = Payload(shared_memory="system")
@@ -47,20 +49,26 @@ def regions(endpoint: Endpoint) -> list[str]:
     """What the server knows of shared memory, and the names that are there."""
     if endpoint.grpc_port is None:
         target = with_memory_key(Target(url=endpoint.http_url, model_name="any"))
-        connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=10)
+        connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=120)
         connection.request("GET", "/v2/systemsharedmemory/status", headers=dict(target.headers))
         known = [region["name"] for region in json.loads(connection.getresponse().read())]
         connection.close()
     else:
         target = with_memory_key(Target(url=endpoint.url("grpc"), model_name="any"))
         known = list(triton_grpc._ask(target, "SystemSharedMemoryStatus", STATUS).get("regions", {}))
-    return known + [path.name for path in SHARED.glob("tritune-inputs-*")]
+    return known + files_left()
+
+
+def files_left() -> list[str]:
+    """The names of this test's own files: others may share memory meanwhile."""
+    ours = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
+    return [path.name for pid in ours for path in SHARED.glob(f"{PREFIX}{pid}-*")]
 
 
 def http_answer(target: Target, request: bytes) -> bytes:
     head, _, body = request.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
-    connection = http.client.HTTPConnection(target.host, target.port, timeout=10)
+    connection = http.client.HTTPConnection(target.host, target.port, timeout=120)
     connection.request("POST", first.split()[1], body=body, headers=dict(line.split(": ", 1) for line in lines))
     answer = connection.getresponse()
     data = answer.read()
@@ -75,7 +83,7 @@ def grpc_answer(target: Target, request: bytes) -> bytes:
 
     with grpc.insecure_channel(f"{target.host}:{target.port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        answer = stub.ModelInfer(service_pb2.ModelInferRequest.FromString(request), timeout=10)
+        answer = stub.ModelInfer(service_pb2.ModelInferRequest.FromString(request), timeout=120)
     return b"".join(answer.raw_output_contents)
 
 
@@ -111,12 +119,13 @@ def test_a_load_leaves_no_memory_behind(tmp_path: Path, protocol: str) -> None:
     engine = cnn_engine(tmp_path)
     with serving(tmp_path, engine, protocol) as endpoint, LoadGenerator(processes=2) as generator:
         target = target_of(endpoint, engine, protocol)
-        plan = LoadPlan(rate_per_s=100, duration_s=1, seed=1)
+        plan = LoadPlan(rate_per_s=100, duration_s=1, seed=1, timeout_s=60)
         sent, shared = (generator.run(target, plan, payload=payload) for payload in (Payload(), SHARED_PAYLOAD))
         assert len(shared.log) == len(sent.log) > 50
         assert not shared.log.failed.any()
         assert regions(endpoint) == []
-        closed = generator.run(target, ClosedLoopPlan(concurrency=2, duration_s=0.5), payload=SHARED_PAYLOAD)
+        users = ClosedLoopPlan(concurrency=2, duration_s=0.5, timeout_s=60)
+        closed = generator.run(target, users, payload=SHARED_PAYLOAD)
         assert not closed.log.failed.any()
 
 
@@ -143,14 +152,10 @@ def test_a_server_that_does_not_see_the_memory_says_so(tmp_path: Path) -> None:
             SharedInputs.of(nowhere, [{"image": bytes(8)}])
         with pytest.raises(TargetRefused):
             generator.run(nowhere, LoadPlan(rate_per_s=5, duration_s=1, seed=1), payload=SHARED_PAYLOAD)
-    assert regions_left() == []
+    assert files_left() == []
 
 
 def test_memory_is_not_shared_with_another_machine() -> None:
     target = Target(url="http://192.0.2.1:8000", model_name="model")
     with pytest.raises(PayloadError, match=r"192\.0\.2\.1 is not this machine"):
         SharedInputs.of(target, [{"image": np.zeros(4, np.float32).tobytes()}])
-
-
-def regions_left() -> list[str]:
-    return [path.name for path in SHARED.glob("tritune-inputs-*")]

@@ -11,7 +11,7 @@ from lib.exhaustive.subjects import SLEEPS, sleeping_subject
 
 from model_repo.spec import ServingConfig
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.measure]
 
 
 def test_executions_take_what_the_law_says_for_their_size_and_for_how_many_are_busy(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(
                 assert not caplog.records, caplog.text  # a trial that is not used would never come
                 time.sleep(0.5)
             pool.close()
-            assert process.wait(timeout=120) == 0
+            assert process.wait(timeout=240) == 0
             store.storage.close()
         finally:
             process.kill()

@@ -4,8 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import shared_studies
 from postgresql import Cluster, postgresql
 from shared_studies import MACHINE, SLO, SlowBench, coordinator, task
 from simulated_bench import SimulatedBench
+from waiting import wait_until
 
 from model_repo.spec import ServingConfig
 from search.records.trial import WhyRecord
@@ -28,7 +28,7 @@ from search.trials.budget import Budget
 from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
 from search.workers.pool import StudyWorkerPool
 
-pytestmark = [pytest.mark.system, pytest.mark.long]
+pytestmark = pytest.mark.system
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
 
 PROGRAM = Path(shared_studies.__file__)
@@ -62,14 +62,7 @@ def workers(
     finally:
         for process in started.values():
             process.kill()
-            process.wait(timeout=30)
-
-
-def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
+            process.wait(timeout=240)
 
 
 def collect_finished(store: TrialStore, pool: StudyWorkerPool, count: int) -> None:
@@ -80,7 +73,7 @@ def collect_finished(store: TrialStore, pool: StudyWorkerPool, count: int) -> No
             store.keep(trial)
         return len(store.trials) >= count
 
-    until(enough)
+    wait_until(enough)
 
 
 class WaitsForOthers(SimulatedBench):
@@ -92,7 +85,9 @@ class WaitsForOthers(SimulatedBench):
 
     def load(self, config: ServingConfig) -> None:
         if self.store.away:
-            until(lambda: any(RECORD in one.user_attrs for one in self.store.study.get_trials(deepcopy=False)))
+            wait_until(
+                lambda: any(RECORD in one.user_attrs for one in self.store.study.get_trials(deepcopy=False))
+            )
         super().load(config)
 
 
@@ -102,7 +97,7 @@ def test_the_trial_of_a_worker_that_is_killed_is_measured_by_another(cluster: Cl
     with workers(cluster, tmp_path, "killed", ["doomed"], hanging=["doomed"]) as doomed:
         for knobs in points:
             pool.offer(knobs, task())
-        until((tmp_path / "doomed" / "hanging").exists)
+        wait_until((tmp_path / "doomed" / "hanging").exists)
         with workers(cluster, tmp_path, "killed", ["w1", "w2"]):
             doomed["doomed"].kill()  # SIGKILL
             collect_finished(store, pool, len(points))
@@ -121,6 +116,7 @@ def test_the_trial_of_a_worker_that_is_killed_is_measured_by_another(cluster: Cl
     assert [one.params for one in again] == [lost.params]
 
 
+@pytest.mark.long
 def test_nothing_finished_is_lost_while_the_database_is_away(cluster: Cluster, tmp_path: Path) -> None:
     store, pool = coordinator(tmp_path / "run", cluster.url, study="outage")
     points = [knobs for knobs, _ in zip(store.space.points(), range(8), strict=False)]
@@ -129,7 +125,7 @@ def test_nothing_finished_is_lost_while_the_database_is_away(cluster: Cluster, t
             pool.offer(knobs, task())
         collect_finished(store, pool, 1)
         # A worker that starts while the database is away says so and ends: both have to be there first.
-        until(lambda: len({one.user_attrs.get(WORKER) for one in store.study.get_trials()} - {None}) == 2)
+        wait_until(lambda: len({one.user_attrs.get(WORKER) for one in store.study.get_trials()} - {None}) == 2)
         cluster.stop()
         back = threading.Timer(4.0, cluster.start)
         back.start()
@@ -151,6 +147,7 @@ def test_nothing_finished_is_lost_while_the_database_is_away(cluster: Cluster, t
     assert len(finished) == len([trial for trial in store.trials if trial.state == "complete"])
 
 
+@pytest.mark.long
 def test_a_search_with_workers_finds_what_it_finds_alone(cluster: Cluster, tmp_path: Path) -> None:
     alone, _ = coordinator(tmp_path / "alone", f"sqlite:///{tmp_path / 'alone.db'}", study="alone")
     common: dict[str, Any] = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 1}
@@ -168,10 +165,10 @@ def test_a_search_with_workers_finds_what_it_finds_alone(cluster: Cluster, tmp_p
         )
     )
     with workers(cluster, tmp_path, "together", ["w1", "w2"]) as processes:
-        until(lambda: pool.room() == 4)
+        wait_until(lambda: pool.room() == 4)
         run_search(TrialRunner(store=store, bench=WaitsForOthers(store), pool=pool, **common))
         pool.close()
-        assert [process.wait(timeout=60) for process in processes.values()] == [0, 0]
+        assert [process.wait(timeout=240) for process in processes.values()] == [0, 0]
     assert {trial.worker for trial in store.trials} - {None}
     assert store.best().rate_at_limit_per_s >= 0.95 * alone.best().rate_at_limit_per_s
     assert [trial.number for trial in store.trials] == list(range(len(store.trials)))

@@ -47,7 +47,7 @@ class ShapedBench(SimulatedBench):
         )
 
     def late_share(self, config: ServingConfig, rate_per_s: float) -> float:
-        arrivals = np.cumsum(np.random.default_rng(99).exponential(1 / rate_per_s, 60_000))
+        arrivals = np.cumsum(np.random.default_rng(99).exponential(1 / rate_per_s, 20_000))
         return float(((self._done(config, arrivals, self.noise) - arrivals) > SLO.first.limit_ms / 1e3).mean())
 
 

@@ -18,7 +18,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.plan import LoadPlan
 from loadgen.traffic.arrivals import schedule
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.measure]
 
 DELAY_MS = 2.0
 QUEUE_MS = 50.0

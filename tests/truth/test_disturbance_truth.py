@@ -8,7 +8,7 @@ import time
 import pytest
 from disturbance import Watch, ticks
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = [pytest.mark.system, pytest.mark.measure]
 
 BURN = "import time; end = time.monotonic() + {seconds}\nwhile time.monotonic() < end: pass"
 FREEZE = """

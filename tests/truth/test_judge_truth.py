@@ -44,7 +44,7 @@ def on_a_real_server(load: float, folder: Path) -> LoadTestResult:
 
 
 @pytest.mark.system
-@pytest.mark.alone
+@pytest.mark.measure
 def test_nine_tenths_of_the_capacity_are_valid(tmp_path: Path) -> None:
     found = on_a_real_server(0.9, tmp_path)
     assert found.judge.verdict == "VALID"
@@ -52,7 +52,7 @@ def test_nine_tenths_of_the_capacity_are_valid(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-@pytest.mark.alone
+@pytest.mark.measure
 def test_a_tenth_more_than_the_capacity_is_invalid(tmp_path: Path) -> None:
     found = on_a_real_server(1.1, tmp_path)
     assert found.judge.verdict == "INVALID"

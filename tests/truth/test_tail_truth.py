@@ -23,7 +23,7 @@ from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target
 from loadgen.traffic.arrivals import schedule
 
-pytestmark = [pytest.mark.system, pytest.mark.alone]
+pytestmark = [pytest.mark.system, pytest.mark.measure]
 
 Kept = Callable[[int], tuple[NDArray[np.int64], NDArray[np.int64]]]
 OPEN = LoadPlan(rate_per_s=400, duration_s=3.0, seed=21, timeout_s=2.0)

@@ -24,7 +24,7 @@ from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.long]
+pytestmark = [pytest.mark.system, pytest.mark.measure]
 
 SLEEP_MS = 4.0
 LIMIT_MS = 60.0

@@ -69,7 +69,7 @@ def test_requests_go_where_triton_expects_them() -> None:
     with answering(200, b"{}") as (where, seen):
         assert control.is_live(where)
         assert control.is_model_ready(where, "m")
-        control.load_model(where, "m", timeout_s=5)
+        control.load_model(where, "m", timeout_s=240)
         control.unload_model(where, "m")
     assert seen == [
         ("GET", "/v2/health/live"),
@@ -94,7 +94,7 @@ def test_the_state_of_a_model() -> None:
 def test_a_refusal_carries_what_the_server_said() -> None:
     with answering(400, b'{"error": "no such model"}') as (where, _):
         with pytest.raises(RequestRefused, match="no such model") as caught:
-            control.load_model(where, "m", timeout_s=5)
+            control.load_model(where, "m", timeout_s=240)
         assert caught.value.status == 400
         assert not control.is_live(where)
 
@@ -113,5 +113,5 @@ def test_silence_is_a_time_out(silent: Endpoint) -> None:
 
 def test_nobody_there(nobody: Endpoint) -> None:
     with pytest.raises(ServerDied, match="No server answers"):
-        control.load_model(nobody, "m", timeout_s=5)
+        control.load_model(nobody, "m", timeout_s=240)
     assert not control.is_live(nobody)

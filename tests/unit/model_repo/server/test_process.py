@@ -3,13 +3,13 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from waiting import wait_until
 
 from model_repo.errors import ServerStartFailed
 from model_repo.server.process import Launch, ServerProcess
@@ -20,7 +20,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     """Yield a function that starts a shell script as the server; after the test every server is stopped."""
     started = []
 
-    def start(script: Any, *, grace_s: float = 5.0, **launch: Any) -> ServerProcess:
+    def start(script: Any, *, grace_s: float = 60.0, **launch: Any) -> ServerProcess:
         command = ("/bin/sh", "-c", script)
         process = ServerProcess(
             Launch(command=command, environment=os.environ, folder=tmp_path, **launch),
@@ -35,13 +35,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
         process.stop()
 
 
-def wait_for(condition: Callable[[], bool] | Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def gone(pid: Any) -> Any:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
@@ -52,19 +45,19 @@ def gone(pid: Any) -> Any:
 def test_output_is_appended_to_the_log(start: Any, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("before\n")
     process = start("echo out; echo err >&2")
-    wait_for(lambda: process.returncode is not None)
+    wait_until(lambda: process.returncode is not None)
     assert (tmp_path / "log").read_text() == "before\nout\nerr\n"
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 256 - 9)])
 def test_the_end_is_told(start: Any, script: str, code: int) -> None:
     process = start(script)
-    wait_for(lambda: process.returncode is not None)
+    wait_until(lambda: process.returncode is not None)
     assert process.returncode == code
 
 
 def test_a_running_server_has_no_return_code_and_a_stopped_one_has(start: Any) -> None:
-    process = start("exec sleep 60")
+    process = start("exec sleep 600")
     assert process.returncode is None
     assert not gone(process.pid)
     process.stop()
@@ -74,12 +67,12 @@ def test_a_running_server_has_no_return_code_and_a_stopped_one_has(start: Any) -
 
 
 def test_a_server_that_has_died_does_not_run_however_late_its_supervisor_is(start: Any) -> None:
-    process = start("sleep 60")
+    process = start("sleep 600")
     supervisor = psutil.Process(process.pid).parent()
     assert process.runs
     supervisor.suspend()
     os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: gone(process.pid))
+    wait_until(lambda: gone(process.pid))
     assert not process.runs
     assert process.returncode is None
     supervisor.resume()
@@ -89,35 +82,34 @@ def test_a_server_that_has_died_does_not_run_however_late_its_supervisor_is(star
 
 def test_who_ignores_sigterm_is_killed_after_the_grace(start: Any, tmp_path: Path) -> None:
     process = start("trap '' TERM; echo ready; while :; do sleep 0.01; done", grace_s=0.05)
-    wait_for(lambda: "ready" in (tmp_path / "log").read_text())
+    wait_until(lambda: "ready" in (tmp_path / "log").read_text())
     process.stop()
     assert process.returncode == 256 - signal.SIGKILL
 
 
 def test_children_end_with_the_server_also_those_that_broke_away(start: Any, tmp_path: Path) -> None:
     """setsid takes a child out of the server's process group; it still belongs to the supervisor."""
-    process = start("sleep 61 & setsid sleep 62 & echo ready; wait")
-    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+    process = start("sleep 610 & setsid sleep 620 & echo ready; wait")
+    wait_until(lambda: len(psutil.Process(process.pid).children()) == 2)
     children = psutil.Process(process.pid).children()
     process.stop()
     assert [child.pid for child in children if not gone(child.pid)] == []
 
 
-def test_orphans_of_a_crashed_server_end_too(start: Any) -> None:
-    process = start("setsid sleep 63 & sleep 0.2; kill -9 $$")
-    wait_for(lambda: psutil.Process(process.pid).children())
-    (orphan, *_) = psutil.Process(process.pid).children()
-    wait_for(lambda: process.returncode is not None)
-    assert gone(orphan.pid)
+def test_orphans_of_a_crashed_server_end_too(start: Any, tmp_path: Path) -> None:
+    orphan = "setsid sh -c 'echo $$ > orphan; exec sleep 630'"
+    process = start(f"{orphan} & while [ ! -s orphan ]; do sleep 0.01; done; kill -9 $$")
+    wait_until(lambda: process.returncode is not None)
+    assert gone(int((tmp_path / "orphan").read_text()))
 
 
 def test_shared_memory_is_removed_also_after_a_kill(start: Any) -> None:
     prefix = f"tritune-test-{os.getpid()}"
-    process = start(f"touch /dev/shm/{prefix}-a /dev/shm/{prefix}-b; exec sleep 60", shm_prefix=prefix)
+    process = start(f"touch /dev/shm/{prefix}-a /dev/shm/{prefix}-b; exec sleep 600", shm_prefix=prefix)
     regions = [Path(f"/dev/shm/{prefix}-{letter}") for letter in "ab"]
-    wait_for(lambda: all(region.exists() for region in regions))
+    wait_until(lambda: all(region.exists() for region in regions))
     os.kill(process.pid, signal.SIGKILL)
-    wait_for(lambda: process.returncode is not None)
+    wait_until(lambda: process.returncode is not None)
     assert [region for region in regions if region.exists()] == []
 
 
@@ -160,13 +152,13 @@ def test_private_files_stay_so_whatever_a_library_does(
 ) -> None:
     """The script acts as the Python backend on its shared memory; any other mode is left to the server."""
     process = start(f"cd {tmp_path}; exec {sys.executable} -c '{MAKE_WORLD_READABLE}'", private_files=private)
-    wait_for(lambda: process.returncode is not None)
+    wait_until(lambda: process.returncode is not None)
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("new", "again")] == modes
 
 
 def test_the_clean_up_command_runs_at_the_end(start: Any, tmp_path: Path) -> None:
     process = start("exit 1", cleanup_command=("touch", str(tmp_path / "cleaned")))
-    wait_for(lambda: process.returncode is not None)
+    wait_until(lambda: process.returncode is not None)
     assert (tmp_path / "cleaned").exists()
 
 
@@ -177,18 +169,18 @@ def test_the_server_gets_the_environment_the_folder_and_no_standard_input(start:
         folder=tmp_path,
     )
     process = ServerProcess(launch, tmp_path / "log", grace_s=1)
-    wait_for(lambda: process.returncode is not None)
+    wait_until(lambda: process.returncode is not None)
     process.stop()
     assert (tmp_path / "log").read_text() == f"hello/\n{tmp_path}\n"
 
 
 def test_children_can_be_counted_and_killed_by_their_command(start: Any) -> None:
-    process = start("sleep 64 & sleep 64 & sleep 65 & wait")
+    process = start("sleep 640 & sleep 640 & sleep 650 & wait")
     # Between fork and exec a child still has the shell's command line.
-    wait_for(lambda: [process.count_children(f"sleep {number}") for number in (64, 65)] == [2, 1])
-    process.kill_children("sleep 64")
-    assert process.count_children("sleep 64") == 0
-    assert process.count_children("sleep 65") == 1
+    wait_until(lambda: [process.count_children(f"sleep {number}") for number in (640, 650)] == [2, 1])
+    process.kill_children("sleep 640")
+    assert process.count_children("sleep 640") == 0
+    assert process.count_children("sleep 650") == 1
 
 
 def test_a_program_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def seen_by(home: Path, code: str) -> str:
     """Return the output of an isolated interpreter that starts as Triton's does: by its name, found on PATH."""
     environment = {"PATH": str(home / "bin"), "VIRTUAL_ENV": str(home), "PYTHONPATH": "/nowhere"}
     return subprocess.run(
-        ["python3", "-I", "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
+        ["python3", "-I", "-c", code], env=environment, capture_output=True, text=True, check=True
     ).stdout
 
 

@@ -35,7 +35,16 @@ def result(path: Path) -> Any:
     return session.run(None, {"x": draw(3, 8)})[0]
 
 
-@pytest.mark.parametrize("location", [*NAMES_OF_CODE, *NAMES_OF_OURS])
+IN_THE_GATE = ("model.py", "__pycache__/model.cpython-311.pyc", "model.onnx", "weights-1.bin")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        pytest.param(name, marks=() if name in IN_THE_GATE else pytest.mark.long)
+        for name in (*NAMES_OF_CODE, *NAMES_OF_OURS)
+    ],
+)
 def test_weights_named_like_code_or_like_a_file_of_ours_are_weights(tmp_path: Path, location: str) -> None:
     path = model_with(tmp_path, location)
     before = result(path)

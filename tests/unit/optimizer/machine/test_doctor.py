@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from optimizer.machine import doctor
 from optimizer.machine.doctor import Check, _http_answers, diagnose, diagnosis_table, show_diagnosis
 
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs may take minutes to answer, and the machine's stalls are watched for a moment only."""
+    monkeypatch.setattr(doctor, "ASK_TIMEOUT_S", 240.0)
+    monkeypatch.setattr(doctor, "START_TIMEOUT_S", 240.0)
+    monkeypatch.setattr(doctor, "WATCHED_S", 0.05)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ for _ in range(20):
 """
 
 
+@pytest.mark.measure
 def test_a_processor_that_somebody_takes_is_seen() -> None:
     processor = min(os.sched_getaffinity(0))
     with subprocess.Popen([sys.executable, "-c", HOG % processor], stdout=subprocess.PIPE, text=True) as hog:

@@ -16,7 +16,7 @@ from pathlib import Path
 from optimizer.run.run_directory import locked
 with locked(Path(sys.argv[1])):
     print("mine", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
