@@ -36,11 +36,11 @@ $(BROWSER): $(STAMP)
 	@mkdir -p $@
 	@.ci/chromium $@
 
-TOGETHER := --numprocesses 3 --dist
+TOGETHER := --numprocesses 4 --no-loadscope-reorder --dist
 SERVICES := $(PROMETHEUS) $(POSTGRESQL) $(BROWSER)
 
-# Three at a time keep two processors busy, as many tests wait.
-test: $(STAMP) | $(SERVICES)  ## run the tests, ten minutes at most; it ends with its time and with what was skipped
+# Four at a time keep two processors busy, as many tests wait; in order, so that the longest does not come last.
+test: $(STAMP) | $(SERVICES)  ## run the tests; ends with how long they took and with what was skipped
 	$(BIN)/pytest --durations=10 -m 'not measure and not long' $(TOGETHER) loadfile
 
 check: lint      ## what to run before every commit: lint, and the quick unit and property tests
