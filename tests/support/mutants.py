@@ -33,7 +33,6 @@ from typing import Any
 
 import grimp
 import pytest
-from hypothesis import settings
 
 ROOT = Path.cwd()
 SEED = 16
@@ -179,7 +178,7 @@ def _import_from(module: str) -> dict[str, str]:
 
 
 class Watch:
-    """A plugin: runs the chosen tests in this order, or all, and draws the same examples each time.
+    """A plugin: runs the chosen tests in this order, or all. Their conftest draws the same examples each time.
 
     What is chosen has its seconds without a fault. `failed` is the first test that did. `lines` are those of a
     traced file that each test comes by.
@@ -194,10 +193,6 @@ class Watch:
     def run(self, *arguments: str) -> bool:
         """Return whether all tests pass."""
         return pytest.main([*QUIET, *arguments], plugins=[self]) == pytest.ExitCode.OK
-
-    def pytest_configure(self) -> None:
-        settings.register_profile("mutants", deadline=None, derandomize=True, database=None)
-        settings.load_profile("mutants")
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         if self._chosen is not None:

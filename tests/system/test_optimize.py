@@ -83,7 +83,12 @@ class Run:
 
         Whether there was one.
         """
-        wait_until(lambda: self.family() is not None and (condition() or self.ended()), most_s=600)
+
+        def over() -> bool:
+            self.family()
+            return condition() or self.ended()
+
+        wait_until(over, most_s=600)
         if self.ended():
             return False
         self.process.send_signal(signal.SIGINT)
