@@ -2,7 +2,6 @@
 
     python benchmarks/simulated_search.py run RESULTS.jsonl [--servers 500] [--jobs 1] [--seconds S]
                                               [--without replay|simulator|vif]
-    python benchmarks/simulated_search.py curve RESULTS.jsonl [--servers 500] [--jobs 1] [--seconds S]
     python benchmarks/simulated_search.py report RESULTS.jsonl...
 
 `run` draws servers of five kinds in turn (tests/support/drawn_servers.py), searches and certifies on each in
@@ -11,9 +10,6 @@ virtual time, and compares with the true capacity of every configuration, from a
 `--seconds` starts no more servers after so long. Ablations: `replay` estimates the capacity from the share of late
 requests instead of replaying the arrivals, `simulator` searches by probing alone, `vif` treats requests as
 independent.
-
-`curve` certifies each search once for each of several shares of the estimate at which the first confirmation may
-begin at most: what tightness costs in seconds and in safety. Its lines go into a file of their own.
 
 The thresholds were written here before the first run; a miss is reported, the threshold stays.
 """
@@ -27,13 +23,13 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from statistics import mean, median
 
-from lib.ablation import ABLATIONS, ablated, first_share_at_most
+from lib.ablation import ABLATIONS, ablated
 from lib.raw_lines import Line, add_line, lines_of, verdict
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
@@ -47,9 +43,6 @@ LEAST_MEAN_PROMISED = 0.95  # certified rate / true capacity of the chosen confi
 PROTOTYPE_S = {"cnn": 44.0, "transformer": 42.0, "tight": 53.0, "cpu": 91.0}
 """Seconds of load of this method's prototype on servers of these kinds. Ours must be fewer in the mean of each
 kind: until the best candidate is known, and, harder, until it is certified."""
-
-SHARES = (0.9, 0.93, 0.945, 0.96, 0.975)
-"""Shares of the estimate from which `curve` lets the first confirmation begin at most."""
 
 COLUMNS = (
     "kind",
@@ -68,55 +61,49 @@ COLUMNS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    for name in ("run", "curve"):
-        run = commands.add_parser(name)
-        run.add_argument("results", type=Path)
-        run.add_argument("--servers", type=int, default=500)
-        run.add_argument("--jobs", type=int, default=1)
-        run.add_argument("--seconds", type=float, default=math.inf)
-        if name == "run":
-            run.add_argument("--without", choices=ABLATIONS, default="none")
+    run = commands.add_parser("run")
+    run.add_argument("results", type=Path)
+    run.add_argument("--servers", type=int, default=500)
+    run.add_argument("--jobs", type=int, default=1)
+    run.add_argument("--seconds", type=float, default=math.inf)
+    run.add_argument("--without", choices=ABLATIONS, default="none")
     commands.add_parser("report").add_argument("results", type=Path, nargs="+")
     arguments = parser.parse_args()
     if arguments.command == "run":
-        run_all(arguments, measured, ("without", arguments.without))
-    elif arguments.command == "curve":
-        run_all(arguments, measured_curve, ("curve", SHARES[-1]))
+        run_all(arguments)
     report(arguments.results if arguments.command == "report" else [arguments.results])
 
 
 # Running
 
 
-Asked = tuple[object, str, int]
-"""What to vary, and the kind and number of a server."""
+Asked = tuple[str, str, int]
+"""The ablation, and the kind and number of a server."""
 
 
-def run_all(
-    arguments: argparse.Namespace, measure: Callable[[Asked], list[Line]], vary: tuple[str, object]
-) -> None:
-    """Append the lines of all servers that are not in the file yet; `vary` is a field of theirs and its value."""
-    field, value = vary
-    known = {(line.get(field), line["kind"], line["number"]) for line in lines_of(arguments.results)}
+def run_all(arguments: argparse.Namespace) -> None:
+    """Append the lines of all servers that are not in the file yet."""
+    known = {(line.get("without"), line["kind"], line["number"]) for line in lines_of(arguments.results)}
     until_s = time.monotonic() + arguments.seconds
-    waiting: set[Future[list[Line]]] = set()
+    waiting: set[Future[Line]] = set()
     with ProcessPoolExecutor(arguments.jobs) as pool:
         for kind, number in servers(arguments.servers):
-            if (value, kind, number) in known:
+            asked = (arguments.without, kind, number)
+            if asked in known:
                 continue
             if time.monotonic() > until_s:
                 break
-            waiting.add(pool.submit(measure, (value, kind, number)))
+            waiting.add(pool.submit(measured, asked))
             if len(waiting) > arguments.jobs:
                 waiting = keep_finished(arguments.results, waiting)
         while waiting:
             waiting = keep_finished(arguments.results, waiting)
 
 
-def keep_finished(results: Path, waiting: set[Future[list[Line]]]) -> set[Future[list[Line]]]:
+def keep_finished(results: Path, waiting: set[Future[Line]]) -> set[Future[Line]]:
     done, others = wait(waiting, return_when=FIRST_COMPLETED)
-    for line in (line for future in done for line in future.result()):
-        print(json.dumps(add_line(results, line)), file=sys.stderr)
+    for future in done:
+        print(json.dumps(add_line(results, future.result())), file=sys.stderr)
     return others
 
 
@@ -127,31 +114,16 @@ def servers(count: int) -> Iterator[tuple[str, int]]:
     return ((KINDS[index % len(KINDS)], index // len(KINDS)) for index in range(count))
 
 
-def measured(asked: Asked) -> list[Line]:
+def measured(asked: Asked) -> Line:
+    import optuna
     from drawn_servers import drawn_server
     from search_runs import search_run
 
-    quiet()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     without, kind, number = asked
-    with tempfile.TemporaryDirectory() as folder, ablated(str(without)) as search:
+    with tempfile.TemporaryDirectory() as folder, ablated(without) as search:
         found = search_run(drawn_server(kind, number), Path(folder), **search)
-    return [{"without": without, **rounded(asdict(found))}]
-
-
-def measured_curve(asked: Asked) -> list[Line]:
-    """Return a line for each of SHARES; the one that `run_all` looks for is the last."""
-    from drawn_servers import drawn_server
-    from search_runs import searched
-
-    quiet()
-    _, kind, number = asked
-    lines = []
-    with tempfile.TemporaryDirectory() as folder:
-        found = searched(drawn_server(kind, number), Path(folder))
-        for share in SHARES:
-            with first_share_at_most(share):
-                lines.append({"curve": share, **rounded(asdict(found.certified()))})
-    return lines
+    return {"without": without, **rounded(asdict(found))}
 
 
 def rounded(line: Line) -> Line:
@@ -163,12 +135,6 @@ def rounded(line: Line) -> Line:
         return round(value, 2) if isinstance(value, float) else value
 
     return {name: short(value) for name, value in line.items()}
-
-
-def quiet() -> None:
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 # Reporting
@@ -184,9 +150,6 @@ def report(paths: list[Path]) -> None:
             if without == "none":
                 print_stages([line for line in mine if "stages" in line])
                 print_thresholds(mine)
-    curve = [line for line in lines if "curve" in line]
-    if curve:
-        print_curve(curve)
 
 
 def print_stages(lines: list[Line]) -> None:
@@ -203,34 +166,6 @@ def print_stages(lines: list[Line]) -> None:
         means.append((sum(seconds for seconds, _ in means), sum(idle_s for _, idle_s in means)))
         cells = (f"{seconds:.1f} ({idle_s:.1f})" for seconds, idle_s in means)
         print(f"| {kind} | " + " | ".join(cells) + " |")
-
-
-def print_curve(lines: list[Line]) -> None:
-    """Print what the share of the estimate at which the first confirmation begins buys, and what it costs."""
-    print(f"\n### Tightness and seconds, {len(lines) // len(SHARES)} servers\n")
-    print("| kind | first share | promised of capacity, mean | least | above capacity | s of certificate "
-          "| of these, failed tries | s to certificate |")  # fmt: skip
-    print("|---" * 8 + "|")
-    for kind in (*dict.fromkeys(line["kind"] for line in lines), "all"):
-        for share in SHARES:
-            mine = [line for line in lines if line["curve"] == share and kind in (line["kind"], "all")]
-            promised = shares_promised(mine)
-            cells = (
-                kind,
-                f"{share:g}",
-                f"{mean(promised):.1%}",
-                f"{min(promised):.1%}",
-                f"{sum(one > 1 for one in promised)} of {len(promised)}",
-                f"{mean(line['winner_s'] - line['search_s'] for line in mine):.1f}",
-                f"{mean(failed_s(line) for line in mine):.1f}",
-                f"{mean(line['winner_s'] for line in mine):.0f}",
-            )
-            print("| " + " | ".join(map(str, cells)) + " |")
-
-
-def failed_s(line: Line) -> float:
-    """Return the seconds of confirmations that did not meet the SLO at a rate which could have been kept."""
-    return float(sum(line["stages"][name]["idle_s"] for name in ("first confirmation", "second confirmation")))
 
 
 def print_table(lines: list[Line]) -> None:

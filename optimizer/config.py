@@ -233,8 +233,7 @@ class OptimizeConfig:
         may_change=True,
     )
     time_budget_s: float = RUN(
-        "Wall time for the whole run. If other processes took CPU time, it is extended by the time lost, once, "
-        "and by half at most.",
+        "Wall time for the whole run.",
         "DURATION",
         default="10m",
         unit="s",

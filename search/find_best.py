@@ -27,6 +27,7 @@ from search.trials import events
 from search.trials.bench import RunBench
 from search.trials.budget import Budget
 from search.trials.objective import COST, Objective
+from search.trials.observed import observed
 from search.trials.trial import Trial
 from search.workers.pool import Workers, worker_pool
 from search.workload import Workload
@@ -116,12 +117,13 @@ def find_best(
     )
     slo, seed, workload = request.slo, request.seed, request.workload
     with closing(store.storage), bench as served:
+        watched = observed(served)
         on_event(events.PhaseStarted(name="search", detail=f"{request.space.size()} configurations"))
         with worker_pool(store, workers) as pool, suppress(SearchImpossible):
             run_search(
                 TrialRunner(
                     store=store,
-                    bench=served,
+                    bench=watched,
                     slo=slo,
                     budget=budget,
                     seed=seed,
@@ -135,7 +137,7 @@ def find_best(
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
         certified = certify_best(
-            store, served, slo=slo, budget=budget, seed=seed, workload=workload, on_event=on_event, stop=stop
+            store, watched, slo=slo, budget=budget, seed=seed, workload=workload, on_event=on_event, stop=stop
         )
         winner = None
         if certified is not None:
@@ -196,7 +198,7 @@ def _result(
             peak_rate_per_s=request.peak_rate_per_s,
             rows_per_request=request.workload.rows_per_request,
         ),
-        alternatives=alternatives_to(winner, store.current, objective),
+        alternatives=alternatives_to(winner, store.trials, objective),
         frontier=frontier_of(measured),
         reason=reason_for(winner, store.trials, objective, rate_to_serve_per_s=request.rate_to_serve_per_s),
         served=ServedRecord(

@@ -7,8 +7,7 @@ searches by probing alone, `vif` treats requests as independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 ABLATIONS = ("none", "replay", "simulator", "vif")
@@ -70,17 +69,3 @@ def by_share(server: Any, log: Any, limits: Any, *, seed: int, **traffic: Any) -
     steps = math.log(late / len(log) / (1 - limits[0].quantile)) / sharp.elasticity
     error = math.hypot(LEAST_ERROR, sharp.relative_error(len(log), limits[0].quantile))
     return ReplayResult(rate_per_s=rate_per_s * math.exp(-steps), error=error, slowdown=1.0)
-
-
-@contextmanager
-def first_share_at_most(share: float) -> Iterator[None]:
-    """Begin confirmations in this process at this share of the estimate at most, whatever the limit."""
-    from search.certification import certifier, first_rate
-
-    parts = ablated("none")
-    for module, name in ((certifier, "KNEE_SHARE"), (first_rate, "KNEE_SHARE"), (first_rate, "CLOSEST_SHARE")):
-        parts.exchange(module, name, share)
-    try:
-        yield
-    finally:
-        parts.__exit__()

@@ -41,6 +41,7 @@ def order_from_options(options: LoadTestOptions, environment: Mapping[str, str])
         find_max=options.find_max,
         first_rate_known=options.rate is not None,
         fail_fast=options.fail_fast,
+        accept_observed=options.accept_observed,
         compare=options.compare,
         outputs=Outputs(
             record=options.output,

@@ -33,6 +33,7 @@ def judged_order(order: LoadTest, options: LoadTestOptions) -> LoadTest:
         "--master": (options.master, "it is one process on this machine"),
         "--find-max": (options.find_max, "it judges one rate"),
         "--fail-fast": (options.fail_fast, "it cannot end early"),
+        "--accept-observed": (options.accept_observed, "its own verdict counts"),
         "--compare": (options.compare is not None, "it judges one run"),
         "--max-errors": (options.max_error_ratio is not None, "it knows no errors; they count as over the limit"),
     }

@@ -118,6 +118,7 @@ def record_of(
         target=target_record(order.target),
         load=load_record(order, machines=machines),
         checks=finding.checks,
+        accept_observed=order.accept_observed,
         **figures,
         capacity=finding.capacity,
         baseline=None if order.compare is None else order.compare.name,

@@ -81,6 +81,9 @@ def _good(order: LoadTest, finding: LoadTestResult) -> tuple[Outcome, tuple[str,
     if not order.limits:
         return "measured", ("no limit was given, so nothing is met or violated", *closed)
     names = " and ".join(check.name for check in finding.checks)
+    if accepted := [_undecided(check) for check in finding.checks if check.answer == "inconclusive"]:
+        counts = f"{names} in this run; the observation counts, as --accept-observed asks"
+        return "met", (counts, *accepted, *closed)
     return "met", (f"{names}, with {100 * order.limits.confidence:g} % confidence", *closed)
 
 
@@ -124,19 +127,28 @@ def _inconclusive(
 ) -> tuple[str, ...]:
     if finding.capacity is not None and finding.capacity.inconclusive:
         return (finding.capacity.reason,)
-    changed = _changed(order, finding)
-    if changed is not None and any(check.answer == "inconclusive" for check in finding.checks):
-        return (f"{changed}; send the load again, as a longer run of this kind decides nothing",)
-    reasons = [
-        f"{check.name}: too short to tell; try --duration {duration_option(check.needed_s)}"
-        if check.needed_s is not None
-        else f"{check.name}: {check.reason}"
-        for check in finding.checks
-        if check.answer == "inconclusive"
+    undecided = [
+        check for check in finding.checks if check.counted(accept_observed=order.accept_observed) == "inconclusive"
     ]
+    if undecided and (changed := _changed(order, finding)) is not None:
+        return (f"{changed}; send the load again, as a longer run of this kind decides nothing",)
+    reasons = [_undecided(check) for check in undecided]
     if order.compare is not None and not comparison:
         longer = "use a longer --duration"
         if bounded_after_s is not None:
             longer = f"--duration {duration_option(bounded_after_s)} should do"
         reasons.append(f"this run is too short to bound its p99, so it cannot be compared; {longer}")
     return tuple(reasons)
+
+
+def _undecided(check: CheckRecord) -> str:
+    """Return what the run showed of a limit, and the duration that would show more."""
+    if check.needed_s is None:
+        return f"{check.name}: {check.reason}"
+    late = "failed" if check.kind == "errors" else "were late"
+    seen = f"{check.violations:,} of {check.requests:,} requests {late} once this run was steady"
+    longer = f"--duration {duration_option(check.needed_s)} or longer should show"
+    if not check.violations:
+        return f"{seen}; {longer} that {check.name} holds beyond it"
+    limit = "as" if check.observed_answer == "met" else "more than"
+    return f"{seen}, {limit} {check.name} allows; {longer} whether it holds beyond this run"

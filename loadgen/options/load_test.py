@@ -81,6 +81,10 @@ class LoadTestOptions:
     )
     confidence: float = LIMITS("Confidence of every verdict.", "SHARE", default=0.95)
     find_max: bool = LIMITS("Search for the highest rate that meets the limits.", default=False)
+    accept_observed: bool = LIMITS(
+        "End with 0 also if this run met every limit, but was too short to show that they hold beyond it.",
+        default=False,
+    )
     fail_fast: bool = LIMITS("Stop once a limit is certainly violated.", default=False)
     compare: Path | None = LIMITS(
         "An earlier run's --output: fail if p99, or the highest rate, is worse by more than noise.",

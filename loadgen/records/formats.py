@@ -11,7 +11,6 @@ from loadgen.records.record import (
     LoadRecord,
     LoadTestRecord,
     MeasurementRecord,
-    ProbeRecord,
 )
 
 UNKNOWN = "-"
@@ -121,6 +120,16 @@ def observed_in_words(check: CheckRecord) -> str:
     return f"{text} ({show(check.low)} to {show(check.high)})"
 
 
+def beyond_in_words(check: CheckRecord) -> str:
+    """Return the test's answer, and the duration that it needs: `met`, `inconclusive, needs 40s`.
+
+    `-` if no error at all is allowed: that is about the run alone.
+    """
+    if check.limit == 0:
+        return UNKNOWN
+    return check.answer if check.needed_s is None else f"{check.answer}, needs {duration_option(check.needed_s)}"
+
+
 def comparison_in_words(compared: ComparisonRecord) -> str:
     """`p99 41.2 ms, baseline 30.1 ms: 37 % more (21 to 55 %), worse`."""
     show = format_ms if compared.unit == "ms" else format_rate
@@ -153,18 +162,6 @@ def traffic_in_words(measured: MeasurementRecord) -> str:
     plan = "" if planned is None else f" ({format_rate(planned)}/s planned)"
     rate = format_rate(measured.achieved_rate_per_s)
     return f"{measured.requests:,} in {format_seconds(measured.duration_s)}: {rate}/s{plan}"
-
-
-def probe_in_words(probe: ProbeRecord) -> tuple[str, ...]:
-    """A line of the search for the highest rate: rate, seconds, requests, those over the limit, ms, answer."""
-    return (
-        format_rate(probe.rate_per_s),
-        f"{probe.seconds:.1f}",
-        f"{probe.requests:,}",
-        f"{probe.violations:,}",
-        format_ms(probe.latency_ms),
-        probe.answer,
-    )
 
 
 def errors_in_words(record: LoadTestRecord) -> str:

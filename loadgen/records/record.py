@@ -16,6 +16,7 @@ SCHEMA_VERSION: Literal[2] = 2
 
 Outcome = Literal["met", "measured", "inconclusive", "worse", "untrustworthy", "violated", "interrupted"]
 Answer = Literal["met", "violated", "inconclusive"]
+ObservedAnswer = Literal["met", "violated"]
 
 ANSWERS_OF_VERSION_1 = {
     "kept": "met",
@@ -66,8 +67,19 @@ class LoadRecord(Record):
     )
 
 
+def _observed_answer(check: dict[str, Any]) -> ObservedAnswer | None:
+    """Return whether a run met its limit, by the fields before this one, for old records too."""
+    if not check["requests"]:
+        return None
+    observed = check["observed"]  # null: too many requests failed
+    return "met" if observed is not None and observed <= check["limit"] else "violated"
+
+
 class CheckRecord(Record):
-    """One limit and the test's answer. Times in ms; ratios of requests.
+    """One limit, what this run showed, and the test's answer. Times in ms; ratios of requests.
+
+    `observed_answer` is about this run alone: `violations` of `requests` were over the limit once it was steady.
+    `answer` is about the server and load beyond it, at the confidence.
 
     `low` and `high` bound the true value with the test's confidence, corrected for the dependence between
     successive requests; null if there were too few requests to bound it. `needed_s` is about how long a run
@@ -87,6 +99,14 @@ class CheckRecord(Record):
     violations: Count
     reason: str
     needed_s: float | None
+    observed_answer: ObservedAnswer | None = Field(
+        default_factory=_observed_answer, description="null: nothing was measured."
+    )
+
+    def counted(self, *, accept_observed: bool) -> Answer:
+        """Return the test's answer, or "met" if it is inconclusive and the run's own answer is accepted."""
+        accepted = accept_observed and self.answer == "inconclusive" and self.observed_answer == "met"
+        return "met" if accepted else self.answer
 
 
 class MeasurementRecord(Record):
@@ -242,6 +262,9 @@ class LoadTestRecord(Record):
     target: TargetRecord
     load: LoadRecord
     checks: tuple[CheckRecord, ...]
+    accept_observed: bool = Field(
+        default=False, description="A limit that this run met counts as met if the test is inconclusive."
+    )
     measurement: MeasurementRecord | None
     curve: CurveRecord | None
     timeline: TimelineRecord | None

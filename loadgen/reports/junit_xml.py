@@ -8,6 +8,8 @@ from xml.etree import ElementTree as ET
 from loadgen.printable import printable
 from loadgen.records.formats import (
     HEADLINES,
+    UNKNOWN,
+    beyond_in_words,
     comparison_in_words,
     errors_in_words,
     format_ms,
@@ -43,8 +45,10 @@ def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
     reasons = "\n".join(record.reasons)
     spoilt = "error" if record.outcome in ("untrustworthy", "interrupted") else ""
     for check in record.checks:
-        tag = spoilt or {"met": "", "violated": "failure", "inconclusive": "error"}[check.answer]
-        message = f"the run was {record.outcome}" if spoilt else f"{check.name} is {check.answer}"
+        counted = check.counted(accept_observed=record.accept_observed)
+        tag = spoilt or {"met": "", "violated": "failure", "inconclusive": "error"}[counted]
+        answers = f"{check.observed_answer or UNKNOWN} in this run; beyond it {beyond_in_words(check)}"
+        message = f"the run was {record.outcome}" if spoilt else f"{check.name}: {answers}"
         yield check.name, tag, message, f"{observed_in_words(check)}; {check.reason}"
     for compared in record.comparison:
         tag = spoilt or ("failure" if compared.answer == "worse" else "")

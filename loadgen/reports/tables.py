@@ -5,6 +5,7 @@ from __future__ import annotations
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.records.formats import (
     UNKNOWN,
+    beyond_in_words,
     comparison_in_words,
     errors_in_words,
     format_ms,
@@ -22,17 +23,21 @@ MOST_OF_AN_ERROR = 240  # characters
 
 
 def checks(record: LoadTestRecord, *, reasons: bool = False) -> Table | None:
-    """Each limit, whether it was met, by how much, and the reason if wanted; None if there were no limits."""
+    """Each limit: whether this run met it, whether that is shown beyond the run, by how much, and why if wanted.
+
+    None if there were no limits.
+    """
     if not record.checks:
         return None
-    seen = f"seen once steady (bounds at {100 * record.checks[0].confidence:g} %)"
+    seen = f"once steady (bounds at {100 * record.checks[0].confidence:g} %)"
     return table_of_texts(
-        ("limit", "answer", seen, "over the limit", *(["why"] if reasons else [])),
+        ("limit", "this run", "beyond it", seen, "over the limit", *(["why"] if reasons else [])),
         [
             (
                 check.name,
                 (
-                    Cell(text=check.answer, style=check.answer),
+                    Cell(text=check.observed_answer or UNKNOWN, style=check.observed_answer or ""),
+                    Cell(text=beyond_in_words(check), style=check.answer),
                     observed_in_words(check),
                     f"{check.violations:,} of {check.requests:,}" if check.requests else UNKNOWN,
                     *([Cell(text=check.reason, style="reason")] if reasons else []),

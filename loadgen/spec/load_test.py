@@ -63,6 +63,7 @@ class LoadTest:
     find_max: bool = False
     first_rate_known: bool = True
     fail_fast: bool = False
+    accept_observed: bool = False
     compare: Path | None = None
     judge: Judge | None = None
     outputs: Outputs = field(default_factory=Outputs)
@@ -74,6 +75,11 @@ class LoadTest:
         if self.find_max and len(self.limits.latency) > 1:
             names = ", ".join(limit.text for limit in self.limits.latency)
             raise BadInput(f"--find-max searches for one limit, and {names} are several.", "Give one of them.")
+        if self.find_max and self.accept_observed:
+            raise BadInput(
+                "--accept-observed is about one run, and --find-max counts confirmed rates only.",
+                "Leave one of them out.",
+            )
         if self.find_max and isinstance(self.plan, ClosedLoopPlan):
             raise BadInput(
                 "--find-max searches over rates, and --concurrency has none.",

@@ -162,12 +162,12 @@ def needed_s(last_s: float, verdict: Verdict) -> float | None:
     allowed, confidence = verdict.limit.allowed, verdict.confidence
     shortest_burst = max(_UNKNOWN_BURST, least_burst(verdict.n / span_s, verdict.limit.limit_ms))
     burst = shortest_burst if math.isnan(verdict.burst) else verdict.burst
-    least = 0 if verdict.violations else requests_needed(0, allowed, burst, confidence)
+    least = 0 if verdict.violations else _LONGER * requests_needed(0, allowed, burst, confidence)
     most_times = max(
         _MOST_TIMES_LONGER,
         _LEAST_S / span_s,
         _LEAST_REQUESTS / verdict.n,
-        requests_needed(0, allowed, shortest_burst, confidence) / verdict.n,
+        _LONGER * requests_needed(0, allowed, shortest_burst, confidence) / verdict.n,
     )
     times = max(_LEAST_TIMES_LONGER, _LEAST_S / span_s, _LEAST_REQUESTS / verdict.n, least / verdict.n)
     while times < most_times:

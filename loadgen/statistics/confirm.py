@@ -62,9 +62,8 @@ contention often outlasts one run, which ends within a few seconds if requests l
 
 _LEAST_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
-_LEAST_BURSTS_BEFORE_HOPELESS, _LEAST_WHERE_RUNS_ARE_LONG = 0.5, 0.25
-"""An attempt is not abandoned before its violation budget covers this share of a typical burst. A quarter on
-machines with unstable speed: waiting longer there costs more load than it saves."""
+_LEAST_BURSTS_BEFORE_HOPELESS = 0.5
+"""An attempt is not abandoned before its violation budget covers this share of a typical burst."""
 
 _LONGEST_BURSTS_WAITED_FOR = 16.0
 """Bursts count with at most 16 times the least burst for the share above: CPU contention makes bursts look longer,
@@ -148,8 +147,6 @@ def confirm(
     seed: int,
     confidence: float = 0.95,
     floor_per_s: float = 0.0,
-    least_s: Callable[[], float] = lambda: 0.0,
-    most_after: Callable[[RequestLog], float] = lambda _: math.inf,
     stop: Callable[[], bool] = lambda: False,
     on_attempt: Callable[[Attempt], object] = id,
 ) -> Confirmation:
@@ -157,8 +154,7 @@ def confirm(
 
     Each rate gets fresh arrivals until the test decides, or until the rest of the budget would not be enough; then
     a lower rate follows, down to `floor_per_s`. A run with problems is repeated, for 25 s. `confidence` is that of
-    all limits together. No attempt counts as met before its run has lasted `least_s()`, which is called at every
-    look. `most_after` returns the highest rate to try after an attempt that was not met.
+    all limits together.
     """
     confirming = _Confirming(
         measure=measure,
@@ -166,7 +162,6 @@ def confirm(
         confidence=confidence,
         budget_s=budget_s,
         seed=seed,
-        least_s=least_s,
         stop=stop,
         on_attempt=on_attempt,
     )
@@ -176,14 +171,13 @@ def confirm(
             return confirming.confirmation("the seconds for it ran out before any rate surely met the SLO")
         if rate < floor_per_s:
             return confirming.confirmation(f"no rate down to {floor_per_s:,.4g}/s met the SLO")
-        attempt, log = confirming.attempt(rate)
+        attempt = confirming.attempt(rate)
         if attempt.met:
             return confirming.confirmation(attempt.reason, met=attempt)
         if confirming.untrusted():
             return confirming.confirmation(attempt.problems[0])
         if not attempt.problems:
-            most = max(most_after(log), _LOWEST_AT_ONCE * rate)
-            rate = min(rate * _step_down(confirming.attempts, confirming.left_s()), most)
+            rate *= _step_down(confirming.attempts, confirming.left_s())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -193,7 +187,6 @@ class _Confirming:
     confidence: float
     budget_s: float
     seed: int
-    least_s: Callable[[], float]
     stop: Callable[[], bool]
     on_attempt: Callable[[Attempt], object]
     attempts: list[Attempt] = field(default_factory=list)
@@ -212,7 +205,7 @@ class _Confirming:
     def confirmation(self, reason: str, *, met: Attempt | None = None) -> Confirmation:
         return Confirmation(met=met, attempts=tuple(self.attempts), reason=reason)
 
-    def attempt(self, rate_per_s: float) -> tuple[Attempt, RequestLog]:
+    def attempt(self, rate_per_s: float) -> Attempt:
         duration_s, patience_s = self.left_s(), self.patience_s(rate_per_s)
         hopeful_until_s = 0.0
         met_at: list[tuple[Verdict, ...]] = []  # at the latest looks in a row
@@ -222,8 +215,7 @@ class _Confirming:
             verdicts = self.verdicts(log)
             now_s = float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
             most_s = min(duration_s - now_s, patience_s)
-            least_bursts = _LEAST_WHERE_RUNS_ARE_LONG if self.least_s() else _LEAST_BURSTS_BEFORE_HOPELESS
-            if not any(is_hopeless(verdict, rate_per_s, most_s, least_bursts) for verdict in verdicts):
+            if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
                 hopeful_until_s = now_s
             hopeless = now_s - hopeful_until_s > max(_HOPELESS_AT_LEAST_S, _HOPELESS_FOR * now_s)
             answer = combined_answer(verdicts)
@@ -231,7 +223,7 @@ class _Confirming:
                 met_at.append(verdicts)
             else:
                 met_at.clear()
-            met = len(met_at) >= _LOOKS_MET and now_s >= self.least_s()
+            met = len(met_at) >= _LOOKS_MET
             return self.stop() or answer == "violated" or met or hopeless
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
@@ -247,7 +239,7 @@ class _Confirming:
         )
         self.attempts.append(attempt)
         self.on_attempt(attempt)
-        return attempt, probe.log
+        return attempt
 
     def patience_s(self, rate_per_s: float) -> float:
         """Return how many more seconds an attempt may need, at any look, before it is abandoned."""
@@ -290,13 +282,13 @@ def _step_down(attempts: list[Attempt], left_s: float) -> float:
     return max(_LOWEST, math.pow(_LOWER, steps))
 
 
-def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float, least_bursts: float) -> bool:
+def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
     """True if a run would stay inconclusive for `left_s` more seconds even if one burst so far was bad luck.
 
-    False before its violation budget covers `least_bursts` of a burst of the usual size.
+    False before its violation budget covers half a burst of the usual size.
     """
     burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict.limit.limit_ms, rate_per_s))
-    if not verdict.n * (verdict.limit.allowed) >= least_bursts * burst:
+    if not verdict.n * (verdict.limit.allowed) >= _LEAST_BURSTS_BEFORE_HOPELESS * burst:
         return False
     if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
         return False

@@ -23,6 +23,7 @@ from loadgen.statistics.sequential import (
 from loadgen.statistics.steady_state import Steady, steady_state
 
 Answer = Literal["met", "violated", "inconclusive"]
+OVERLOADED = "overloaded: over 3 x rate x limit requests were waiting, and more and more for a second"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,7 @@ def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdic
         verdict = later if later.answer == verdict.answer else replace(verdict, answer="inconclusive")
     verdict = replace(verdict, stationary=steady.stationary and not steady.backed_up)
     if steady.growing:
-        reason = "overloaded: over 3 x rate x limit requests were waiting, and more and more for a second"
-        return replace(verdict, answer="violated", overloaded=True, reason=reason)
+        return replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)
     if verdict.answer == "met" and not verdict.stationary:
         return replace(
             verdict, answer="inconclusive", reason=f"{verdict.reason}; but the latencies had not settled"
@@ -203,6 +203,53 @@ def _order_statistics_ms(
     ranks = [max(0, math.ceil(quantile * n) - 1), n - 1 - max(most, 0), max(n - fewest, 0)]
     point, upper, lower = (math.inf if time == FAILED_NS else time / 1e6 for time in latency.at_ranks(ranks))
     return point, upper if most >= 0 else math.inf, lower if fewest <= n else 0.0
+
+
+def certify_together(
+    logs: Sequence[RequestLog], limits: Sequence[LatencyLimit], *, confidence: float = 0.95
+) -> tuple[Verdict, ...]:
+    """Call `certify` for each limit on runs of one configuration as if they were one, each without its beginning.
+
+    The last run may still be going on. An overload in one of the runs is one of them all.
+    """
+    if len(logs) == 1:
+        return certify_each(logs[0], limits, confidence=confidence)
+    each = confidence_of_each(confidence, len(limits))
+
+    def together(limit: LatencyLimit) -> Verdict:
+        steady = [steady_state(log, limit_ms=limit.limit_ms) for log in logs]
+        starts = zip(*((one.earliest_ns, one.start_ns) for one in steady), strict=True)
+        first, second = (_judge(limit, each, joined(logs, starts_ns), 0) for starts_ns in starts)
+        verdict = first if first.answer == second.answer else replace(first, answer="inconclusive")
+        if any(one.growing for one in steady):
+            verdict = replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)
+        return verdict
+
+    return tuple(together(limit) for limit in limits)
+
+
+def joined(logs: Sequence[RequestLog], starts_ns: Sequence[int]) -> RequestLog:
+    """Return one log of what was due from these times on, each run right after the one before."""
+    parts, offset_ns = [], 0
+    for log, start_ns in zip(logs, starts_ns, strict=True):
+        kept = log.rows(int(np.searchsorted(log.scheduled_ns, start_ns)), len(log))
+        shift_ns = offset_ns - start_ns
+        parts.append(
+            RequestLog(
+                scheduled_ns=kept.scheduled_ns + shift_ns,
+                sent_ns=kept.sent_ns + shift_ns,
+                done_ns=kept.done_ns + shift_ns,
+                outcome=kept.outcome,
+            )
+        )
+        if len(kept):
+            offset_ns = int(parts[-1].scheduled_ns[-1]) + 1
+    return RequestLog(
+        scheduled_ns=np.concatenate([part.scheduled_ns for part in parts]),
+        sent_ns=np.concatenate([part.sent_ns for part in parts]),
+        done_ns=np.concatenate([part.done_ns for part in parts]),
+        outcome=np.concatenate([part.outcome for part in parts]),
+    )
 
 
 def certify_each(

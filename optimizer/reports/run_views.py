@@ -72,7 +72,7 @@ def _load_runs(explanation: Explanation) -> Table:
 
 
 def _confirmations(explanation: Explanation) -> Table:
-    table = _table("confirming", "seconds", "requests", "over", "latency", "answer", "")
+    table = _table("confirming", "seconds", "requests", "over", "latency", "answer", "", "because")
     for one in explanation.confirmations:
         table.add_row(
             f"{format_rate(one.rate_per_s)}/s",
@@ -82,6 +82,7 @@ def _confirmations(explanation: Explanation) -> Table:
             _latency(one.latency_ms),
             confirmation_answer(one),
             "on a restarted server" if one.again else "",
+            one.why or "",
         )
     return table
 

@@ -16,7 +16,7 @@ from loadgen.reports import kit
 from loadgen.reports.kit import terminal_table
 from optimizer.config import OptimizeConfig
 from optimizer.reports import tables, trial_tables
-from optimizer.reports.text import against_default, disturbed_by_others, limits_text
+from optimizer.reports.text import against_default, disturbed_by_others, limits_text, unseen_phases
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
 from search.labels import runtime_text
@@ -36,6 +36,9 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
     if found.time_use is not None:
         parts.append(Text.from_markup(f"[bold]Time[/bold]   {escape(found.time_use.summary)}"))
     parts.append(Text.from_markup(f"[bold]Why[/bold]    {escape(found.reason)}"))
+    unseen = unseen_phases(found)
+    if unseen is not None:
+        parts.append(Text.from_markup(f"[bold]Scope[/bold]  {escape(unseen)}"))
     parts += [Text.from_markup(line) for line in _accuracy(found)]
     parts.append(Text.from_markup(_spent(found)))
     where = trial_tables.seconds(found)

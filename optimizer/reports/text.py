@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadgen.measurement.cpu_contention import mark_of
-from loadgen.records.formats import format_dollars, format_ms, format_rate
+from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
 from loadgen.spec.limits import quantile_name
 from optimizer.reports.evidence import Evidence
 from search.labels import memory_text, record_text
@@ -64,6 +64,15 @@ def caveat(evidence: Evidence) -> str | None:
     if certificate is None or certificate.caveat is None:
         return None
     return f"Caveat: {certificate.caveat}."
+
+
+def unseen_phases(found: RecommendationRecord) -> str | None:
+    """Return which slow phases of the machine the certificate does not cover; None if enough were seen."""
+    certificate = found.winner.certificate
+    if certificate is None or certificate.unseen_every_s is None:
+        return None
+    seconds = format_seconds(max(1, round(certificate.unseen_every_s)))
+    return f"Slow phases of the machine that come less than once in {seconds} were not seen, and are not covered."
 
 
 def disturbed(evidence: Evidence) -> str | None:

@@ -62,9 +62,6 @@ class Progress(LiveDisplay):
                 self._say(trial_line(event.trial, is_best=event.best is event.trial))
             case events.ConfirmationEnded():
                 self._say(certified_line(event))
-            case events.BudgetExtended():
-                self._budget_s = event.total_s
-                self._say(extended_line(event))
 
     def _say(self, markup: str) -> None:
         line = Text.from_markup(f"[dim]{self._clock()}[/dim] {markup}")
@@ -118,14 +115,6 @@ def trial_line(trial: Trial, *, is_best: bool) -> str:
 def _marked(contention: CpuContention | None) -> str:
     mark = mark_of(contention)
     return "" if mark is None else f" [yellow]({mark})[/yellow]"
-
-
-def extended_line(event: events.BudgetExtended) -> str:
-    """Return the note on the extended time budget as one line of rich markup."""
-    return (
-        f"[yellow]note:[/yellow] Others took the processors meanwhile: the time budget is extended by "
-        f"{event.by_s:.0f} s to {event.total_s:.0f} s, and not again."
-    )
 
 
 def certified_line(event: events.ConfirmationEnded) -> str:

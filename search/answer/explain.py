@@ -67,7 +67,7 @@ def explain_trial(directory: Path, number: int) -> Explanation:
     return Explanation(
         trial=trial,
         role=None if found is None else _role(found, number),
-        why=tuple(_why(trial.why, trial.machine_epoch)),
+        why=tuple(_why(trial.why)),
         predicted=tuple(_predicted(trial.why)),
         seen=tuple(_seen(trial)),
         ended=tuple(_ended(trial, found)),
@@ -83,13 +83,10 @@ def _role(found: RecommendationRecord, number: int) -> Role | None:
     return "alternative" if any(number == other.number for other in found.alternatives) else None
 
 
-def _why(why: WhyRecord | None, machine_epoch: int) -> list[str]:
+def _why(why: WhyRecord | None) -> list[str]:
     if why is None:
         return [NOT_KEPT]
     lines = [CAUSES[why.cause]]
-    if machine_epoch:
-        times = "once" if machine_epoch == 1 else f"{machine_epoch} times"
-        lines.append(f"The machine had changed its speed {times}, so that earlier trials no longer counted.")
     if why.best_trial is not None:
         beat = None if why.prediction is None else why.prediction.to_beat_per_s
         rate = "" if beat is None else f" with {format_rate(beat)}/s"

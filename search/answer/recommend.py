@@ -85,11 +85,8 @@ def alternatives_to(
 
 
 def _others(winner: Trial, trials: Sequence[Trial], objective: Objective) -> list[Trial]:
-    """Return the other candidates, best first, of the winner's machine epoch: others cannot be compared."""
-    comparable = [
-        trial for trial in trials if trial.machine_epoch == winner.machine_epoch and trial.number != winner.number
-    ]
-    return objective.best_first(comparable)
+    """Return the other candidates, best first."""
+    return objective.best_first([trial for trial in trials if trial.number != winner.number])
 
 
 def reason_for(

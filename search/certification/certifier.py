@@ -1,236 +1,268 @@
-"""Confirm one rate of one configuration with load runs, and write its certificate if it meets the SLO."""
+"""Send the load that confirms a rate, keep what it shows, and write the certificate if the rate is met."""
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loadgen.measurement.cpu_contention import CpuContention, merge_contention, none_if_not_watched
+from loadgen.measurement.cpu_contention import none_if_not_watched
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import format_rate
-from loadgen.statistics.capacity import Watch
-from loadgen.statistics.capacity_fit import Probe
-from loadgen.statistics.confirm import FIRST_SHARE, Attempt, confirm
+from loadgen.statistics.confirm import Attempt, as_decided, is_hopeless
 from loadgen.statistics.halves import change_of
 from loadgen.statistics.slo_test import Verdict
-from model_repo.spec import ServingConfig
-from search.certification.first_rate import KNEE_SHARE
+from search.certification.evidence import ConfirmationRun, Evidence, answer_of
+from search.certification.plans import LEAST_RUN_S, Plan
 from search.labels import memory_text
 from search.records.confirmations import keep_attempt
 from search.records.slo import Slo
-from search.records.trial import CertificateRecord, CertifiedLatencyRecord
-from search.simulator.replay import replay_run
-from search.simulator.service_times_file import read_curves
-from search.simulator.surrogate import Surrogate
-from search.space import knobs_of
-from search.study.drift import LONGER_S, SpeedVariation
-from search.study.store import TrialStore
+from search.simulator.service_times import NotMeasured
+from search.space import SearchSpace, knobs_of
+from search.study.belief import Belief
+from search.study.profiling import measured_curve
 from search.trials import events
-from search.trials.bench import Bench, BenchFailed
-from search.trials.budget import Budget, extend_for_contention
-from search.trials.certificate_time import confidence_of_a_run, least_s
+from search.trials.bench import BenchFailed
+from search.trials.certificate_time import CONFIRMATIONS
 from search.trials.objective import Objective
+from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
 from search.workload import Workload
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replays:
-    """Replays the arrivals of runs in the simulator, for configurations whose kind was profiled."""
-
-    surrogate: Surrogate
-
-    @classmethod
-    def of_run(cls, store: TrialStore, *, slo: Slo, seed: int, workload: Workload) -> Replays:
-        """Return replays with the service times in the run's directory."""
-        surrogate = Surrogate(space=store.space, slo=slo, seed=seed, workload=workload)
-        surrogate.curves.update(read_curves(store.path.parent))
-        return cls(surrogate=surrogate)
-
-    def rate_at_limit(self, config: ServingConfig, log: RequestLog) -> float:
-        """Return the capacity at the speed that the configuration had in this run; inf if there is no result."""
-        surrogate = self.surrogate
-        if not surrogate.workload.predictable or not surrogate.profiled(knobs_of(config)):
-            return math.inf
-        server = surrogate.server(config)
-        found = replay_run(server, log, surrogate.limits, seed=surrogate.seed, workload=surrogate.workload)
-        return math.inf if found is None else found.rate_per_s
-
-
 log = logging.getLogger("tritune.certification")
 
-DIGITS = 6
-"""Confidences in certificates are rounded to 6 digits."""
+MOST_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
+"""Certification ends after 3 runs in a row, and 25 s of load in them, that measured the client."""
 
-LEAST_CERTIFY_S = 6.0
-"""A confirmation with less than 6 s of load cannot decide anything."""
+ENOUGH_PHASES = 3
+"""From three slow phases on, it is known how often they come and how slow they are."""
 
-NO_LOWER = 0.999
-"""If the objective gives a rate, a confirmation does not go below 99.9 % of it."""
+WATCH_S, WATCHED_S = 5.0, 90.0
+"""The machine is watched for 90 s, at the end in runs of 5 s: what comes once in 30 s is then seen with 95 %."""
+
+LOOKS_MET, LOOKS_HOPELESS = 2, 4
+"""A run ends as met after two looks in a row, as a single one may see shorter bursts than there are; and after
+four at which it would not be met in its time, even if a burst had been bad luck."""
+
+NOT_COVERED = "it would not have met the SLO while the machine was slowest"
+
+FIRST_SHARE = 0.5
+"""A run that has to be repeated on another server may take half of the time."""
+
+ANOTHER = 15_485_863
+"""Between the seeds of two runs."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Certifier:
-    """Confirms rates on a bench until `deadline_s` on the budget's clock of elapsed seconds (None: its end), each
-    with `confidence`.
-    """
+    """Sends the runs of certification until `deadline_s` on a clock of elapsed seconds."""
 
-    bench: Bench
+    bench: ObservedBench
+    belief: Belief
+    space: SearchSpace
     slo: Slo
     objective: Objective
-    budget: Budget
     seed: int
     directory: Path
     workload: Workload
-    deadline_s: float | None
+    elapsed_s: Callable[[], float]
+    deadline_s: float
     confidence: float
     on_event: events.OnEvent
-    replays: Replays
-    variation: SpeedVariation = field(default_factory=SpeedVariation)
-    served_per_s: dict[int, float] = field(default_factory=dict)
-    """The rate that an overloaded server reached, by trial number; it may be below the estimate."""
+    stop: Callable[[], bool]
+    server: int = 0
+    """The number of restarts so far."""
 
-    last_reason: str = ""
-    """The reason why the latest confirmation ended."""
+    caveat: str | None = None
+    lost: set[int] = field(default_factory=set)
+    """The trials that cannot be certified: their server failed, or it took too much memory."""
 
-    lower_text: str | None = None
-    """The caveat if the confidence is lower than the SLO's."""
-
-    _confirmations: int = 0
-    _doubted: bool = False  # a rate that met the SLO once did not again
-    _change: str | None = None  # how the latest run changed in its middle
+    _evidence: dict[int, Evidence] = field(default_factory=dict)
+    _untrusted_s: list[float] = field(default_factory=list)  # of the latest runs in a row with problems
+    _runs: int = 0
 
     def left_s(self) -> float:
         """Return the seconds that may still be spent; never negative."""
-        deadline_s = self.budget.total_s if self.deadline_s is None else self.deadline_s
-        return max(0.0, deadline_s - self.budget.elapsed_s())
+        return max(0.0, self.deadline_s - self.elapsed_s())
 
-    def extend(self) -> None:
-        """Extend the budget by the time lost to CPU contention, unless it was extended before."""
-        if self.deadline_s is None:
-            extend_for_contention(self.bench, self.budget, self.on_event)
+    def evidence(self, trial: Trial) -> Evidence:
+        """Return the evidence on a trial, at the present confidence."""
+        found = self._evidence.setdefault(trial.number, Evidence(limits=self.slo.limits))
+        found.confidence = self.confidence
+        return found
 
-    def share_of_time(self, share: float) -> float:
-        """Return a share of the seconds left; if that is too little for a run, try to extend the budget first."""
-        if share * self.left_s() < LEAST_CERTIFY_S:
-            self.extend()
-        return share * self.left_s()
+    def loading_s(self, trial: Trial) -> float:
+        """Return the seconds until the trial is loaded and, if it has to be confirmed again, loaded once more."""
+        again = not self.stop() and len(self.evidence(trial).on(0.0)) < CONFIRMATIONS
+        return (again + (self.bench.config != trial.served)) * trial.loading_s
 
-    def estimate_of(self, trial: Trial) -> float:
-        """Return the expected capacity of a trial, which must have one."""
-        return self.variation.estimate(trial)
+    def untrusted(self) -> bool:
+        """True if the latest runs all measured the client, for long enough."""
+        return len(self._untrusted_s) >= MOST_UNTRUSTED and sum(self._untrusted_s) >= UNTRUSTED_FOR_S
 
-    def rate_to_try(self, trial: Trial, share: float) -> float:
-        """Return the objective's rate, or a share of the estimate: less on a machine with unstable speed."""
-        return self.objective.rate_per_s or share * self.variation.margin * self.estimate_of(trial)
+    def begun(self, plan: Plan) -> bool:
+        """True if the rate of a plan has met the SLO on one server, and not yet on a restarted one."""
+        return len(self.evidence(plan.trial).on(plan.rate_per_s)) == 1
 
-    def lower_confidence(self, confidence: float) -> None:
-        """Certify with this confidence, which is lower than the SLO's: the time left is too short for that."""
-        wanted = self.slo.confidence
-        self.confidence = confidence_of_a_run(confidence)
-        self.lower_text = (
-            f"the confidence is {100 * confidence:g} % instead of {100 * wanted:g} %, for which the time budget "
-            "was too short"
-        )
-        text = f"The time is too short for {100 * wanted:g} % confidence: {100 * confidence:g} % is certified."
-        self.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
+    def run(self, plan: Plan) -> Trial | None:
+        """Send the load of a plan, on a restarted server if its rate was met once; return the certified trial.
 
-    def longer_s(self) -> float:
-        """Return the least seconds of a confirmation, even if it could decide earlier."""
-        return LONGER_S if self._doubted or self.variation.excess else 0.0
-
-    def least_s(self, rate_per_s: float) -> float:
-        """Return the seconds that a confirmation of the rate takes if no request violates a limit."""
-        return least_s(rate_per_s, self.slo, self.confidence)
-
-    def confirm_rate(
-        self, trial: Trial, rate_per_s: float, *, budget_s: float, floor_per_s: float = 0.0
-    ) -> Trial | None:
-        """Return the trial with a certificate at `rate_per_s` or below; None if none was met down to the floor."""
-        self._confirmations += 1
-        before = self.bench.spent.contention
-        if self.objective.rate_per_s is not None:
-            floor_per_s = NO_LOWER * self.objective.rate_per_s
-
-        def on_attempt(attempt: Attempt) -> None:
-            log.info("trial %d: %s", trial.number, attempt)
-            change = None if attempt.overloaded else self._change
-            again = trial.certificate is not None
-            keep_attempt(self.directory, attempt, trial=trial.number, again=again, change=change)
-            if change is not None:
-                self._note(f"{format_rate(attempt.rate_per_s)}/s: {change}.", "run_changed", trial)
-            for problem in attempt.problems:
-                self._note(f"A confirmation run was not trusted: {problem}", "run_not_trusted", trial)
-            if not attempt.problems and not attempt.met:
-                self._doubted |= trial.certificate is not None
-                self.on_event(
-                    events.ConfirmationEnded(
-                        trial=trial, rate_per_s=attempt.rate_per_s, certificate=None, violated=attempt.violated
-                    )
-                )
-
-        confirmation = confirm(
-            self._measure,
-            rate_per_s / FIRST_SHARE,
-            limits=self.slo.limits,
-            confidence=self.confidence,
-            budget_s=budget_s,
-            seed=self.seed + 15_485_863 * self._confirmations,
-            floor_per_s=floor_per_s,
-            least_s=self.longer_s,
-            most_after=lambda log: (
-                KNEE_SHARE * self.variation.margin * self.replays.rate_at_limit(trial.served, log)
-            ),
-            on_attempt=on_attempt,
-        )
-        self.served_per_s[trial.number] = confirmation.served_per_s
-        self.last_reason = confirmation.reason
-        if confirmation.met is None:
-            if confirmation.attempts:
-                last = confirmation.attempts[-1]
-                text = f"{format_rate(last.rate_per_s)}/s: {last.reason}."
-                self._note(text, "not_met", trial, warning=False)
+        None if the rate is not met yet, or the trial cannot be served. An exception that is not about the trial
+        leaves nothing running.
+        """
+        try:
+            if self.bench.config != plan.trial.served:
+                self.bench.load(plan.trial.served)
+            if self.left_s() < LEAST_RUN_S:
+                return None
+            if self.server in self.evidence(plan.trial).on(plan.rate_per_s) and not self.stop():
+                self.bench.restart()
+                self.server += 1
+            certified = self._measured(plan)
+        except BenchFailed as failure:
+            self.lost.add(plan.trial.number)
+            log.warning("certification of trial %d failed: %s", plan.trial.number, failure.reason)
+            text = f"Trial {plan.trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
+            self.note(text, "certification_failed", plan.trial)
             return None
-        seen = none_if_not_watched(self.bench.spent.contention - before)
-        certified = self._with_certificate(trial, confirmation.met, seen)
+        return certified if certified is not None and self.fits(certified) else None
+
+    def _measured(self, plan: Plan) -> Trial | None:
+        trial, rate_per_s, evidence = plan.trial, plan.rate_per_s, self.evidence(plan.trial)
+        again = bool(evidence.on(rate_per_s))
+        met_at: list[tuple[Verdict, ...]] = []  # at the latest looks in a row
+        hopeless = 0
+
+        def decided(seen: RequestLog) -> bool:
+            nonlocal hopeless
+            verdicts = evidence.verdicts(rate_per_s, self.server, seen)
+            answer = answer_of(verdicts)
+            met_at[:] = [*met_at, verdicts] if answer == "met" else []
+            left_s = duration_s - (float(seen.scheduled_ns[-1]) / 1e9 if len(seen) else 0.0)
+            hopeless = hopeless + 1 if any(is_hopeless(one, rate_per_s, left_s) for one in verdicts) else 0
+            return answer == "violated" or len(met_at) >= LOOKS_MET or hopeless >= LOOKS_HOPELESS
+
+        duration_s = self.left_s()
+        if plan.servers > 1:
+            duration_s = max(LEAST_RUN_S, FIRST_SHARE * (duration_s - trial.loading_s))
+        before = self.bench.spent.contention
+        self._runs += 1
+        patient = self.workload.to_the_end(decided, rate_per_s, duration_s)
+        probe = self.bench.measure(rate_per_s, duration_s, self.seed + ANOTHER * self._runs, patient)
+        at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)
+        verdict, *others = as_decided(at_the_end, met_at)
+        attempt = Attempt(
+            rate_per_s=rate_per_s,
+            load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
+            verdict=verdict,
+            overloaded=probe.overloaded or any(one.overloaded for one in (verdict, *others)),
+            problems=probe.problems,
+            others=tuple(others),
+        )
+        change = None if attempt.overloaded else change_of(probe.log, self.slo.limits)
+        keep_attempt(self.directory, attempt, trial=trial.number, again=again, change=change, why=plan.reason)
+        if change is not None:
+            self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)
+        for problem in probe.problems:
+            self.note(f"A confirmation run was not trusted: {problem}", "run_not_trusted", trial)
+        if attempt.problems:
+            self._untrusted_s.append(max(attempt.load_s, LEAST_RUN_S))
+            return None
+        self._untrusted_s.clear()
+        contention = none_if_not_watched(self.bench.spent.contention - before)
+        run = ConfirmationRun(
+            rate_per_s=rate_per_s,
+            log=probe.log,
+            seconds=attempt.load_s,
+            server=self.server,
+            contention=contention,
+        )
+        evidence.add(run, attempt)
+        if hopeless >= LOOKS_HOPELESS and not attempt.met:
+            evidence.given_up_per_s = min(rate_per_s, evidence.given_up_per_s)
+        certified = self._with_certificate(trial, attempt) if attempt.met else None
+        certificate = None if certified is None else certified.certificate
         self.on_event(
             events.ConfirmationEnded(
-                trial=trial, rate_per_s=confirmation.met.rate_per_s, certificate=certified.certificate
+                trial=trial, rate_per_s=rate_per_s, certificate=certificate, violated=attempt.violated
             )
         )
         return certified
 
-    def _measure(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
-        patient = self.workload.to_the_end(watch, rate_per_s, duration_s)
-        probe = self.bench.measure(rate_per_s, duration_s, seed, patient)
-        self._change = change_of(probe.log, self.slo.limits)
-        return probe
-
-    def _with_certificate(self, trial: Trial, attempt: Attempt, contention: CpuContention | None) -> Trial:
-        certificate = self._certificate(attempt, contention)
-        if trial.certificate is not None:
-            certificate = merge_certificates(trial.certificate, certificate)
+    def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
+        caveats = (self.workload.caveat(attempt.load_s * attempt.rate_per_s), self.caveat)
+        caveat = "; ".join(filter(None, caveats)) or None
+        certificate = self.evidence(trial).certificate(attempt.rate_per_s, caveat=caveat)
         return trial.changed(
-            certificate=certificate,
+            certificate=certificate.changed(unseen_every_s=self._unseen_every_s()),
             measurement=self.bench.last_measurement(),
             memory_bytes=self.bench.memory_bytes(trial.served),
         )
 
-    def _certificate(self, attempt: Attempt, contention: CpuContention | None) -> CertificateRecord:
-        verdict = attempt.verdict
-        traffic = self.workload.caveat(attempt.load_s * attempt.rate_per_s)
-        return CertificateRecord(
-            rate_per_s=attempt.rate_per_s,
-            latencies=tuple(_latency_record(one) for one in attempt.verdicts),
-            confidence=round(self.confidence, DIGITS),
-            requests=verdict.n,
-            seconds=attempt.load_s,
-            runs=1,
-            caveat=join_caveats(traffic, self.variation.text, self.lower_text),
-            contention=contention,
+    def _unseen_every_s(self) -> float | None:
+        """Return how rare slow phases have to be to be unlikely to be seen; None if enough of them were seen."""
+        if self.belief.slow_phases() >= ENOUGH_PHASES:
+            return None
+        return sum(run.seconds for run in self.bench.runs) / -math.log1p(-self.slo.confidence)
+
+    def covered_per_s(self, trial: Trial) -> float:
+        """Return the certified rate, or as much of it as the trial keeps under the speeds of the whole run.
+
+        What met a rate meets a lower one. If the objective has a rate, there is no lower one.
+        """
+        assert trial.certificate is not None
+        rate_per_s = trial.certificate.rate_per_s
+        if self.objective.rate_per_s is not None or self.belief.covers(trial, rate_per_s):
+            return rate_per_s
+        return min(rate_per_s, self.belief.highest_covered(trial))
+
+    def at_covered_rate(self, trial: Trial) -> Trial:
+        """Return the trial with a certificate for as much as it keeps under the speeds of the whole run."""
+        certificate = trial.certificate
+        if certificate is None:
+            return trial
+        rate_per_s = self.covered_per_s(trial)
+        slow = not self.belief.covers(trial, rate_per_s)
+        caveats = (certificate.caveat, NOT_COVERED if slow and certificate.caveat != NOT_COVERED else None)
+        return trial.changed(
+            certificate=certificate.changed(
+                rate_per_s=rate_per_s,
+                unseen_every_s=self._unseen_every_s(),
+                caveat="; ".join(filter(None, caveats)) or None,
+            )
         )
+
+    def profile_again(self, trial: Trial) -> None:
+        """Profile the kind of a trial once more: slow phases of the machine may have met its first profile."""
+        knobs = {
+            **knobs_of(trial.served),
+            "max_queue_delay_us": 0,
+            "max_batch_size": self.space.max_batch_sizes[-1],
+        }
+        if not self.belief.surrogate.profiled(knobs):
+            return
+        config = self.space.config(knobs)
+        try:
+            self.bench.load(config)
+            self.belief.profiled_again(config, measured_curve(self, self.belief.surrogate, config))
+        except (BenchFailed, NotMeasured) as failure:
+            log.warning("trial %d was not profiled again: %s", trial.number, failure)
+
+    def watch(self, trial: Trial) -> None:
+        """Use time that is left to look at the machine under a certified trial, until it was seen long enough."""
+        while self.belief.seen_s < WATCHED_S and self.left_s() > WATCH_S and not self.stop():
+            try:
+                if self.bench.config != trial.served:
+                    self.bench.load(trial.served)
+                self._runs += 1
+                self.bench.measure(self.covered_per_s(trial), WATCH_S, self.seed + ANOTHER * self._runs)
+            except BenchFailed as failure:
+                log.warning("the machine was not watched: %s", failure.reason)
+                return
+            if not self.belief.seen_s:
+                return  # nothing can be seen without the simulator
 
     def fits(self, trial: Trial) -> bool:
         """True unless the server took more memory than allowed; emit a note if it did."""
@@ -239,55 +271,10 @@ class Certifier:
             return True
         taken, limit = memory_text(trial.memory_bytes or 0), memory_text(most)
         text = f"Trial {trial.number} is not chosen: the server took {taken} with it, over the limit of {limit}."
-        self._note(text, "over_memory", trial)
+        self.lost.add(trial.number)
+        self.note(text, "over_memory", trial)
         return False
 
-    def lost(self, trial: Trial, failure: BenchFailed) -> None:
-        """Log and report that the bench failed during certification."""
-        log.warning("certification of trial %d failed: %s", trial.number, failure.reason)
-        text = f"Trial {trial.number} failed while it was certified: {failure.reason.splitlines()[0]}"
-        self._note(text, "certification_failed", trial)
-
-    def _note(self, text: str, code: events.NoteCode, trial: Trial, *, warning: bool = True) -> None:
+    def note(self, text: str, code: events.NoteCode, trial: Trial, *, warning: bool = True) -> None:
+        """Emit a note about a trial."""
         self.on_event(events.Note(text=text, warning=warning, code=code, trial=trial.number))
-
-
-def join_caveats(*caveats: str | None) -> str | None:
-    """Join the caveats that are not empty; None if there are none."""
-    return "; ".join(filter(None, caveats)) or None
-
-
-def merge_certificates(first: CertificateRecord, second: CertificateRecord) -> CertificateRecord:
-    """Return the certificate of two confirmations, for the rate of the second, which is not above the first.
-
-    Latencies are the worse of the two. A wrong bound must have been wrong twice.
-    """
-    return CertificateRecord(
-        rate_per_s=second.rate_per_s,
-        latencies=tuple(_worse(*each) for each in zip(first.latencies, second.latencies, strict=True)),
-        confidence=round(1 - (1 - first.confidence) * (1 - second.confidence), DIGITS),
-        requests=first.requests + second.requests,
-        seconds=first.seconds + second.seconds,
-        runs=first.runs + second.runs,
-        caveat=join_caveats(*dict.fromkeys((first.caveat, second.caveat))),
-        contention=merge_contention(first.contention, second.contention),
-    )
-
-
-def _worse(first: CertifiedLatencyRecord, second: CertifiedLatencyRecord) -> CertifiedLatencyRecord:
-    return second.changed(
-        latency_ms=max(first.latency_ms, second.latency_ms),
-        latency_low_ms=min(first.latency_low_ms, second.latency_low_ms),
-        latency_high_ms=max(first.latency_high_ms, second.latency_high_ms),
-        violations=first.violations + second.violations,
-    )
-
-
-def _latency_record(verdict: Verdict) -> CertifiedLatencyRecord:
-    return CertifiedLatencyRecord(
-        quantile=verdict.limit.quantile,
-        latency_ms=verdict.latency_ms,
-        latency_low_ms=verdict.latency_lower_ms,
-        latency_high_ms=verdict.latency_upper_ms,
-        violations=verdict.violations,
-    )

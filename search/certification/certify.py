@@ -1,59 +1,49 @@
-"""From estimates to a certified rate: the best configuration must meet the SLO under fresh arrivals, twice."""
+"""From estimates to a certified rate: the next run is the one with the highest expected certified rate."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
-from loadgen.statistics.confirm import OF_WHAT_IT_SERVED
-from search.certification.certifier import LEAST_CERTIFY_S, Certifier, Replays, join_caveats
-from search.certification.first_rate import LAST_RESORT_SHARE, first_share
+from search.certification.certifier import Certifier
+from search.certification.plans import SHARES, Plan, Planner
 from search.records.slo import Slo
-from search.study.drift import speed_variation_of
+from search.simulator.service_times_file import read_curves
+from search.simulator.surrogate import Surrogate
+from search.study.belief import Belief
 from search.study.store import TrialStore
 from search.trials import events
-from search.trials.bench import Bench, BenchFailed
+from search.trials.bench import Bench
 from search.trials.budget import Budget
-from search.trials.certificate_time import USUAL, affordable_confidence, confidence_of_a_run
+from search.trials.certificate_time import affordable_confidence
+from search.trials.objective import Objective
+from search.trials.observed import observed
 from search.trials.trial import Trial
 from search.workload import Workload
 
+log = logging.getLogger("tritune.certification")
+
 WHEN_STOPPED_S = 30.0
-SHARE_WHEN_STOPPED = 0.8
-"""After the user has asked to finish, certification takes at most 30 s and tries 80 % of the estimate: further
-from the limit, fewer requests decide."""
+"""After the user has asked to finish, certification takes at most 30 s."""
 
-BASELINE_AT_LEAST_S, BASELINE_OF_WINNER = 15.0, 0.5
-"""Certifying the baseline may take 15 s, or half of the time for the winner if that is more: the baseline is only
-compared with."""
+LEAST_FOR_DEFAULT_S = 15.0
+"""The default, which is only compared with, may take as long as the winner, and 15 s in any case."""
 
-SHARE_FOR_FIRST_RUN = 0.5
-SHARE_FOR_SECOND_RUN = 0.6
-"""The first and the second confirmation may take these shares of the time left. The rest is for the next candidate
-or a last resort, as a low certified rate beats none; after the second confirmation it is for the baseline."""
-
-LAST_RESORTS, LOWER_EACH_TIME, LAST_RESORT_S = 3, 0.7, 15.0
-"""The number of last-resort confirmations, the factor by which each lowers the rate, and the least seconds that
-have to be left for another one."""
-
-TIGHT_SHARE = 0.68
-"""A first confirmation tries at most 68 % of the estimate if its time is too short for a usual one. There is no
-time for a second try, and farther from the capacity bursts are shorter: in 100 s at 70/s, ten of ten simulated
-servers were certified twice, compared with five of ten."""
-
-NEARLY = 0.97
-"""A candidate gives way once its rate has fallen to 97 % of the rate that is expected of the next one."""
+COMPARED = 2
+"""The candidates whose plans are compared."""
 
 
 class Caveat(StrEnum):
-    """Why a rate is confirmed only once. NOT_AGAIN is followed by the reason."""
+    """Why a rate is confirmed on one server only."""
 
     STOPPED = "the run was stopped before it could be confirmed again"
     NO_TIME = "there was no time to confirm it again on a restarted server"
     SERVER_FAILED = "the server failed while it was confirmed again"
     NOT_AGAIN = "it met the SLO once, but not again on a restarted server"
+    NOT_TRUSTED = "the runs that should have confirmed it again were not trusted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,198 +65,189 @@ def certify_best(
     on_event: events.OnEvent = events.ignore,
     stop: Callable[[], bool] = lambda: False,
 ) -> CertifiedResult | None:
-    """Return the best trial whose rate is confirmed twice, the second time on a fresh server; None if none is.
+    """Return the best trial whose rate is confirmed on two servers, the second one restarted; None if none is.
 
-    A failed confirmation is repeated at a lower rate, until the runner-up promises more. If `stop` is true, only
-    one confirmation is made; in 30 s at most, if it was true at the start.
+    If `stop` is true, only one server confirms it; in 30 s at most, if it was true at the start.
     """
-    hurried = stop()
-    deadline_s = budget.elapsed_s() + WHEN_STOPPED_S if hurried else None
+    workload = workload or Workload()
+    surrogate = Surrogate(space=store.space, slo=slo, seed=seed, workload=workload)
+    surrogate.curves.update(read_curves(store.path.parent))
+    watched = observed(bench)
     certifier = Certifier(
-        bench=bench,
+        bench=watched,
+        belief=Belief(surrogate=surrogate, bench=watched),
+        space=store.space,
         slo=slo,
         objective=store.objective,
-        budget=budget,
         seed=seed,
         directory=store.path.parent,
-        workload=workload or Workload(),
-        deadline_s=deadline_s,
-        confidence=slo.confidence if hurried else confidence_of_a_run(slo.confidence),
+        workload=workload,
+        elapsed_s=budget.elapsed_s,
+        deadline_s=min(budget.total_s, budget.elapsed_s() + WHEN_STOPPED_S) if stop() else budget.total_s,
+        confidence=slo.confidence,
         on_event=on_event,
-        variation=speed_variation_of(store.current),
-        replays=Replays.of_run(store, slo=slo, seed=seed, workload=workload or Workload()),
+        stop=stop,
     )
-    if certifier.variation.text is not None and not hurried:
-        text = f"While the search measured, {certifier.variation.text}: lower rates are confirmed, for longer."
-        on_event(events.Note(text=text, warning=True, code="unstable_speed"))
-    objective = store.objective
-    ranked = objective.best_first(store.current) or objective.best_first(store.trials)
-    candidates = [trial for trial in ranked if trial.rate_at_limit_per_s]
-    if objective.name == "cost":
-        candidates.sort(key=certifier.estimate_of, reverse=True)
-    if candidates and not hurried:
-        _lower_confidence(certifier, candidates[0])
-    load_before_s = bench.spent.load_s
-    winner = _winner(certifier, candidates, hurried=hurried, stop=stop)
-    if winner is None:
-        return None
-    # The last of them: if the machine has changed its speed, the baseline was tried again.
+    candidates = [trial for trial in store.objective.best_first(store.trials) if trial.rate_at_limit_per_s]
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
-    baseline = defaults[-1] if defaults else None
-    if baseline is not None and baseline.number == winner.number:
-        return CertifiedResult(winner=winner, baseline=winner)
-    if baseline is not None and baseline.state == "complete" and not stop():
-        most_s = max(BASELINE_AT_LEAST_S, BASELINE_OF_WINNER * (bench.spent.load_s - load_before_s))
-        baseline = _confirmed_baseline(certifier, baseline, most_s)
-        mine, other = objective.certified_worth(winner), objective.certified_worth(baseline)
-        if mine is not None and other is not None and other > mine:
-            # On a machine with unstable speed the estimates may have been luck: the certified rates decide.
-            does = "is certified for more than" if objective.name == "cost" else "does better than"
-            text = f"The default configuration {does} trial {winner.number}, so it is the answer."
-            on_event(events.Note(text=text, code="default_is_better", trial=winner.number))
-            winner = baseline = _confirmed_again(certifier, baseline)
-    return CertifiedResult(winner=winner, baseline=baseline)
+    return Certification(certifier=certifier, objective=store.objective).result(
+        candidates, defaults[-1] if defaults else None
+    )
 
 
-def _lower_confidence(certifier: Certifier, best: Trial) -> None:
-    """Certify with a lower confidence if the time left is too short for that of the SLO."""
-    slo, left_s = certifier.slo, certifier.left_s()
-    rate_per_s = certifier.rate_to_try(best, LAST_RESORT_SHARE)
-    affordable = affordable_confidence(rate_per_s, slo, left_s)
-    if affordable < slo.confidence:
-        certifier.lower_confidence(affordable)
+@dataclass(slots=True, kw_only=True)
+class Certification:
+    """Decides what is sent next, and which trial is the answer."""
 
+    certifier: Certifier
+    objective: Objective
+    _certified: dict[int, Trial] = field(default_factory=dict)
 
-def _winner(
-    certifier: Certifier, candidates: list[Trial], *, hurried: bool, stop: Callable[[], bool]
-) -> Trial | None:
-    """Return the first candidate that is confirmed and stays within the memory limit, also on a new server."""
-    if not candidates:
-        return None
-    if hurried:
-        winner = _loaded_and_confirmed(
-            certifier, candidates[0], from_share=SHARE_WHEN_STOPPED, budget_s=certifier.left_s()
-        )
-    else:
-        winner = _first_confirmed(certifier, candidates)
+    def result(self, candidates: list[Trial], default: Trial | None) -> CertifiedResult | None:
+        """Certify the best of the candidates and the default; see `certify_best`."""
+        certifier = self.certifier
+        if candidates and certifier.belief.slow_phases() and not certifier.stop():
+            certifier.profile_again(self._ranked(candidates)[0])
+        candidates = self._ranked(candidates)
+        self._choose_confidence(candidates)
+        measured = default if default is not None and default.state == "complete" else None
+        begun_s = certifier.elapsed_s()
+        winner = self._best_of(candidates, paired=measured)
         if winner is None:
-            certifier.extend()
-            winner = _last_resorts(certifier, candidates, stop)
-    if winner is None:
-        return None
-    if stop():
-        return _with_caveat(winner, Caveat.STOPPED)
-    winner = _confirmed_again(certifier, winner)
-    if certifier.fits(winner):
-        return winner
-    others = [trial for trial in candidates if trial.number != winner.number]
-    return _winner(certifier, others, hurried=hurried, stop=stop)
-
-
-def _confirmed_baseline(certifier: Certifier, baseline: Trial, most_s: float) -> Trial:
-    budget_s = min(most_s, certifier.share_of_time(1.0))
-    share = first_share(baseline, certifier.slo, budget_s)
-    if budget_s < certifier.least_s(certifier.rate_to_try(baseline, share)):
-        return baseline  # so few requests decide nothing, and the estimate is enough for the comparison
-    return _loaded_and_confirmed(certifier, baseline, from_share=share, budget_s=budget_s) or baseline
-
-
-def _first_confirmed(certifier: Certifier, candidates: list[Trial]) -> Trial | None:
-    """Return the first candidate that is confirmed at a rate worth having.
-
-    Such a rate is not below the rate expected of the next candidate (if rates are compared), nor below the rate of
-    a last resort.
-    """
-    for index, trial in enumerate(candidates):
-        budget_s = SHARE_FOR_FIRST_RUN * certifier.left_s()
-        share = first_share(trial, certifier.slo, budget_s)
-        if budget_s < USUAL * certifier.least_s(certifier.rate_to_try(trial, share)):
-            share = min(share, TIGHT_SHARE)
-        if budget_s < certifier.least_s(certifier.rate_to_try(trial, share)):
-            return None  # and those that follow need even longer
-        by_rate = certifier.objective.name == "cost" and index + 1 < len(candidates)
-        following_per_s = certifier.rate_to_try(candidates[index + 1], share) if by_rate else 0.0
-        floor_per_s = max(NEARLY * following_per_s, certifier.rate_to_try(trial, LAST_RESORT_SHARE))
-        confirmed = _loaded_and_confirmed(
-            certifier, trial, from_share=share, budget_s=budget_s, floor_per_s=floor_per_s
-        )
-        if confirmed is not None:
-            return confirmed
-    return None
-
-
-def _last_resorts(certifier: Certifier, candidates: list[Trial], stop: Callable[[], bool]) -> Trial | None:
-    """Try last resorts, each at a lower rate, while there is time: a single one may meet a stalled machine."""
-    for times in range(LAST_RESORTS):
-        if times and (stop() or certifier.left_s() < LAST_RESORT_S):
             return None
-        winner = _last_resort(certifier, candidates, lower=LOWER_EACH_TIME**times)
-        if winner is not None:
-            return winner
-    return None
+        if measured is not None and measured.number != winner.number and not certifier.stop():
+            ends_s, now_s = certifier.deadline_s, certifier.elapsed_s()
+            certifier.deadline_s = min(ends_s, now_s + max(LEAST_FOR_DEFAULT_S, now_s - begun_s))
+            default = self._best_of([measured]) or measured
+            certifier.deadline_s = ends_s
+        certifier.watch(winner)
+        if default is not None and default.number == winner.number:
+            winner = default = certifier.at_covered_rate(winner)
+        elif default is not None:
+            winner, default = certifier.at_covered_rate(winner), certifier.at_covered_rate(default)
+            mine, other = (self.objective.certified_worth(one) for one in (winner, default))
+            if mine is not None and other is not None and other > mine:
+                does = "is certified for more than" if self.objective.name == "cost" else "does better than"
+                text = f"The default configuration {does} trial {winner.number}, so it is the answer."
+                certifier.note(text, "default_is_better", winner, warning=False)
+                winner = default
+        return CertifiedResult(winner=certifier.at_covered_rate(winner), baseline=default)
 
+    def _ranked(self, candidates: list[Trial]) -> list[Trial]:
+        if self.objective.name != "cost":
+            return candidates
+        return sorted(candidates, key=self.certifier.belief.usual_per_s, reverse=True)
 
-def _last_resort(certifier: Certifier, candidates: list[Trial], *, lower: float) -> Trial | None:
-    """Confirm the best candidate far below its estimate; if all failed, the best by the rates they reached last.
+    def _choose_confidence(self, candidates: list[Trial]) -> None:
+        """Certify with a lower confidence if the time left is too short for that of the SLO."""
+        certifier, wanted = self.certifier, self.certifier.slo.confidence
+        if not candidates:
+            return
+        rate_per_s = self.objective.rate_per_s or SHARES[0] * certifier.belief.highest_covered(candidates[0])
+        certifier.confidence = affordable_confidence(rate_per_s, certifier.slo, certifier.left_s())
+        if certifier.confidence < wanted:
+            certifier.caveat = (
+                f"the confidence is {100 * certifier.confidence:g} % instead of {100 * wanted:g} %, for which the "
+                "time budget was too short"
+            )
+            text = f"The time is too short for {100 * wanted:g} % confidence: "
+            text += f"{100 * certifier.confidence:g} % is certified."
+            certifier.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
 
-    A machine that has become slower since the estimates is slower for every candidate: the rates that they reached
-    meanwhile are better estimates.
-    """
+    def _plan(self, candidates: list[Trial], held_per_s: float = 0.0) -> Plan | None:
+        """Return what to run next: of the first candidates, the plan that is worth most; None if none can pass."""
+        certifier, by_rate = self.certifier, self.objective.name == "cost"
+        planner = Planner(
+            belief=certifier.belief,
+            server=certifier.server,
+            once=certifier.stop(),
+            fixed_per_s=self.objective.rate_per_s,
+        )
+        able = [one for one in candidates if one.number not in certifier.lost and certifier.fits(one)]
+        best: Plan | None = None
+        for trial in able[:COMPARED] if by_rate else able:
+            if best is not None and (not by_rate or certifier.belief.highest_covered(trial) < best.worth):
+                break
+            plan = planner.best(
+                trial,
+                certifier.evidence(trial),
+                left_s=certifier.left_s(),
+                loading_s=certifier.loading_s(trial),
+                held_per_s=held_per_s,
+            )
+            if plan is not None and (best is None or plan.worth > best.worth):
+                best = plan
+        return best
 
-    def seen_per_s(trial: Trial) -> float:
-        return min(certifier.estimate_of(trial), certifier.served_per_s.get(trial.number, math.inf))
+    def _best_of(self, candidates: list[Trial], *, paired: Trial | None = None) -> Trial | None:
+        """Return the candidate with the highest rate that is certified, on two servers if there is time.
 
-    best = max(candidates, key=seen_per_s)
-    from_share = min(LAST_RESORT_SHARE, OF_WHAT_IT_SERVED * seen_per_s(best) / certifier.estimate_of(best))
-    return _loaded_and_confirmed(certifier, best, from_share=lower * from_share, budget_s=certifier.left_s())
+        `paired` is sent its load between the two runs of a candidate, if there is time for that.
+        """
+        certifier = self.certifier
+        best = next((self._certified[one.number] for one in candidates if one.number in self._certified), None)
+        while True:
+            held_per_s = self._held_per_s(best)
+            if best is not None and held_per_s and self.objective.name != "cost":
+                candidates = [best]  # a higher rate is no reason for another one
+            plan = self._plan(candidates, held_per_s)
+            if held_per_s and (plan is None or plan.worth <= held_per_s):
+                return best
+            if plan is None or (certifier.stop() and best is not None) or certifier.untrusted():
+                return None if best is None else self._with_caveat(best)
+            between = None if paired is None else self._between(plan, paired)
+            if between is not None:
+                plan, paired = between, None
+            log.info("next: trial %d, %s", plan.trial.number, plan.reason)
+            found = certifier.run(plan)
+            if found is not None:
+                self._certified[found.number] = self._better(self._certified.get(found.number), found)
+            if found is not None and between is None:
+                best = self._better(best, found)
 
+    def _between(self, plan: Plan, paired: Trial) -> Plan | None:
+        """Return the plan of the default if a candidate is to be confirmed again, and there is time for both."""
+        if (
+            not self.certifier.begun(plan)
+            or paired.number == plan.trial.number
+            or paired.number in self._certified
+        ):
+            return None
+        other = self._plan([paired])
+        if other is None:
+            return None
+        needed_s = plan.needed_s + plan.trial.loading_s + other.needed_s
+        return other if needed_s < self.certifier.left_s() else None
 
-def _loaded_and_confirmed(
-    certifier: Certifier,
-    trial: Trial,
-    *,
-    budget_s: float,
-    from_share: float,
-    floor_per_s: float = 0.0,
-) -> Trial | None:
-    if budget_s < LEAST_CERTIFY_S:
-        return None
-    try:
-        certifier.bench.load(trial.served)
-        rate_per_s = certifier.rate_to_try(trial, from_share)
-        confirmed = certifier.confirm_rate(trial, rate_per_s, budget_s=budget_s, floor_per_s=floor_per_s)
-        return confirmed if confirmed is not None and certifier.fits(confirmed) else None
-    except BenchFailed as failure:
-        certifier.lost(trial, failure)
-        return None
+    def _held_per_s(self, best: Trial | None) -> float:
+        """Return the rate that is certified on two servers, at the speeds that were seen until now; 0: none is."""
+        if best is None or best.certificate is None or not best.certificate.confirmed_again:
+            return 0.0
+        return self.certifier.covered_per_s(best)
 
+    def _better(self, best: Trial | None, found: Trial) -> Trial:
+        """Return the one that is worth more; one that is confirmed on two servers before one that is not."""
 
-def _confirmed_again(certifier: Certifier, winner: Trial) -> Trial:
-    """Confirm the winner a second time on a restarted server; add a caveat if that fails.
+        def worth(trial: Trial) -> tuple[bool, float]:
+            again = trial.certificate is not None and trial.certificate.confirmed_again
+            return again, self.objective.certified_worth(trial) or -math.inf
 
-    If the usual share of the time left is too short for that, it gets all of it, and the baseline nothing.
-    If no rate meets the SLO again, the time for the baseline goes into a far lower rate: a low certified rate
-    beats one that is known not to hold.
-    """
-    assert winner.certificate is not None
-    budget_s = certifier.share_of_time(SHARE_FOR_SECOND_RUN)
-    if budget_s < USUAL * certifier.least_s(winner.certificate.rate_per_s):
-        budget_s = certifier.left_s()
-    if budget_s < LEAST_CERTIFY_S:
-        return _with_caveat(winner, Caveat.NO_TIME)
-    try:
-        certifier.bench.restart()
-        again = certifier.confirm_rate(winner, winner.certificate.rate_per_s, budget_s=budget_s)
-        if again is None and certifier.objective.rate_per_s is None and certifier.left_s() >= LEAST_CERTIFY_S:
-            lower_per_s = LAST_RESORT_SHARE * winner.certificate.rate_per_s
-            again = certifier.confirm_rate(winner, lower_per_s, budget_s=certifier.left_s())
-    except BenchFailed as failure:
-        certifier.lost(winner, failure)
-        return _with_caveat(winner, Caveat.SERVER_FAILED)
-    return again or _with_caveat(winner, f"{Caveat.NOT_AGAIN}: {certifier.last_reason}")
+        return found if best is None or worth(found) >= worth(best) else best
 
-
-def _with_caveat(trial: Trial, caveat: str) -> Trial:
-    assert trial.certificate is not None
-    both = join_caveats(trial.certificate.caveat, caveat)
-    return trial.changed(certificate=trial.certificate.changed(caveat=both))
+    def _with_caveat(self, trial: Trial) -> Trial:
+        """Return the trial with the reason why it is confirmed on one server only."""
+        certificate, certifier = trial.certificate, self.certifier
+        assert certificate is not None
+        if certificate.confirmed_again:
+            return trial
+        evidence = certifier.evidence(trial)
+        refuted = evidence.runs[-1].server not in evidence.on(certificate.rate_per_s)
+        caveat = Caveat.NOT_AGAIN if refuted else Caveat.NO_TIME
+        if certifier.stop():
+            caveat = Caveat.STOPPED
+        elif trial.number in certifier.lost:
+            caveat = Caveat.SERVER_FAILED
+        elif certifier.untrusted():
+            caveat = Caveat.NOT_TRUSTED
+        both = "; ".join(filter(None, (certificate.caveat, caveat)))
+        return trial.changed(certificate=certificate.changed(caveat=both))

@@ -45,14 +45,24 @@ class ConfirmationRecord(Record):
         "null: it did not, or it was overloaded.",
     )
 
+    why: str | None = Field(default=None, description="Why this rate was sent. null: earlier versions.")
+
     @model_validator(mode="before")
     @classmethod
     def _read_version_1(cls, data: object) -> object:
         return upgrade(data)
 
 
-def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool, change: str | None = None) -> None:
-    """Append an attempt to the run's file; `change` says how its run changed in its middle."""
+def keep_attempt(
+    directory: Path,
+    attempt: Attempt,
+    *,
+    trial: int,
+    again: bool,
+    change: str | None = None,
+    why: str | None = None,
+) -> None:
+    """Append an attempt to the run's file; `change` says how its run changed in its middle, `why` it was made."""
     verdict = attempt.verdict
     record = ConfirmationRecord(
         trial=trial,
@@ -69,6 +79,7 @@ def keep_attempt(directory: Path, attempt: Attempt, *, trial: int, again: bool, 
         problems=attempt.problems,
         burst=none_if_not_finite(verdict.burst),
         change=change,
+        why=why,
     )
     append_line(directory / CONFIRMATIONS_FILE, record.model_dump_json())
 

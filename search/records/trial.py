@@ -146,13 +146,13 @@ class CertifiedLatencyRecord(Record):
 
 
 class CertificateRecord(Record):
-    """A rate that met every limit in a sequential test with fresh arrivals.
+    """A rate that met every limit in sequential tests, and that the machine's speeds of the whole run allow.
 
-    `latency_low_ms` and `latency_high_ms` bound the latency at each limit's quantile with the test's confidence,
+    `latency_low_ms` and `latency_high_ms` bound the latency at each limit's quantile with the tests' confidence,
     corrected for the dependence between successive requests. With several limits, all bounds hold together with
-    that confidence. `runs` counts the confirmations that met the SLO, each with its own seed; the second one ran
-    on a restarted server. Requests, violations and seconds are sums over the runs, latencies are the worse of the
-    two, and `confidence` is that of the two runs together: both would have to be wrong (ADR 7).
+    that confidence. `runs` counts the load runs, each with its own seed; with two `servers`, one was restarted.
+    Requests, violations and seconds are sums over the runs, latencies are the worse of the servers', and
+    `confidence` is that of the servers together: both would have to be wrong (ADR 7).
     """
 
     rate_per_s: Rate
@@ -163,6 +163,14 @@ class CertificateRecord(Record):
     requests: int = Field(ge=0)
     seconds: float = Field(ge=0)
     runs: int = Field(ge=0)
+    servers: int = Field(
+        default=0, ge=0, description="Servers that the runs were sent to: 2 with a restart. 0: earlier versions."
+    )
+    unseen_every_s: float | None = Field(
+        default=None,
+        description="Slow phases of the machine that come less often than once in so many seconds were not seen, "
+        "and the rate need not hold in them. null: enough were seen.",
+    )
     caveat: str | None = Field(
         default=None, description="Why the certificate is provisional or holds less widely."
     )
@@ -178,7 +186,7 @@ class CertificateRecord(Record):
     @property
     def confirmed_again(self) -> bool:
         """True if the SLO was met a second time, on a restarted server; otherwise the certificate has a caveat."""
-        return self.runs > 1
+        return self.servers > 1 or (self.servers == 0 and self.runs > 1)
 
 
 class LoadRunRecord(Record):
@@ -271,11 +279,6 @@ class TrialRecord(Record):
     why: WhyRecord | None = Field(default=None, description="null in files of earlier versions.")
     replay: ReplayRecord | None = Field(
         default=None, description="null if nothing was replayed, or the replay had no result."
-    )
-    machine_epoch: int = Field(
-        default=0,
-        ge=0,
-        description="Earlier changes of the machine's speed; trials of different epochs cannot be compared.",
     )
     hardware: str | None = Field(default=None, description="The machine that measured it.")
     worker: str | None = Field(

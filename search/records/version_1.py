@@ -1,4 +1,4 @@
-"""Convert records of schema version 1 to version 2."""
+"""Convert records of schema version 1 to version 2, and leave out what version 2 no longer has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ Data = dict[str, Any]
 
 _RENAMED = {
     "neighbours": "contention",
-    "pace": "machine_epoch",
     "demand": "workload",
     "kept": "met",
     "p99_ms": "latency_ms",
@@ -22,9 +21,22 @@ _RENAMED = {
 """Keys of version 1 and 2, of trials, their certificates and load runs, recommendations and confirmations."""
 
 
+_GONE = {1: "pace", 2: "machine_epoch"}
+"""The key of trials of each version that is no longer read."""
+
+
 def upgrade(data: object) -> object:
-    """Return a trial, recommendation or confirmation of version 1 as one of version 2; other data unchanged."""
-    return _try(_upgrade, data) if isinstance(data, dict) and data.get("schema_version") == 1 else data
+    """Return a trial, recommendation or confirmation of version 1 as one of version 2; other data unchanged.
+
+    Without the key that is gone.
+    """
+    if not isinstance(data, dict):
+        return data
+    version = data.get("schema_version")
+    gone = _GONE.get(version) if isinstance(version, int) else None
+    if gone in data:
+        data = {name: value for name, value in data.items() if name != gone}
+    return _try(_upgrade, data) if version == 1 else data
 
 
 def upgrade_slo(data: object) -> object:

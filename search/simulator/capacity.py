@@ -285,3 +285,22 @@ def variance_inflation(over: NDArray[np.bool_]) -> float:
         even = len(blocks) // 2 * 2
         blocks, size = blocks[:even].reshape(-1, 2).sum(axis=1), 2 * size
     return max(1.0, float(blocks.var(ddof=1)) / (size * share * (1 - share)))
+
+
+STAND_IN_BATCH, STAND_IN_REQUESTS = 16, 5_000
+
+
+def stand_in(rate_per_s: float, limits: Sequence[LatencyLimit], unit: Floats) -> SimulatedServer:
+    """Return a server of this capacity for a configuration whose execution times are not known."""
+    limit_s = min(limit.limit_s for limit in limits)
+    growth = 1 + np.arange(STAND_IN_BATCH + 1) / 4
+
+    def server(each_s: float) -> SimulatedServer:
+        return SimulatedServer(service_s=(each_s * growth)[:, None] * np.ones((1, 2)))
+
+    low, high = math.log(1e-6 * limit_s), math.log(limit_s)
+    for _ in range(14):
+        middle = (low + high) / 2
+        too_fast = rate_at_limit(server(math.exp(middle)), limits, unit) > rate_per_s
+        low, high = (middle, high) if too_fast else (low, middle)
+    return server(math.exp(low))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from search.arrays import Floats
 from search.simulator.capacity import Sharpness, binding_limit, rate_at_limit, sharpness
-from search.simulator.server import SimulatedServer, simulate
+from search.simulator.server import NO_NOISE, SimulatedServer, simulate
 from search.workload import REQUESTS, Workload
 
 MATCHED = (0.8, 0.9, 0.95, 0.98, 0.99)
@@ -107,3 +107,105 @@ def replayed_slowdown(
         middle = (low + high) / 2
         low, high = (low, middle) if too_slow(math.exp(middle)) else (middle, high)
     return math.exp((low + high) / 2)
+
+
+WINDOW_S, MOST_WINDOW_S, LEAST_IN_WINDOW = 0.1, 0.5, 20
+"""Slowdowns are found for windows of 0.1 s, in which a stall is seen; at low rates for longer ones, with 20
+requests if 0.5 s have as many."""
+
+LEAST_BEFORE_S = 0.2
+"""A window is simulated with what was sent 0.2 s before it, and what was in flight then."""
+
+_WINDOW_SLOWEST = 20.0
+_WINDOW_STEPS = 6
+
+
+def slowdowns_by_window(server: SimulatedServer, arrivals_s: Floats, latency_s: Floats) -> Floats:
+    """Return the factor on execution times in each 0.1 s of a run, shape (windows,).
+
+    Arrivals ascend from 0. Each factor is the one with which the requests that arrive in the window have their
+    mean latency; the queue at its beginning is that of the run.
+    """
+    server = replace(server, noise=NO_NOISE)
+    needed_s = LEAST_IN_WINDOW * float(arrivals_s[-1]) / len(arrivals_s)
+    merged = round(min(max(WINDOW_S, needed_s), MOST_WINDOW_S) / WINDOW_S)
+    window_s = merged * WINDOW_S
+    count = max(1, int(arrivals_s[-1] / window_s))
+    edges_s = window_s * np.arange(count + 1)
+    first = np.searchsorted(arrivals_s, edges_s)
+    all_done_s = np.maximum.accumulate(arrivals_s + latency_s)
+    factors = np.ones(count)
+    for window in range(count):
+        before = factors[window - 1] if window else 1.0
+        begin, end = int(first[window]), int(first[window + 1])
+        if begin == end:
+            factors[window] = before
+            continue
+        start_s = max(0.0, edges_s[window] - LEAST_BEFORE_S)
+        in_flight = int(np.searchsorted(all_done_s, start_s, side="right"))
+        until = int(np.searchsorted(arrivals_s, edges_s[window + 1] + window_s / 4))
+        known_from = int(start_s / window_s)
+        excerpt = _Excerpt(
+            server=server.after(in_flight),
+            arrivals_s=np.maximum(arrivals_s[in_flight:until], start_s),
+            asked=slice(begin - in_flight, end - in_flight),
+            starts_s=np.array([start_s, *edges_s[known_from + 1 : window + 1]]),
+            before=factors[known_from:window],
+        )
+        factors[window] = excerpt.factor(float(latency_s[begin:end].mean()), near=before)
+    # Near the capacity, too much in one window is too little in the next.
+    before = np.concatenate([factors[:1], factors[:-1]])
+    return np.repeat(np.sqrt(before * factors), merged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Excerpt:
+    """One window of a run and the moments before it, whose factors are known."""
+
+    server: SimulatedServer
+    arrivals_s: Floats
+    asked: slice
+    starts_s: Floats
+    before: Floats
+
+    def factor(self, mean_latency_s: float, *, near: float) -> float:
+        """Return the factor on execution times with this mean latency."""
+        low = high = math.log(near)
+        step, most = 0.1, math.log(_WINDOW_SLOWEST)
+        if self._mean_latency_s(low) < mean_latency_s:
+            while high < most and self._mean_latency_s(high) < mean_latency_s:
+                low, high, step = high, high + step, 2 * step
+        else:
+            while low > -most and self._mean_latency_s(low) >= mean_latency_s:
+                low, high, step = low - step, low, 2 * step
+        for _ in range(_WINDOW_STEPS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._mean_latency_s(middle) < mean_latency_s else (low, middle)
+        return math.exp((low + high) / 2)
+
+    def _mean_latency_s(self, factor: float) -> float:
+        pace = Pace(starts_s=self.starts_s, slowdowns=np.append(self.before, math.exp(factor)))
+        return float(pace.latency_s(self.server, self.arrivals_s)[self.asked].mean())
+
+
+class Pace:
+    """A machine whose executions take `slowdowns[i]` times as long from `starts_s[i]` on, ascending, shape (n,).
+
+    Work done is the integral of 1 / slowdown over time: a server is simulated in units of work, and the times are
+    mapped back, so that a change of speed also affects executions that are under way.
+    """
+
+    def __init__(self, *, starts_s: Floats, slowdowns: Floats) -> None:
+        work = np.concatenate([[0.0], np.cumsum(np.diff(starts_s) / slowdowns[:-1])])
+        self._times_s = np.append(starts_s, starts_s[-1] + _FAR_S)
+        self._work_s = np.append(work, work[-1] + _FAR_S / slowdowns[-1])
+
+    def latency_s(self, server: SimulatedServer, arrivals_s: Floats) -> Floats:
+        """Return the latencies of requests that arrive at these times, none before the first start."""
+        begun = np.interp(arrivals_s, self._times_s, self._work_s)
+        done = begun + simulate(server, begun).latency_s - server.overhead_s
+        latency: Floats = np.interp(done, self._work_s, self._times_s) - arrivals_s + server.overhead_s
+        return latency
+
+
+_FAR_S = 1e4

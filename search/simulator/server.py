@@ -94,6 +94,10 @@ class SimulatedServer:
         times = (self.service_s.tobytes(), self.overhead_s, self.noise)
         return (*shapes, *times, self.preferred_batch_sizes, self.variable_shapes, self.commits_early)
 
+    def after(self, requests: int) -> SimulatedServer:
+        """Return the same server for what follows so many requests: their shapes go on in turn."""
+        return self if self.turns.shape[1] == 1 else replace(self, turns=np.roll(self.turns, -requests, axis=1))
+
     def slowed(self, factor: float) -> SimulatedServer:
         """Return the same server with all executions taking `factor` times as long."""
         return replace(self, service_s=self.service_s * factor)

@@ -90,6 +90,17 @@ class ServiceCurve:
             found = np.where(sizes < known[0], below, found)
         return found
 
+    def fastest(self, other: ServiceCurve) -> ServiceCurve:
+        """Return the shorter of the times of two profiles: a slow phase of the machine only makes them longer."""
+        sizes = np.union1d(self.sizes, other.sizes)
+        return replace(
+            self,
+            sizes=tuple(sizes.tolist()),
+            seconds=tuple(np.maximum.accumulate(np.minimum(self.at(sizes), other.at(sizes))).tolist()),
+            overhead_s=min(self.overhead_s, other.overhead_s),
+            larger=tuple(one.fastest(two) for one, two in zip(self.larger, other.larger, strict=True)),
+        )
+
     def slowed(self, factor: float) -> ServiceCurve:
         """Return the curve of a machine whose executions take `factor` times as long."""
         return replace(

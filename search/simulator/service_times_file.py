@@ -98,13 +98,6 @@ def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
     return ProfileRecord(curves=records).model_dump_json(indent=1)
 
 
-def put_aside(directory: Path, *, machine_epoch: int) -> None:
-    """Keep the profile of a machine that has changed its speed, as `service_times.EPOCH.json`."""
-    path = directory / PROFILE_FILE
-    if path.exists():
-        path.rename(path.with_suffix(f".{machine_epoch}.json"))
-
-
 def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
     """Return the profile of an earlier run; empty if there is none that can be read: it is measured again."""
     try:

@@ -153,23 +153,6 @@ class Surrogate:
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
 
-    def rescale(self, factor: float, *, but: Mapping[str, int | str]) -> None:
-        """Predict for a machine whose executions take `factor` times as long as when they were profiled.
-
-        Predictions and corrections are dropped. The curve of the kind `but` was measured since, and stays.
-        """
-        now = self.kind_of(but), int(but["instance_count"])
-        for kind, curves in self.curves.items():
-            for busy, curve in curves.items():
-                if (kind, busy) != now:
-                    curves[busy] = curve.slowed(factor)
-        for known in (self._raw, self._siblings, self._errors):
-            known.clear()
-
-    def has_measurements(self, knobs: Mapping[str, int | str]) -> bool:
-        """True if a point of its kind, with as many instances, was measured under load."""
-        return bool(self._errors.get((self.kind_of(knobs), int(knobs["instance_count"]))))
-
     def predicted(self, knobs: Mapping[str, int | str]) -> Predicted | None:
         """Return the corrected prediction of a point; None if there is none."""
         raw = self._raw.get(_key(knobs))

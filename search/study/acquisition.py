@@ -56,7 +56,7 @@ def _by_latency(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
     for latency_ms, index in sorted(zip(latencies, range(len(able)), strict=True)):
         if latency_ms * math.exp(-able[index].sd) < most_ms:
             yield able[index]
-    if not able and not store.current[1:]:
+    if not able and not store.trials[1:]:
         yield from surrogate.best_first()[:1]
 
 
@@ -81,7 +81,7 @@ def _by_energy(surrogate: Surrogate, store: TrialStore) -> Iterator[Predicted]:
 def _power(surrogate: Surrogate, store: TrialStore) -> dict[tuple[Kind, int], float]:
     """Return the power of each group that was measured, the lowest if there are several."""
     found: dict[tuple[Kind, int], float] = {}
-    for trial in store.current:
+    for trial in store.trials:
         worth = store.objective.worth(trial)
         if worth is not None and trial.measurement is not None:
             group = _group(surrogate, knobs_of(trial.served))

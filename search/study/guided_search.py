@@ -11,18 +11,18 @@ from itertools import islice
 
 from model_repo.spec import ServingConfig
 from search.records.trial import Cause, PredictionRecord, WhyRecord
-from search.simulator.service_times import ServiceCurve
-from search.simulator.service_times_file import put_aside, read_curves, service_times_record, write_curves
+from search.simulator.service_times_file import read_curves, service_times_record, write_curves
 from search.simulator.surrogate import Predicted, Surrogate, kinds_to_profile
 from search.space import Knobs, knobs_of
 from search.study.acquisition import rank_candidates
-from search.study.drift import CHANGED, CHECKS, SETTLED, is_suspicious, slowdown_between
+from search.study.belief import Belief
 from search.study.profiling import measure_service_times
 from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.capacity_trial import run_capacity_trial
 from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
-from search.trials.predicted_trial import BASELINE_CAPACITY_S, run_predicted_trial
+from search.trials.observed import observed
+from search.trials.predicted_trial import BASELINE_CAPACITY_S, explanation, run_predicted_trial
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.guided")
@@ -36,9 +36,6 @@ DISAGREEMENT = 0.25
 JUDGED, WRONG_AT_LEAST = 4, 3
 """The search goes on without predictions if 3 of the first 4 were off by more than 25 %, although each was
 corrected by the trials before it."""
-
-EXPLAINED = 0.05
-"""A replay's slowdown explains a measured rate if the rate that follows from it is within 5 %."""
 
 UNSTEADY = 2.0
 """Slowdowns up to a factor of 2 are attributed to the machine. If such a slowdown explains a rate, the simulator
@@ -55,7 +52,6 @@ class GuidedSearch:
     surrogate: Surrogate
     _verified: int = 0
     _errors: list[float] = field(default_factory=list)
-    _checks: int = 0
 
     def run(self) -> bool:
         """Run the search; False if it has to continue without predictions, because they are missing or wrong."""
@@ -63,7 +59,7 @@ class GuidedSearch:
             text = "The samples differ in more shapes than can be profiled: the search goes without the simulator."
             self.runner.on_event(events.Note(text=text))
             return False
-        before = self.runner.store.current  # of the run that is resumed, like the curves
+        before = list(self.runner.store.trials)  # of the run that is resumed, like the curves
         self.surrogate.curves.update(read_curves(self.runner.store.path.parent))
         self._profile_all(first=knobs_of(self.runner.store.space.baseline()))
         for trial in before:
@@ -196,65 +192,12 @@ class GuidedSearch:
         self._verified += 1
         if trial is None:
             return
-        has_measurements = self.surrogate.has_measurements(prediction.knobs)
-        if self._checks < CHECKS and is_suspicious(trial, prediction, has_measurements=has_measurements):
-            self._checks += 1
-            factor = self._changed_speed(prediction.knobs)
-            if factor is not None:
-                self._start_anew(factor, profiled=prediction.knobs)
-                return
         self._update(trial)
-
-    def _changed_speed(self, knobs: Knobs) -> float | None:
-        """Profile the kind of a suspicious trial again; return the slowdown if the machine has changed.
-
-        Otherwise return None and keep the first curve.
-        """
-        curves, instances = self.surrogate.curves[self.surrogate.kind_of(knobs)], int(knobs["instance_count"])
-        before = curves[instances]
-        now = self._profile_again(knobs)
-        factor = slowdown_between(before, now)
-        if abs(math.log(factor)) < CHANGED:
-            curves[instances] = before
-            return None
-        unsteady = abs(math.log(slowdown_between(now, self._profile_again(knobs)))) > SETTLED
-        if unsteady:
-            curves[instances] = before
-            text = "The machine's speed varies: a noisy neighbour, or its clock. Measurements may be off."
-        else:
-            text = f"Executions take {factor:.2f} times as long as when profiled: the machine's clock or its "
-            text += (
-                "noisy neighbours have changed. All predictions change by that, and earlier trials do not count."
-            )
-        self.runner.on_event(events.Note(text=text, warning=True))
-        return None if unsteady else factor
-
-    def _profile_again(self, knobs: Knobs) -> ServiceCurve:
-        """Return the new curve of a kind; the old one if it cannot be measured."""
-        measure_service_times(self.runner, self.surrogate, {**knobs, "max_queue_delay_us": 0})
-        return self.surrogate.curves[self.surrogate.kind_of(knobs)][int(knobs["instance_count"])]
-
-    def _start_anew(self, factor: float, *, profiled: Knobs) -> None:
-        """Begin a new machine epoch: earlier measurements no longer count, but stay in the run's files.
-
-        Profiles are scaled by the factor, which one kind has shown twice: to profile all kinds again would take as
-        long as in the beginning, and the machine may change meanwhile. New trials correct the profiles.
-        """
-        store = self.runner.store
-        put_aside(store.path.parent, machine_epoch=store.machine_epoch)
-        store.begin_epoch()
-        self.surrogate.rescale(factor, but=profiled)
-        write_curves(store.path.parent, self.surrogate.curves)
-        self._errors.clear()
-        self._checks = CHECKS
-        self._verified = 0
-        self._profile_all(first=knobs_of(store.space.baseline()))
-        self._simulate_all()
 
     def _prediction_record(self, prediction: Predicted) -> PredictionRecord:
         """Return the record of a prediction as of now, with its rank among the untried ones."""
         store = self.runner.store
-        tried = [knobs_of(trial.served) for trial in store.current]
+        tried = [knobs_of(trial.served) for trial in store.trials]
         untried = [one for one in self.surrogate.best_first() if one.knobs not in tried]
         best = store.best()
         return PredictionRecord(
@@ -268,15 +211,21 @@ class GuidedSearch:
         )
 
     def _update(self, trial: Trial) -> None:
+        """Correct the predictions by a trial: by its capacity at the usual speed, if a slowdown explains it."""
         if trial.state in ("failed", "pruned") or not trial.rate_low_per_s or not trial.rate_high_per_s:
             return
-        middle = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
+        rate_per_s = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s)
         knobs = knobs_of(trial.served)
         self.surrogate.simulate([knobs])
         prediction = self.surrogate.predicted(knobs)
-        slowdown = explanation(trial, middle)
-        if self.surrogate.update(knobs, middle, slowdown) is not None and prediction is not None:
-            self._errors.append(0.0 if _unsteady_machine(slowdown) else math.log(middle / prediction.rate_per_s))
+        slowdown = explanation(trial, rate_per_s)
+        if slowdown is not None:
+            belief = Belief(surrogate=self.surrogate, bench=observed(self.runner.bench))
+            slowdown = belief.usual_slowdown(trial.served) or slowdown
+            rate_per_s = belief.usual_per_s(trial) or rate_per_s
+        if self.surrogate.update(knobs, rate_per_s, slowdown) is not None and prediction is not None:
+            error = math.log(rate_per_s / prediction.rate_per_s)
+            self._errors.append(0.0 if _unsteady_machine(slowdown) else error)
 
     # Nothing meets the SLO
 
@@ -299,14 +248,6 @@ class GuidedSearch:
             asked = self.runner.store.ask_for([knobs], wanted=self.runner.promising)
             if asked is not None and self.runner.may_go_on():
                 self.runner.run_trial(asked, partial(run_capacity_trial, self.runner), WhyRecord(cause="fastest"))
-
-
-def explanation(trial: Trial, rate_per_s: float) -> float | None:
-    """Return the slowdown of executions if it explains the measured rate; None if it does not."""
-    replay = trial.replay
-    if replay is None or not replay.rate_per_s > 0 or not replay.slowdown > 0:
-        return None
-    return replay.slowdown if abs(math.log(rate_per_s / replay.rate_per_s)) < EXPLAINED else None
 
 
 def _unsteady_machine(slowdown: float | None) -> bool:

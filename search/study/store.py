@@ -48,7 +48,6 @@ class TrialStore:
     away: set[Key] = field(default_factory=set)  # points that workers have been asked to measure
     _asked: Key | None = None
     resumed: bool = False
-    _epoch: int = 0
     _unfinished: set[Key] = field(default_factory=set)
 
     @property
@@ -112,22 +111,7 @@ class TrialStore:
 
     def best(self) -> Trial | None:
         """Return the complete trial that is best by the objective; None if there is none."""
-        return self.objective.best(self.current)
-
-    @property
-    def machine_epoch(self) -> int:
-        """The number of changes of the machine's speed so far."""
-        return max([self._epoch, *(trial.machine_epoch for trial in self.trials)])
-
-    @property
-    def current(self) -> list[Trial]:
-        """The trials since the last change of the machine's speed: older ones cannot be compared with them."""
-        machine_epoch = self.machine_epoch
-        return [trial for trial in self.trials if trial.machine_epoch == machine_epoch]
-
-    def begin_epoch(self) -> None:
-        """Begin a new machine epoch, in which all points are untried."""
-        self._epoch = self.machine_epoch + 1
+        return self.objective.best(self.trials)
 
     def as_of_now(self, why: WhyRecord, knobs: Knobs) -> WhyRecord:
         """Return the reason of a trial with the best so far, and a flag that the point was begun before."""
@@ -139,7 +123,7 @@ class TrialStore:
         )
 
     def _tried(self) -> dict[Key, Trial]:
-        return {key_of(knobs_of(trial.served)): trial for trial in self.current}
+        return {key_of(knobs_of(trial.served)): trial for trial in self.trials}
 
     def _ask(self) -> optuna.trial.Trial:
         asked = self.study.ask()

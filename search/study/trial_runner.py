@@ -18,7 +18,6 @@ from search.space import Knobs, engine_label, knobs_of, takes_graphs
 from search.study.store import TrialStore
 from search.study.tasks import TaskRecord
 from search.trials import events
-from search.trials.budget import extend_for_contention
 from search.trials.certificate_time import keep_time_to_certify
 from search.trials.context import TrialContext
 from search.trials.objective import Objective
@@ -133,19 +132,11 @@ class TrialRunner(TrialContext):
         return self.store.best()
 
     def may_go_on(self) -> bool:
-        """True if there is time for one more trial, and no request to stop.
-
-        If time runs out and CPU contention took some of it, the budget is extended once by that.
-        """
+        """True if there is time for one more trial, and no request to stop."""
         if self.stop():
             return False
         if not self.store.trials:
             return True  # the baseline is always tried
-        if self._has_time():
-            return True
-        return extend_for_contention(self.bench, self.budget, self.on_event) and self._has_time()
-
-    def _has_time(self) -> bool:
         return self.budget.trial_s() >= self._shortest_trial_s()
 
     def promising(self, knobs: Knobs) -> bool:
@@ -179,7 +170,7 @@ class TrialRunner(TrialContext):
         if trial is None:
             self.store.abandon(asked)
             return None
-        trial = self.enforce_memory_limit(trial.changed(why=why, machine_epoch=self.store.machine_epoch))
+        trial = self.enforce_memory_limit(trial.changed(why=why))
         return self._publish(self.store.record(asked, trial))
 
     def with_contention(self, measured: Callable[[], Trial | None]) -> Trial | None:
@@ -192,10 +183,7 @@ class TrialRunner(TrialContext):
     def collect_finished(self) -> list[Trial]:
         """Record and return the trials that workers have finished. Raises SearchImpossible if no engine works."""
         collect_finished = self.pool.gather()
-        return [
-            self._publish(self.store.keep(trial.changed(machine_epoch=self.store.machine_epoch)))
-            for trial in collect_finished
-        ]
+        return [self._publish(self.store.keep(trial)) for trial in collect_finished]
 
     def hand_out(self, points: Iterable[tuple[Knobs, WhyRecord]]) -> None:
         """Queue the first untried points for the workers, as many as they have room for."""

@@ -48,7 +48,10 @@ class Bench(Protocol):
     The bench can be used again after a failure: the next `load` replaces a dead server.
     """
 
-    spent: Spent
+    @property
+    def spent(self) -> Spent:
+        """The seconds spent so far."""
+        ...
 
     def load(self, config: ServingConfig) -> None:
         """Serve this configuration in place of the one before, warmed up and ready."""

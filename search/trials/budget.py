@@ -1,13 +1,10 @@
-"""The wall time of a run: how it is divided, and how CPU contention extends it."""
+"""The wall time of a run, and how it is divided."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-
-from search.trials import events
-from search.trials.bench import Bench
 
 CERTIFY_SHARE = 0.45
 CERTIFY_AT_MOST_S = 300.0
@@ -24,10 +21,6 @@ TRIAL_AT_MOST_S = 45.0
 FIRST_TRIAL_SHARE = 0.5
 """A trial takes at most 25 % of the time of search and certification, and at most 45 s. A trial that is made in
 any case takes at most half of the time that is left."""
-
-MOST_EXTENSION_SHARE = 0.5
-LEAST_EXTENSION_SHARE = 0.05
-"""The budget is extended once: by half of it at most, and only if contention took 5 % of it or more."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +39,6 @@ class Budget:
     certify_needs_s: float = 0.0
     prepared_s: float = field(default=0.0, init=False)
     searched_s: float = field(default=0.0, init=False)
-    extended_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         if self.started is None:
@@ -59,14 +51,6 @@ class Budget:
     def begin_certification(self) -> None:
         """Record that the search ends now."""
         self.searched_s = self.elapsed_s() - self.prepared_s
-
-    def extend(self, lost_s: float) -> float:
-        """Extend the budget by lost time, once and by half at most; return the seconds, 0.0 if not extended."""
-        if self.extended_s or lost_s < LEAST_EXTENSION_SHARE * self.total_s:
-            return 0.0
-        self.extended_s = min(lost_s, MOST_EXTENSION_SHARE * self.total_s)
-        self.total_s += self.extended_s
-        return self.extended_s
 
     def elapsed_s(self) -> float:
         """Return the seconds since the run started."""
@@ -98,11 +82,3 @@ class Budget:
 
     def _most_s(self) -> float:
         return min(TRIAL_AT_MOST_S, TRIAL_SHARE * (self.total_s - self.prepared_s))
-
-
-def extend_for_contention(bench: Bench, budget: Budget, on_event: events.OnEvent) -> bool:
-    """Extend the budget, once per run, by the time lost to CPU contention; True if this call extended it."""
-    by_s = budget.extend(bench.spent.contention.disturbed_s)
-    if by_s:
-        on_event(events.BudgetExtended(by_s=by_s, total_s=budget.total_s))
-    return by_s > 0

@@ -38,7 +38,6 @@ NoteCode = Literal[
     "run_changed",  # a load run changed in its middle
     "run_not_trusted",  # a load run measured the client
     "time_to_certify",  # a certificate takes longer than usual
-    "unstable_speed",
 ]
 
 
@@ -97,15 +96,7 @@ class ConfirmationEnded:
     violated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BudgetExtended:
-    """The time budget was extended by `by_s` to `total_s` because of CPU contention."""
-
-    by_s: float
-    total_s: float
-
-
-Event = PhaseStarted | StepEnded | Note | TrialStarted | Probed | TrialEnded | ConfirmationEnded | BudgetExtended
+Event = PhaseStarted | StepEnded | Note | TrialStarted | Probed | TrialEnded | ConfirmationEnded
 OnEvent = Callable[[Event], None]
 
 

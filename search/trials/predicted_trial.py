@@ -46,6 +46,9 @@ BASELINE_REQUESTS = 100
 """A baseline runs for the shortest time that a replay allows, or until it has 100 requests: the search hardly
 depends on its result, and certification finds its rate again."""
 
+EXPLAINED = 0.05
+"""A replay's slowdown explains a measured rate if the rate that follows from it is within 5 %."""
+
 CAUTION = 0.5
 """The reported capacity is half a standard error below the estimate, as in `find_capacity`."""
 
@@ -214,3 +217,11 @@ class Verification:
 
 def _clearly_violated(run: LoadRunRecord) -> bool:
     return bool(run.overloaded) or (run.violations or 0) > CLEARLY_VIOLATED * (run.requests or math.inf)
+
+
+def explanation(trial: Trial, rate_per_s: float) -> float | None:
+    """Return the slowdown of executions if it explains the measured rate; None if it does not."""
+    replay = trial.replay
+    if replay is None or not replay.rate_per_s > 0 or not replay.slowdown > 0:
+        return None
+    return replay.slowdown if abs(math.log(rate_per_s / replay.rate_per_s)) < EXPLAINED else None

@@ -109,6 +109,7 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
     from search.study.trial_runner import TrialRunner
     from search.trials import events
     from search.trials.objective import Objective
+    from search.trials.observed import ObservedBench
 
     server = drawn_server(kind, number)
     space = server.space(folder)
@@ -143,12 +144,13 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
         "on_event": on_event,
         "workload": bench.workload,
     }
-    runner = TrialRunner(store=store, bench=bench, **common)
+    observed = ObservedBench(bench)
+    runner = TrialRunner(store=store, bench=observed, **common)
     if number == 1:
         SamplerSearch(runner).run()
     else:
         run_search(runner)
-    certified = certify_best(store, bench, **common)
+    certified = certify_best(store, observed, **common)
     return {
         "trials": [_trial(trial) for trial in store.trials],
         "confirmations": confirmations,
@@ -227,6 +229,7 @@ def _certificate(certificate: Any, slo: Any) -> list[Any] | None:
         first.violations,
         certificate.seconds,
         certificate.runs,
+        certificate.servers,
         certificate.confidence,
         *latencies,
         others,

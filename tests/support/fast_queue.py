@@ -140,7 +140,7 @@ def closed_loop(
     factors = np.ones(1) if noise is None else noise
     shortest_s = float(service_s[1:, 1:].min() * factors.min())
     instances = service_s.shape[1] - 1
-    most = math.ceil(duration_s / shortest_s + 2) * instances
+    most = math.ceil(duration_s / shortest_s + 2) * instances + users  # who wait at the end are served, too
     largest = min(service_s.shape[0] - 1, users)
     sent, done = np.empty(most * largest), np.empty(most * largest)
     sizes, taken = np.empty(most, np.int64), np.empty(most)

@@ -34,7 +34,7 @@ FILE = ROOT / "tests" / "data" / "outcomes" / "recorded.jsonl"
 RUN = TypeAdapter(RunEvidence)
 DIGITS = 5
 
-OF_A_TRIAL = {"why", "replay", "hardware", "worker", "schema_version", "machine_epoch"}
+OF_A_TRIAL = {"why", "replay", "hardware", "worker", "schema_version"}
 OF_A_LOAD_RUN = {"seed", "seconds", "answer"}
 NOT_READ: dict[str, Any] = {
     "trials": {"__all__": {*OF_A_TRIAL}},
@@ -49,7 +49,6 @@ def evidence_in(run: Path) -> RunEvidence:
     config, outcome = saved_config(run), read_outcome(run)
     objective, workload = objective_of(config), workload_of(config, batched=True).record
     log = (run / "optimize.log").read_text()
-    extended = re.findall(r"BudgetExtended\(by_s=[\d.]+, total_s=([\d.]+)\)", log)
     began, searched, certified = (phase_began(log, phase) for phase in ("prepare", "search", "certify"))
     return RunEvidence(
         slo=slo_of(config),
@@ -60,7 +59,7 @@ def evidence_in(run: Path) -> RunEvidence:
         interrupted=outcome.status == "interrupted",
         contention=outcome.contention,
         several_sizes=workload.mixed_shapes or workload.lengths is not None,
-        budget_s=float(extended[-1]) if extended else config.time_budget_s,
+        budget_s=config.time_budget_s,
         prepared_s=(searched - began).total_seconds(),
         searched_s=(certified - searched).total_seconds(),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,15 @@ from simulated_bench import BudgetOfLoad
 from true_rates import best_rate, true_rate
 
 from loadgen.spec.limits import LatencyLimit
-from model_repo.spec import ServingConfig
 from search.certification.certify import certify_best
-from search.records.confirmations import CONFIRMATIONS_FILE, read_confirmations
+from search.records.confirmations import read_confirmations
 from search.records.slo import Slo
-from search.space import SearchSpace, knobs_of
+from search.space import knobs_of
 from search.study.run import run_search
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.events import ConfirmationEnded, Event
+from search.trials.observed import ObservedBench
 
 BUDGET_S = 600.0
 """The defaults of `optimize`."""
@@ -44,6 +44,7 @@ class SearchRun:
     estimated: float | None
     promised: float | None
     confirmations: int
+    servers: int
     caveat: str | None
     search_s: float
     winner_s: float
@@ -62,115 +63,52 @@ def search_run(
     search: Callable[[TrialRunner], object] = run_search,
 ) -> SearchRun:
     """Run one certified search with the server's number as its seed, and compare it with the truth."""
-    return searched(server, folder, search=search).certified()
-
-
-def searched(
-    server: DrawnServer,
-    folder: Path,
-    *,
-    search: Callable[[TrialRunner], object] = run_search,
-) -> FinishedSearch:
-    """Run one search, without certification."""
     cpu_s = time.process_time()
     space = server.space(folder)
-    bench = AccountedBench(
-        service_s=server.service_s,
-        contention=server.contention,
-        noise=server.noise,
-        limit_ms=server.limit_ms,
+    truth: dict[str, Any] = {
+        "service_s": server.service_s,
+        "contention": server.contention,
+        "noise": server.noise,
+        "limit_ms": server.limit_ms,
+    }
+    bench = AccountedBench(**truth)
+    observed = ObservedBench(bench)
+    certified_at_s: dict[int, float] = {}
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, ConfirmationEnded) and event.certificate is not None:
+            certified_at_s[event.trial.number] = bench.spent.load_s
+
+    store = open_store(space, folder, storage="sqlite://", seed=server.number)
+    common: dict[str, Any] = {
+        "slo": Slo(limits=(LatencyLimit(limit_ms=server.limit_ms),)),
+        "budget": BudgetOfLoad(total_s=BUDGET_S, spent=bench.spent),
+        "seed": server.number,
+        "on_event": on_event,
+    }
+    search(TrialRunner(store=store, bench=observed, **common))
+    search_s = bench.spent.load_s
+    certified = certify_best(store, observed, **common)
+    winner = None if certified is None else certified.winner
+    certificate = None if winner is None else winner.certificate
+    chosen = None if winner is None else true_rate(winner.served, **truth)
+    cpu_s = time.process_time() - cpu_s
+    return SearchRun(
+        kind=server.kind,
+        number=server.number,
+        best=best_rate([space.config(knobs) for knobs in space.points()], **truth),
+        chosen=chosen,
+        estimated=None if winner is None else winner.rate_at_limit_per_s,
+        promised=None if certificate is None else certificate.rate_per_s,
+        confirmations=0 if certificate is None else certificate.runs,
+        servers=0 if certificate is None else certificate.servers,
+        caveat=None if certificate is None else certificate.caveat,
+        search_s=search_s,
+        winner_s=bench.spent.load_s if winner is None else certified_at_s[winner.number],
+        total_s=bench.spent.load_s,
+        trials=len(store.trials),
+        points=space.size(),
+        knobs=None if winner is None else knobs_of(winner.served),
+        cpu_s=cpu_s,
+        stages=stages_of(bench, store.trials, read_confirmations(folder), winner=winner, capacity_per_s=chosen),
     )
-    runner = TrialRunner(
-        store=open_store(space, folder, storage="sqlite://", seed=server.number),
-        bench=bench,
-        slo=Slo(limits=(LatencyLimit(limit_ms=server.limit_ms),)),
-        budget=BudgetOfLoad(total_s=BUDGET_S, spent=bench.spent),
-        seed=server.number,
-    )
-    search(runner)
-    return FinishedSearch(
-        server=server, folder=folder, space=space, bench=bench, runner=runner, cpu_s=time.process_time() - cpu_s
-    )
-
-
-@dataclass(slots=True, kw_only=True)
-class FinishedSearch:
-    """A search whose best candidate is known; `certified` as often as one likes, each time from the same state."""
-
-    server: DrawnServer
-    folder: Path
-    space: SearchSpace
-    bench: AccountedBench
-    runner: TrialRunner
-    cpu_s: float
-    _best_per_s: float | None = None
-    _capacity_per_s: dict[str, float] = field(default_factory=dict)
-
-    def certified(self) -> SearchRun:
-        """Certify the best candidate in virtual time, and compare the answer with the truth."""
-        cpu_s = time.process_time()
-        bench, runner, server = replace(self.bench, spent=replace(self.bench.spent)), self.runner, self.server
-        search_s = bench.spent.load_s
-        (self.folder / CONFIRMATIONS_FILE).unlink(missing_ok=True)
-        certified_at_s: dict[int, float] = {}
-
-        def on_event(event: Event) -> None:
-            if isinstance(event, ConfirmationEnded) and event.certificate is not None:
-                certified_at_s[event.trial.number] = bench.spent.load_s
-
-        certified = certify_best(
-            runner.store,
-            bench,
-            slo=runner.slo,
-            budget=BudgetOfLoad(total_s=runner.budget.total_s, spent=bench.spent),
-            seed=runner.seed,
-            on_event=on_event,
-        )
-        winner = None if certified is None else certified.winner
-        certificate = None if winner is None else winner.certificate
-        chosen = None if winner is None else self._capacity(winner.served)
-        return SearchRun(
-            kind=server.kind,
-            number=server.number,
-            best=self._best(),
-            chosen=chosen,
-            estimated=None if winner is None else winner.rate_at_limit_per_s,
-            promised=None if certificate is None else certificate.rate_per_s,
-            confirmations=0 if certificate is None else certificate.runs,
-            caveat=None if certificate is None else certificate.caveat,
-            search_s=search_s,
-            winner_s=bench.spent.load_s if winner is None else certified_at_s[winner.number],
-            total_s=bench.spent.load_s,
-            trials=len(runner.store.trials),
-            points=self.space.size(),
-            knobs=None if winner is None else knobs_of(winner.served),
-            cpu_s=self.cpu_s + time.process_time() - cpu_s,
-            stages=stages_of(
-                bench,
-                runner.store.trials,
-                read_confirmations(self.folder),
-                winner=winner,
-                capacity_per_s=chosen,
-            ),
-        )
-
-    def _truth(self) -> dict[str, Any]:
-        server = self.server
-        return {
-            "service_s": server.service_s,
-            "contention": server.contention,
-            "noise": server.noise,
-            "limit_ms": server.limit_ms,
-        }
-
-    def _best(self) -> float:
-        """Return the true capacity of the best configuration of the space, which takes a second to find."""
-        if self._best_per_s is None:
-            configs = [self.space.config(knobs) for knobs in self.space.points()]
-            self._best_per_s = best_rate(configs, **self._truth())
-        return self._best_per_s
-
-    def _capacity(self, config: ServingConfig) -> float:
-        if str(config) not in self._capacity_per_s:
-            self._capacity_per_s[str(config)] = true_rate(config, **self._truth())
-        return self._capacity_per_s[str(config)]

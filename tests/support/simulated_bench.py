@@ -145,9 +145,7 @@ class SimulatedBench:
         config = self.loaded[-1]
         noise = self._paced(np.roll(self.noise, seed % len(self.noise)))
         pauses_s = np.random.default_rng(seed).uniform(*PAUSE_S, 4093)
-        sent, done, executions = closed_loop(
-            concurrency, duration_s, service_s=self._table_s(config), noise=noise, pauses_s=pauses_s
-        )
+        sent, done, executions = self._loop(config, concurrency, duration_s, noise, pauses_s)
         self._spend(float(done.max()))
         sizes, taken_s = (np.array(column) for column in zip(*executions, strict=True))
         batches = tuple(
@@ -161,6 +159,11 @@ class SimulatedBench:
             for size in np.unique(sizes)
         )
         return ClosedLoop(concurrency=concurrency, log=log_of(sent, done), batches=batches)
+
+    def _loop(
+        self, config: ServingConfig, users: int, duration_s: float, noise: NDArray[Any], pauses_s: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], list[tuple[int, float]]]:
+        return closed_loop(users, duration_s, service_s=self._table_s(config), noise=noise, pauses_s=pauses_s)
 
     def _spend(self, load_s: float) -> None:
         cores = self.taken_cores(self.spent.load_s)

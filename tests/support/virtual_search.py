@@ -16,6 +16,7 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
+from search.trials.observed import ObservedBench
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 
@@ -40,5 +41,6 @@ def search_on(
     budget = BudgetOfLoad(total_s=budget_s, spent=bench.spent)
     common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
     common["workload"] = bench.workload
-    run_search(TrialRunner(store=store, bench=bench, **common))
-    return store, certify_best(store, bench, **common), seen
+    observed = ObservedBench(bench)
+    run_search(TrialRunner(store=store, bench=observed, **common))
+    return store, certify_best(store, observed, **common), seen

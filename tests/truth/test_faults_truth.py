@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from loadgen.status import MALFORMED, UNFINISHED
 from model_repo.spec import ServingConfig
 from search.answer.conclusion import conclude
 from search.answer.evidence import RunEvidence
-from search.answer.explain import explain_trial
 from search.records.confirmations import read_confirmations
 from search.records.run_files import TRIALS_FILE, read_trials
 from search.simulator.service_times import ClosedLoop
-from search.trials import events
 from search.trials.bench import BenchFailed
 from search.workload import Workload
 
@@ -47,28 +44,15 @@ def slower(factor: float) -> Callable[[ServingConfig, int], float]:
 
 
 @pytest.mark.parametrize("factor", [1.7, 0.6])
-def test_a_clock_that_changes_half_way_is_noticed_and_moves_all_predictions(factor: float, tmp_path: Path) -> None:
-    bench, space = changing(14.0, factor), two_core_space(tmp_path)
-    store, certified, seen = search_on(bench, space, tmp_path)
-    notes = [event.text for event in seen if isinstance(event, events.Note)]
-    assert sum("clock or its noisy neighbours have changed" in text for text in notes) == 1
-    assert {trial.machine_epoch for trial in store.trials} == {0, 1}
-    profiled = [
-        event.detail for event in seen if isinstance(event, events.PhaseStarted) and event.name == "profile"
-    ]
-    assert len(profiled) == len(set(profiled)) + 2  # one kind twice more; the others' times are moved
+def test_a_clock_that_changes_half_way_makes_no_promise_that_the_slower_one_breaks(
+    factor: float, tmp_path: Path
+) -> None:
+    _, certified, _ = search_on(changing(14.0, factor), two_core_space(tmp_path), tmp_path)
     assert certified is not None
-    assert certified.winner.machine_epoch == certified.baseline.machine_epoch == 1
-    best = max(
-        true_rate(trial.served, slower(factor), limit_ms=SLO.first.limit_ms)
-        for trial in store.trials
-        if trial.machine_epoch
+    before, after = (
+        true_rate(certified.winner.served, slower(each), limit_ms=SLO.first.limit_ms) for each in (1.0, factor)
     )
-    capacity = true_rate(certified.winner.served, slower(factor), limit_ms=SLO.first.limit_ms)
-    assert certified.winner.certificate.rate_per_s <= 1.03 * capacity
-    assert certified.winner.certificate.rate_per_s >= 0.85 * best
-    assert "changed its speed once" in " ".join(explain_trial(tmp_path, certified.winner.number).why)
-    assert (tmp_path / "service_times.0.json").is_file()
+    assert 0.6 * min(before, after) <= certified.winner.certificate.rate_per_s <= 1.03 * after
 
 
 def unsteady_bench(*, steady_s: float, first: int) -> SimulatedBench:
@@ -92,38 +76,16 @@ def unsteady_bench(*, steady_s: float, first: int) -> SimulatedBench:
     return bench
 
 
-def test_a_speed_that_goes_up_and_down_is_mostly_said_and_the_search_goes_on(tmp_path: Path) -> None:
-    """In nine sequences of speeds: a search of few runs may meet the same speed in each of them.
-
-    The certificate is one of the speeds that its two runs met. One sequence alone used to be tested here, by luck
-    one whose certificate held at the slowest speed too.
-    """
-    said = caveats = 0
-    for steady_s, first in product((3.0, 6.0, 9.0), range(3)):
-        folder = tmp_path / f"{steady_s}-{first}"
-        folder.mkdir()
-        bench = unsteady_bench(steady_s=steady_s, first=first)
-        store, certified, seen = search_on(bench, two_core_space(folder), folder)
-        notes = [event.text for event in seen if isinstance(event, events.Note)]
-        said += any("The machine's speed varies" in text for text in notes)
-        assert {trial.machine_epoch for trial in store.trials} == {0}  # nothing was begun anew
-        assert len(store.trials) > 1
-        assert certified is not None
-        certificate = certified.winner.certificate
-        caveats += "the machine's speed went up and down by" in (certificate.caveat or "")
-        fastest, slowest = (
-            true_rate(certified.winner.served, slower(factor), limit_ms=SLO.first.limit_ms)
-            for factor in (1.0, 2.2)
-        )
-        assert 0.5 * slowest <= certificate.rate_per_s <= 1.03 * fastest
-    assert said >= 4
-    assert caveats >= 6
-
-
-def test_a_steady_machine_is_never_taken_for_one_that_changed(tmp_path: Path) -> None:
-    store, _, _ = search_on(SimulatedBench(), two_core_space(tmp_path), tmp_path)
-    assert {trial.machine_epoch for trial in store.trials} == {0}
-    assert not (tmp_path / "service_times.0.json").exists()
+@pytest.mark.parametrize(("steady_s", "first"), [(3.0, 0), (6.0, 1), (9.0, 2)])
+def test_a_speed_that_goes_up_and_down_is_covered_at_its_slowest(
+    steady_s: float, first: int, tmp_path: Path
+) -> None:
+    bench = unsteady_bench(steady_s=steady_s, first=first)
+    store, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path)
+    assert len(store.trials) > 1
+    assert certified is not None
+    slowest = true_rate(certified.winner.served, slower(2.2), limit_ms=SLO.first.limit_ms)
+    assert 0.4 * slowest <= certified.winner.certificate.rate_per_s <= 1.03 * slowest
 
 
 class Hanging(SimulatedBench):

@@ -31,6 +31,7 @@ from search.study.trial_runner import TrialRunner
 from search.trials.bench import BenchFailed
 from search.trials.budget import Budget
 from search.trials.events import ConfirmationEnded, Event
+from search.trials.observed import ObservedBench
 from search.trials.triton_bench import TritonBench
 
 SAMPLE_SEED, CAPACITY_SEED, AUDIT_SEED, TPE_SEED = 2_000_003, 3_000_017, 4_000_037, 5_000_011
@@ -168,15 +169,15 @@ def searched(
 
     store = open_store(space, run_dir, storage="sqlite://", seed=seed)
     budget = Budget(total_s=call.settings.budget_s)
-    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=budget, seed=seed, on_event=on_event)
+    observed = ObservedBench(bench)
+    runner = TrialRunner(store=store, bench=observed, slo=slo, budget=budget, seed=seed, on_event=on_event)
     way(runner)
     search_s = bench.spent.load_s
-    certified = certify_best(store, bench, slo=slo, budget=budget, seed=seed, on_event=on_event)
+    certified = certify_best(store, observed, slo=slo, budget=budget, seed=seed, on_event=on_event)
     winner = None if certified is None else certified.winner
     certificate = None if winner is None else winner.certificate
     return {
         "trials": len(store.trials),
-        "paces": store.machine_epoch + 1,
         "pace_s": call.subject.pace_s(),
         "knobs": None if winner is None else knobs_of(winner.served),
         "estimated_per_s": None if winner is None else winner.rate_at_limit_per_s,

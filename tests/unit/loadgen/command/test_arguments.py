@@ -123,6 +123,7 @@ def test_another_machine_is_loaded_only_with_consent() -> None:
         ({"rate": None, "concurrency": 4, "max_in_flight": 2}, "--max-in-flight"),
         ({"rate": None, "concurrency": 0}, "concurrency 0"),
         ({"find_max": True, "p99": "50ms", "arrivals": "ramp:from=0.5,to=2"}, "stays the same"),
+        ({"find_max": True, "p99": "50ms", "accept_observed": True}, "--accept-observed"),
     ],
 )
 def test_what_cannot_be_used_is_named(changes: dict[str, object], named: str) -> None:

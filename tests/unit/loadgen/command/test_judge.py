@@ -80,6 +80,7 @@ def test_loadgen_draws_the_arrivals_and_keeps_its_files() -> None:
         ({"master": True}, "--master"),
         ({"find_max": True}, "--find-max"),
         ({"fail_fast": True}, "--fail-fast"),
+        ({"accept_observed": True}, "--accept-observed"),
         ({"max_errors": "1%"}, "--max-errors"),
         ({"compare": Path(__file__)}, "--compare"),
     ],

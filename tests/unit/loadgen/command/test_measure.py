@@ -116,11 +116,34 @@ def test_a_limit_that_does_not_hold_is_violated() -> None:
 def test_a_short_run_says_how_long_it_would_have_to_be() -> None:
     record = carried_out(order(duration="2s"), SimulatedGenerator(service_ms=2.0))
     assert (record.outcome, record.exit_code) == ("inconclusive", 96)
+    assert record.checks[0].observed_answer == "met"
     needed_s = record.checks[0].needed_s
     assert needed_s is not None
     assert f"--duration {-int(-needed_s // 1)}s" in record.reasons[0]
     longer = carried_out(order(duration=f"{1.2 * needed_s}s"), SimulatedGenerator(service_ms=2.0))
     assert longer.outcome == "met"
+
+
+@pytest.mark.parametrize(
+    ("changes", "generator", "observed", "outcome"),
+    [
+        ({"duration": "2s"}, SimulatedGenerator(service_ms=2.0), {"met"}, "met"),
+        ({"duration": "1.2s"}, SimulatedGenerator(delay_ms=60.0), {"violated"}, "inconclusive"),
+        ({"duration": "1.2s"}, SimulatedGenerator(failing=1.0), {"violated"}, "inconclusive"),
+        ({"duration": "2s", "p50": "1ms"}, SimulatedGenerator(service_ms=2.0), {"met", "violated"}, "violated"),
+        ({}, SimulatedGenerator(delay_ms=60.0), {"violated"}, "violated"),
+        ({"duration": "0.5s"}, SimulatedGenerator(), {None}, "inconclusive"),
+    ],
+)
+def test_an_accepted_observation_counts_if_the_run_met_every_limit(
+    changes: dict[str, object], generator: SimulatedGenerator, observed: set[str | None], outcome: str
+) -> None:
+    record = carried_out(order(accept_observed=True, **changes), generator)
+    without = carried_out(order(**changes), generator)
+    assert record.checks == without.checks
+    assert {check.observed_answer for check in record.checks} == observed
+    assert (record.accept_observed, record.outcome) == (True, outcome)
+    assert without.outcome == ("inconclusive" if outcome == "met" else outcome)
 
 
 def test_failures_are_judged_by_their_own_limit() -> None:
@@ -252,9 +275,10 @@ def test_a_comparison_that_cannot_be_made_is_not_a_pass(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
     before = carried_out(order(), SimulatedGenerator(service_ms=2.0))
     path.write_text(before.model_dump_json())
-    short = order(compare=path, duration="2s", p99=None)
-    record = carried_out(short, SimulatedGenerator(service_ms=2.0), baseline=read_baseline(path))
-    assert (record.outcome, record.exit_code) == ("inconclusive", 96)
+    for limit in ({"p99": None}, {"accept_observed": True}):
+        short = order(compare=path, duration="2s", **limit)
+        record = carried_out(short, SimulatedGenerator(service_ms=2.0), baseline=read_baseline(path))
+        assert (record.outcome, record.exit_code) == ("inconclusive", 96)
 
 
 def test_secrets_that_the_server_echoes_do_not_reach_the_record() -> None:

@@ -24,6 +24,7 @@ def test_answers_are_in_the_words_of_version_2() -> None:
     record = read_baseline(RECORDED / "plain.json")
     assert (record.schema_version, record.outcome) == (2, "violated")
     assert [check.answer for check in record.checks] == ["violated", "inconclusive"]
+    assert [check.observed_answer for check in record.checks] == ["violated", "met"]
     assert record.exit_code == before["exit_code"] == CODES["violated"]
 
 
@@ -51,5 +52,5 @@ def test_nothing_else_is_changed(name: str) -> None:
         for part in ("schema_version", "outcome", "checks", "capacity"):
             del record[part]
     added = {name: now.pop(name) for name in now.keys() - before.keys()}
-    assert set(added.values()) <= {None}
+    assert set(added.values()) <= {None, False}
     assert now == before

@@ -24,6 +24,7 @@ def counts(shown: LoadTestRecord) -> tuple[str | None, str | None, str | None]:
         (record(), ("2", "0", "0")),
         (record(outcome="violated", checks=(check(answer="violated"),)), ("2", "2", "0")),
         (record(outcome="inconclusive", checks=(check(answer="inconclusive"),)), ("2", "0", "2")),
+        (record(accept_observed=True, checks=(check(answer="inconclusive"),)), ("2", "0", "0")),
         (record(outcome="untrustworthy"), ("2", "0", "2")),
         (record(outcome="interrupted", checks=()), ("1", "0", "1")),
         (record(comparison=(compared(),)), ("3", "1", "0")),

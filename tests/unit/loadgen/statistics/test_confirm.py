@@ -199,14 +199,6 @@ def test_attempts_are_told_as_they_end() -> None:
     assert tuple(told) == confirmation.attempts
 
 
-def test_a_rate_is_not_met_before_the_run_has_lasted_as_long_as_asked() -> None:
-    soon = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE)
-    later = confirmed(SimulatedLoad(BATCHING_GPU), 0.7 * KNEE, least_s=lambda: 3 * soon.load_s)
-    assert soon.met is not None
-    assert later.met is not None
-    assert later.load_s > 2.9 * soon.load_s
-
-
 def test_a_rate_that_takes_many_times_the_seconds_of_a_lower_one_is_given_up() -> None:
     load = SimulatedLoad(BATCHING_GPU)
     confirmation = confirmed(load, 1.01 * KNEE / FIRST_SHARE, budget_s=200.0)
@@ -226,15 +218,6 @@ def test_rates_that_are_not_decided_one_after_the_other_are_further_apart_each_t
     assert steps[-1] < steps[0] < 1
 
 
-@pytest.mark.parametrize("too_much", [0.97, 1.05])
-def test_where_runs_are_long_anyway_those_with_many_bursts_end_sooner(too_much: float) -> None:
-    rate = too_much * LONG_BURSTS.rate_at_limit_per_s
-    short, long = (confirmed(SimulatedLoad(LONG_BURSTS), rate, least_s=lambda s=s: s) for s in (0.0, 15.0))
-    assert not short.attempts[0].met
-    assert not long.attempts[0].met
-    assert long.attempts[0].load_s < short.attempts[0].load_s
-
-
 @pytest.mark.parametrize("slower", [2.0, 3.0, 10.0])
 def test_a_server_that_became_slower_shows_in_one_run_what_it_can_do(slower: float) -> None:
     load = SimulatedLoad(BATCHING_GPU)
@@ -243,21 +226,6 @@ def test_a_server_that_became_slower_shows_in_one_run_what_it_can_do(slower: flo
     assert load.rates[1] < 1.2 * KNEE
     assert len(load.rates) < 6
     assert confirmation.served_per_s < 1.5 * KNEE
-
-
-def test_the_next_rate_is_no_higher_than_what_a_run_that_was_not_met_told() -> None:
-    load = SimulatedLoad(BATCHING_GPU)
-    logs = []
-    confirmation = confirmed(load, 1.05 * KNEE, most_after=lambda log: logs.append(log) or 0.8 * KNEE)
-    assert confirmation.met.rate_per_s == load.rates[1] == pytest.approx(0.8 * KNEE)
-    assert len(logs) == 1
-    assert len(logs[0]) > confirmation.attempts[0].verdict.n
-
-
-def test_one_run_does_not_take_the_rate_to_nothing() -> None:
-    load = SimulatedLoad(BATCHING_GPU)
-    confirmed(load, 1.05 * KNEE, most_after=lambda log: 0.0)
-    assert load.rates[1] == pytest.approx(0.7 * load.rates[0])
 
 
 def test_a_run_ends_when_it_was_hopeless_for_a_second_at_least_and_for_a_tenth_of_its_time() -> None:

@@ -121,7 +121,6 @@ def confirming(*limits: LatencyLimit, confidence: float = 0.95, budget_s: float 
         confidence=confidence,
         budget_s=budget_s,
         seed=1,
-        least_s=lambda: 0.0,
         stop=lambda: False,
         on_attempt=id,
     )
@@ -139,31 +138,29 @@ def test_a_run_has_five_times_the_shortest_that_decides_every_limit_with_its_sha
 
 
 @pytest.mark.parametrize(
-    ("n", "rate_per_s", "burst", "least_bursts", "said"),
+    ("n", "rate_per_s", "burst", "said"),
     [
-        (199, 100.0, 1.0, 0.5, False),  # less than two seconds
-        (200, 100.0, 1.0, 0.5, True),
-        (299, 100.0, 6.0, 0.5, False),  # half a burst of six is allowed among 300
-        (300, 100.0, 6.0, 0.5, True),
-        (300, 100.0, 12.0, 0.25, True),
-        (299, 100.0, 12.0, 0.25, False),
-        (799, 100.0, 90.0, 0.5, False),  # no longer bursts are waited for than sixteen of the least, of one here
-        (800, 100.0, 90.0, 0.5, True),
-        (1599, 200.0, 90.0, 0.5, False),  # of two here
-        (1600, 200.0, 90.0, 0.5, True),
+        (199, 100.0, 1.0, False),  # less than two seconds
+        (200, 100.0, 1.0, True),
+        (299, 100.0, 6.0, False),  # half a burst of six is allowed among 300
+        (300, 100.0, 6.0, True),
+        (799, 100.0, 90.0, False),  # no longer bursts are waited for than sixteen of the least, of one here
+        (800, 100.0, 90.0, True),
+        (1599, 200.0, 90.0, False),  # of two here
+        (1600, 200.0, 90.0, True),
     ],
 )
 def test_what_is_hopeless_is_not_said_before_bursts_have_been_allowed(
-    n: int, rate_per_s: float, burst: float, least_bursts: float, said: bool
+    n: int, rate_per_s: float, burst: float, said: bool
 ) -> None:
-    assert is_hopeless(verdict(n, n, burst=burst), rate_per_s, 1e9, least_bursts) is said
+    assert is_hopeless(verdict(n, n, burst=burst), rate_per_s, 1e9) is said
 
 
 def test_a_run_is_hopeless_if_it_takes_longer_than_is_left_though_one_burst_was_bad_luck() -> None:
     seen = verdict(4000, 36, burst=12.0)
     needed_s = seconds_needed(verdict(4000, 24, burst=12.0), 200.0)
-    assert not is_hopeless(seen, 200.0, 1.001 * needed_s, 0.5)
-    assert is_hopeless(seen, 200.0, 0.999 * needed_s, 0.5)
+    assert not is_hopeless(seen, 200.0, 1.001 * needed_s)
+    assert is_hopeless(seen, 200.0, 0.999 * needed_s)
 
 
 def attempt_of(

@@ -15,9 +15,11 @@ from loadgen.statistics.confirm import confirm
 from loadgen.statistics.slo_test import (
     certify,
     certify_each,
+    certify_together,
     combined_answer,
     confidence_of_each,
     deciding_verdict,
+    joined,
     least_headroom,
 )
 
@@ -101,3 +103,44 @@ def test_a_limit_for_which_nothing_was_measured_is_not_the_tightest() -> None:
     verdicts = certify_each(steady_log(10, seconds=2), (slow, P99))
     assert [math.isnan(verdict.latency_ms) for verdict in verdicts] == [True, False]
     assert least_headroom(verdicts) is verdicts[1] is least_headroom(verdicts[::-1])
+
+
+def runs_at(share: float, count: int, *, seconds: float = 8.0) -> list[RequestLog]:
+    return list(BATCHING_GPU.logs(share * KNEE, seconds, seed=4, runs=count))
+
+
+def test_runs_judged_together_have_the_counts_of_all_without_each_ones_beginning() -> None:
+    logs = runs_at(0.9, 3)
+    (together,) = certify_together(logs, (P99,))
+    each = [certify(log, P99) for log in logs]
+    assert together.n == sum(one.n for one in each)
+    assert together.violations == sum(one.violations for one in each)
+    assert certify_together(logs[:1], (P99, P50)) == certify_each(logs[0], (P99, P50))
+    assert [one.confidence for one in certify_together(logs, (P99, P50))] == [0.975, 0.975]
+
+
+def test_runs_of_which_none_is_long_enough_decide_together() -> None:
+    logs = [steady_log(10, seconds=2.5) for _ in range(5)]
+    assert {certify(log, P99).answer for log in logs} == {"inconclusive"}
+    (together,) = certify_together(logs, (P99,))
+    (one_long,) = certify_each(steady_log(10, seconds=1 + 5 * 1.5), (P99,))
+    assert together.answer == one_long.answer == "met"
+
+
+def test_an_overload_in_one_run_is_one_of_all() -> None:
+    times = np.arange(0, 6, 1 / 300)
+    overload = log_of(times, times + 0.01 + 2 * times)
+    (found,) = certify_together([steady_log(10, seconds=60), overload], (P99,))
+    assert (found.answer, found.overloaded) == ("violated", True)
+
+
+def test_joined_runs_follow_each_other_without_their_beginnings() -> None:
+    logs, starts_ns = runs_at(0.8, 2), (1_000_000_000, 2_000_000_000)
+    found = joined(logs, starts_ns)
+    first = [int(np.searchsorted(log.scheduled_ns, ns)) for log, ns in zip(logs, starts_ns, strict=True)]
+    kept = [log.rows(begin, len(log)) for log, begin in zip(logs, first, strict=True)]
+    assert len(found) == sum(map(len, kept))
+    assert (np.diff(found.scheduled_ns) >= 0).all()
+    latencies = np.concatenate([one.done_ns - one.scheduled_ns for one in kept])
+    assert (found.done_ns - found.scheduled_ns == latencies).all()
+    assert found.scheduled_ns[-1] / 1e9 == pytest.approx(7.0 + 6.0, abs=0.2)

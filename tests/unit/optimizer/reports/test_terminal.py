@@ -10,7 +10,7 @@ from loadgen.console import SafeConsole
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from optimizer.reports.terminal import recommendation_view
-from optimizer.run.progress import certified_line, extended_line, trial_line
+from optimizer.run.progress import certified_line, trial_line
 from search.answer.analysis import frontier_of
 from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
 from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
@@ -211,12 +211,6 @@ def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> N
         events.ConfirmationEnded(trial=busy, rate_per_s=1.0, certificate=busy.certificate)
     )
     assert QUIET.text not in trial_line(busy.changed(contention=QUIET), is_best=True)
-
-
-def test_a_longer_budget_is_shown_with_its_seconds() -> None:
-    line = extended_line(events.BudgetExtended(by_s=34.0, total_s=634.0))
-    assert "34 s" in line
-    assert "634 s" in line
 
 
 def test_the_slowest_layers_and_what_follows_from_them() -> None:

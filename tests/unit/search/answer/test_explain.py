@@ -18,10 +18,10 @@ from search.simulator.service_times import ClosedLoop
 from search.simulator.service_times_file import read_curves
 from search.simulator.surrogate import Surrogate
 from search.space import SearchSpace, knobs_of
-from search.study.guided_search import explanation
 from search.study.run import SEARCH_FILE, SearchRecord
 from search.study.store import TrialStore, open_store
 from search.trials.bench import Spent
+from search.trials.predicted_trial import explanation
 from search.trials.trial import trial_of
 
 
@@ -61,7 +61,7 @@ def test_every_load_run_is_kept_with_the_seed_of_its_arrivals(run: Run) -> None:
 
 def test_every_confirmation_is_kept(run: Run) -> None:
     confirmed = explain_trial(run.directory, run.winner).confirmations
-    assert [one.again for one in confirmed if one.met] == [False, True]
+    assert {one.again for one in confirmed if one.met} == {False, True}
 
 
 def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> None:
@@ -76,7 +76,8 @@ def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> 
         again = surrogate.predicted(knobs)
         # Where others that are alike were simulated before, the search for the edge starts from theirs.
         assert again.simulated_per_s == pytest.approx(trial.why.prediction.simulated_per_s, rel=5e-3)
-        assert again.rate_per_s == pytest.approx(trial.why.prediction.rate_per_s, rel=5e-3)
+        # Corrections are made at the machine's usual speed, which all runs until then show.
+        assert again.rate_per_s == pytest.approx(trial.why.prediction.rate_per_s, rel=3e-2)
         middle = (trial.rate_low_per_s * trial.rate_high_per_s) ** 0.5
         surrogate.update(knobs, middle, explanation(trial, middle))
     assert len(trials) == len(run.store.trials)

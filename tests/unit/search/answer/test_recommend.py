@@ -63,18 +63,6 @@ def test_alternatives_are_the_next_best_complete_trials() -> None:
     assert [record.number for record in alternatives_to(trials[7], trials)] == [6, 5, 4, 3, 2]
 
 
-def test_what_a_faster_machine_kept_is_no_alternative() -> None:
-    """Trials from before the machine changed its speed."""
-    before = trial(0, rate_at_limit_per_s=900.0)
-    winner, other = (
-        trial(1, rate_at_limit_per_s=600.0, machine_epoch=1),
-        trial(2, rate_at_limit_per_s=500.0, machine_epoch=1),
-    )
-    trials = [before, winner, other]
-    assert [record.number for record in alternatives_to(winner, trials)] == [2]
-    assert "trial 2, is 17 % behind" in reason_for(winner, trials)
-
-
 def test_the_reason_counts_what_was_tried() -> None:
     winner = trial(0, rate_at_limit_per_s=1000.0)
     trials = [winner, trial(1, rate_at_limit_per_s=800.0), trial(2, state="pruned"), trial(3, state="failed")]

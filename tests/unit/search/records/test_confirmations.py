@@ -39,7 +39,9 @@ LINE: dict[str, Any] = {
     "problems": [],
     "burst": SEEN.burst,
     "change": None,
+    "why": "812.5/s passes with 71 %",
 }
+WHY = LINE["why"]
 
 
 def attempt(**changes: Any) -> Attempt:
@@ -58,11 +60,11 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_a_line_says_what_the_attempt_showed(tmp_path: Path) -> None:
-    keep_attempt(tmp_path, attempt(), trial=4, again=True)
+    keep_attempt(tmp_path, attempt(), trial=4, again=True, why=WHY)
     later = attempt(overloaded=True, problems=("sent late",))
-    keep_attempt(tmp_path, later, trial=5, again=False, change="it changed")
+    keep_attempt(tmp_path, later, trial=5, again=False, change="it changed", why=None)
     late = {"trial": 5, "again": False, "met": False, "overloaded": True, "problems": ["sent late"]}
-    assert lines(tmp_path) == [LINE, {**LINE, **late, "change": "it changed"}]
+    assert lines(tmp_path) == [LINE, {**LINE, **late, "change": "it changed", "why": None}]
     first, second = read_confirmations(tmp_path)
     assert json.loads(first.model_dump_json()) == LINE
     assert (second.trial, second.problems) == (5, ("sent late",))
@@ -72,13 +74,13 @@ def test_of_several_limits_the_one_that_decides_gives_answer_and_reason_and_the_
     tmp_path: Path,
 ) -> None:
     other = replace(SEEN, answer="violated", reason="half were late", violations=1200, latency_ms=90.0)
-    keep_attempt(tmp_path, attempt(others=(other,)), trial=4, again=True)
+    keep_attempt(tmp_path, attempt(others=(other,)), trial=4, again=True, why=WHY)
     assert lines(tmp_path) == [{**LINE, "met": False, "answer": "violated", "reason": "half were late"}]
 
 
 @pytest.mark.parametrize("latency_ms", [math.inf, math.nan])
 def test_a_latency_that_too_many_failures_hide_is_null(latency_ms: float, tmp_path: Path) -> None:
-    keep_attempt(tmp_path, attempt(verdict=replace(SEEN, latency_ms=latency_ms)), trial=4, again=True)
+    keep_attempt(tmp_path, attempt(verdict=replace(SEEN, latency_ms=latency_ms)), trial=4, again=True, why=WHY)
     assert lines(tmp_path) == [{**LINE, "latency_ms": None}]
     assert [one.latency_ms for one in read_confirmations(tmp_path)] == [None]
 
@@ -87,18 +89,18 @@ def test_a_run_that_tried_nothing_has_no_lines(tmp_path: Path) -> None:
     assert read_confirmations(tmp_path) == ()
 
 
-@pytest.mark.parametrize("name", ["burst", "change"])
+@pytest.mark.parametrize("name", ["burst", "change", "why"])
 def test_a_line_of_before_it_was_kept_is_read(name: str) -> None:
     line = {key: value for key, value in LINE.items() if key != name}
     assert getattr(ConfirmationRecord.model_validate(line), name) is None
 
 
-@pytest.mark.parametrize("name", ["again", "answer", "violations", "latency_ms", "burst", "change"])
+@pytest.mark.parametrize("name", ["again", "answer", "violations", "latency_ms", "burst", "change", "why"])
 def test_the_schema_describes_what_a_name_does_not_say(name: str) -> None:
     assert ConfirmationRecord.model_json_schema()["properties"][name]["description"]
 
 
-@pytest.mark.parametrize("name", sorted(LINE.keys() - {"schema_version", "burst", "change"}))
+@pytest.mark.parametrize("name", sorted(LINE.keys() - {"schema_version", "burst", "change", "why"}))
 def test_a_line_that_lacks_something_is_none(name: str, tmp_path: Path) -> None:
     part = {key: value for key, value in LINE.items() if key != name}
     (tmp_path / CONFIRMATIONS_FILE).write_text(f"{json.dumps(LINE)}\n{json.dumps(part)}\n")

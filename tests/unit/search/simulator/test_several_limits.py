@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from recommendations import trial
-from simulated_bench import SimulatedBench, default_service_s
+from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
 from spaces import two_core_space
 from true_rates import true_rate
 
@@ -22,8 +22,8 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.budget import Budget
 from search.trials.certificate_time import least_s
+from search.trials.observed import ObservedBench
 from search.workload import unit_arrivals
 
 pytestmark = pytest.mark.slow
@@ -38,12 +38,13 @@ def searched(bench: Any, folder: Path, slo: Slo) -> tuple[TrialStore, CertifiedR
     store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3)
     common: dict[str, Any] = {
         "slo": slo,
-        "budget": Budget(total_s=600.0, clock=lambda: 0.0),
+        "budget": BudgetOfLoad(total_s=300.0, spent=bench.spent),
         "seed": 3,
         "on_event": seen.append,
     }
-    run_search(TrialRunner(store=store, bench=bench, **common))
-    return store, certify_best(store, bench, **common), seen
+    observed = ObservedBench(bench)
+    run_search(TrialRunner(store=store, bench=observed, **common))
+    return store, certify_best(store, observed, **common), seen
 
 
 def test_both_limits_are_met_at_nearly_the_best_rate(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """How a run's time is divided."""
 
-from search.trials.budget import LEAST_EXTENSION_SHARE, MOST_EXTENSION_SHARE, Budget
+from search.trials.budget import Budget
 
 
 def after(seconds: float, *, total_s: float) -> Budget:
@@ -24,26 +24,6 @@ def test_the_first_trial_leaves_time_for_its_certification() -> None:
     budget = after(60.0, total_s=100.0)
     assert budget.trial_s() == 0.0
     assert budget.first_trial_s() == 20.0
-
-
-def test_a_budget_is_extended_once_by_what_was_lost() -> None:
-    budget = Budget(total_s=100.0)
-    assert budget.extend(30.0) == 30.0
-    assert budget.total_s == 130.0
-    assert budget.extend(90.0) == 0.0
-    assert budget.total_s == 130.0
-
-
-def test_a_budget_is_never_extended_by_more_than_half() -> None:
-    budget = Budget(total_s=100.0)
-    assert budget.extend(1000.0) == 100.0 * MOST_EXTENSION_SHARE
-    assert budget.total_s == 150.0
-
-
-def test_a_moment_does_not_use_up_the_only_extension() -> None:
-    budget = Budget(total_s=100.0)
-    assert budget.extend(99.0 * LEAST_EXTENSION_SHARE) == 0.0
-    assert budget.extend(20.0) == 20.0
 
 
 def test_the_search_takes_from_the_end_of_the_preparation_until_certification_begins() -> None:

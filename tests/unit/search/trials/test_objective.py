@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from recommendations import certificate, config, measurement, trial
-from simulated_bench import SimulatedBench, default_service_s
+from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
 from spaces import two_core_space
 
 from loadgen.spec.limits import LatencyLimit
@@ -23,6 +23,7 @@ from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.budget import Budget
 from search.trials.objective import COST, Objective, PowerUnknown
+from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
 
 pytestmark = pytest.mark.slow
@@ -40,12 +41,13 @@ def searched(
     store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=3, objective=objective)
     common: dict[str, Any] = {
         "slo": SLO,
-        "budget": Budget(total_s=600.0, clock=lambda: 0.0),
+        "budget": BudgetOfLoad(total_s=300.0, spent=bench.spent),
         "seed": 3,
         "on_event": seen.append,
     }
-    run_search(TrialRunner(store=store, bench=bench, **common))
-    return store, certify_best(store, bench, **common), seen
+    observed = ObservedBench(bench)
+    run_search(TrialRunner(store=store, bench=observed, **common))
+    return store, certify_best(store, observed, **common), seen
 
 
 def true_p99_ms(config: ServingConfig) -> float:
@@ -64,7 +66,7 @@ def test_the_soonest_answers_are_found_and_certified_at_the_rate_itself(tmp_path
     assert certified is not None
     winner, space = certified.winner, two_core_space(tmp_path)
     assert winner.certificate.rate_per_s == pytest.approx(RATE)
-    assert winner.certificate.runs == 2
+    assert winner.certificate.servers == 2
     assert {trial.measurement.rate_per_s for trial in store.trials if trial.measurement} == {RATE}
     least_ms = min(true_p99_ms(space.config(knobs)) for knobs in space.points())
     assert true_p99_ms(winner.served) <= 1.1 * least_ms

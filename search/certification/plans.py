@@ -1,0 +1,178 @@
+"""What to run next: the rate of a candidate with the highest expected certified rate at the end of the time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from loadgen.records.formats import format_percent, format_rate, format_seconds
+from search.certification.evidence import Evidence
+from search.study.belief import Belief, Outlook
+from search.trials.trial import Trial
+
+PATIENCE_S = 2000.0
+"""A rate that is 1 % higher is worth 20 s more: what is expected is discounted by exp(-seconds / 2000 s)."""
+
+SHARES = (0.88, 0.91, 0.935, 0.955, 0.97, 0.985)
+"""Rates are tried from 88 % of what the belief covers upwards, as long as they promise more."""
+
+LOWER, LOWEST = 0.85, 0.2
+"""If the lowest of these does not pass, lower ones are tried, down to a fifth."""
+
+LIKELY = 0.5
+"""If no rate passes on two servers in half of the simulated tests, one server has all of the time."""
+
+FAR_BELOW = 0.7
+"""If no rate is likely to pass, 70 % of the lowest that was sent is tried."""
+
+REFUTED = 0.985
+"""After a rate was violated, 98.5 % of it are the most that is tried."""
+
+LEAST_RUN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A run that may follow: its trial, its rate, and how the test at this rate is likely to end.
+
+    `servers`: how many have to confirm it. `loading_s`: until it can begin. `held_per_s`: the certified rate.
+    """
+
+    trial: Trial
+    rate_per_s: float
+    outlook: Outlook
+    left_s: float
+    servers: int = 1
+    loading_s: float = 0.0
+    held_per_s: float = 0.0
+    other: Plan | None = None
+
+    @property
+    def worth(self) -> float:
+        """The expected certified rate, less for the seconds it takes."""
+        expected_per_s = self.held_per_s + self.outlook.share * max(0.0, self.rate_per_s - self.held_per_s)
+        return expected_per_s * math.exp(-self.needed_s / PATIENCE_S)
+
+    @property
+    def needed_s(self) -> float:
+        """The seconds until the rate is certified, if it passes."""
+        return self.loading_s + self.servers * self.outlook.seconds
+
+    @property
+    def reason(self) -> str:
+        """Why this run, in one line."""
+        text = f"{self.chance} in the {format_seconds(max(1, round(self.left_s)))} left"
+        return text if self.other is None else f"{text}, {self.other.chance}"
+
+    @property
+    def chance(self) -> str:
+        """How likely the rate passes."""
+        return f"{format_rate(self.rate_per_s)}/s passes with {format_percent(self.outlook.share)}"
+
+
+class Seconds(NamedTuple):
+    """What is left, and what loading takes of it."""
+
+    left: float
+    loading: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planner:
+    """Plans runs on a server by a belief.
+
+    `once`: no second server will confirm a rate. `fixed_per_s` is the only rate, if the objective has one.
+    """
+
+    belief: Belief
+    server: int = 0
+    once: bool = False
+    fixed_per_s: float | None = None
+
+    def best(
+        self, trial: Trial, evidence: Evidence, *, left_s: float, loading_s: float = 0.0, held_per_s: float = 0.0
+    ) -> Plan | None:
+        """Return the plan for a trial that is worth most; None if no rate can pass in time and is worth it.
+
+        The belief has to cover the rate, and no run may have refuted it. Loading takes `loading_s` of `left_s`.
+        """
+        plans: list[Plan] = []
+
+        def tried(rate_per_s: float) -> bool:
+            """Plan for a rate; True if it is the best so far."""
+            most = max((plan.worth for plan in plans), default=held_per_s)
+            plan = self._plan(trial, evidence, rate_per_s, most, Seconds(left_s, loading_s), held_per_s)
+            if plan is not None:
+                plans.append(plan)
+            return plan is not None and plan.outlook.share > 0 and plan.worth > most
+
+        if self.fixed_per_s is not None:
+            if self.fixed_per_s < evidence.refuted_per_s:
+                tried(self.fixed_per_s)
+        else:
+            refuted_per_s = min(evidence.refuted_per_s, evidence.given_up_per_s)
+            most_per_s = min(self.belief.highest_covered(trial), REFUTED * refuted_per_s)
+            begun = {run.rate_per_s for run in evidence.runs if held_per_s < run.rate_per_s <= most_per_s}
+            for rate_per_s in sorted(begun):
+                tried(rate_per_s)
+            all(map(tried, (share * most_per_s for share in SHARES if share * most_per_s > held_per_s)))
+            rate_per_s = LOWER * SHARES[0] * most_per_s
+            while not _is_sure(plans) and rate_per_s > max(held_per_s, LOWEST * most_per_s):
+                tried(rate_per_s)
+                rate_per_s *= LOWER
+        able = sorted((plan for plan in plans if plan.outlook.share > 0), key=lambda plan: -plan.worth)
+        best = replace(able[0], other=able[1] if able[1:] else None) if able else None
+        if held_per_s or left_s - loading_s < LEAST_RUN_S:
+            return best
+        if not self.once and (best is None or best.outlook.share < LIKELY):
+            # A rate that is met on one server is better than none.
+            alone = replace(self, once=True).best(trial, evidence, left_s=left_s, loading_s=loading_s)
+            return alone if best is None or (alone is not None and alone.worth > best.worth) else best
+        if best is not None:
+            return best
+        return self._far_below(plans[0], evidence) if plans and self.fixed_per_s is None else None
+
+    def _plan(
+        self,
+        trial: Trial,
+        evidence: Evidence,
+        rate_per_s: float,
+        least_worth: float,
+        time: Seconds,
+        held_per_s: float,
+    ) -> Plan | None:
+        """Return the plan for one rate; None if the time is too short to be worth more than that."""
+        on = evidence.on(rate_per_s)
+        servers = 1 if on or self.once else 2
+        worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
+        seconds = (min(time.left, worthy_s) - time.loading) / servers
+        if seconds < LEAST_RUN_S:
+            return None
+        outlook = self.belief.outlook(
+            trial,
+            rate_per_s,
+            left_s=seconds,
+            confidence=evidence.of_each,
+            before=() if self.server in on else evidence.logs(rate_per_s, self.server),
+            least_share=(least_worth - held_per_s) / max(1e-9, rate_per_s - held_per_s),
+        )
+        return Plan(
+            trial=trial,
+            rate_per_s=rate_per_s,
+            outlook=outlook,
+            servers=servers,
+            left_s=time.left,
+            loading_s=time.loading,
+            held_per_s=held_per_s,
+        )
+
+    def _far_below(self, plan: Plan, evidence: Evidence) -> Plan:
+        """Return a plan far below all rates that were sent, as none is likely to pass."""
+        sent = [run.rate_per_s for run in evidence.runs]
+        return replace(plan, rate_per_s=FAR_BELOW * min([plan.rate_per_s, *sent]))
+
+
+def _is_sure(plans: list[Plan]) -> bool:
+    """True if the best plan passes in all simulated tests."""
+    return bool(plans) and max(plans, key=lambda plan: plan.worth).outlook.share == 1

@@ -1,0 +1,350 @@
+"""What a run knows of its machine and its candidates: how fast it is and for how long, and what each carries.
+
+Every second of load says something about the machine: the replay of a run gives the factor on execution times in
+each quarter of a second. A run that meets a slow phase says much about the machine and little about its candidate,
+so the usual factor of a kind is a low quantile of its factors, and what is beyond that is the machine's. The
+candidate is then simulated under the speeds of the whole run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement.request_log import RequestLog
+from loadgen.statistics.slo_test import certify_together, combined_answer
+from model_repo.spec import ServingConfig
+from search.arrays import Floats
+from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
+from search.simulator.replay import WINDOW_S, Pace, slowdowns_by_window
+from search.simulator.server import SimulatedServer
+from search.simulator.service_times import ServiceCurve
+from search.simulator.surrogate import Kind, Surrogate
+from search.space import knobs_of
+from search.trials.observed import ObservedBench
+from search.trials.trial import Trial
+from search.workload import REQUESTS
+
+FASTEST, _ROUNDS = 0.1, 5
+"""The usual factor of a kind is the mean of those that are not slow compared with it, from the fastest tenth on: a
+machine may be slow for most of a run."""
+
+UNLUCKY = 0.02
+"""A kind that was always slower than profiled only met slow phases, unless that is less likely."""
+
+SLOW, PHASE_S = 0.2, 0.45
+"""In a slow phase executions take at least 20 % longer than usual, for half a second; a stall is shorter."""
+
+BLOCK_S = 5.0
+RESAMPLINGS = 100
+SURELY = 0.95
+"""A rate is covered if the configuration keeps the limits at it in 95 % of a hundred resamplings of the speeds of
+the run, in blocks of 5 s."""
+
+SLOWNESS_ERROR = 0.12
+"""ln(slowdown) of a slow phase is known to 12 %, at 95 %: by machines simulated with phases of 0.5 and 0.64 of
+their speed, certified from the load at other rates and batch sizes."""
+
+_LOWEST = 32.0
+"""If not even a 32nd of the capacity is covered, no rate is: single requests are too slow in slow phases."""
+
+DRAWS = 6
+LOOKS_S = (3.0, 5.0, 9.0, 16.0, 28.0, 50.0, 90.0, 160.0, 300.0)
+LEAST_ERROR = 0.015
+"""The standard error of ln(capacity) that is left after any number of replays."""
+
+MOST_SIMULATED = 150_000
+"""A test that needs more than 150,000 requests is too close to the capacity to be tried."""
+
+
+@dataclass(slots=True)
+class _Candidate:
+    """What is kept of a configuration while nothing new is observed."""
+
+    server: SimulatedServer
+    usual_per_s: float
+    late: dict[float, NDArray[np.int64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """How a test is likely to end: the share of simulated tests that are met, and their mean seconds."""
+
+    share: float
+    seconds: float
+
+
+@dataclass(slots=True, kw_only=True)
+class Belief:
+    """The machine and the candidates, as the runs on `bench` show them."""
+
+    surrogate: Surrogate
+    bench: ObservedBench
+    _factors: list[Floats | None] = field(default_factory=list)
+    _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
+    _candidates: dict[ServingConfig, _Candidate] = field(default_factory=dict)
+    _units: dict[int, Floats] = field(default_factory=dict)
+
+    def look(self) -> None:
+        """Take in the runs since the last look."""
+        new = self.bench.runs[len(self._factors) :]
+        if not new:
+            return
+        for run in new:
+            server = self.surrogate.server(run.config) if self._known(run.config) else None
+            self._factors.append(
+                None if server is None else np.log(slowdowns_by_window(server, run.sent_s, run.taken_s))
+            )
+        self._usual.clear()
+        self._candidates.clear()
+        by_kind: dict[tuple[Kind, int], list[Floats]] = {}
+        for run, factors in zip(self.bench.runs, self._factors, strict=True):
+            if factors is not None:
+                by_kind.setdefault(self._kind(run.config), []).append(factors)
+        known = {kind: np.concatenate(each) for kind, each in by_kind.items()}
+        self._usual = {kind: _usual_of(factors) for kind, factors in known.items()}
+        for kind, factors in known.items():
+            if self._usual[kind] > math.log1p(SLOW):
+                others = [seen - self._usual[other] for other, seen in known.items() if other != kind]
+                slow = float(np.mean(np.concatenate(others) > math.log1p(SLOW))) if others else 0.0
+                if slow ** max(1.0, WINDOW_S * len(factors) / BLOCK_S) > UNLUCKY:
+                    self._usual[kind] = 0.0
+
+    def profiled_again(self, config: ServingConfig, curve: ServiceCurve) -> None:
+        """Take the shorter times of two profiles of a kind, and look at all runs again."""
+        curves = self.surrogate.curves[self.surrogate.kind_of(knobs_of(config))]
+        curves[curve.busy] = curves[curve.busy].fastest(curve)
+        self._factors.clear()
+
+    @property
+    def machine(self) -> Floats:
+        """ln of the machine's slowdown in each window of all runs, in order; 0: as usual. Shape (windows,)."""
+        self.look()
+        each = [
+            factors - self._usual[self._kind(run.config)]
+            for run, factors in zip(self.bench.runs, self._factors, strict=True)
+            if factors is not None
+        ]
+        if not each:
+            return np.zeros(0)
+        found = np.concatenate(each)
+        usual = found[found < math.log1p(SLOW)]
+        noise = float(np.var(usual)) if len(usual) else 0.0
+        shrunk: Floats = found**3 / (found**2 + max(noise, 1e-12))  # what may be noise of the windows counts less
+        return shrunk
+
+    @property
+    def seen_s(self) -> float:
+        """The seconds for which the machine's speed is known."""
+        return WINDOW_S * len(self.machine)
+
+    def slow_phases(self) -> int:
+        """Return how many slow phases were seen."""
+        slow = np.concatenate([[False], self.machine > math.log1p(SLOW), [False]])
+        begins, ends = np.flatnonzero(slow[1:] & ~slow[:-1]), np.flatnonzero(~slow[1:] & slow[:-1])
+        return int(np.count_nonzero(WINDOW_S * (ends - begins) > PHASE_S))
+
+    def usual_slowdown(self, config: ServingConfig) -> float | None:
+        """Return the factor on profiled execution times at the machine's usual speed; None if it is not known."""
+        self.look()
+        usual = self._usual.get(self._kind(config))
+        return None if usual is None else math.exp(usual)
+
+    def usual_per_s(self, trial: Trial) -> float:
+        """Return the expected capacity of a trial at the machine's usual speed; the trial must have a capacity."""
+        return self._candidate(trial).usual_per_s
+
+    def error(self, trial: Trial) -> float:
+        """Return the standard error of ln(capacity).
+
+        That of the trial's replay, less with each look at it, and that of a usual speed that was never seen, since
+        all looks met slow phases.
+        """
+        low, high = trial.rate_low_per_s, trial.rate_high_per_s
+        first = math.log(high / low) / 2 if low and high else 0.1
+        own = [run for run in self.bench.runs if run.config == trial.served]
+        looks = max(1.0, sum(run.seconds for run in own) / BLOCK_S)
+        machine = self.machine
+        slow = machine > math.log1p(SLOW)
+        never = float(np.std(machine)) * float(np.mean(slow)) ** looks if len(machine) else 0.0
+        return math.hypot(LEAST_ERROR, first / math.sqrt(looks), never)
+
+    def covers(self, trial: Trial, rate_per_s: float) -> bool:
+        """True if the trial keeps the limits at this rate under the speeds of the whole run."""
+        return self.covered_share(trial, rate_per_s) >= SURELY
+
+    def covered_share(self, trial: Trial, rate_per_s: float) -> float:
+        """Return the share of resamplings of the machine's speeds under which the trial keeps the limits."""
+        candidate, machine = self._candidate(trial), self.machine
+        if rate_per_s > candidate.usual_per_s:
+            return 0.0
+        if len(machine) < 2 * BLOCK_S / WINDOW_S:
+            return 1.0
+        late = candidate.late.get(rate_per_s)
+        if late is None:
+            late = candidate.late[rate_per_s] = self._late(candidate, machine, rate_per_s)
+        blocks = late.shape[1]
+        picked = np.random.default_rng(0).integers(blocks, size=(RESAMPLINGS, blocks))
+        sums = late[:, picked].sum(axis=2)  # (1 + limits, resamplings)
+        allowed = np.array([limit.allowed for limit in self.surrogate.limits])
+        return float(np.mean((sums[1:] <= allowed[:, None] * sums[0]).all(axis=0)))
+
+    def highest_covered(self, trial: Trial) -> float:
+        """Return the highest rate, within 1 %, that the trial keeps under the speeds of the whole run.
+
+        If there is none, the slow phases count as unseen: the capacity at the usual speed.
+        """
+        high = low = most = self.usual_per_s(trial)
+        while not self.covers(trial, low):
+            high, low = low, 0.8 * low
+            if low < most / _LOWEST:
+                return most
+        while high / low > 1.01:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.covers(trial, middle) else (low, middle)
+        return low
+
+    def outlook(
+        self,
+        trial: Trial,
+        rate_per_s: float,
+        *,
+        left_s: float,
+        confidence: float,
+        before: Sequence[RequestLog] = (),
+        least_share: float = 0.0,
+    ) -> Outlook:
+        """Return how a test at this rate is likely to end within `left_s`, by the test itself on simulated runs.
+
+        `before` are the logs of earlier runs at this rate, which count. The share is 0 if it is below the least.
+        """
+        candidate, machine, error = self._candidate(trial), self.machine, self.error(trial)
+        left_s = min(left_s, MOST_SIMULATED / rate_per_s)
+        starts = np.random.default_rng(1).integers(max(1, len(machine)), size=DRAWS)
+        passed: list[float] = []
+        for draw, start in enumerate(starts.tolist()):
+            factor = math.exp(error * _NORMAL[draw])
+            seconds = self._seconds_to_pass(
+                partial(self._simulated, candidate, rate_per_s, factor, np.roll(machine, -start), draw),
+                left_s=left_s,
+                answer=lambda log: combined_answer(
+                    certify_together([*before, log], self.surrogate.limits, confidence=confidence)
+                ),
+            )
+            if seconds is not None:
+                passed.append(seconds)
+            if (len(passed) + DRAWS - 1 - draw) / DRAWS < least_share:
+                return Outlook(share=0.0, seconds=left_s)
+        if not passed:
+            return Outlook(share=0.0, seconds=left_s)
+        return Outlook(share=len(passed) / DRAWS, seconds=float(np.mean(passed)))
+
+    @staticmethod
+    def _seconds_to_pass(
+        simulated: Callable[[float], RequestLog], *, left_s: float, answer: Callable[[RequestLog], str]
+    ) -> float | None:
+        log, known_s = None, 0.0
+        for look_s in (*(one for one in LOOKS_S if one < left_s), left_s):
+            if log is None or look_s > known_s:
+                known_s = min(left_s, 2 * look_s)
+                log = simulated(known_s)
+            found = answer(log.between(0.0, look_s))
+            if found != "inconclusive":
+                return look_s if found == "met" else None
+        return None
+
+    def _simulated(
+        self, candidate: _Candidate, rate_per_s: float, factor: float, machine: Floats, draw: int, seconds: float
+    ) -> RequestLog:
+        unit = self._unit(draw + 1, math.ceil(rate_per_s * seconds))
+        arrivals_s = unit[: np.searchsorted(unit, rate_per_s * seconds)] / rate_per_s
+        slowdowns = np.exp(machine) if len(machine) else np.ones(1)
+        windows = max(1, math.ceil(seconds / WINDOW_S) + 1)
+        slowdowns = factor * np.resize(slowdowns, windows)
+        pace = Pace(starts_s=WINDOW_S * np.arange(windows), slowdowns=slowdowns)
+        latency_s = pace.latency_s(candidate.server, arrivals_s)
+        scheduled = (arrivals_s * 1e9).astype(np.int64)
+        return RequestLog(
+            scheduled_ns=scheduled,
+            sent_ns=scheduled,
+            done_ns=scheduled + (latency_s * 1e9).astype(np.int64),
+            outcome=np.zeros(len(scheduled), np.uint8),
+        )
+
+    def _late(self, candidate: _Candidate, machine: Floats, rate_per_s: float) -> NDArray[np.int64]:
+        """Return the requests in each block of the speeds, and those late by each limit, (1 + limits, blocks)."""
+        seconds = WINDOW_S * len(machine)
+        unit = self._unit(0, math.ceil(rate_per_s * seconds))
+        arrivals_s = unit[: np.searchsorted(unit, rate_per_s * seconds)] / rate_per_s
+        slower = np.exp(np.where(machine > 0, (1 + SLOWNESS_ERROR) * machine, machine))
+        pace = Pace(starts_s=WINDOW_S * np.arange(len(machine)), slowdowns=slower)
+        latency_s = pace.latency_s(candidate.server, arrivals_s)
+        blocks = max(1, round(seconds / BLOCK_S))
+        block = np.minimum((arrivals_s * (blocks / seconds)).astype(np.int64), blocks - 1)
+        rows = [np.bincount(block, minlength=blocks)]
+        rows += [np.bincount(block, latency_s > one.limit_s, minlength=blocks) for one in self.surrogate.limits]
+        return np.stack(rows).astype(np.int64)
+
+    def _candidate(self, trial: Trial) -> _Candidate:
+        self.look()
+        found = self._candidates.get(trial.served)
+        if found is None:
+            found = self._candidates[trial.served] = self._new_candidate(trial)
+        return found
+
+    def _new_candidate(self, trial: Trial) -> _Candidate:
+        """Return the trial at the usual speed; slow windows explain no more of its rate than their factor."""
+        limits, unit = self.surrogate.limits, self._unit(0, REQUESTS)[:REQUESTS]
+        measured_per_s = trial.rate_at_limit_per_s or 0.0
+        usual = self._usual.get(self._kind(trial.served))
+        if usual is None or not self._known(trial.served):
+            return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
+        server = self.surrogate.server(trial.served).slowed(math.exp(usual))
+        rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
+        most_per_s = measured_per_s * math.exp(self._slowest(trial, usual)) if measured_per_s else rate_per_s
+        for _ in range(_ROUNDS):
+            if rate_per_s <= 1.01 * most_per_s:
+                break
+            server = server.slowed(rate_per_s / most_per_s)
+            rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=most_per_s)
+        if not rate_per_s > 0:
+            return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
+        return _Candidate(server, rate_per_s)
+
+    def _slowest(self, trial: Trial, usual: float) -> float:
+        """Return ln of the largest slowdown in the runs of a trial, compared with its usual speed."""
+        own = [
+            float(factors.max())
+            for run, factors in zip(self.bench.runs, self._factors, strict=True)
+            if run.config == trial.served and factors is not None
+        ][: trial.probes]
+        return max([usual, *own]) - usual
+
+    def _known(self, config: ServingConfig) -> bool:
+        return self.surrogate.workload.predictable and self.surrogate.profiled(knobs_of(config))
+
+    def _kind(self, config: ServingConfig) -> tuple[Kind, int]:
+        return self.surrogate.kind_of(knobs_of(config)), config.instance_count
+
+    def _unit(self, seed: int, requests: int) -> Floats:
+        size = 1 << max(15, math.ceil(math.log2(max(1, 1.1 * requests + 100))))
+        key = seed * 64 + size.bit_length()
+        if key not in self._units:
+            self._units[key] = self.surrogate.workload.unit(self.surrogate.seed + 7919 * seed, requests=size)
+        return self._units[key]
+
+
+def _usual_of(factors: Floats) -> float:
+    usual = float(np.quantile(factors, FASTEST))
+    for _ in range(_ROUNDS):
+        usual = float(factors[factors <= usual + math.log1p(SLOW)].mean())
+    return usual
+
+
+_NORMAL = (0.0, 0.7, -0.7, 1.4, -1.4, 0.35)
+"""Deviates of the errors that are drawn: the same for every rate, so that rates are compared under like luck."""

@@ -1,0 +1,102 @@
+"""Which rate of a trial is planned next."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certifications import PER_S, SLO, belief, bench, tried
+
+from loadgen.statistics.confirm import Attempt
+from search.certification.evidence import ConfirmationRun, Evidence
+from search.certification.plans import Plan, Planner
+from search.study.belief import Belief, Outlook
+from search.trials.trial import Trial
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Trial:
+    return tried(tmp_path, 16, 1)
+
+
+@pytest.fixture
+def known(tmp_path: Path, one: Trial) -> Belief:
+    return belief(tmp_path, bench(), one)
+
+
+def sent(known: Belief, one: Trial, rate_per_s: float, evidence: Evidence | None = None) -> Evidence:
+    """Return the evidence after a run of 20 s at this rate on server 0."""
+    evidence = evidence or Evidence(limits=SLO.limits)
+    known.bench.load(one.served)
+    log = known.bench.measure(rate_per_s, 20.0, 5).log
+    (verdict,) = evidence.verdicts(rate_per_s, 0, log)
+    attempt = Attempt(rate_per_s=rate_per_s, load_s=20.0, verdict=verdict, overloaded=False, problems=())
+    run = ConfirmationRun(rate_per_s=rate_per_s, log=log, seconds=20.0, server=0, contention=None)
+    evidence.add(run, attempt)
+    return evidence
+
+
+def best(known: Belief, one: Trial, evidence: Evidence | None = None, **options: Any) -> Plan | None:
+    planner = Planner(belief=known, server=options.pop("server", 0), fixed_per_s=options.pop("fixed_per_s", None))
+    return planner.best(one, evidence or Evidence(limits=SLO.limits), **{"left_s": 100.0, **options})
+
+
+def test_the_first_rate_is_below_the_capacity_and_says_how_likely_it_passes(known: Belief, one: Trial) -> None:
+    plan = best(known, one)
+    assert plan is not None
+    assert 0.7 * PER_S[16] < plan.rate_per_s < PER_S[16]
+    assert plan.servers == 2
+    assert plan.needed_s <= plan.left_s
+    assert plan.chance in plan.reason
+
+
+def test_less_time_is_for_a_lower_rate_and_too_little_for_none(known: Belief, one: Trial) -> None:
+    plenty, little = best(known, one, left_s=300.0), best(known, one, left_s=11.0)
+    assert plenty is not None
+    assert little is not None
+    assert little.rate_per_s <= plenty.rate_per_s
+    assert best(known, one, left_s=1.5) is None
+    assert best(known, one, left_s=300.0, loading_s=299.0) is None
+
+
+def test_a_rate_that_one_server_met_is_preferred(known: Belief, one: Trial) -> None:
+    begun = 0.85 * PER_S[16]
+    plan = best(known, one, sent(known, one, begun), left_s=8.0, server=1)
+    assert plan is not None
+    assert (plan.rate_per_s <= begun, plan.servers) == (True, 1)
+
+
+def test_a_rate_that_was_refuted_is_not_planned_again(known: Belief, one: Trial) -> None:
+    evidence = sent(known, one, 1.2 * PER_S[16])
+    evidence.refuted_per_s = 1000.0
+    plan = best(known, one, evidence)
+    assert plan is not None
+    assert plan.rate_per_s < 1000.0
+
+
+def test_with_a_certified_rate_only_a_higher_one_that_is_worth_its_seconds_is_planned(
+    known: Belief, one: Trial
+) -> None:
+    plan = best(known, one, held_per_s=0.7 * PER_S[16])
+    assert plan is not None
+    assert plan.worth > 0.7 * PER_S[16]
+    assert best(known, one, held_per_s=PER_S[16] * 1.1) is None
+
+
+def test_the_rate_of_the_objective_is_the_only_one(known: Belief, one: Trial) -> None:
+    plan = best(known, one, fixed_per_s=500.0)
+    assert plan is not None
+    assert (plan.rate_per_s, plan.outlook.share, plan.other) == (500.0, 1.0, None)
+    assert best(known, one, fixed_per_s=2 * PER_S[16]) is None
+    evidence = Evidence(limits=SLO.limits, refuted_per_s=500.0)
+    assert best(known, one, evidence, fixed_per_s=500.0) is None
+
+
+def test_a_plan_is_worth_more_the_likelier_and_the_sooner_it_passes(one: Trial) -> None:
+    def plan(share: float, seconds: float, **changes: Any) -> Plan:
+        return Plan(
+            trial=one, rate_per_s=900.0, outlook=Outlook(share=share, seconds=seconds), left_s=60.0, **changes
+        )
+
+    assert plan(0.9, 10.0).worth > plan(0.5, 10.0).worth > plan(0.5, 20.0).worth
+    assert plan(0.9, 10.0).worth > plan(0.9, 10.0, servers=2).worth > plan(0.9, 10.0, servers=2, loading_s=9).worth
+    assert plan(0.0, 0.0, held_per_s=500.0).worth == 500.0

@@ -1,0 +1,110 @@
+"""What a run tells of the machine, and what of its configuration."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from certifications import DEFAULT, EXECUTION_S, PER_S, SLO, belief, tried
+from unsteady_machine import Speed, UnsteadyBench
+
+from search.simulator.capacity import rate_at_limit, stand_in
+from search.study.belief import SLOW, Belief
+from search.trials.trial import Trial
+from search.workload import unit_arrivals
+
+STEADY = [1.0] * 20
+SLOW_PHASE = [1.0] * 8 + [0.5] * 3 + [1.0] * 9
+"""The speed of the machine in each of 20 seconds."""
+
+
+def bench(speeds: list[float]) -> UnsteadyBench:
+    return UnsteadyBench(service_s=lambda config, size: EXECUTION_S, speed=Speed(np.array(speeds), 1.0))
+
+
+def after(folder: Path, speeds: list[float], *runs: tuple[Trial, float], profiled: tuple[Trial, ...]) -> Belief:
+    """Return the belief about these trials after runs of 10 s at these rates, on a machine of these speeds."""
+    known = belief(folder, bench(speeds), *profiled)
+    for seed, (trial, rate_per_s) in enumerate(runs):
+        known.bench.bench.spent.loading_s = -1.0  # the first load ends as the speeds begin
+        known.bench.load(trial.served)
+        known.bench.measure(rate_per_s, 10.0, seed)
+    return known
+
+
+def test_before_any_run_a_trial_has_the_capacity_of_its_profile(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
+    known = belief(tmp_path, bench(STEADY), one)
+    assert known.usual_per_s(one) == pytest.approx(PER_S[16], rel=0.05)
+    assert known.usual_slowdown(one.served) is None
+    assert (len(known.machine), known.seen_s, known.slow_phases()) == (0, 0.0, 0)
+    assert known.covers(one, 0.99 * known.usual_per_s(one))
+    assert not known.covers(one, 1.01 * known.usual_per_s(one))
+
+
+def test_a_slow_phase_lowers_the_covered_rate_and_not_the_usual_capacity(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
+    steady, unsteady = (
+        after(tmp_path, speeds, (one, 600.0), (one, 600.0), profiled=(one,)) for speeds in (STEADY, SLOW_PHASE)
+    )
+    for known in (steady, unsteady):
+        assert known.usual_slowdown(one.served) == pytest.approx(1.0, rel=0.03)
+        assert known.usual_per_s(one) == pytest.approx(PER_S[16], rel=0.06)
+        assert known.seen_s == pytest.approx(20.0, abs=1.0)
+    assert (steady.slow_phases(), unsteady.slow_phases()) == (0, 1)
+    slow = np.mean(unsteady.machine > math.log1p(SLOW))
+    assert slow == pytest.approx(3 / 20, abs=0.03)
+    assert steady.highest_covered(one) > 0.9 * PER_S[16]
+    assert unsteady.highest_covered(one) < 0.6 * PER_S[16]
+    assert unsteady.covers(one, unsteady.highest_covered(one))
+
+
+def test_a_kind_that_was_only_seen_in_slow_phases_is_not_taken_for_slow(tmp_path: Path) -> None:
+    """The kind of two instances met nothing else; that of one met slow phases, too."""
+    one, two = tried(tmp_path, 16, 1), tried(tmp_path, DEFAULT, 0)
+    speeds = [1.0] * 5 + [0.5] * 8 + [1.0] * 7
+    known = belief(tmp_path, bench(speeds), one, two)
+    for trial, begins_s in ((one, 0.0), (two, 6.0)):
+        known.bench.bench.spent.loading_s, known.bench.bench.spent.load_s = begins_s - 1.0, 0.0
+        known.bench.load(trial.served)
+        known.bench.measure(200.0, 10.0 if trial is one else 5.0, 1)
+    assert known.usual_slowdown(two.served) == pytest.approx(1.0, rel=0.05)
+    alone = belief(tmp_path, bench([0.5] * 20), two)
+    alone.bench.load(two.served)
+    alone.bench.measure(200.0, 10.0, 1)
+    assert alone.usual_slowdown(two.served) == pytest.approx(2.0, rel=0.05), "nothing else shows a slow machine"
+
+
+def test_looks_at_a_trial_make_its_capacity_surer(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1, rate_low_per_s=1300.0, rate_high_per_s=1700.0)
+    known = after(tmp_path, STEADY, profiled=(one,))
+    before = known.error(one)
+    for _ in range(2):
+        known.bench.load(one.served)
+        known.bench.measure(600.0, 10.0, 1)
+    assert 0.015 <= known.error(one) < before
+
+
+def test_the_outlook_is_better_for_lower_rates_and_more_time(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
+    known = belief(tmp_path, bench(STEADY), one)
+
+    def share(of_capacity: float, left_s: float) -> float:
+        rate_per_s = of_capacity * known.usual_per_s(one)
+        return known.outlook(one, rate_per_s, left_s=left_s, confidence=0.95).share
+
+    assert share(0.6, 30.0) == 1.0
+    assert share(0.6, 30.0) > share(0.97, 30.0)
+    assert share(0.9, 30.0) >= share(0.9, 5.0)
+    assert share(0.6, 1.5) == 0.0
+
+
+def test_what_was_not_profiled_has_a_stand_in_of_its_estimated_capacity(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1, 420.0)
+    known = belief(tmp_path, bench(STEADY))
+    assert known.usual_per_s(one) == 420.0
+    server = stand_in(420.0, known.surrogate.limits, known.surrogate.workload.unit(0, requests=5000))
+    assert rate_at_limit(server, SLO.limits, unit_arrivals(1)) == pytest.approx(420.0, rel=0.05)
+    known.bench.load(one.served)
+    known.bench.measure(300.0, 5.0, 1)
+    assert known.seen_s == 0.0, "without execution times a run says nothing of the machine"
