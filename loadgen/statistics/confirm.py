@@ -12,6 +12,7 @@ import numpy as np
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity import Measure
+from loadgen.statistics.capacity_fit import Probe
 from loadgen.statistics.dependence import least_burst
 from loadgen.statistics.sequential import log_evidence_below, requests_needed
 from loadgen.statistics.slo_test import (
@@ -76,7 +77,7 @@ is tried."""
 _HOPELESS_FOR, _HOPELESS_AT_LEAST_S = 0.1, 1.0
 """An attempt has to look hopeless for 10 % of the run so far, and 1 s: one look may see bursts of any length."""
 
-_LOOKS_MET = 2
+LOOKS_MET = 2
 """A run ends as met after two looks in a row: at a single look, bursts may seem shorter than they are."""
 
 _LONGEST_OUTLOOK = 1e9
@@ -223,20 +224,11 @@ class _Confirming:
                 met_at.append(verdicts)
             else:
                 met_at.clear()
-            met = len(met_at) >= _LOOKS_MET
+            met = len(met_at) >= LOOKS_MET
             return self.stop() or answer == "violated" or met or hopeless
 
         probe = self.measure(rate_per_s, duration_s, self.seed + 104_729 * len(self.attempts), decided)
-        verdict, *others = as_decided(self.verdicts(probe.log), met_at)
-        attempt = Attempt(
-            rate_per_s=rate_per_s,
-            load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
-            verdict=verdict,
-            overloaded=probe.overloaded or any(one.overloaded for one in (verdict, *others)),
-            problems=probe.problems,
-            others=tuple(others),
-            served_per_s=served_per_s(probe.log, self.limits[0].limit_ms),
-        )
+        attempt = attempt_of(probe, rate_per_s, self.verdicts(probe.log), met_at)
         self.attempts.append(attempt)
         self.on_attempt(attempt)
         return attempt
@@ -255,13 +247,29 @@ def _counted_s(attempts: Sequence[Attempt]) -> float:
     return sum(max(attempt.load_s, _LEAST_RUN_S) for attempt in attempts)
 
 
+def attempt_of(
+    probe: Probe, rate_per_s: float, at_the_end: tuple[Verdict, ...], met_at: Sequence[tuple[Verdict, ...]]
+) -> Attempt:
+    """Return what a run at this rate showed: by the verdicts at its end, or at the looks that ended it as met."""
+    verdict, *others = as_decided(at_the_end, met_at)
+    return Attempt(
+        rate_per_s=rate_per_s,
+        load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
+        verdict=verdict,
+        overloaded=probe.overloaded or any(one.overloaded for one in (verdict, *others)),
+        problems=probe.problems,
+        others=tuple(others),
+        served_per_s=served_per_s(probe.log, verdict.limit.limit_ms),
+    )
+
+
 def as_decided(at_the_end: tuple[Verdict, ...], met_at: Sequence[tuple[Verdict, ...]]) -> tuple[Verdict, ...]:
     """Return the verdicts that ended a run as met, if those on its whole log are merely inconclusive.
 
     The answer that ended a run stands, whatever came in afterwards (see `slo_test`); otherwise bursts that look
     slightly longer at the end would waste the whole run.
     """
-    decided = len(met_at) >= _LOOKS_MET and combined_answer(at_the_end) == "inconclusive"
+    decided = len(met_at) >= LOOKS_MET and combined_answer(at_the_end) == "inconclusive"
     return met_at[-1] if decided else at_the_end
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from loadgen.measurement.chunked_times import Times
-from loadgen.measurement.request_log import FAILED_NS, RequestLog
+from loadgen.measurement.request_log import FAILED_NS, RequestLog, concatenate
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.dependence import Clustering, bursts
 from loadgen.statistics.sequential import (
@@ -244,12 +244,7 @@ def joined(logs: Sequence[RequestLog], starts_ns: Sequence[int]) -> RequestLog:
         )
         if len(kept):
             offset_ns = int(parts[-1].scheduled_ns[-1]) + 1
-    return RequestLog(
-        scheduled_ns=np.concatenate([part.scheduled_ns for part in parts]),
-        sent_ns=np.concatenate([part.sent_ns for part in parts]),
-        done_ns=np.concatenate([part.done_ns for part in parts]),
-        outcome=np.concatenate([part.outcome for part in parts]),
-    )
+    return concatenate(parts)
 
 
 def certify_each(

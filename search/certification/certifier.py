@@ -11,10 +11,10 @@ from pathlib import Path
 from loadgen.measurement.cpu_contention import none_if_not_watched
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import format_rate
-from loadgen.statistics.confirm import Attempt, as_decided, is_hopeless
+from loadgen.statistics.confirm import LOOKS_MET, Attempt, attempt_of, is_hopeless
 from loadgen.statistics.halves import change_of
-from loadgen.statistics.slo_test import Verdict
-from search.certification.evidence import ConfirmationRun, Evidence, answer_of
+from loadgen.statistics.slo_test import Verdict, combined_answer
+from search.certification.evidence import ConfirmationRun, Evidence
 from search.certification.plans import LEAST_RUN_S, Plan
 from search.labels import memory_text
 from search.records.confirmations import keep_attempt
@@ -42,9 +42,8 @@ ENOUGH_PHASES = 3
 WATCH_S, WATCHED_S = 5.0, 90.0
 """The machine is watched for 90 s, at the end in runs of 5 s: what comes once in 30 s is then seen with 95 %."""
 
-LOOKS_MET, LOOKS_HOPELESS = 2, 4
-"""A run ends as met after two looks in a row, as a single one may see shorter bursts than there are; and after
-four at which it would not be met in its time, even if a burst had been bad luck."""
+LOOKS_HOPELESS = 4
+"""A run ends after four looks in a row at which it would not be met in its time, even if a burst was bad luck."""
 
 NOT_COVERED = "it would not have met the SLO while the machine was slowest"
 
@@ -109,8 +108,7 @@ class Certifier:
     def run(self, plan: Plan) -> Trial | None:
         """Send the load of a plan, on a restarted server if its rate was met once; return the certified trial.
 
-        None if the rate is not met yet, or the trial cannot be served. An exception that is not about the trial
-        leaves nothing running.
+        None if the rate is not met yet, or the trial cannot be served.
         """
         try:
             if self.bench.config != plan.trial.served:
@@ -138,7 +136,7 @@ class Certifier:
         def decided(seen: RequestLog) -> bool:
             nonlocal hopeless
             verdicts = evidence.verdicts(rate_per_s, self.server, seen)
-            answer = answer_of(verdicts)
+            answer = combined_answer(verdicts)
             met_at[:] = [*met_at, verdicts] if answer == "met" else []
             left_s = duration_s - (float(seen.scheduled_ns[-1]) / 1e9 if len(seen) else 0.0)
             hopeless = hopeless + 1 if any(is_hopeless(one, rate_per_s, left_s) for one in verdicts) else 0
@@ -152,15 +150,7 @@ class Certifier:
         patient = self.workload.to_the_end(decided, rate_per_s, duration_s)
         probe = self.bench.measure(rate_per_s, duration_s, self.seed + ANOTHER * self._runs, patient)
         at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)
-        verdict, *others = as_decided(at_the_end, met_at)
-        attempt = Attempt(
-            rate_per_s=rate_per_s,
-            load_s=float(probe.log.done_ns.max()) / 1e9 if len(probe.log) else 0.0,
-            verdict=verdict,
-            overloaded=probe.overloaded or any(one.overloaded for one in (verdict, *others)),
-            problems=probe.problems,
-            others=tuple(others),
-        )
+        attempt = attempt_of(probe, rate_per_s, at_the_end, met_at)
         change = None if attempt.overloaded else change_of(probe.log, self.slo.limits)
         keep_attempt(self.directory, attempt, trial=trial.number, again=again, change=change, why=plan.reason)
         if change is not None:
@@ -224,8 +214,7 @@ class Certifier:
         if certificate is None:
             return trial
         rate_per_s = self.covered_per_s(trial)
-        slow = not self.belief.covers(trial, rate_per_s)
-        caveats = (certificate.caveat, NOT_COVERED if slow and certificate.caveat != NOT_COVERED else None)
+        caveats = (certificate.caveat, None if self.belief.covers(trial, rate_per_s) else NOT_COVERED)
         return trial.changed(
             certificate=certificate.changed(
                 rate_per_s=rate_per_s,

@@ -121,17 +121,18 @@ class Certification:
             default = self._best_of([measured]) or measured
             certifier.deadline_s = ends_s
         certifier.watch(winner)
+        winner = certifier.at_covered_rate(winner)
         if default is not None and default.number == winner.number:
-            winner = default = certifier.at_covered_rate(winner)
+            default = winner
         elif default is not None:
-            winner, default = certifier.at_covered_rate(winner), certifier.at_covered_rate(default)
+            default = certifier.at_covered_rate(default)
             mine, other = (self.objective.certified_worth(one) for one in (winner, default))
             if mine is not None and other is not None and other > mine:
                 does = "is certified for more than" if self.objective.name == "cost" else "does better than"
                 text = f"The default configuration {does} trial {winner.number}, so it is the answer."
                 certifier.note(text, "default_is_better", winner, warning=False)
                 winner = default
-        return CertifiedResult(winner=certifier.at_covered_rate(winner), baseline=default)
+        return CertifiedResult(winner=winner, baseline=default)
 
     def _ranked(self, candidates: list[Trial]) -> list[Trial]:
         if self.objective.name != "cost":

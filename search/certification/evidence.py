@@ -11,7 +11,7 @@ from loadgen.measurement.cpu_contention import CpuContention, merge_contention
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
-from loadgen.statistics.slo_test import Verdict, certify_together, combined_answer
+from loadgen.statistics.slo_test import Verdict, certify_together
 from search.records.trial import CertificateRecord, CertifiedLatencyRecord
 from search.trials.certificate_time import confidence_of_a_run
 
@@ -92,11 +92,6 @@ class Evidence:
             caveat=caveat,
             contention=reduce(merge_contention, (run.contention for run in runs)),
         )
-
-
-def answer_of(verdicts: tuple[Verdict, ...]) -> str:
-    """Return the combined answer; an overload is a violation."""
-    return "violated" if any(one.overloaded for one in verdicts) else combined_answer(verdicts)
 
 
 def _worst(verdicts: Iterable[Verdict]) -> CertifiedLatencyRecord:

@@ -1,15 +1,15 @@
 """What a run knows of its machine and its candidates: how fast it is and for how long, and what each carries.
 
 Every second of load says something about the machine: the replay of a run gives the factor on execution times in
-each quarter of a second. A run that meets a slow phase says much about the machine and little about its candidate,
-so the usual factor of a kind is a low quantile of its factors, and what is beyond that is the machine's. The
-candidate is then simulated under the speeds of the whole run.
+each 0.1 s. A run that meets a slow phase says much about the machine and little about its candidate, so the usual
+factor of a kind is that of its windows which are not slow, and what is beyond that is the machine's. The candidate
+is then simulated under the speeds of the whole run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -85,25 +85,27 @@ class Belief:
 
     surrogate: Surrogate
     bench: ObservedBench
-    _factors: list[Floats | None] = field(default_factory=list)
+    _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
     _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
     _candidates: dict[ServingConfig, _Candidate] = field(default_factory=dict)
     _units: dict[int, Floats] = field(default_factory=dict)
 
     def look(self) -> None:
-        """Take in the runs since the last look."""
-        new = self.bench.runs[len(self._factors) :]
-        if not new:
+        """Take in the runs since the last look; runs whose kind was profiled further since are replayed again."""
+        if len(self._replayed) == len(self.bench.runs):
             return
-        for run in new:
+        before, self._replayed = self._replayed, []
+        for number, run in enumerate(self.bench.runs):
             server = self.surrogate.server(run.config) if self._known(run.config) else None
-            self._factors.append(
-                None if server is None else np.log(slowdowns_by_window(server, run.sent_s, run.taken_s))
-            )
-        self._usual.clear()
+            key = None if server is None else server.without_delay()
+            if number < len(before) and before[number][0] == key:
+                self._replayed.append(before[number])
+                continue
+            found = None if server is None else np.log(slowdowns_by_window(server, run.sent_s, run.taken_s))
+            self._replayed.append((key, found))
         self._candidates.clear()
         by_kind: dict[tuple[Kind, int], list[Floats]] = {}
-        for run, factors in zip(self.bench.runs, self._factors, strict=True):
+        for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True):
             if factors is not None:
                 by_kind.setdefault(self._kind(run.config), []).append(factors)
         known = {kind: np.concatenate(each) for kind, each in by_kind.items()}
@@ -119,7 +121,7 @@ class Belief:
         """Take the shorter times of two profiles of a kind, and look at all runs again."""
         curves = self.surrogate.curves[self.surrogate.kind_of(knobs_of(config))]
         curves[curve.busy] = curves[curve.busy].fastest(curve)
-        self._factors.clear()
+        self._replayed.clear()
 
     @property
     def machine(self) -> Floats:
@@ -127,7 +129,7 @@ class Belief:
         self.look()
         each = [
             factors - self._usual[self._kind(run.config)]
-            for run, factors in zip(self.bench.runs, self._factors, strict=True)
+            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
             if factors is not None
         ]
         if not each:
@@ -167,11 +169,11 @@ class Belief:
         """
         low, high = trial.rate_low_per_s, trial.rate_high_per_s
         first = math.log(high / low) / 2 if low and high else 0.1
-        own = [run for run in self.bench.runs if run.config == trial.served]
-        looks = max(1.0, sum(run.seconds for run in own) / BLOCK_S)
+        own_s = sum(run.seconds for run in self.bench.runs if run.config == trial.served)
+        looks = max(1.0, own_s / BLOCK_S)
         machine = self.machine
-        slow = machine > math.log1p(SLOW)
-        never = float(np.std(machine)) * float(np.mean(slow)) ** looks if len(machine) else 0.0
+        slow_share = float(np.mean(machine > math.log1p(SLOW))) if len(machine) else 0.0
+        never = float(np.std(machine)) * slow_share**looks if slow_share else 0.0
         return math.hypot(LEAST_ERROR, first / math.sqrt(looks), never)
 
     def covers(self, trial: Trial, rate_per_s: float) -> bool:
@@ -240,9 +242,7 @@ class Belief:
                 passed.append(seconds)
             if (len(passed) + DRAWS - 1 - draw) / DRAWS < least_share:
                 return Outlook(share=0.0, seconds=left_s)
-        if not passed:
-            return Outlook(share=0.0, seconds=left_s)
-        return Outlook(share=len(passed) / DRAWS, seconds=float(np.mean(passed)))
+        return Outlook(share=len(passed) / DRAWS, seconds=float(np.mean(passed)) if passed else left_s)
 
     @staticmethod
     def _seconds_to_pass(
@@ -261,11 +261,9 @@ class Belief:
     def _simulated(
         self, candidate: _Candidate, rate_per_s: float, factor: float, machine: Floats, draw: int, seconds: float
     ) -> RequestLog:
-        unit = self._unit(draw + 1, math.ceil(rate_per_s * seconds))
-        arrivals_s = unit[: np.searchsorted(unit, rate_per_s * seconds)] / rate_per_s
-        slowdowns = np.exp(machine) if len(machine) else np.ones(1)
+        arrivals_s = self._arrivals_s(draw + 1, rate_per_s, seconds)
         windows = max(1, math.ceil(seconds / WINDOW_S) + 1)
-        slowdowns = factor * np.resize(slowdowns, windows)
+        slowdowns = factor * np.exp(np.resize(machine if len(machine) else np.zeros(1), windows))
         pace = Pace(starts_s=WINDOW_S * np.arange(windows), slowdowns=slowdowns)
         latency_s = pace.latency_s(candidate.server, arrivals_s)
         scheduled = (arrivals_s * 1e9).astype(np.int64)
@@ -279,8 +277,7 @@ class Belief:
     def _late(self, candidate: _Candidate, machine: Floats, rate_per_s: float) -> NDArray[np.int64]:
         """Return the requests in each block of the speeds, and those late by each limit, (1 + limits, blocks)."""
         seconds = WINDOW_S * len(machine)
-        unit = self._unit(0, math.ceil(rate_per_s * seconds))
-        arrivals_s = unit[: np.searchsorted(unit, rate_per_s * seconds)] / rate_per_s
+        arrivals_s = self._arrivals_s(0, rate_per_s, seconds)
         slower = np.exp(np.where(machine > 0, (1 + SLOWNESS_ERROR) * machine, machine))
         pace = Pace(starts_s=WINDOW_S * np.arange(len(machine)), slowdowns=slower)
         latency_s = pace.latency_s(candidate.server, arrivals_s)
@@ -292,35 +289,34 @@ class Belief:
 
     def _candidate(self, trial: Trial) -> _Candidate:
         self.look()
-        found = self._candidates.get(trial.served)
-        if found is None:
-            found = self._candidates[trial.served] = self._new_candidate(trial)
-        return found
+        if trial.served not in self._candidates:
+            self._candidates[trial.served] = self._new_candidate(trial)
+        return self._candidates[trial.served]
 
     def _new_candidate(self, trial: Trial) -> _Candidate:
         """Return the trial at the usual speed; slow windows explain no more of its rate than their factor."""
         limits, unit = self.surrogate.limits, self._unit(0, REQUESTS)[:REQUESTS]
         measured_per_s = trial.rate_at_limit_per_s or 0.0
         usual = self._usual.get(self._kind(trial.served))
-        if usual is None or not self._known(trial.served):
-            return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
-        server = self.surrogate.server(trial.served).slowed(math.exp(usual))
-        rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
-        most_per_s = measured_per_s * math.exp(self._slowest(trial, usual)) if measured_per_s else rate_per_s
-        for _ in range(_ROUNDS):
-            if rate_per_s <= 1.01 * most_per_s:
-                break
-            server = server.slowed(rate_per_s / most_per_s)
-            rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=most_per_s)
-        if not rate_per_s > 0:
-            return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
-        return _Candidate(server, rate_per_s)
+        rate_per_s = 0.0
+        if usual is not None and self._known(trial.served):
+            server = self.surrogate.server(trial.served).slowed(math.exp(usual))
+            rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
+            most_per_s = measured_per_s * math.exp(self._slowest(trial, usual)) if measured_per_s else rate_per_s
+            for _ in range(_ROUNDS):
+                if rate_per_s <= 1.01 * most_per_s:
+                    break
+                server = server.slowed(rate_per_s / most_per_s)
+                rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=most_per_s)
+        if rate_per_s > 0:
+            return _Candidate(server, rate_per_s)
+        return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
 
     def _slowest(self, trial: Trial, usual: float) -> float:
         """Return ln of the largest slowdown in the runs of a trial, compared with its usual speed."""
         own = [
             float(factors.max())
-            for run, factors in zip(self.bench.runs, self._factors, strict=True)
+            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
             if run.config == trial.served and factors is not None
         ][: trial.probes]
         return max([usual, *own]) - usual
@@ -330,6 +326,10 @@ class Belief:
 
     def _kind(self, config: ServingConfig) -> tuple[Kind, int]:
         return self.surrogate.kind_of(knobs_of(config)), config.instance_count
+
+    def _arrivals_s(self, seed: int, rate_per_s: float, seconds: float) -> Floats:
+        unit = self._unit(seed, math.ceil(rate_per_s * seconds))
+        return np.asarray(unit[: np.searchsorted(unit, rate_per_s * seconds)] / rate_per_s)
 
     def _unit(self, seed: int, requests: int) -> Floats:
         size = 1 << max(15, math.ceil(math.log2(max(1, 1.1 * requests + 100))))

@@ -52,6 +52,10 @@ class GuidedSearch:
     surrogate: Surrogate
     _verified: int = 0
     _errors: list[float] = field(default_factory=list)
+    _belief: Belief = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._belief = Belief(surrogate=self.surrogate, bench=observed(self.runner.bench))
 
     def run(self) -> bool:
         """Run the search; False if it has to continue without predictions, because they are missing or wrong."""
@@ -220,9 +224,8 @@ class GuidedSearch:
         prediction = self.surrogate.predicted(knobs)
         slowdown = explanation(trial, rate_per_s)
         if slowdown is not None:
-            belief = Belief(surrogate=self.surrogate, bench=observed(self.runner.bench))
-            slowdown = belief.usual_slowdown(trial.served) or slowdown
-            rate_per_s = belief.usual_per_s(trial) or rate_per_s
+            slowdown = self._belief.usual_slowdown(trial.served) or slowdown
+            rate_per_s = self._belief.usual_per_s(trial) or rate_per_s
         if self.surrogate.update(knobs, rate_per_s, slowdown) is not None and prediction is not None:
             error = math.log(rate_per_s / prediction.rate_per_s)
             self._errors.append(0.0 if _unsteady_machine(slowdown) else error)
