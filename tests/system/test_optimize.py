@@ -238,15 +238,16 @@ def test_kill_9_loses_no_finished_trial_and_one_ctrl_c_finishes_with_the_best_so
     second.process.send_signal(signal.SIGINT)
     code, out, err = second.end()
 
-    assert code == read_outcome(run_dir).exit_code == 130, err
+    found = read_outcome(run_dir)
+    assert code == found.exit_code == 130, err
     second.leaves_nothing()
     assert (run_dir / "trials.jsonl").read_text().startswith(before[: before.rindex("\n") + 1])
     numbers = [trial["number"] for trial in trials_in(run_dir)]
     assert numbers == list(range(len(numbers)))
-    if out:  # a machine that stands still has nothing to recommend
-        winner = RecommendationRecord.model_validate_json(out).winner
-        assert winner.number in numbers
-        assert winner.certificate is not None
+    if isinstance(found, RecommendationRecord):  # in 30 s, a busy machine may certify nothing
+        assert RecommendationRecord.model_validate_json(out) == found
+        assert found.winner.number in numbers
+        assert found.winner.certificate is not None
 
 
 @pytest.mark.parametrize("what", ["it starts", "it knows its order", "a server starts", "a model is loaded"])
