@@ -19,10 +19,7 @@ from search.certification.plans import LEAST_RUN_S, Plan
 from search.labels import memory_text
 from search.records.confirmations import keep_attempt
 from search.records.slo import Slo
-from search.simulator.service_times import NotMeasured
-from search.space import SearchSpace, knobs_of
 from search.study.belief import Belief
-from search.study.profiling import measured_curve
 from search.trials import events
 from search.trials.bench import BenchFailed
 from search.trials.certificate_time import CONFIRMATIONS
@@ -60,7 +57,6 @@ class Certifier:
 
     bench: ObservedBench
     belief: Belief
-    space: SearchSpace
     slo: Slo
     objective: Objective
     seed: int
@@ -73,6 +69,9 @@ class Certifier:
     stop: Callable[[], bool]
     server: int = 0
     """The number of restarts so far."""
+
+    given_up_share: float = math.inf
+    """The lowest share of a trial's capacity at which a run would not have been met in its time."""
 
     caveat: str | None = None
     lost: set[int] = field(default_factory=set)
@@ -171,7 +170,7 @@ class Certifier:
         )
         evidence.add(run, attempt)
         if hopeless >= LOOKS_HOPELESS and not attempt.met:
-            evidence.given_up_per_s = min(rate_per_s, evidence.given_up_per_s)
+            self.given_up_share = min(self.given_up_share, rate_per_s / self.belief.usual_per_s(trial))
         certified = self._with_certificate(trial, attempt) if attempt.met else None
         certificate = None if certified is None else certified.certificate
         self.on_event(
@@ -222,22 +221,6 @@ class Certifier:
                 caveat="; ".join(filter(None, caveats)) or None,
             )
         )
-
-    def profile_again(self, trial: Trial) -> None:
-        """Profile the kind of a trial once more: slow phases of the machine may have met its first profile."""
-        knobs = {
-            **knobs_of(trial.served),
-            "max_queue_delay_us": 0,
-            "max_batch_size": self.space.max_batch_sizes[-1],
-        }
-        if not self.belief.surrogate.profiled(knobs):
-            return
-        config = self.space.config(knobs)
-        try:
-            self.bench.load(config)
-            self.belief.profiled_again(config, measured_curve(self, self.belief.surrogate, config))
-        except (BenchFailed, NotMeasured) as failure:
-            log.warning("trial %d was not profiled again: %s", trial.number, failure)
 
     def watch(self, trial: Trial) -> None:
         """Use time that is left to look at the machine under a certified trial, until it was seen long enough."""

@@ -76,7 +76,6 @@ def certify_best(
     certifier = Certifier(
         bench=watched,
         belief=Belief(surrogate=surrogate, bench=watched),
-        space=store.space,
         slo=slo,
         objective=store.objective,
         seed=seed,
@@ -106,8 +105,6 @@ class Certification:
     def result(self, candidates: list[Trial], default: Trial | None) -> CertifiedResult | None:
         """Certify the best of the candidates and the default; see `certify_best`."""
         certifier = self.certifier
-        if candidates and certifier.belief.slow_phases() and not certifier.stop():
-            certifier.profile_again(self._ranked(candidates)[0])
         candidates = self._ranked(candidates)
         self._choose_confidence(candidates)
         measured = default if default is not None and default.state == "complete" else None
@@ -160,6 +157,7 @@ class Certification:
         certifier, by_rate = self.certifier, self.objective.name == "cost"
         planner = Planner(
             belief=certifier.belief,
+            given_up_share=certifier.given_up_share,
             server=certifier.server,
             once=certifier.stop(),
             fixed_per_s=self.objective.rate_per_s,

@@ -43,9 +43,6 @@ class Evidence:
     refuted_per_s: float = math.inf
     """The lowest rate that was violated."""
 
-    given_up_per_s: float = math.inf
-    """The lowest rate of a run that would not have been met in its time."""
-
     @property
     def of_each(self) -> float:
         """The confidence on each of two servers."""

@@ -27,7 +27,8 @@ FAR_BELOW = 0.7
 """If no rate is likely to pass, 70 % of the lowest that was sent is tried."""
 
 REFUTED = 0.985
-"""After a rate was violated, 98.5 % of it are the most that is tried."""
+"""After a rate was violated, 98.5 % of it are the most that is tried; after one was given up, too, if a lower one
+is certified. Before, `LOWER` of it: the bursts that it met are longer than the simulated ones."""
 
 LEAST_RUN_S = 2.0
 
@@ -83,9 +84,12 @@ class Planner:
     """Plans runs on a server by a belief.
 
     `once`: no second server will confirm a rate. `fixed_per_s` is the only rate, if the objective has one.
+    `given_up_share` is the lowest share of its capacity at which a run on this machine, of any candidate, was
+    given up.
     """
 
     belief: Belief
+    given_up_share: float = math.inf
     server: int = 0
     once: bool = False
     fixed_per_s: float | None = None
@@ -111,8 +115,12 @@ class Planner:
             if self.fixed_per_s < evidence.refuted_per_s:
                 tried(self.fixed_per_s)
         else:
-            refuted_per_s = min(evidence.refuted_per_s, evidence.given_up_per_s)
-            most_per_s = min(self.belief.highest_covered(trial), REFUTED * refuted_per_s)
+            given_up_per_s = self.given_up_share * self.belief.usual_per_s(trial)
+            most_per_s = min(
+                self.belief.highest_covered(trial),
+                REFUTED * evidence.refuted_per_s,
+                (REFUTED if held_per_s else LOWER) * given_up_per_s,
+            )
             begun = {run.rate_per_s for run in evidence.runs if held_per_s < run.rate_per_s <= most_per_s}
             for rate_per_s in sorted(begun):
                 tried(rate_per_s)

@@ -113,6 +113,16 @@ WINDOW_S, MOST_WINDOW_S, LEAST_IN_WINDOW = 0.1, 0.5, 20
 """Slowdowns are found for windows of 0.1 s, in which a stall is seen; at low rates for longer ones, with 20
 requests if 0.5 s have as many."""
 
+SLOW = 0.2
+"""In a slow phase executions take at least 20 % longer than usual."""
+
+FASTEST, _ROUNDS = 0.1, 5
+"""The usual factor of a kind is the mean of those that are not slow compared with it, from the fastest tenth on: a
+machine may be slow for most of a run."""
+
+LASTING_S = 1.0
+"""What lasts for a second is the speed, not noise: a drift of 5 % makes long bursts near the capacity."""
+
 LEAST_BEFORE_S = 0.2
 """A window is simulated with what was sent 0.2 s before it, and what was in flight then."""
 
@@ -156,6 +166,28 @@ def slowdowns_by_window(server: SimulatedServer, arrivals_s: Floats, latency_s: 
     # Near the capacity, too much in one window is too little in the next.
     before = np.concatenate([factors[:1], factors[:-1]])
     return np.repeat(np.sqrt(before * factors), merged)
+
+
+def usual_slowdown(slowdowns: Floats) -> float:
+    """Return ln of the usual slowdown from those in single windows, shape (windows,)."""
+    usual = float(np.quantile(slowdowns, FASTEST))
+    for _ in range(_ROUNDS):
+        usual = float(slowdowns[slowdowns <= usual + math.log1p(SLOW)].mean())
+    return usual
+
+
+def without_noise(slowdowns: Floats) -> Floats:
+    """Return ln of slowdowns beyond the usual, shape (windows,), with less of what may be noise in single windows.
+
+    The noise is that of windows that are not slow. What lasts for a second is kept as it is.
+    """
+    width = round(LASTING_S / WINDOW_S)
+    around = np.pad(slowdowns, (width // 2, width - 1 - width // 2), mode="edge")
+    lasting: Floats = np.convolve(around, np.full(width, 1 / width), "valid")
+    short: Floats = slowdowns - lasting
+    usual = short[slowdowns < math.log1p(SLOW)]
+    noise = float(np.var(usual)) if len(usual) else 0.0
+    return lasting + short**3 / (short**2 + max(noise, 1e-12))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,12 +18,12 @@ from loadgen.measurement.server_stats import BatchTimings
 from search.arrays import Floats
 from search.simulator.server import NO_NOISE
 
-LEVEL_S = 0.4
-"""Each closed loop runs for at least 0.4 s; with slow models as long as 12 executions, but at most 2 s."""
+LEVEL_S = 0.2
+"""Each closed loop runs for at least 0.2 s; with slow models as long as 12 executions, but at most 2 s."""
 
 LEVEL_EXECUTIONS = 12
 LEVEL_AT_MOST_S = 2.0
-LONE_S = 0.6
+LONE_S = 0.3
 GROWTH = 3
 """Factor from one number of requests in flight to the next."""
 

@@ -81,6 +81,9 @@ class Surrogate:
     workload: Workload = field(default_factory=Workload)
     threads: int = 1
     curves: dict[Kind, dict[int, ServiceCurve]] = field(default_factory=lambda: defaultdict(dict))
+    profiles: int = 0
+    """How many profiles were taken in."""
+
     _raw: dict[tuple[int | str, ...], tuple[Knobs, float]] = field(default_factory=dict)
     _siblings: set[tuple[int | str, ...]] = field(default_factory=set)
     _errors: dict[tuple[Kind, int], list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -125,6 +128,20 @@ class Surrogate:
             preferred_batch_sizes=config.preferred_batch_sizes,
             variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
         )
+
+    def learn(self, knobs: Knobs, curve: ServiceCurve) -> None:
+        """Take the service times of a kind; of two profiles the shorter times count.
+
+        A second profile makes all predictions and their corrections void.
+        """
+        self.profiles += 1
+        curves = self.curves[self.kind_of(knobs)]
+        known = curves.get(curve.busy)
+        curves[curve.busy] = curve if known is None else known.fastest(curve)
+        if known is not None:
+            self._raw.clear()
+            self._errors.clear()
+            self._siblings.clear()
 
     def simulate(self, points: Sequence[Knobs]) -> None:
         """Predict these points, except those that are predicted already or whose kind is not profiled."""

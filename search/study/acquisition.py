@@ -9,8 +9,8 @@ from search.simulator.surrogate import Kind, Predicted, Surrogate
 from search.space import knobs_of
 from search.study.store import TrialStore
 
-WORTH = 1.005
-"""A prediction is worth a run if its optimistic value is more than 0.5 % above the best verified value."""
+WORTH = 1.015
+"""A prediction is worth a run if its optimistic value is more than 1.5 % above the best verified value."""
 
 SPARING = 0.25
 """A service class can only take the least energy if its predicted rate is at least 25 % of the best rate."""

@@ -21,24 +21,27 @@ from loadgen.statistics.slo_test import certify_together, combined_answer
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
-from search.simulator.replay import WINDOW_S, Pace, slowdowns_by_window
+from search.simulator.replay import (
+    SLOW,
+    WINDOW_S,
+    Pace,
+    slowdowns_by_window,
+    usual_slowdown,
+    without_noise,
+)
 from search.simulator.server import SimulatedServer
-from search.simulator.service_times import ServiceCurve
 from search.simulator.surrogate import Kind, Surrogate
 from search.space import knobs_of
 from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
 from search.workload import REQUESTS
 
-FASTEST, _ROUNDS = 0.1, 5
-"""The usual factor of a kind is the mean of those that are not slow compared with it, from the fastest tenth on: a
-machine may be slow for most of a run."""
-
+_ROUNDS = 5
 UNLUCKY = 0.02
 """A kind that was always slower than profiled only met slow phases, unless that is less likely."""
 
-SLOW, PHASE_S = 0.2, 0.45
-"""In a slow phase executions take at least 20 % longer than usual, for half a second; a stall is shorter."""
+PHASE_S = 0.45
+"""A slow phase lasts for half a second; a stall is shorter."""
 
 BLOCK_S = 5.0
 RESAMPLINGS = 100
@@ -86,14 +89,17 @@ class Belief:
     surrogate: Surrogate
     bench: ObservedBench
     _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
+    _looked: tuple[int, int] = 0, 0  # at how many runs, with how many profiles
     _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
     _candidates: dict[ServingConfig, _Candidate] = field(default_factory=dict)
     _units: dict[int, Floats] = field(default_factory=dict)
 
     def look(self) -> None:
         """Take in the runs since the last look; runs whose kind was profiled further since are replayed again."""
-        if len(self._replayed) == len(self.bench.runs):
+        now = len(self.bench.runs), self.surrogate.profiles
+        if self._looked == now:
             return
+        self._looked = now
         before, self._replayed = self._replayed, []
         for number, run in enumerate(self.bench.runs):
             server = self.surrogate.server(run.config) if self._known(run.config) else None
@@ -109,19 +115,13 @@ class Belief:
             if factors is not None:
                 by_kind.setdefault(self._kind(run.config), []).append(factors)
         known = {kind: np.concatenate(each) for kind, each in by_kind.items()}
-        self._usual = {kind: _usual_of(factors) for kind, factors in known.items()}
+        self._usual = {kind: usual_slowdown(factors) for kind, factors in known.items()}
         for kind, factors in known.items():
             if self._usual[kind] > math.log1p(SLOW):
                 others = [seen - self._usual[other] for other, seen in known.items() if other != kind]
                 slow = float(np.mean(np.concatenate(others) > math.log1p(SLOW))) if others else 0.0
                 if slow ** max(1.0, WINDOW_S * len(factors) / BLOCK_S) > UNLUCKY:
                     self._usual[kind] = 0.0
-
-    def profiled_again(self, config: ServingConfig, curve: ServiceCurve) -> None:
-        """Take the shorter times of two profiles of a kind, and look at all runs again."""
-        curves = self.surrogate.curves[self.surrogate.kind_of(knobs_of(config))]
-        curves[curve.busy] = curves[curve.busy].fastest(curve)
-        self._replayed.clear()
 
     @property
     def machine(self) -> Floats:
@@ -134,11 +134,7 @@ class Belief:
         ]
         if not each:
             return np.zeros(0)
-        found = np.concatenate(each)
-        usual = found[found < math.log1p(SLOW)]
-        noise = float(np.var(usual)) if len(usual) else 0.0
-        shrunk: Floats = found**3 / (found**2 + max(noise, 1e-12))  # what may be noise of the windows counts less
-        return shrunk
+        return without_noise(np.concatenate(each))
 
     @property
     def seen_s(self) -> float:
@@ -337,13 +333,6 @@ class Belief:
         if key not in self._units:
             self._units[key] = self.surrogate.workload.unit(self.surrogate.seed + 7919 * seed, requests=size)
         return self._units[key]
-
-
-def _usual_of(factors: Floats) -> float:
-    usual = float(np.quantile(factors, FASTEST))
-    for _ in range(_ROUNDS):
-        usual = float(factors[factors <= usual + math.log1p(SLOW)].mean())
-    return usual
 
 
 _NORMAL = (0.0, 0.7, -0.7, 1.4, -1.4, 0.35)

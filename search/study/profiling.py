@@ -45,7 +45,7 @@ def measure_service_times(runner: TrialRunner, surrogate: Surrogate, knobs: Knob
             log.warning("%s was not profiled: %s", knobs_text(config), reason)
             return
         log.info("profile of %s: %s", knobs_text(config), curve)
-        surrogate.curves[surrogate.kind_of(knobs)][config.instance_count] = curve
+        surrogate.learn(knobs, curve)
         return
 
 

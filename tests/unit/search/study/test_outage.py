@@ -65,12 +65,12 @@ def test_half_a_minute_without_the_database_loses_nothing(tmp_path: Path, outage
 
     bench, url = Interrupted(), f"sqlite:///{tmp_path / 'shared.db'}"
     kept, certified, _ = search_on(
-        bench, two_core_space(tmp_path), tmp_path, storage=url, stop=lambda: len(bench.loaded) > 9
+        bench, two_core_space(tmp_path), tmp_path, storage=url, stop=lambda: len(bench.loaded) > 13
     )
     assert outage.refused > 3
     assert outage.slept_s >= AWAY_S
     assert certified is not None
-    assert len(kept.trials) > 2
+    assert len(kept.trials) >= 2
     assert [trial.number for trial in read_trials(tmp_path)] == list(range(len(kept.trials)))
     told = [one for one in kept.study.get_trials() if one.state == optuna.trial.TrialState.COMPLETE]
     complete = [trial for trial in kept.trials if trial.state == "complete"]

@@ -315,8 +315,12 @@ def test_an_engine_whose_graphs_cannot_be_recorded_is_served_without_them(
 def test_kinds_for_which_there_was_no_time_are_profiled_when_there_is_some_after_all(
     space: SearchSpace, tmp_path: Path
 ) -> None:
-    bench = SimulatedBench()
-    budget = BudgetOfLoad(total_s=70.0, spent=bench.spent)
+    class Slow(SimulatedBench):
+        def saturate(self, concurrency: Any, duration_s: Any, seed: Any, shape: int | None = None) -> ClosedLoop:
+            return super().saturate(concurrency, 5 * duration_s, seed)
+
+    bench = Slow()
+    budget = BudgetOfLoad(total_s=90.0, spent=bench.spent)
     store = open_store(space, tmp_path, storage="sqlite://", seed=3)
     profiled: list[str] = []
 
