@@ -1,6 +1,7 @@
 """Engines on a real GPU against ONNX Runtime on the CPU: same numbers, with and without graphs, padded or not."""
 
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,26 @@ def test_served_numbers_are_those_of_the_cpu(
         names = [output.name for output in reference.get_outputs()]
         for name, expected in zip(names, reference.run(names, together), strict=True):
             np.testing.assert_allclose(outputs[name], expected, rtol=2e-2, atol=2e-3)
+
+
+def test_a_batch_size_is_as_fast_after_another_one(cuda: DriverCuda, tmp_path: Path) -> None:
+    """A session of ONNX Runtime plans its convolutions anew when its shapes change: 0.1 s and more."""
+    model = model_of("cnn", tmp_path)
+    stream = cuda.stream()
+    engine = OnnxRuntimeEngine(model.path, device=0, stream=stream, cuda_graphs=False)
+    runner = Runner(engine, cuda, stream, max_batch_size=8, batch_sizes=(1, 8))
+    runner.warm_up({spec.name: spec.concrete_shape for spec in model.inputs if spec.concrete_shape is not None})
+    one, eight = requests_for(model, (1,), 0), requests_for(model, (8,), 0)
+
+    def seconds(*batches: list[Any]) -> float:
+        began = time.perf_counter()
+        for _ in range(50):
+            for requests in batches:
+                runner.run(requests)
+        return time.perf_counter() - began
+
+    alike = seconds(one, one) + seconds(eight, eight)
+    assert seconds(one, eight) < 2 * alike
 
 
 def test_the_accuracy_gate_can_run_an_engine(cuda: DriverCuda, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ import numpy as np
 from .host_memory import DirectMemory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .driver import Cuda
     from .engine import Bound, GpuEngine, Port, Shapes
@@ -24,6 +25,9 @@ GPU reads each request from Triton's shared memory. `auto`: direct for large inp
 LARGE_BYTES = 32 * 1024
 """Threshold of `auto`, in bytes per batch item. From here on a copy on the CPU costs more than a call of the
 driver."""
+
+MOST_WARM_UPS, ALIKE = 10, 0.2
+"""A batch size is warm once two executions in a row differ by less than 20 %, or after 10."""
 
 MOST_BOUND = 64
 """Number of shapes that are kept ready; above it, the oldest is dropped."""
@@ -96,7 +100,9 @@ class Runner:
         batch_sizes: Sequence[int] = (),
         cuda_graphs: bool = False,
         input_path: InputPath = "auto",
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self._clock = clock
         self._engine = engine
         self._cuda = cuda
         self._stream = stream
@@ -137,10 +143,20 @@ class Runner:
         return self._prepared[key]
 
     def warm_up(self, row_shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Prepare every batch size for these shapes of items, largest first, so that memory moves at most once."""
+        """Execute every batch size for these shapes of items until two executions take the same time, within 20 %.
+
+        The largest first, so that memory moves at most once.
+        """
         for size in reversed(self._batch_sizes):
             prepared = self.prepare({name: (size, *shape) for name, shape in row_shapes.items()})
-            self._execute(prepared)
+            before_s = 0.0
+            for _ in range(MOST_WARM_UPS):
+                began_s = self._clock()
+                self._execute(prepared)
+                taken_s = self._clock() - began_s
+                if abs(taken_s - before_s) < ALIKE * before_s:
+                    break
+                before_s = taken_s
 
     def _batch_of(self, requests: Sequence[Mapping[str, Array]]) -> tuple[int, Shapes]:
         """Return the number of batch items, and the shapes to execute."""

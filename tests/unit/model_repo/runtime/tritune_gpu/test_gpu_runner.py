@@ -16,7 +16,7 @@ from model_repo.runtime.tritune_gpu.runner import Runner
 
 
 def runner_on(
-    cuda: FakeCuda | None = None, *, captures_itself: bool = False, **options: str | tuple[int, int] | int
+    cuda: FakeCuda | None = None, *, captures_itself: bool = False, **options: Any
 ) -> tuple[Runner, DoublingEngine, FakeCuda]:
     cuda = cuda or FakeCuda()
     engine = DoublingEngine(cuda, captures_itself=captures_itself)
@@ -65,6 +65,20 @@ def test_one_graph_per_size_and_one_launch_per_batch() -> None:
     runner.run(requests_of(3))
     runner.run(requests_of(1))
     assert cuda.calls == ["launch", "wait"] * 2
+
+
+def test_each_size_is_executed_until_its_times_are_alike() -> None:
+    executed: list[tuple[int, int]] = []
+
+    def seconds() -> float:
+        """The executions of a size take 8, 4, 2, and then 1 s."""
+        counts = [executed.count(shape) for shape in set(executed)]
+        return sum(max(8.0 / 2**number, 1.0) for count in counts for number in range(count))
+
+    runner, engine, _ = runner_on(clock=seconds)
+    engine.executed = executed
+    runner.warm_up({"x": (3,)})
+    assert [executed.count((size, 3)) for size in (1, 2, 4, 8)] == [5, 5, 5, 5]
 
 
 @pytest.mark.parametrize(("width", "copies"), [(3, 0), (8192, 3)])
