@@ -52,7 +52,7 @@ class GuidedSearch:
     surrogate: Surrogate
     _verified: int = 0
     _errors: list[float] = field(default_factory=list)
-    _profiled: list[Knobs] = field(default_factory=list)
+    _profiled: list[tuple[Knobs, float]] = field(default_factory=list)  # and the seconds that it took
     _waiting: bool = False
     """True if there was no time to profile all kinds at first."""
 
@@ -114,9 +114,9 @@ class GuidedSearch:
         runner, budget = self.runner, self.runner.budget
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
         known = self.surrogate.profiles
-        again = [knobs for knobs in self._profiled if self.surrogate.profiled(knobs)]
-        for knobs in again if again[1:] and not self._waiting else []:
-            if not runner.may_go_on() or budget.elapsed_s() > until_s:
+        again = [(knobs, took_s) for knobs, took_s in self._profiled if self.surrogate.profiled(knobs)]
+        for knobs, took_s in again if again[1:] and not self._waiting else []:
+            if not runner.may_go_on() or budget.elapsed_s() + took_s > until_s:
                 break
             measure_service_times(runner, self.surrogate, knobs)
         write_curves(runner.store.path.parent, self.surrogate.curves)
@@ -140,8 +140,9 @@ class GuidedSearch:
         """Profile one kind, unless it is profiled already or cannot be the best."""
         if self.surrogate.profiled(knobs) or self.surrogate.is_dominated(knobs):
             return
+        began_s = self.runner.budget.elapsed_s()
         measure_service_times(self.runner, self.surrogate, knobs)
-        self._profiled.append(knobs)
+        self._profiled.append((knobs, self.runner.budget.elapsed_s() - began_s))
         write_curves(self.runner.store.path.parent, self.surrogate.curves)
         self._simulate_all()
 
