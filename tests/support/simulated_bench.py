@@ -115,7 +115,7 @@ class SimulatedBench:
         log = log.rows(0, max(1, int(np.searchsorted(log.scheduled_ns, until * 1e9))))
         self._spend(float(min(until, duration_s)))
         self._last = measurement_of(log, rate_per_s) if len(log) else None
-        if self.power_w is not None:
+        if self.power_w is not None and self._last is not None:
             gpu = GpuRecord(
                 utilization=None,
                 memory_used_bytes=None,

@@ -9,7 +9,8 @@ from certifications import DEFAULT, EXECUTION_S, PER_S, SLO, belief, tried
 from unsteady_machine import Speed, UnsteadyBench
 
 from search.simulator.capacity import rate_at_limit, stand_in
-from search.study.belief import SLOW, Belief
+from search.simulator.replay import SLOW
+from search.study.belief import Belief
 from search.trials.trial import Trial
 from search.workload import unit_arrivals
 
