@@ -27,9 +27,9 @@ def searched(folder: Path, until: int) -> list[Trial]:
 
 @pytest.mark.slow
 def test_a_resumed_search_keeps_its_trials_and_measures_none_of_them_again(tmp_path: Path) -> None:
-    first = searched(tmp_path, 2)
+    first = searched(tmp_path, 1)
     found = searched(tmp_path, 100)
-    assert len(first) == 2 < len(found)
-    assert found[:2] == first
+    assert len(first) == 1 < len(found)
+    assert found[:1] == first
     assert len({trial.served for trial in found}) == len(found)
     assert [record.number for record in read_trials(tmp_path)] == list(range(len(found)))

@@ -57,7 +57,7 @@ def test_what_is_promised_holds_under_the_arrivals_it_was_searched_with(
 ) -> None:
     bench = SimulatedBench(workload=workload)
     space = two_core_space(tmp_path)
-    store, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 8)
+    store, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 12)
     assert certified is not None
     winner = certified.winner
     capacity = true_rate(winner.served, default_service_s, limit_ms=SLO.first.limit_ms, workload=workload)
@@ -73,7 +73,7 @@ def test_requests_of_several_rows_are_searched_and_promised(tmp_path: Path) -> N
     workload = Workload(rows_per_request=4)
     bench = SimulatedBench(workload=workload)
     space = two_core_space(tmp_path, rows_per_request=4)
-    _, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 8)
+    _, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 12)
     assert certified is not None
     capacity = true_rate(
         certified.winner.served, default_service_s, limit_ms=SLO.first.limit_ms, workload=workload
@@ -86,7 +86,8 @@ def test_requests_of_several_rows_are_searched_and_promised(tmp_path: Path) -> N
 def test_requests_of_several_lengths_are_predicted_and_promised(tmp_path: Path) -> None:
     shapes = request_shapes([(("ids", (length,)),) for length in LENGTHS])
     bench = ShapedBench(workload=Workload(shapes=shapes))
-    store, certified, _ = search_on(bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 8)
+    space = two_core_space(tmp_path)
+    store, certified, _ = search_on(bench, space, tmp_path, stop=lambda: len(bench.loaded) >= 12)
     assert certified is not None
     config, promised = certified.winner.served, certified.winner.certificate.rate_per_s
     assert bench.late_share(config, promised / 1.03) < 0.01 < bench.late_share(config, promised / 0.6)
