@@ -70,9 +70,6 @@ class Certifier:
     server: int = 0
     """The number of restarts so far."""
 
-    given_up_share: float = math.inf
-    """The lowest share of a trial's capacity at which a run would not have been met in its time."""
-
     caveat: str | None = None
     lost: set[int] = field(default_factory=set)
     """The trials that cannot be certified: their server failed, or it took too much memory."""
@@ -170,7 +167,7 @@ class Certifier:
         )
         evidence.add(run, attempt)
         if hopeless >= LOOKS_HOPELESS and not attempt.met:
-            self.given_up_share = min(self.given_up_share, rate_per_s / self.belief.usual_per_s(trial))
+            self.belief.give_up(trial, rate_per_s)
         certified = self._with_certificate(trial, attempt) if attempt.met else None
         certificate = None if certified is None else certified.certificate
         self.on_event(

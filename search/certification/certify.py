@@ -123,8 +123,8 @@ class Certification:
             default = winner
         elif default is not None:
             default = certifier.at_covered_rate(default)
-            mine, other = (self.objective.certified_worth(one) for one in (winner, default))
-            if mine is not None and other is not None and other > mine:
+            mine, other = map(self._worth, (winner, default))
+            if other[0] >= mine[0] and other[1] > mine[1]:
                 does = "is certified for more than" if self.objective.name == "cost" else "does better than"
                 text = f"The default configuration {does} trial {winner.number}, so it is the answer."
                 certifier.note(text, "default_is_better", winner, warning=False)
@@ -157,7 +157,6 @@ class Certification:
         certifier, by_rate = self.certifier, self.objective.name == "cost"
         planner = Planner(
             belief=certifier.belief,
-            given_up_share=certifier.given_up_share,
             server=certifier.server,
             once=certifier.stop(),
             fixed_per_s=self.objective.rate_per_s,
@@ -226,12 +225,12 @@ class Certification:
 
     def _better(self, best: Trial | None, found: Trial) -> Trial:
         """Return the one that is worth more; one that is confirmed on two servers before one that is not."""
+        return found if best is None or self._worth(found) >= self._worth(best) else best
 
-        def worth(trial: Trial) -> tuple[bool, float]:
-            again = trial.certificate is not None and trial.certificate.confirmed_again
-            return again, self.objective.certified_worth(trial) or -math.inf
-
-        return found if best is None or worth(found) >= worth(best) else best
+    def _worth(self, trial: Trial) -> tuple[bool, float]:
+        """Return whether a rate of it is certified on two servers, and what that rate is worth."""
+        again = trial.certificate is not None and trial.certificate.confirmed_again
+        return again, self.objective.certified_worth(trial) or -math.inf
 
     def _with_caveat(self, trial: Trial) -> Trial:
         """Return the trial with the reason why it is confirmed on one server only."""

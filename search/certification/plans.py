@@ -84,12 +84,9 @@ class Planner:
     """Plans runs on a server by a belief.
 
     `once`: no second server will confirm a rate. `fixed_per_s` is the only rate, if the objective has one.
-    `given_up_share` is the lowest share of its capacity at which a run on this machine, of any candidate, was
-    given up.
     """
 
     belief: Belief
-    given_up_share: float = math.inf
     server: int = 0
     once: bool = False
     fixed_per_s: float | None = None
@@ -115,7 +112,7 @@ class Planner:
             if self.fixed_per_s < evidence.refuted_per_s:
                 tried(self.fixed_per_s)
         else:
-            given_up_per_s = self.given_up_share * self.belief.usual_per_s(trial)
+            given_up_per_s = self.belief.given_up_share * self.belief.usual_per_s(trial)
             most_per_s = min(
                 self.belief.highest_covered(trial),
                 REFUTED * evidence.refuted_per_s,

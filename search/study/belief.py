@@ -88,6 +88,9 @@ class Belief:
 
     surrogate: Surrogate
     bench: ObservedBench
+    given_up_share: float = math.inf
+    """The lowest share of its capacity at which a run of any candidate would not have been met in its time."""
+
     _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
     _looked: tuple[int, int] = 0, 0  # at how many runs, with how many profiles
     _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
@@ -171,6 +174,10 @@ class Belief:
         slow_share = float(np.mean(machine > math.log1p(SLOW))) if len(machine) else 0.0
         never = float(np.std(machine)) * slow_share**looks if slow_share else 0.0
         return math.hypot(LEAST_ERROR, first / math.sqrt(looks), never)
+
+    def give_up(self, trial: Trial, rate_per_s: float) -> None:
+        """Take in that a run at this rate would not have been met in its time, whatever was simulated."""
+        self.given_up_share = min(self.given_up_share, rate_per_s / self.usual_per_s(trial))
 
     def covers(self, trial: Trial, rate_per_s: float) -> bool:
         """True if the trial keeps the limits at this rate under the speeds of the whole run."""

@@ -119,10 +119,12 @@ class GuidedSearch:
             if not runner.may_go_on() or budget.elapsed_s() + took_s > until_s:
                 break
             measure_service_times(runner, self.surrogate, knobs)
+        if self.surrogate.profiles == known:
+            return False
         write_curves(runner.store.path.parent, self.surrogate.curves)
         self._simulate_all()
         runner.pool.share(self.surrogate.curves)
-        return self.surrogate.profiles > known
+        return True
 
     def _profile_more(self) -> bool:
         """Profile kinds for which there was no time before; True if a new one was profiled."""

@@ -6,20 +6,17 @@ import logging
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
-from typing import Protocol
 
 from model_repo.spec import ServingConfig
 from search.labels import knobs_text
-from search.records.slo import Slo
 from search.records.trial import WhyRecord
 from search.simulator.service_times import NotMeasured, ServiceCurve, measure_curve
 from search.simulator.surrogate import Surrogate
 from search.space import Knobs, knobs_of
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.bench import Bench, BenchFailed, Spent
+from search.trials.bench import BenchFailed, Spent
 from search.trials.trial import Trial, trial_of
-from search.workload import Workload
 
 log = logging.getLogger("tritune.profiling")
 
@@ -37,7 +34,7 @@ def measure_service_times(runner: TrialRunner, surrogate: Surrogate, knobs: Knob
         before = replace(runner.bench.spent)
         try:
             runner.bench.load(config)
-            curve = measured_curve(runner, surrogate, config)
+            curve = _measured_curve(runner, surrogate, config)
         except BenchFailed as failure:
             _record_failure(runner, asked_for, failure, runner.bench.spent.since(before))
             continue
@@ -49,31 +46,7 @@ def measure_service_times(runner: TrialRunner, surrogate: Surrogate, knobs: Knob
         return
 
 
-class Profiler(Protocol):
-    """What it takes to profile the loaded configuration."""
-
-    @property
-    def bench(self) -> Bench:
-        """The bench on which the configuration is loaded."""
-        ...
-
-    @property
-    def slo(self) -> Slo:
-        """The SLO; batches that take its first limit are not measured."""
-        ...
-
-    @property
-    def seed(self) -> int:
-        """The seed of the run."""
-        ...
-
-    @property
-    def workload(self) -> Workload:
-        """The traffic."""
-        ...
-
-
-def measured_curve(runner: Profiler, surrogate: Surrogate, config: ServingConfig) -> ServiceCurve:
+def _measured_curve(runner: TrialRunner, surrogate: Surrogate, config: ServingConfig) -> ServiceCurve:
     """Return the curve of the loaded configuration; if requests differ in shape, one for each profiled shape."""
     shapes = runner.workload.shapes
     largest = max(config.max_batch_size // runner.workload.rows_per_request, 1)

@@ -96,7 +96,7 @@ def test_20_per_second_are_certified_with_the_confidence_that_the_time_allows(tm
         assert certificate is not None, seed
         servers.append(certificate.servers)
         if certificate.confirmed_again:
-            run.assert_certified_twice(confidence=0.8, at_least=0.45)
+            run.assert_certified_twice(confidence=0.8, at_least=0.35)
             assert certificate.caveat is not None, seed
         assert "lower_confidence" in run.codes, seed
     assert set(servers) <= {1, 2}

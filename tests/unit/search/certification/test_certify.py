@@ -87,6 +87,24 @@ def test_a_default_without_an_estimate_stays_as_it_is(state: Any, tmp_path: Path
     assert set(given.batches) == {16}
 
 
+def test_a_default_that_met_a_higher_rate_once_but_not_again_is_not_the_answer(tmp_path: Path) -> None:
+    """It is slower from the restart on."""
+    given = bench()
+
+    def service_s(config: ServingConfig, size: int) -> float:
+        slow = {16: 2.2, DEFAULT: 40.0 if given.restarts else 0.8}
+        return 0.01 * slow[config.max_batch_size]
+
+    given.service_s = service_s
+    found = of_two(tmp_path, given, total_s=100.0)
+    assert found.baseline is not None
+    assert found.baseline.certificate is not None
+    assert found.baseline.certificate.servers == 1
+    assert found.baseline.certificate.rate_per_s > found.certificate.rate_per_s
+    assert found.winner.number == 1
+    assert found.certificate.confirmed_again
+
+
 def test_a_default_that_fails_costs_only_its_certificate(tmp_path: Path) -> None:
     """After the failure, the server of the winner is loaded again."""
     default, given = tried(tmp_path, DEFAULT, 0), bench()
