@@ -86,10 +86,12 @@ def timed_engine(
     scratch: str = "shared",
 ) -> dict[str, Any]:
     """Run `timing_child.timed` in its own process."""
+    from model_repo.repository.config_pbtxt import graph_batch_sizes
     from optimizer.child import call_in_child
     from optimizer.engines.timing_child import timed
 
-    call = partial(timed, folder / file, backend, ROW_SHAPES[name], max_batch_size=largest, graphs=graphs)  # type: ignore[arg-type]
+    sizes, shapes = graph_batch_sizes(largest), ROW_SHAPES[name]
+    call = partial(timed, folder / file, backend, shapes, batch_sizes=sizes, graphs=graphs)  # type: ignore[arg-type]
     times = call_in_child(partial(call, own_scratch=scratch == "own"))
     for row in times["times"]:
         note(f"{backend} graphs={graphs} b{row['batch_size']}: {row['batch_ms']:.3f} ms, {row['per_s']:,.0f}/s, "

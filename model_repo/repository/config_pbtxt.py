@@ -58,23 +58,23 @@ def warmup_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
 
 
 def graph_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
-    """Return the batch sizes to record CUDA graphs for, ascending; () for no batching.
+    """Return the batch sizes that a GPU executes, ascending; () for no batching. Others are padded to the next.
 
-    They are the powers of two up to an eighth of the maximum, and the multiples of that eighth. A batch replays
-    the next larger graph, so a full queue pads by an eighth at most.
+    They are the powers of two, from 16 on also the sizes halfway between, and the maximum: 1, 2, 4, 8, 16, 24, 32,
+    48, 64. Each costs seconds of compiling and recording, and those of a smaller maximum are among them.
     """
     if max_batch_size == 0:
         return ()
-    step = max(1, max_batch_size // 8)
-    small = {2**exponent for exponent in range(step.bit_length())}
-    return tuple(sorted({*small, *range(step, max_batch_size + 1, step), max_batch_size}))
+    sizes = warmup_batch_sizes(max_batch_size)
+    halfway = {3 * size // 2 for size in sizes if size >= 16 and 3 * size // 2 < max_batch_size}
+    return tuple(sorted({*sizes, *halfway}))
 
 
 def executed_batch_sizes(config: ServingConfig) -> tuple[int, ...]:
     """Return the batch sizes that our GPU runtime executes, padding others to the next. () on the CPU."""
     if config.engine.device == "cpu" or config.max_batch_size == 0:
         return ()
-    chosen = config.cuda_graph_batch_sizes or warmup_batch_sizes(config.max_batch_size)
+    chosen = config.cuda_graph_batch_sizes or graph_batch_sizes(config.max_batch_size)
     return tuple(sorted({*chosen, config.max_batch_size}))
 
 

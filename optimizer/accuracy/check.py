@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,6 +29,9 @@ least 98.8 %, with 95 % confidence."""
 
 FEWEST_INPUTS = 16
 LARGER_BATCH = 8
+INPUTS_OF_FURTHER_SIZES = 64
+"""At further batch sizes 64 inputs are compared, by their values: what is looked for is a wrong kernel."""
+
 REFERENCE_BUDGET_S = 45.0
 """By default the reference may take 45 s; a slower model is judged on fewer inputs, and the record notes it."""
 
@@ -130,22 +133,32 @@ def judge(
     rule: AccuracyRule,
     *,
     batch_sizes: Sequence[int] = (1, LARGER_BATCH),
+    further_sizes: Collection[int] = (),
     first_error: Callable[[Thresholds], str | None] | None = None,
 ) -> AccuracyRecord:
     """Compare the results of `runner` with the reference, at each batch size, output by output.
 
-    If the variant fails, `first_error` is called for the node at which the error starts. Raises RunFailed.
+    At the `further_sizes` fewer inputs are compared. If the variant fails, `first_error` is called for the node at
+    which the error starts. Raises RunFailed.
     """
     thresholds = rule.thresholds(precision)
     sizes = batch_sizes if reference.samples.batched else batch_sizes[:1]
     feeds = {size: reference.samples.feeds(size) for size in sizes}
+    if reference.samples.batched:
+        few = reference.samples.first(INPUTS_OF_FURTHER_SIZES)
+        feeds |= {size: few.feeds(size) for size in sorted({*further_sizes} - {*sizes})}
     # One run for all sizes: most of a large model's time is spent on loading it.
-    results = iter(runner.run([feed for size in sizes for feed in feeds[size]]))
+    results = iter(runner.run([feed for each in feeds.values() for feed in each]))
     outputs: list[OutputAccuracyRecord] = []
     problems: list[str] = []
-    for size in sizes:
-        for name, seen in _compared(list(islice(results, len(feeds[size]))), reference, size).items():
-            problem = shortcoming(seen, thresholds)
+    for size, given in feeds.items():
+        few_rows = size not in sizes
+        rows = reference.rows[:INPUTS_OF_FURTHER_SIZES] if few_rows else reference.rows
+        asked = replace(thresholds, top1=None) if few_rows else thresholds
+        for name, seen in _compared(
+            list(islice(results, len(given))), replace(reference, rows=rows), size
+        ).items():
+            problem = shortcoming(seen, asked)
             outputs.append(_to_record(name, size, seen, passed=not problem))
             if problem:
                 problems.append(f"output {name} at batch {size}: {problem}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -76,14 +76,14 @@ class WrongPrecision(EngineFailed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOrder:
-    """A request for an engine. `profile` maps each input to its (least, usual, largest) whole shape.
+    """A request for an engine. Each of `profiles` maps each input to its (least, usual, largest) whole shape.
 
     `compute_capability`, such as "8.6", is that of the GPU that will run the engine.
     """
 
     onnx_file: Path
     precision: str
-    profile: Mapping[str, tuple[Dims, Dims, Dims]]
+    profiles: Sequence[Mapping[str, tuple[Dims, Dims, Dims]]]
     compute_capability: str
 
 
@@ -114,8 +114,9 @@ def build_plan(library: TensorRt, order: EngineOrder, *, timing_cache: bytes = b
     config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
     (config.set_flag if order.precision == "tf32" else config.clear_flag)(trt.BuilderFlag.TF32)
     library.set_target(config, order.compute_capability)
-    if any(least != largest for least, _, largest in order.profile.values()):
-        config.add_optimization_profile(_profile(builder, order))
+    if any(-1 in tuple(network.get_input(index).shape) for index in range(network.num_inputs)):
+        for profile in order.profiles:
+            config.add_optimization_profile(_optimization_profile(builder, profile))
     timings = _use_timing_cache(library, config, timing_cache)
     plan = builder.build_serialized_network(network, config)
     if plan is None:
@@ -191,9 +192,9 @@ def _check(order: EngineOrder, counts: Mapping[str, int], *, what: str) -> None:
         )
 
 
-def _profile(builder: Any, order: EngineOrder) -> Any:
+def _optimization_profile(builder: Any, shapes: Mapping[str, tuple[Dims, Dims, Dims]]) -> Any:
     profile = builder.create_optimization_profile()
-    for name, (least, usual, largest) in order.profile.items():
+    for name, (least, usual, largest) in shapes.items():
         profile.set_shape(name, least, usual, largest)
     return profile
 

@@ -26,7 +26,7 @@ class EngineKey(BaseModel):
 
     model_sha256: str
     precision: str
-    profile: dict[str, tuple[Shape, Shape, Shape]]  # input -> least, usual, largest whole shape
+    profiles: tuple[dict[str, tuple[Shape, Shape, Shape]], ...]  # input -> least, usual, largest whole shape
     backend: Literal["tensorrt", "tensorrt_rtx"]
     library_version: str
     compute_capability: str

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import product
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.spec import Engine
@@ -16,55 +17,18 @@ from optimizer.child import threads
 from optimizer.engines.builder import EngineFailed, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
 from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant
-from optimizer.engines.standalone import StandaloneTimings
+from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times
 from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model
-from optimizer.model.ort_child import Tensors, run_feeds
-from optimizer.model.samples import feeds_for
 from optimizer.model.weights import number_format
 from optimizer.precision.names import Precision
 from search.records.accuracy import AccuracyRecord
+from search.simulator.surrogate import RACE_SHARE, engine_alone_per_s
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRunner:
-    """An engine that `optimizer.accuracy.check` can run. `variant` is the model from which it was built."""
-
-    engine: Engine
-    variant: Model
-    library_version: str
-
-    @property
-    def name(self) -> str:
-        """Return backend and version, such as `tensorrt_rtx-1.4.0.76`."""
-        return f"{self.engine.backend}-{self.library_version}"
-
-    def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
-        """Return all outputs for each of `feeds`, in order. Raises RunFailed."""
-        file = dict(self.engine.files)[self.engine.model_file]
-        load = partial(_engine, file.absolute(), self.engine.backend, batched=self.engine.batched)
-        return run_feeds(load, feeds_for(self.variant, feeds), limits=None)
-
-
-def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], Tensors]:
-    from model_repo.runtime.tritune_gpu.driver import DriverCuda
-    from model_repo.runtime.tritune_gpu.runner import Runner
-    from optimizer.engines.timing_child import load_engine
-
-    cuda = DriverCuda(0)
-    stream = cuda.stream()
-    engine = load_engine(file.parent, file.name, backend, cuda, stream, graphs=False)
-    runner = Runner(engine, cuda, stream, max_batch_size=int(batched), input_path="pinned")
-    # The runner overwrites its arrays in every run.
-    return lambda feed: {name: array.copy() for name, array in runner.run([feed]).items()}
-
-
+T = TypeVar("T")
 Device = Literal["cpu", "gpu"]
 Judge: TypeAlias = Callable[[EngineRunner, Precision], AccuracyRecord]
 """Compares the outputs of an engine of this precision with those of fp32."""
@@ -82,6 +46,7 @@ def engines_for(
     cache: EngineCache,
     max_batch_size: int,
     limit_ms: float,
+    build_limit_s: float = math.inf,
     may_build: bool = True,
     judge: Judge | None = None,
     on_event: OnEvent = events.ignore,
@@ -89,10 +54,10 @@ def engines_for(
     """Return the engines of these (precision, model) pairs, those of ONNX Runtime first.
 
     `may_build` False: nothing is built or run, and only cached TensorRT engines compete. A TensorRT engine is left
-    out with a note if it cannot be built, does not run, fails `judge`, or takes longer than the limit standalone.
-    An ONNX Runtime engine is left out if it does not run on the GPU, except for the first, the baseline. The
-    unchanged model, which is the variant fp32, is labelled with its own number format: fp16, say. Raises
-    CacheWriteFailed.
+    out with a note if it cannot be built (TensorRT-RTX within `build_limit_s`), does not run, fails `judge`, or is
+    too slow standalone: over the limit, or far behind the fastest. An ONNX Runtime engine is left out if it does
+    not run on the GPU, except for the first, the baseline. The unchanged model, which is the variant fp32, is
+    labelled with its own number format: fp16, say. Raises CacheWriteFailed.
     """
     given = _given_format(variants)
     if given != "fp32":
@@ -102,14 +67,14 @@ def engines_for(
     if not machine.gpus:
         return _labelled(engines, given)
     gpu = machine.gpus[0]
-    alone = StandaloneTimings(gpu=gpu, cache=cache, max_batch_size=max_batch_size, may_run=may_build)
     checks_at_once = min(MOST_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK))
-    if device == "gpu":
-        on_event(events.PhaseStarted(name="prepare", detail="ONNX Runtime without a server"))
-        with timed_step(on_event, "times of ONNX Runtime without a server"), threads(checks_at_once) as pool:
-            timed = list(pool.map(partial(_timed, alone, on_event), engines, (model for _, model in variants)))
-        # The baseline competes even if it could not be timed.
-        engines = [timed[0] or engines[0], *(engine for engine in timed[1:] if engine is not None)]
+    alone = StandaloneTimings(
+        gpu=gpu,
+        cache=cache,
+        max_batch_size=max_batch_size,
+        may_run=may_build,
+        at_once=max(1, machine.logical_cores // (2 * checks_at_once)),
+    )
     tensorrt = _TensorRtEngines(
         gpu=gpu,
         alone=alone,
@@ -117,11 +82,24 @@ def engines_for(
         cache=cache,
         max_batch_size=max_batch_size,
         limit_ms=limit_ms,
+        build_limit_s=build_limit_s,
         judge=judge if may_build else None,
         may_build=may_build,
         on_event=on_event,
     )
-    return _labelled([*engines, *tensorrt.of(variants)], given)
+    with threads(checks_at_once) as pool:
+        building = tensorrt.building(pool, variants)
+        if device == "gpu":
+            on_event(events.PhaseStarted(name="prepare", detail="ONNX Runtime without a server"))
+            with timed_step(on_event, "times of ONNX Runtime without a server"), threads(checks_at_once) as timing:
+                timed = list(
+                    timing.map(partial(_timed, alone, on_event), engines, (model for _, model in variants))
+                )
+            # The baseline competes even if it could not be timed.
+            engines = [timed[0] or engines[0], *(engine for engine in timed[1:] if engine is not None)]
+        candidates = tensorrt.built(building)
+    best_per_s = max(engine_alone_per_s(engine, limit_ms=limit_ms) for engine in engines)
+    return _labelled([*engines, *tensorrt.usable(candidates, best_per_s)], given)
 
 
 def _given_format(variants: Sequence[tuple[Precision, Model]]) -> str:
@@ -170,12 +148,19 @@ def onnxruntime_engine(model: Model, precision: str = "fp32", *, device: Device 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Candidate:
-    """A built engine whose speed and accuracy have not been checked yet."""
+    """A built engine. `alone_ms` are its times in a race; empty if nothing may run."""
 
     label: str
     precision: Precision
     model: Model
     built: BuiltEngine
+    alone_ms: Times = ()
+
+    def per_s(self, limit_ms: float) -> float:
+        """Return its standalone batch items per second; infinite if nothing may run."""
+        if not self.alone_ms:
+            return math.inf
+        return engine_alone_per_s(replace(self.built.engine, alone_ms=self.alone_ms), limit_ms=limit_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,66 +173,112 @@ class _TensorRtEngines:
     cache: EngineCache
     max_batch_size: int
     limit_ms: float
+    build_limit_s: float
     may_build: bool
     judge: Judge | None
     on_event: OnEvent
 
-    def of(self, variants: Sequence[tuple[Precision, Model]]) -> Iterator[Engine]:
-        """Yield the usable engines, at most one per library and variant; built in turn, checked in parallel."""
+    def building(
+        self, pool: Executor, variants: Sequence[tuple[Precision, Model]]
+    ) -> list[tuple[str, Precision, Model, Future[BuiltEngine]]]:
+        """Start to take the engines from the cache or build them, one per library and variant."""
         if self.gpu.compute_capability is None:
             self._note(f"{self.gpu.name} does not report its compute capability: no TensorRT", warning=True)
-            return
-        target = Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name)
-        with timed_step(self.on_event, "engines from the cache or built") as step:
-            candidates = list(self._candidates(variants, target))
-            step.cached = all(candidate.built.source == "cache" for candidate in candidates)
-        if not candidates:
-            return
-        names = ", ".join(candidate.label for candidate in candidates)
-        self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
-        with timed_step(self.on_event, "checks of the engines"), threads(self.checks_at_once) as pool:
-            checks = [pool.submit(self._checked, candidate) for candidate in candidates]
-            for candidate, check in zip(candidates, checks, strict=True):
-                try:
-                    engine = check.result()
-                except EngineFailed as failure:
-                    self._leave_out(candidate.label, failure)
-                    continue
-                built = candidate.built
-                how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
-                alone = f", {engine.alone_ms[0][1]:.2f} ms standalone at batch 1" if engine.alone_ms else ""
-                self._note(f"{candidate.label} engine {how}{alone}")
-                yield engine
-
-    def _candidates(self, variants: Sequence[tuple[Precision, Model]], target: Target) -> Iterator[_Candidate]:
-        for library, (precision, model) in product(installed_tensorrt(), variants):
-            label = f"{library.backend} {precision}"
-            self.on_event(events.PhaseStarted(name="prepare", detail=f"{label} engine"))
-            try:
-                built = engine_from_variant(
+            return []
+        build = partial(
+            engine_from_variant,
+            target=Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name),
+            cache=self.cache,
+            may_build=self.may_build,
+        )
+        return [
+            (
+                f"{library.backend} {precision}",
+                precision,
+                model,
+                pool.submit(
+                    build,
                     model,
                     precision,
                     library=library,
-                    target=target,
-                    cache=self.cache,
                     max_batch_size=self.max_batch_size if model.batched else 0,
-                    may_build=self.may_build,
-                )
-            except EngineFailed as failure:
-                self._leave_out(label, failure)
-                continue
-            yield _Candidate(label=label, precision=precision, model=model, built=built)
+                    limit_s=self.build_limit_s if library.backend == "tensorrt_rtx" else math.inf,
+                ),
+            )
+            for library, (precision, model) in product(installed_tensorrt(), variants)
+        ]
 
-    def _checked(self, candidate: _Candidate) -> Engine:
-        """Return the engine with its standalone times. Raises EngineFailed.
+    def built(self, building: Sequence[tuple[str, Precision, Model, Future[BuiltEngine]]]) -> list[_Candidate]:
+        """Return the engines that could be built, when all are finished. Raises CacheWriteFailed."""
+        candidates = []
+        if building:
+            self.on_event(events.PhaseStarted(name="prepare", detail="engines"))
+        with timed_step(self.on_event, "engines from the cache or built") as step:
+            for label, precision, model, future in building:
+                try:
+                    built = future.result()
+                except EngineFailed as failure:
+                    self._leave_out(label, failure)
+                    continue
+                candidates.append(_Candidate(label=label, precision=precision, model=model, built=built))
+            step.cached = all(candidate.built.source == "cache" for candidate in candidates)
+        return candidates
 
-        It emits no events, because checks run in parallel.
+    def usable(self, candidates: Sequence[_Candidate], best_per_s: float) -> list[Engine]:
+        """Return the engines that are right and not much slower standalone than the best, in order.
+
+        They race first. The fastest are proven, and slower ones only if the fastest turn out to be wrong.
         """
-        alone_ms = self.alone.of_plan(candidate.built.engine, batched=candidate.model.batched)
+        if not candidates:
+            return []
+        names = ", ".join(candidate.label for candidate in candidates)
+        self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
+        with timed_step(self.on_event, "checks of the engines"):
+            waiting = [raced for _, raced in self._in_parallel(self._raced, candidates)]
+            proven: dict[str, Engine] = {}
+            while waiting:
+                rates = {one.label: one.per_s(self.limit_ms) for one in waiting}
+                known = [rate for rate in rates.values() if math.isfinite(rate)]
+                least = RACE_SHARE * max([best_per_s, *known])
+                tried = [one for one in waiting if rates[one.label] >= least]
+                if not tried:
+                    break
+                for candidate, engine in self._in_parallel(self._checked, tried):
+                    proven[candidate.label] = engine
+                    self._note(_proven_text(candidate, engine))
+                    best_per_s = max(best_per_s, engine_alone_per_s(engine, limit_ms=self.limit_ms))
+                waiting = [one for one in waiting if one not in tried]
+        for one in waiting:
+            slower = f"{100 * one.per_s(self.limit_ms) / best_per_s:.0f} % of the fastest standalone"
+            self._note(f"{one.label} engine is left out: {slower}")
+        return [proven[one.label] for one in candidates if one.label in proven]
+
+    def _in_parallel(
+        self, step: Callable[[_Candidate], T], candidates: Sequence[_Candidate]
+    ) -> list[tuple[_Candidate, T]]:
+        """Return the candidates, each with what `step` returned for it; those that failed get a note."""
+        found = []
+        with threads(self.checks_at_once) as pool:
+            calls = [pool.submit(step, candidate) for candidate in candidates]
+            for candidate, call in zip(candidates, calls, strict=True):
+                try:
+                    found.append((candidate, call.result()))
+                except EngineFailed as failure:
+                    self._leave_out(candidate.label, failure)
+        return found
+
+    def _raced(self, candidate: _Candidate) -> _Candidate:
+        """Return the engine with the times of a race; it emits no events. Raises EngineFailed."""
+        alone_ms = self.alone.of_plan(candidate.built.engine, race=True)
         if alone_ms and not alone_ms[0][1] <= self.limit_ms:
             raise EngineFailed(
                 f"standalone it takes {alone_ms[0][1]:.1f} ms, over the limit", "Other engines are tried."
             )
+        return replace(candidate, alone_ms=alone_ms)
+
+    def _checked(self, candidate: _Candidate) -> Engine:
+        """Return the engine with its standalone times. Raises EngineFailed."""
+        alone_ms = self.alone.of_plan(candidate.built.engine)
         if self.judge is not None:
             self._check_accuracy(candidate.built, candidate.model, candidate.precision)
         return replace(_with_kernels(candidate.built.engine), alone_ms=alone_ms)
@@ -269,6 +300,13 @@ class _TensorRtEngines:
 
     def _note(self, text: str, *, warning: bool = False) -> None:
         self.on_event(events.Note(text=text, warning=warning))
+
+
+def _proven_text(candidate: _Candidate, engine: Engine) -> str:
+    built = candidate.built
+    how = "from the cache" if built.source == "cache" else f"built in {built.metadata.build_s:.1f} s"
+    alone = f", {engine.alone_ms[0][1]:.2f} ms standalone at batch 1" if engine.alone_ms else ""
+    return f"{candidate.label} engine {how}{alone}"
 
 
 def _with_kernels(engine: Engine) -> Engine:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
-from optimizer.child import ChildCrashed, call_in_child
+from optimizer.child import ChildCrashed, ChildTimedOut, call_in_child
 from optimizer.engines.builder import (
     WORKSPACE_BYTES,
     EngineFailed,
     EngineOrder,
     TensorRt,
+    TensorRtBackend,
     build_plan,
     find_tensorrt,
 )
@@ -53,18 +56,19 @@ def engine_from_variant(
     cache: EngineCache,
     max_batch_size: int,
     may_build: bool = True,
+    limit_s: float = math.inf,
 ) -> BuiltEngine:
-    """Return the engine of a variant for batches of 1 to `max_batch_size`, optimized for the largest.
+    """Return the engine of a variant for batches of 1 to `max_batch_size`; see `profiles_of`.
 
     `may_build` False: only the cache is used. Raises EngineFailed (an operator that it cannot parse, a precision
-    that this GPU or the graph does not have, an engine that is not cached and must not be built),
-    CacheWriteFailed.
+    that this GPU or the graph does not have, an engine that is not cached and must not be built, or takes longer
+    than `limit_s`), CacheWriteFailed.
     """
     _check_gpu_has(precision, target)
     key = EngineKey(
         model_sha256=variant.sha256,
         precision=precision,
-        profile=profile_of(variant, max_batch_size),
+        profiles=profiles_of(variant, max_batch_size, backend=library.backend),
         backend=library.backend,
         library_version=library.version,
         compute_capability=target.compute_capability,
@@ -78,7 +82,13 @@ def engine_from_variant(
     if not may_build:
         raise EngineFailed("it has not been built yet", "A run builds it, --dry-run does not.")
     try:
-        entry, metadata = call_in_child(partial(_build, key, variant.name, variant.path, cache))
+        call = partial(_build, key, variant.name, variant.path, cache)
+        entry, metadata = call_in_child(call, timeout_s=limit_s if math.isfinite(limit_s) else None)
+    except ChildTimedOut as error:
+        raise EngineFailed(
+            f"it is not built within {limit_s:.0f} s, the share of the time budget for an engine",
+            "A longer --time-budget gives it more time.",
+        ) from error
     except ChildCrashed as error:
         raise EngineFailed(
             f"{key.backend} {key.library_version} crashed while it built {variant.path.name} in {precision} "
@@ -95,7 +105,7 @@ def _build(key: EngineKey, name: str, onnx_file: Path, cache: EngineCache) -> tu
     order = EngineOrder(
         onnx_file=onnx_file,
         precision=key.precision,
-        profile=key.profile,
+        profiles=key.profiles,
         compute_capability=key.compute_capability,
     )
     built = build_plan(library, order, timing_cache=cache.timing_cache(key))
@@ -116,20 +126,29 @@ def _build(key: EngineKey, name: str, onnx_file: Path, cache: EngineCache) -> tu
     return entry, metadata
 
 
-def profile_of(model: Model, max_batch_size: int) -> dict[str, tuple[Dims, Dims, Dims]]:
-    """Return the least, usual and largest whole shape per input.
+def profiles_of(
+    model: Model, max_batch_size: int, *, backend: TensorRtBackend
+) -> tuple[dict[str, tuple[Dims, Dims, Dims]], ...]:
+    """Return the least, usual and largest whole shape per input, of each optimization profile.
 
-    The least has batch 1 and size 1 on open axes; the other two have `max_batch_size` and the sample's sizes.
-    Raises EngineFailed if an open axis has no size.
+    TensorRT gets one profile, from batch 1 to `max_batch_size`, optimized for the latter: it times kernels for
+    each profile while it builds. TensorRT-RTX gets one for each batch size that is executed, and no other size:
+    its kernels for a range are slower and, on GPUs that it does not know, wrong (ADR 20). On open axes the least
+    has size 1, the other two have the sample's. Raises EngineFailed if an open axis has no size.
     """
-    return {
-        tensor.name: (
-            _shape(model, tensor, batch=1, open_axes_at_1=True),
-            _shape(model, tensor, batch=max_batch_size),
-            _shape(model, tensor, batch=max_batch_size),
-        )
-        for tensor in model.all_inputs
-    }
+    sizes = graph_batch_sizes(max_batch_size) if model.batched else ()
+    ranges = [(size, size) for size in sizes] if sizes and backend == "tensorrt_rtx" else [(1, max_batch_size)]
+    return tuple(
+        {
+            tensor.name: (
+                _shape(model, tensor, batch=least, open_axes_at_1=True),
+                _shape(model, tensor, batch=largest),
+                _shape(model, tensor, batch=largest),
+            )
+            for tensor in model.all_inputs
+        }
+        for least, largest in ranges
+    )
 
 
 def _shape(model: Model, tensor: ModelTensor, *, batch: int, open_axes_at_1: bool = False) -> Dims:

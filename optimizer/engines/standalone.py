@@ -1,32 +1,73 @@
-"""Measure engines standalone, in processes of their own, and keep the times for the next run."""
+"""Run and measure engines standalone, in processes of their own, and keep the times for the next run."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
+from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
 from optimizer.cached import put_file
-from optimizer.child import ChildFailed, ChildTimedOut, call_in_child
+from optimizer.child import ChildFailed, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache
-from optimizer.engines.timing_child import timed
+from optimizer.engines.timing_child import compile_kernels, load_engine, timed
 from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import Model
+from optimizer.model.ort_child import Tensors, run_feeds
+from optimizer.model.samples import feeds_for
 
 TIMES_FILE = "times.json"
 """The file next to a plan with its standalone times, and the GPU on which they were measured."""
 
 TIMING_LIMIT_S = 120.0
 
+RACE_BATCH = 8
+"""A race measures batch 1, 8 and the largest: enough to tell which engines are worth proving."""
+
 Times = tuple[tuple[int, float], ...]
 """Batch sizes, ascending, each with the milliseconds of one execution."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRunner:
+    """An engine that `optimizer.accuracy.check` can run. `variant` is the model from which it was built."""
+
+    engine: Engine
+    variant: Model
+    library_version: str
+
+    @property
+    def name(self) -> str:
+        """Return backend and version, such as `tensorrt_rtx-1.4.0.76`."""
+        return f"{self.engine.backend}-{self.library_version}"
+
+    def run(self, feeds: Sequence[Mapping[str, NDArray[Any]]]) -> list[Tensors]:
+        """Return all outputs for each of `feeds`, in order. Raises RunFailed."""
+        file = dict(self.engine.files)[self.engine.model_file]
+        load = partial(_engine, file.absolute(), self.engine.backend, batched=self.engine.batched)
+        return run_feeds(load, feeds_for(self.variant, feeds), limits=None)
+
+
+def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], Tensors]:
+    from model_repo.runtime.tritune_gpu.driver import DriverCuda
+    from model_repo.runtime.tritune_gpu.runner import Runner
+
+    cuda = DriverCuda(0)
+    stream = cuda.stream()
+    engine = load_engine(file.parent, file.name, backend, cuda, stream, graphs=False)
+    sizes = engine.batch_sizes
+    runner = Runner(engine, cuda, stream, max_batch_size=int(batched), batch_sizes=sizes, input_path="pinned")
+    # The runner overwrites its arrays in every run.
+    return lambda feed: {name: array.copy() for name, array in runner.run([feed]).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,59 +75,92 @@ class StandaloneTimings:
     """Measures on one GPU, or reuses times measured on a GPU of this name with the same driver.
 
     `may_run` False: nothing is run. The times are rough if other engines are measured at the same time.
+    `at_once`: how many batch sizes of an engine have their kernels compiled at the same time, each by a process.
     """
 
     gpu: Gpu
     cache: EngineCache
     max_batch_size: int
     may_run: bool
+    at_once: int = 1
 
-    def of_plan(self, engine: Engine, *, batched: bool) -> Times:
-        """Return the times of a cached plan; empty if not known and nothing may run. Raises EngineFailed."""
+    def of_plan(self, engine: Engine, *, race: bool = False) -> Times:
+        """Return the times of a cached plan; empty if not known and nothing may run. Raises EngineFailed.
+
+        Of all batch sizes that are executed, or of those of a race. TensorRT-RTX's kernels for them are compiled.
+        """
         folder = dict(engine.files)[PLAN_FILE].parent
-        return self._times(engine, folder / PLAN_FILE, folder / TIMES_FILE, batched=batched, graphs=(True,))
+        file, kept = folder / PLAN_FILE, folder / TIMES_FILE
+        known = self._known(kept)
+        if known is None and not self.may_run:
+            return ()
+        if known is None:
+            sizes = graph_batch_sizes(self.max_batch_size) if engine.batched else ()
+            sizes = self._race_sizes(engine) if race else sizes
+            if engine.backend == "tensorrt_rtx":
+                self._compile(engine, file, sizes)
+            known = self._measured(engine, file, sizes, graphs=(True,))
+            if not race:
+                self._keep(kept, known)
+        return _sorted(known)
 
     def of_model(self, engine: Engine, model: Model, *, library_version: str) -> Times:
-        """Return the times in ONNX Runtime, with CUDA graphs if these can be recorded. Raises EngineFailed."""
+        """Return the times of a race in ONNX Runtime, with CUDA graphs if possible. Raises EngineFailed."""
         kept = self.kept_file(engine, model, library_version=library_version)
-        file = dict(engine.files)[engine.model_file]
-        return self._times(engine, file, kept, batched=model.batched, graphs=(True, False))
+        known = self._known(kept)
+        if known is None and not self.may_run:
+            return ()
+        if known is None:
+            file = dict(engine.files)[engine.model_file]
+            known = self._measured(engine, file, self._race_sizes(engine), graphs=(True, False))
+            self._keep(kept, known)
+        return _sorted(known)
 
     def kept_file(self, engine: Engine, model: Model, *, library_version: str) -> Path:
         """Return the path of the times of an engine that has no entry of its own in the cache."""
         known_by = f"{model.sha256} {engine.backend} {engine.precision} {library_version} {self.max_batch_size}"
         return self.cache.folder / "times" / f"{hashlib.sha256(known_by.encode()).hexdigest()[:32]}.json"
 
-    def _times(self, engine: Engine, file: Path, kept: Path, *, batched: bool, graphs: tuple[bool, ...]) -> Times:
-        times = self._known(kept)
-        if times is None:
-            if not self.may_run:
-                return ()
-            times = self._measured_one_way(engine, file, batched=batched, graphs=graphs)
-            found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
-            put_file(kept, json.dumps(found, indent=1).encode())
-        return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
+    def _race_sizes(self, engine: Engine) -> tuple[int, ...]:
+        sizes = {min(size, self.max_batch_size) for size in (1, RACE_BATCH, self.max_batch_size)}
+        return tuple(sorted(sizes)) if engine.batched else ()
 
-    def _measured_one_way(
-        self, engine: Engine, file: Path, *, batched: bool, graphs: tuple[bool, ...]
+    def _compile(self, engine: Engine, file: Path, sizes: Sequence[int]) -> None:
+        """Compile the kernels of these batch sizes, the first one's before the others: they begin with its own.
+
+        What fails here fails again, with its reason, where the size is measured.
+        """
+        compiled = partial(compile_kernels, file, engine.backend, _row_shapes(engine))
+
+        def one(size: int) -> None:
+            with suppress(ChildFailed):
+                call_in_child(partial(compiled, batch_size=size), timeout_s=TIMING_LIMIT_S)
+
+        with threads(self.at_once) as pool:
+            for first in sizes[:1]:
+                one(first)
+            list(pool.map(one, sizes[1:]))
+
+    def _measured(
+        self, engine: Engine, file: Path, sizes: Sequence[int], *, graphs: tuple[bool, ...]
     ) -> list[dict[str, float]]:
         call = partial(
             timed,
             file,
             engine.backend,
-            {spec.name: spec.concrete_shape or () for spec in engine.inputs},
-            max_batch_size=self.max_batch_size if batched else 0,
+            _row_shapes(engine),
+            batch_sizes=sizes,
             tf32=engine.precision == "tf32" and engine.backend == "onnxruntime",
         )
-
-        def measured(recorded: bool) -> list[dict[str, float]]:
-            return _measured(partial(call, graphs=recorded), self.gpu)
-
         *first, last = graphs
         for recorded in first:
             with suppress(EngineFailed):
-                return measured(recorded)
-        return measured(last)
+                return _measured(partial(call, graphs=recorded), self.gpu)
+        return _measured(partial(call, graphs=last), self.gpu)
+
+    def _keep(self, kept: Path, times: list[dict[str, float]]) -> None:
+        found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
+        put_file(kept, json.dumps(found, indent=1).encode())
 
     def _known(self, kept: Path) -> list[dict[str, float]] | None:
         """Return the kept times if they are of a GPU of this name and this driver, else None."""
@@ -96,6 +170,14 @@ class StandaloneTimings:
             return None
         same = (found.get("gpu"), found.get("driver")) == (self.gpu.name, self.gpu.driver)
         return found["times"] if same else None
+
+
+def _row_shapes(engine: Engine) -> dict[str, tuple[int, ...]]:
+    return {spec.name: spec.concrete_shape or () for spec in engine.inputs}
+
+
+def _sorted(times: list[dict[str, float]]) -> Times:
+    return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
 
 
 def _measured(call: Callable[[], dict[str, Any]], gpu: Gpu) -> list[dict[str, float]]:

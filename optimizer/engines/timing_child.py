@@ -7,16 +7,17 @@ end the search.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.runtime.tritune_gpu.driver import Cuda, DriverCuda
 from model_repo.runtime.tritune_gpu.engine import GpuEngine, Port, Shapes
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from optimizer.cached import put_file
+
+KERNELS_OF_A_SIZE = "kernels-{}.part"
 
 TIMED_FOR_S = 0.12
 """A round repeats a batch size for about 0.12 s. A tenth of that warms up the GPU before the first round."""
@@ -104,8 +105,19 @@ def load_engine(
         return OnnxRuntimeEngine(folder / file, device=0, stream=stream, cuda_graphs=graphs, tf32=tf32)
     from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 
-    cache = folder / RUNTIME_CACHE_FILE
-    return TensorRtEngine(folder / file, cuda, backend=backend, runtime_cache=cache, own_scratch=own_scratch)
+    kernels = (folder / RUNTIME_CACHE_FILE, *sorted(folder.glob(KERNELS_OF_A_SIZE.format("*"))))
+    return TensorRtEngine(folder / file, cuda, backend=backend, kernels=kernels, own_scratch=own_scratch)
+
+
+def compile_kernels(file: Path, backend: str, shapes: Mapping[str, tuple[int, ...]], *, batch_size: int) -> None:
+    """Compile the kernels of one batch size into a file of their own, next to the plan, which `timed` takes in."""
+    cuda = DriverCuda(0)
+    engine = load_engine(file.parent, file.name, backend, cuda, cuda.stream(), graphs=False)
+    whole = {name: (batch_size, *shape) for name, shape in shapes.items()}
+    engine.bind(whole, allocated(cuda, engine.inputs, whole))
+    kernels = getattr(engine, "compiled_kernels", lambda: None)()
+    if kernels:
+        put_file(file.parent / KERNELS_OF_A_SIZE.format(batch_size), kernels)
 
 
 def timed(
@@ -113,15 +125,15 @@ def timed(
     backend: str,
     shapes: Mapping[str, tuple[int, ...]],
     *,
-    max_batch_size: int,
+    batch_sizes: Sequence[int],
     graphs: bool,
     own_scratch: bool = False,
     tf32: bool = False,
 ) -> dict[str, Any]:
-    """Measure the batch sizes that get CUDA graphs; return `loading_s` and `times`, one row per size, ascending.
+    """Measure these batch sizes; return `loading_s` and `times`, one row per size, ascending.
 
-    Kernels that TensorRT-RTX compiles meanwhile are written to the engine's folder. With `max_batch_size` 0 the
-    shapes are whole tensors, and only these are measured, as batch 1.
+    Kernels that TensorRT-RTX compiles meanwhile are written to the engine's folder. Without batch sizes the shapes
+    are whole tensors, and only these are measured, as batch 1.
     """
     cuda = DriverCuda(0)
     stream = cuda.stream()
@@ -131,8 +143,8 @@ def timed(
     )
     loading_s = time.monotonic() - began
     rows = []
-    for size in reversed(graph_batch_sizes(max_batch_size) or (1,)):
-        whole = {name: (size, *shape) if max_batch_size else shape for name, shape in shapes.items()}
+    for size in sorted(batch_sizes or (1,), reverse=True):
+        whole = {name: (size, *shape) if batch_sizes else shape for name, shape in shapes.items()}
         try:
             seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs)
         except Exception:
@@ -144,4 +156,6 @@ def timed(
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:
         put_file(file.parent / RUNTIME_CACHE_FILE, kernels)
+        for part in file.parent.glob(KERNELS_OF_A_SIZE.format("*")):
+            part.unlink()
     return {"loading_s": loading_s, "times": rows[::-1]}

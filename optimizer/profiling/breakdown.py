@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 
 from optimizer.errors import RunFailed
 from optimizer.model.checks import plain, shortened
@@ -24,19 +26,21 @@ def time_use_of(
     model: Model,
     here: bool = True,
     seed: int = 0,
+    most_s: float = math.inf,
     on_event: OnEvent = events.ignore,
 ) -> TimeUseRecord | None:
     """Return the run's record of its request time; None if the server gave no timings.
 
     `model` is the source of the engines, and gives their inputs. `here` False: the server is on another machine,
-    so nothing is profiled. An engine that cannot be profiled is left out with a note: the recommendation is valid
-    without it.
+    so nothing is profiled. An engine that cannot be profiled, or not in `most_s`, is left out with a note: the
+    recommendation is valid without it.
     """
     other = None if baseline is None or baseline.number == winner.number else baseline
     profiles: dict[Execution, EngineProfileRecord | None] = {}
+    until_s = time.monotonic() + most_s
 
     def profile_of(trial: Trial | None) -> EngineProfileRecord | None:
-        execution = None if trial is None or not here else _execution(trial, model, seed)
+        execution = None if trial is None or not here else _execution(trial, model, seed, until_s)
         if execution is None:
             return None
         if execution not in profiles:
@@ -48,7 +52,7 @@ def time_use_of(
     return TimeUseRecord(summary=summary, winner=profile, baseline=profile_of(other)) if summary else None
 
 
-def _execution(trial: Trial, model: Model, seed: int) -> Execution | None:
+def _execution(trial: Trial, model: Model, seed: int, until_s: float) -> Execution | None:
     """Return an execution of the trial's mean batch size; None if that is not known."""
     measured, config = trial.measurement, trial.served
     mean = None if measured is None or measured.server is None else measured.server.mean_batch_size
@@ -62,6 +66,7 @@ def _execution(trial: Trial, model: Model, seed: int) -> Execution | None:
         threads=config.intra_op_threads,
         graphs=bool(config.cuda_graph_batch_sizes),
         seed=seed,
+        until_s=until_s,
     )
 
 

@@ -6,8 +6,10 @@ of a large copy, run by ONNX Runtime with the engine's number of threads.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,6 +87,8 @@ def _written(path: Path, graph: GraphProto) -> Path:
 
 
 PROFILE_TIMEOUT_S = 90.0
+"""A child process of a profile may take 90 s, if the profile's time is not shorter."""
+
 SLOWEST = 10
 
 
@@ -93,7 +97,7 @@ class Execution:
     """The execution to profile: an engine at `batch_size`, and its settings.
 
     `model` is the source of the engine. `threads` 0 means one per core. `graphs` means CUDA graphs, if the engine
-    runs on a GPU.
+    runs on a GPU. Its child processes have to end at `until_s` on the clock of `time.monotonic`.
     """
 
     engine: Engine
@@ -102,6 +106,7 @@ class Execution:
     threads: int
     graphs: bool
     seed: int = 0
+    until_s: float = field(default=math.inf, compare=False)
 
     def feed(self) -> Tensors:
         """Return random inputs in the engine's own types, as whole tensors."""
@@ -116,9 +121,9 @@ def profile_engine(execution: Execution) -> EngineProfileRecord:
     engine = execution.engine
     feed = execution.feed()
     file = dict(engine.files)[engine.model_file]
-    whole = _run(_request(execution, file), feed)
+    whole = _run(execution, _request(execution, file), feed)
     nodes = {} if engine.backend == "onnxruntime" else _nodes(execution)
-    profiled = _run(_request(execution, file) | {"layers": True, "nodes": nodes}, feed)
+    profiled = _run(execution, _request(execution, file) | {"layers": True, "nodes": nodes}, feed)
     layers = tuple(LayerTime(**layer) for layer in profiled["layers"])
     with scratch_folder("ceilings") as folder:
         ceilings = measured_ceilings(
@@ -168,7 +173,7 @@ def _nodes(execution: Execution) -> dict[str, dict[str, Any]]:
     request = _request(alone, execution.model.path)
     request |= {"backend": "onnxruntime", "device": "cpu", "layers": True, "optimized": False}
     whole = synthetic_samples(execution.model, 1, seed=execution.seed).feeds(1)[0]
-    return {layer["name"]: layer for layer in _run(request, whole)["layers"]}
+    return {layer["name"]: layer for layer in _run(execution, request, whole)["layers"]}
 
 
 def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:
@@ -177,7 +182,7 @@ def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:
     Returns None if it does not run.
     """
     try:
-        answer = _run(_request(execution, path) | {"backend": "onnxruntime"}, feed)
+        answer = _run(execution, _request(execution, path) | {"backend": "onnxruntime"}, feed)
     except RunFailed:
         return None
     return float(answer["execution_ms"]) / 1000
@@ -197,6 +202,9 @@ def _request(execution: Execution, file: Path) -> dict[str, Any]:
     }
 
 
-def _run(request: dict[str, Any], feed: Tensors) -> dict[str, Any]:
+def _run(execution: Execution, request: dict[str, Any], feed: Tensors) -> dict[str, Any]:
     """Call `profiled` in a child process and return its result. Raises RunFailed."""
-    return run_in_child(partial(profiled, request, feed), limits=None, timeout_s=PROFILE_TIMEOUT_S)
+    timeout_s = min(PROFILE_TIMEOUT_S, execution.until_s - time.monotonic())
+    if timeout_s <= 0:
+        raise RunFailed("run", "the time budget is used up")
+    return run_in_child(partial(profiled, request, feed), limits=None, timeout_s=timeout_s)

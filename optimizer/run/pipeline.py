@@ -35,6 +35,9 @@ from search.workload import Workload
 
 log = logging.getLogger("tritune")
 
+EXPLAINED_IN_S = 8.0
+"""Where the time budget is used up, the layers of the answer are profiled if that takes at most 8 s."""
+
 
 def optimize(
     config: OptimizeConfig,
@@ -80,6 +83,7 @@ def optimize(
         model=prepared.model,
         here=config.server != "remote",
         seed=config.seed,
+        most_s=max(EXPLAINED_IN_S, budget.left_s()),
         on_event=on_event,
     )
     found = recommendation_record(

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from loadgen.errors import BadInput
+from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
 from optimizer.accuracy.check import judge
 from optimizer.accuracy.gate import JUDGING_SHARE, Usable, VariantRequest, default_precisions, usable_variants
@@ -17,7 +18,8 @@ from optimizer.batching.kept import settled
 from optimizer.cached import ResultCache, default_cache_dir, result_cache, sha256_of_file
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import Device, EngineRunner, device_of, engines_for
+from optimizer.engines.candidates import Device, device_of, engines_for
+from optimizer.engines.standalone import EngineRunner
 from optimizer.limited_call import call_limited
 from optimizer.machine.child_limits import graph_limits
 from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
@@ -33,6 +35,9 @@ from search.records.accuracy import AccuracyRecord
 from search.space import MachineLimits, SearchSpace, search_space
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
+
+LEAST_BUILD_S, BUILD_SHARE = 30.0, 0.15
+"""An engine of TensorRT-RTX, usually built in seconds, may take 15 % of the time budget, and 30 s in any case."""
 
 MODELS_FOLDER = "model"
 """The folder in the run's directory for rewritten models."""
@@ -111,6 +116,7 @@ def prepare(
         cache=EngineCache(cache_dir),
         max_batch_size=LARGEST_BATCH,
         limit_ms=config.limits[0].limit_ms,
+        build_limit_s=max(LEAST_BUILD_S, BUILD_SHARE * config.time_budget_s),
         may_build=may_build,
         judge=None if usable.reference is None else judge_engine,
         on_event=on_event,
@@ -156,7 +162,8 @@ def judged_engine(
     found = usable.judgments.find(of)
     if found is not None:
         return found[0]
-    record = judge(runner, precision, usable.reference(), rule)
+    sizes = graph_batch_sizes(LARGEST_BATCH)
+    record = judge(runner, precision, usable.reference(), rule, further_sizes=sizes)
     usable.judgments.keep(of, record)
     return record
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.repository.config_pbtxt import executed_batch_sizes
-from model_repo.spec import ServingConfig
+from model_repo.spec import Engine, ServingConfig
 from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
 from search.simulator.server import ALIKE, SimulatedServer, padded, simulate
@@ -258,13 +258,18 @@ def bounded(error: float, slowdown: float | None) -> float:
     return math.copysign(min(abs(error), most), error)
 
 
+def engine_alone_per_s(engine: Engine, *, limit_ms: float) -> float:
+    """Return the standalone batch items per second at the best batch within the limit; 0 if none is within it."""
+    return max((1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms), default=0.0)
+
+
 def alone_per_s(space: SearchSpace, *, limit_ms: float) -> dict[str, float]:
     """Return the standalone batch items per second of the measured engines, at their best batch within the limit.
 
     0 if no batch is within it.
     """
     return {
-        str(label): max((1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms), default=0.0)
+        str(label): engine_alone_per_s(engine, limit_ms=limit_ms)
         for label, engine in zip(space.axes()["engine"], space.engines, strict=True)
         if engine.alone_ms
     }

@@ -20,8 +20,9 @@ from model_repo.runtime.tritune_gpu.runner import Runner
 from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 from optimizer.engines.builder import TensorRt, installed_tensorrt
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import EngineRunner, onnxruntime_engine
+from optimizer.engines.candidates import onnxruntime_engine
 from optimizer.engines.from_variant import Target, engine_from_variant
+from optimizer.engines.standalone import EngineRunner
 from optimizer.machine.hardware import hardware
 from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.ort_child import run_model

@@ -103,9 +103,12 @@ class DoublingEngine:
         Port(name="sums", dtype=np.dtype(np.float32)),
     )
 
-    def __init__(self, cuda: FakeCuda, *, captures_itself: bool = False) -> None:
+    def __init__(
+        self, cuda: FakeCuda, *, captures_itself: bool = False, batch_sizes: tuple[int, ...] = ()
+    ) -> None:
         self.cuda = cuda
         self.captures_itself = captures_itself
+        self.batch_sizes = batch_sizes
         self.bound: list[Any] = []
         self.executed: list[Any] = []
 

@@ -45,6 +45,7 @@ class GpuEngine(Protocol):
 
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    batch_sizes: tuple[int, ...]  # the only ones that it executes, ascending; empty: any
     captures_itself: bool  # it replays a CUDA graph of its own inside `enqueue`, so the runner must not record it
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> Bound:

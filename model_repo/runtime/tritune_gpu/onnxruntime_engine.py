@@ -39,6 +39,8 @@ class OnnxRuntimeEngine:
     CUDA graphs replay them or the model has no convolutions.
     """
 
+    batch_sizes: tuple[int, ...] = ()
+
     def __init__(self, model: Path, *, device: int, stream: int, cuda_graphs: bool, tf32: bool = False) -> None:
         if hasattr(ort, "preload_dlls"):
             ort.preload_dlls()

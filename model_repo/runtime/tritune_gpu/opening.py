@@ -77,6 +77,6 @@ def _engine(version_dir: Path, parameters: dict[str, str], cuda: Cuda, stream: i
         file,
         cuda,
         backend=backend,
-        runtime_cache=version_dir / RUNTIME_CACHE_FILE,
+        kernels=(version_dir / RUNTIME_CACHE_FILE,),
         own_scratch=parameters.get("scratch") == "own",
     )

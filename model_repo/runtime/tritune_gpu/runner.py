@@ -85,9 +85,9 @@ class Prepared:
 class Runner:
     """One engine on one stream; for one thread only.
 
-    `batch_sizes` are the sizes that are executed, ascending: a batch is padded to the next of them, and the
-    results of the padding are dropped. A batch larger than all of them is executed as it is. `max_batch_size` 0:
-    requests carry whole tensors, and run one at a time.
+    `batch_sizes` are the sizes that are executed, or the next ones that the engine has: a batch is padded to the
+    next of them, and the results of the padding are dropped. A batch larger than all of them is executed as it is.
+    `max_batch_size` 0: requests carry whole tensors, and run one at a time.
     """
 
     def __init__(
@@ -107,7 +107,9 @@ class Runner:
         self._cuda = cuda
         self._stream = stream
         self._max_batch_size = max_batch_size
-        self._batch_sizes = sorted(set(batch_sizes)) if max_batch_size else []
+        able = engine.batch_sizes
+        sizes = {next((one for one in able if one >= size), size) for size in batch_sizes}
+        self._batch_sizes = sorted(sizes) if max_batch_size else []
         self._record = cuda_graphs and not engine.captures_itself
         self._direct = None if input_path == "pinned" else DirectMemory(cuda)
         self._all_direct = input_path == "direct"

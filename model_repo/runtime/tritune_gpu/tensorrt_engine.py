@@ -11,7 +11,7 @@ import numpy as np
 from .engine import EngineMismatch, Port, Shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from .driver import Cuda
@@ -56,6 +56,7 @@ class TensorRtEngine:
     """A plan file on one GPU. Its executions share scratch memory, so they must be on one stream.
 
     `own_scratch`: each set of shapes has scratch memory of its own, which TensorRT allocates; costs memory only.
+    `kernels` are files of kernels that TensorRT-RTX compiled before; those that are missing do not matter.
     """
 
     captures_itself = False
@@ -66,7 +67,7 @@ class TensorRtEngine:
         cuda: Cuda,
         *,
         backend: str,
-        runtime_cache: Path | None = None,
+        kernels: Sequence[Path] = (),
         own_scratch: bool = False,
     ) -> None:
         self._trt = trt = import_tensorrt(backend)
@@ -87,7 +88,11 @@ class TensorRtEngine:
         self._scratch_bytes = 0 if own_scratch else int(self._engine.device_memory_size_v2)
         unaligned = cuda.allocate(self._scratch_bytes + _SCRATCH_ALIGNMENT)
         self._scratch = -(-unaligned // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
-        self._settings, self._cache = self._runtime_settings(runtime_cache)
+        self._settings, self._cache = self._runtime_settings(kernels)
+        self._cuda, self._stream = cuda, cuda.stream()
+        count = int(self._engine.num_optimization_profiles)
+        self._profiles = [self._profile(index) for index in range(count)] if count > 1 else []
+        self.batch_sizes = self._fixed_batch_sizes()
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> TensorRtBound:
         """Return a new context for these shapes: a recorded graph is valid while its context's shapes stay."""
@@ -96,15 +101,17 @@ class TensorRtEngine:
             raise RuntimeError("TensorRT made no execution context: the GPU is out of memory, or see its log.")
         if self._scratch_bytes:
             context.set_device_memory(self._scratch, self._scratch_bytes)
+        if self._profiles:
+            context.set_optimization_profile_async(self._profile_for(shapes), self._stream)
+            self._cuda.wait(self._stream)
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
-                low, _, high = self._engine.get_tensor_profile_shape(name, 0)
-                raise ValueError(f"{name} {shape} is outside the engine's profile {tuple(low)}..{tuple(high)}")
+                raise ValueError(self._outside(shapes))
             context.set_tensor_address(name, addresses[name])
         return TensorRtBound(context, [port.name for port in self.outputs])
 
     def compiled_kernels(self) -> bytes | None:
-        """Return the kernels that TensorRT-RTX compiled for this GPU, for `runtime_cache`; None for TensorRT."""
+        """Return the kernels that TensorRT-RTX compiled for this GPU, for `kernels`; None for TensorRT."""
         return None if self._cache is None else bytes(self._cache.serialize())
 
     def layers(self, bound: TensorRtBound | None = None) -> str:
@@ -119,7 +126,40 @@ class TensorRtEngine:
         dtype = np.dtype(self._trt.nptype(self._engine.get_tensor_dtype(name)))
         return Port(name=name, dtype=dtype), self._engine.get_tensor_mode(name) == self._trt.TensorIOMode.INPUT
 
-    def _runtime_settings(self, cache_file: Path | None) -> tuple[Any, Any]:
+    def _profile(self, index: int) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Return the least and the largest whole shape of each input in an optimization profile."""
+        found = {}
+        for port in self.inputs:
+            least, _, largest = self._engine.get_tensor_profile_shape(port.name, index)
+            found[port.name] = tuple(least), tuple(largest)
+        return found
+
+    def _fixed_batch_sizes(self) -> tuple[int, ...]:
+        """Return the batch size of each profile if there are several, and each is for one size only."""
+        ends = [next(iter(profile.values())) for profile in self._profiles]
+        fixed = all(least[:1] == largest[:1] for least, largest in ends)
+        return tuple(largest[0] for _, largest in ends) if fixed else ()
+
+    def _profile_for(self, shapes: Shapes) -> int:
+        """Return the first profile for these shapes: they ascend, so it is the tightest. Raises ValueError."""
+        for index, profile in enumerate(self._profiles):
+            ends = ((shapes[name], *profile[name]) for name in shapes)
+            if all(
+                low <= size <= high
+                for shape, least, largest in ends
+                for size, low, high in zip(shape, least, largest, strict=True)
+            ):
+                return index
+        raise ValueError(self._outside(shapes))
+
+    def _outside(self, shapes: Shapes) -> str:
+        profiles = "; ".join(
+            ", ".join(f"{name} {least}..{largest}" for name, (least, largest) in profile.items())
+            for profile in self._profiles or [self._profile(0)]
+        )
+        return f"{shapes} is outside the engine's profiles: {profiles}"
+
+    def _runtime_settings(self, kernels: Sequence[Path]) -> tuple[Any, Any]:
         """Return the settings and kernel cache of TensorRT-RTX; (None, None) for TensorRT.
 
         TensorRT-RTX compiles kernels on first use, TensorRT at build time. Here they are compiled eagerly: a graph
@@ -133,8 +173,9 @@ class TensorRtEngine:
             self._trt.DynamicShapesKernelSpecializationStrategy.EAGER
         )
         cache = settings.create_runtime_cache()
-        if cache_file is not None and cache_file.exists():
-            cache.deserialize(cache_file.read_bytes())  # another driver's is refused, and compiled anew
+        for file in kernels:
+            if file.exists():
+                cache.deserialize(file.read_bytes())  # another driver's is refused, and compiled anew
         settings.set_runtime_cache(cache)
         return settings, cache
 

@@ -104,9 +104,10 @@ def test_each_cuda_graph_serves_down_to_the_next_smaller() -> None:
     assert [(graph.graph_lower_bound.batch_size, graph.batch_size) for graph in graphs] == [(1, 1), (2, 4), (5, 8)]
 
 
-def test_a_graph_for_each_size_pads_by_an_eighth_at_most() -> None:
-    assert graph_batch_sizes(64) == (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
-    assert graph_batch_sizes(4) == (1, 2, 3, 4)
+def test_the_sizes_of_a_smaller_maximum_are_among_those_of_a_larger_one() -> None:
+    assert graph_batch_sizes(64) == (1, 2, 4, 8, 16, 24, 32, 48, 64)
+    assert graph_batch_sizes(20) == (1, 2, 4, 8, 16, 20)
+    assert graph_batch_sizes(4) == (1, 2, 4)
     assert graph_batch_sizes(1) == (1,)
     assert graph_batch_sizes(0) == ()
 

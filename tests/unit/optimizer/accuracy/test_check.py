@@ -51,6 +51,15 @@ def reference(count: int = INPUTS) -> Reference:
     return reference_of(Scores(), samples(count), classifying=["scores"])
 
 
+def test_an_engine_that_is_wrong_at_one_further_batch_size_fails_there() -> None:
+    wrong_at_32 = Scores(lambda scores: scores[::-1] if len(scores) == 32 else scores)
+    record = judge(wrong_at_32, "fp16", reference(), STRICT, further_sizes=(1, 16, 32, 64))
+    assert not record.passed
+    assert [output.batch_size for output in record.outputs if not output.passed] == [32]
+    assert [output.batch_size for output in record.outputs] == [1, 8, 16, 32, 64]
+    assert judge(Scores(), "fp16", reference(40), STRICT, further_sizes=(16, 32, 64)).passed
+
+
 def test_equal_results_pass_every_precision() -> None:
     record = judge(Scores(), "fp32", reference(), STRICT)
     assert record.passed

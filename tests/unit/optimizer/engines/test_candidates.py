@@ -19,9 +19,9 @@ from model_repo.spec import Engine
 from optimizer.child import threads
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
-from optimizer.engines.candidates import EngineRunner, engines_for, onnxruntime_engine
+from optimizer.engines.candidates import engines_for, onnxruntime_engine
 from optimizer.engines.from_variant import Target, engine_from_variant
-from optimizer.engines.standalone import StandaloneTimings
+from optimizer.engines.standalone import EngineRunner, StandaloneTimings
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
 from optimizer.precision.variants import VariantOptions, variant_from_model
@@ -215,6 +215,31 @@ def test_engines_are_checked_together_and_each_keeps_its_own_answer(timed: Any) 
     assert [note for note in notes if "no tensorrt_rtx" in note] == [
         "no tensorrt_rtx fp32 engine: not close enough to fp32: SQNR 3.0 dB"
     ]
+
+
+def test_engines_that_are_far_behind_standalone_are_proven_only_if_the_fastest_is_wrong(timed: Any) -> None:
+    """fp32 takes 4 ms at batch 8, tf32 1 ms."""
+    model = read_model(timed / "cnn.onnx")
+    judged: list[str] = []
+
+    def judge(runner: Any, precision: Any) -> AccuracyRecord:
+        judged.append(precision)
+        return AccuracyRecord.model_construct(passed=precision in right, reason="SQNR 3.0 dB")
+
+    right = {"fp32", "tf32"}
+    compete(WITH_GPU, timed, variants=[("tf32", model)], may_build=True)
+    for plan in (timed / "cache").rglob("model.plan"):
+        if not plan.with_name("times.json").exists():
+            times = [{"batch_size": 1, "batch_ms": 0.5}, {"batch_size": 8, "batch_ms": 1.0}]
+            found = {"gpu": A10.name, "driver": "580.1", "times": times}
+            plan.with_name("times.json").write_text(json.dumps(found))
+    variants = [("fp32", model), ("tf32", model)]
+    _, engines, notes = compete(WITH_GPU, timed, judge=judge, variants=variants)
+    assert ([engine.precision for engine in engines[1:]], judged) == (["tf32"], ["tf32"])
+    assert "tensorrt_rtx fp32 engine is left out: 25 % of the fastest standalone" in notes
+    right = {"fp32"}
+    _, engines, _ = compete(WITH_GPU, timed, judge=judge, variants=variants)
+    assert ([engine.precision for engine in engines[1:]], judged[1:]) == (["fp32"], ["tf32", "fp32"])
 
 
 def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path: Path) -> None:

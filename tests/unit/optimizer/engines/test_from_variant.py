@@ -27,7 +27,7 @@ from optimizer.cached import default_cache_dir
 from optimizer.engines import from_variant
 from optimizer.engines.builder import EngineFailed, find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
-from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant, profile_of
+from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant, profiles_of
 from optimizer.engines.layers import executed_precisions, layers_from_description
 from optimizer.model.onnx_model import read_model
 from optimizer.model.shapes import with_shapes
@@ -240,14 +240,18 @@ def test_a_builder_that_crashes_leaves_this_process_alone(tmp_path: Path, monkey
         build(half_cnn(tmp_path / "m.onnx"), tmp_path)
 
 
-def test_the_profile_spans_the_batch_and_open_axes(tmp_path: Path) -> None:
+def test_a_profile_of_tensorrt_spans_the_batch_and_open_axes(tmp_path: Path) -> None:
     model = with_shapes(read_model(token_classifier(tmp_path / "tokens.onnx")), {"ids": (16,), "mask": (16,)})
-    assert profile_of(model, 8) == {
-        "ids": ((1, 1), (8, 16), (8, 16)),
-        "mask": ((1, 1), (8, 16), (8, 16)),
-    }
+    assert profiles_of(model, 8, backend="tensorrt") == (
+        {"ids": ((1, 1), (8, 16), (8, 16)), "mask": ((1, 1), (8, 16), (8, 16))},
+    )
     with pytest.raises(EngineFailed, match="largest size of its axis"):
-        profile_of(read_model(token_classifier(tmp_path / "tokens.onnx")), 8)
+        profiles_of(read_model(token_classifier(tmp_path / "tokens.onnx")), 8, backend="tensorrt")
+
+
+def test_tensorrt_rtx_has_a_profile_for_each_batch_size_that_is_executed(tmp_path: Path) -> None:
+    profiles = profiles_of(read_model(small_cnn(tmp_path / "cnn.onnx")), 8, backend="tensorrt_rtx")
+    assert [profile["image"] for profile in profiles] == [((size, 3, 32, 32),) * 3 for size in (1, 2, 4, 8)]
 
 
 def test_a_plan_for_another_version_or_gpu_is_refused_with_the_command(tmp_path: Path) -> None:

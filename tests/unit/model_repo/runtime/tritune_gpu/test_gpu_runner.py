@@ -16,10 +16,14 @@ from model_repo.runtime.tritune_gpu.runner import Runner
 
 
 def runner_on(
-    cuda: FakeCuda | None = None, *, captures_itself: bool = False, **options: Any
+    cuda: FakeCuda | None = None,
+    *,
+    captures_itself: bool = False,
+    able: tuple[int, ...] = (),
+    **options: Any,
 ) -> tuple[Runner, DoublingEngine, FakeCuda]:
     cuda = cuda or FakeCuda()
-    engine = DoublingEngine(cuda, captures_itself=captures_itself)
+    engine = DoublingEngine(cuda, captures_itself=captures_itself, batch_sizes=able)
     given_options: dict[str, Any] = {"max_batch_size": 8, "batch_sizes": (1, 2, 4, 8), **options}
     return Runner(engine, cuda, cuda.stream(), **given_options), engine, cuda
 
@@ -49,6 +53,14 @@ def test_a_batch_is_padded_to_the_next_size() -> None:
     runner, engine, _ = runner_on()
     runner.run(requests_of(1, 2))
     assert engine.executed == [(4, 3)]
+
+
+def test_a_batch_is_padded_to_a_size_that_the_engine_has() -> None:
+    runner, engine, _ = runner_on(able=(1, 4, 16), batch_sizes=(1, 3, 6), max_batch_size=6)
+    requests = requests_of(3, 2)
+    check(runner.run(requests), requests)
+    check(runner.run(requests[1:]), requests[1:])
+    assert engine.executed == [(16, 3), (4, 3)]
 
 
 def test_a_batch_beyond_the_last_size_is_executed_as_it_is() -> None:
