@@ -132,8 +132,8 @@ class OptimizeConfig:
         default="none",
     )
     precisions: tuple[Precision, ...] | None = MODEL(
-        "Precisions to try, of fp32, tf32, fp16, bf16, int8 and fp8. Default: fp32 on a CPU, fp32,tf32,fp16,bf16 "
-        "on a GPU.",
+        "Precisions to try, of fp32, tf32, fp16, bf16, int8 and fp8. Default: fp32 on a CPU, fp32,tf32,fp16 on a "
+        "GPU, with bf16 if fp16 is not usable.",
         "P1,P2",
         parse=precisions_from_text,
         show=",".join,

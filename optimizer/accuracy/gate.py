@@ -39,6 +39,7 @@ CORES_A_VARIANT = 4
 MOST_VARIANTS_AT_ONCE = 4
 """One variant is made and judged per four cores, and at most four at once: writing its graph takes one core."""
 
+IF_FP16_FAILS: tuple[Precision, ...] = ("bf16",)
 GPU_ONLY: frozenset[Precision] = frozenset({"tf32", "bf16", "fp8"})
 JUDGING_SHARE = 0.1
 """10 % of a run's time budget is for running the model and its variants."""
@@ -48,7 +49,8 @@ JUDGING_SHARE = 0.1
 class VariantRequest:
     """The precisions to make, and the settings by which they are made and judged.
 
-    `judged` False: the precisions were judged elsewhere and are only made.
+    `judged` False: the precisions were judged elsewhere and are only made. Those of `if_fp16_fails` are only tried
+    if fp16 is not usable.
     """
 
     precisions: Sequence[Precision]
@@ -62,6 +64,7 @@ class VariantRequest:
     judging_budget_s: float = 60.0
     seed: int = 0
     judged: bool = True
+    if_fp16_fails: Sequence[Precision] = ()
     cache: ResultCache = NO_CACHE
     processor: str = ""  # the name of the one that computes the reference
     processors: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))  # for variants at the same time
@@ -85,8 +88,9 @@ def default_precisions(device: Device) -> tuple[Precision, ...]:
     """Return the precisions to try if none are given.
 
     On a CPU fp32 alone, because half precision is emulated and int8 needs data; on a GPU all that need no data.
+    There bf16, as fast as fp16 and less exact, is for models that leave the range of fp16 (`IF_FP16_FAILS`).
     """
-    return ("fp32",) if device == "cpu" else ("fp32", "tf32", "fp16", "bf16")
+    return ("fp32",) if device == "cpu" else ("fp32", "tf32", "fp16", *IF_FP16_FAILS)
 
 
 def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = events.ignore) -> Usable:
@@ -125,15 +129,20 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
     with timed_step(on_event, "precisions judged before") as step:
         tried = _kept(model, precisions, options, judgments, on_event)
         step.cached = bool(tried)
-    missing = [precision for precision in precisions if precision not in tried]
-    if missing:
-        options = replace(options, peaks=_peaks(model, checked, on_event))
+    later = [precision for precision in precisions if precision in request.if_fp16_fails and "fp16" in precisions]
+    for asked in ([precision for precision in precisions if precision not in later], later):
+        missing = [precision for precision in asked if precision not in tried]
+        if not missing or (asked is later and tried["fp16"][0] is not None):
+            continue
+        if not options.peaks:
+            options = replace(options, peaks=_peaks(model, checked, on_event))
         gate = _Gate(model=model, options=options, reference=reference(), request=request, judgments=judgments)
         on_event(events.PhaseStarted(name="prepare", detail=f"the variants {', '.join(missing)}"))
         with timed_step(on_event, "variants and their accuracy"):
             tried |= dict(zip(missing, gate.all_tried(missing, on_event), strict=True))
-    variants = [variant for variant, _ in map(tried.__getitem__, precisions) if variant is not None]
-    records = [record for _, record in map(tried.__getitem__, precisions) if record is not None]
+    done = [tried[precision] for precision in precisions if precision in tried]
+    variants = [variant for variant, _ in done if variant is not None]
+    records = [record for _, record in done if record is not None]
     if not variants:
         raise UnsupportedModel(
             f"None of the precisions {', '.join(request.precisions)} is usable for this model.",

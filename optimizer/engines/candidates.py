@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import product
-from typing import Literal, TypeAlias, TypeVar
+from threading import BoundedSemaphore
+from typing import Literal, TypeAlias
 
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.spec import Engine
 from optimizer.child import threads
-from optimizer.engines.builder import EngineFailed, installed_tensorrt
+from optimizer.engines.builder import EngineFailed, TensorRt, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
 from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times
@@ -28,7 +29,6 @@ from search.simulator.surrogate import RACE_SHARE, engine_alone_per_s
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 
-T = TypeVar("T")
 Device = Literal["cpu", "gpu"]
 Judge: TypeAlias = Callable[[EngineRunner, Precision], AccuracyRecord]
 """Compares the outputs of an engine of this precision with those of fp32."""
@@ -37,6 +37,9 @@ CORES_A_CHECK = 4
 MOST_CHECKS_AT_ONCE = 4
 """One check of an engine runs per four cores, and at most four at once. During most of a check TensorRT-RTX
 compiles kernels on one or two cores, and the GPU waits."""
+
+MOST_COMPILING = 8
+"""Kernels are compiled by a process per two cores, and at most eight: each takes a few hundred MB of the GPU."""
 
 
 def engines_for(
@@ -73,7 +76,7 @@ def engines_for(
         cache=cache,
         max_batch_size=max_batch_size,
         may_run=may_build,
-        at_once=max(1, machine.logical_cores // (2 * checks_at_once)),
+        compiling=BoundedSemaphore(max(1, min(MOST_COMPILING, machine.logical_cores // 2))),
     )
     tensorrt = _TensorRtEngines(
         gpu=gpu,
@@ -88,7 +91,7 @@ def engines_for(
         on_event=on_event,
     )
     with threads(checks_at_once) as pool:
-        building = tensorrt.building(pool, variants)
+        racing = tensorrt.racing(pool, variants)
         if device == "gpu":
             on_event(events.PhaseStarted(name="prepare", detail="ONNX Runtime without a server"))
             with timed_step(on_event, "times of ONNX Runtime without a server"), threads(checks_at_once) as timing:
@@ -97,7 +100,7 @@ def engines_for(
                 )
             # The baseline competes even if it could not be timed.
             engines = [timed[0] or engines[0], *(engine for engine in timed[1:] if engine is not None)]
-        candidates = tensorrt.built(building)
+        candidates = tensorrt.raced(racing)
     best_per_s = max(engine_alone_per_s(engine, limit_ms=limit_ms) for engine in engines)
     return _labelled([*engines, *tensorrt.usable(candidates, best_per_s)], given)
 
@@ -163,6 +166,10 @@ class _Candidate:
         return engine_alone_per_s(replace(self.built.engine, alone_ms=self.alone_ms), limit_ms=limit_ms)
 
 
+_Racing: TypeAlias = tuple[str, Future[_Candidate]]
+"""The label of an engine, and the engine once it is built and timed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TensorRtEngines:
     """Builds, times and checks the engines for one GPU, and reports why it leaves some out."""
@@ -178,63 +185,64 @@ class _TensorRtEngines:
     judge: Judge | None
     on_event: OnEvent
 
-    def building(
-        self, pool: Executor, variants: Sequence[tuple[Precision, Model]]
-    ) -> list[tuple[str, Precision, Model, Future[BuiltEngine]]]:
-        """Start to take the engines from the cache or build them, one per library and variant."""
+    def racing(self, pool: Executor, variants: Sequence[tuple[Precision, Model]]) -> list[_Racing]:
+        """Start to take the engines from the cache or build them, one per library and variant, and race them."""
         if self.gpu.compute_capability is None:
             self._note(f"{self.gpu.name} does not report its compute capability: no TensorRT", warning=True)
             return []
-        build = partial(
-            engine_from_variant,
-            target=Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name),
-            cache=self.cache,
-            may_build=self.may_build,
-        )
+        target = Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name)
         return [
-            (
-                f"{library.backend} {precision}",
-                precision,
-                model,
-                pool.submit(
-                    build,
-                    model,
-                    precision,
-                    library=library,
-                    max_batch_size=self.max_batch_size if model.batched else 0,
-                    limit_s=self.build_limit_s if library.backend == "tensorrt_rtx" else math.inf,
-                ),
-            )
+            (f"{library.backend} {precision}", pool.submit(self._raced, library, precision, model, target))
             for library, (precision, model) in product(installed_tensorrt(), variants)
         ]
 
-    def built(self, building: Sequence[tuple[str, Precision, Model, Future[BuiltEngine]]]) -> list[_Candidate]:
-        """Return the engines that could be built, when all are finished. Raises CacheWriteFailed."""
+    def raced(self, racing: Sequence[_Racing]) -> list[_Candidate]:
+        """Return the engines that were built and run, when all are finished. Raises CacheWriteFailed."""
+        if not racing:
+            return []
+        self.on_event(
+            events.PhaseStarted(name="prepare", detail=", ".join(f"{label} engine" for label, _ in racing))
+        )
         candidates = []
-        if building:
-            self.on_event(events.PhaseStarted(name="prepare", detail="engines"))
         with timed_step(self.on_event, "engines from the cache or built") as step:
-            for label, precision, model, future in building:
+            for label, future in racing:
                 try:
-                    built = future.result()
+                    candidates.append(future.result())
                 except EngineFailed as failure:
                     self._leave_out(label, failure)
-                    continue
-                candidates.append(_Candidate(label=label, precision=precision, model=model, built=built))
             step.cached = all(candidate.built.source == "cache" for candidate in candidates)
         return candidates
+
+    def _raced(self, library: TensorRt, precision: Precision, model: Model, target: Target) -> _Candidate:
+        """Return an engine with the times of a race; it emits no events. Raises EngineFailed, CacheWriteFailed."""
+        built = engine_from_variant(
+            model,
+            precision,
+            library=library,
+            target=target,
+            cache=self.cache,
+            max_batch_size=self.max_batch_size if model.batched else 0,
+            may_build=self.may_build,
+            limit_s=self.build_limit_s if library.backend == "tensorrt_rtx" else math.inf,
+        )
+        alone_ms = self.alone.of_plan(built.engine, race=True)
+        if alone_ms and not alone_ms[0][1] <= self.limit_ms:
+            what = f"standalone it takes {alone_ms[0][1]:.1f} ms, over the limit"
+            raise EngineFailed(what, "Other engines are tried.")
+        label = f"{library.backend} {precision}"
+        return _Candidate(label=label, precision=precision, model=model, built=built, alone_ms=alone_ms)
 
     def usable(self, candidates: Sequence[_Candidate], best_per_s: float) -> list[Engine]:
         """Return the engines that are right and not much slower standalone than the best, in order.
 
-        They race first. The fastest are proven, and slower ones only if the fastest turn out to be wrong.
+        The fastest are proven, and slower ones only if the fastest turn out to be wrong.
         """
         if not candidates:
             return []
         names = ", ".join(candidate.label for candidate in candidates)
         self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
         with timed_step(self.on_event, "checks of the engines"):
-            waiting = [raced for _, raced in self._in_parallel(self._raced, candidates)]
+            waiting = list(candidates)
             proven: dict[str, Engine] = {}
             while waiting:
                 rates = {one.label: one.per_s(self.limit_ms) for one in waiting}
@@ -243,38 +251,21 @@ class _TensorRtEngines:
                 tried = [one for one in waiting if rates[one.label] >= least]
                 if not tried:
                     break
-                for candidate, engine in self._in_parallel(self._checked, tried):
-                    proven[candidate.label] = engine
-                    self._note(_proven_text(candidate, engine))
-                    best_per_s = max(best_per_s, engine_alone_per_s(engine, limit_ms=self.limit_ms))
+                with threads(self.checks_at_once) as pool:
+                    checks = [pool.submit(self._checked, candidate) for candidate in tried]
+                    for candidate, check in zip(tried, checks, strict=True):
+                        try:
+                            proven[candidate.label] = engine = check.result()
+                        except EngineFailed as failure:
+                            self._leave_out(candidate.label, failure)
+                            continue
+                        self._note(_proven_text(candidate, engine))
+                        best_per_s = max(best_per_s, engine_alone_per_s(engine, limit_ms=self.limit_ms))
                 waiting = [one for one in waiting if one not in tried]
         for one in waiting:
             slower = f"{100 * one.per_s(self.limit_ms) / best_per_s:.0f} % of the fastest standalone"
             self._note(f"{one.label} engine is left out: {slower}")
         return [proven[one.label] for one in candidates if one.label in proven]
-
-    def _in_parallel(
-        self, step: Callable[[_Candidate], T], candidates: Sequence[_Candidate]
-    ) -> list[tuple[_Candidate, T]]:
-        """Return the candidates, each with what `step` returned for it; those that failed get a note."""
-        found = []
-        with threads(self.checks_at_once) as pool:
-            calls = [pool.submit(step, candidate) for candidate in candidates]
-            for candidate, call in zip(candidates, calls, strict=True):
-                try:
-                    found.append((candidate, call.result()))
-                except EngineFailed as failure:
-                    self._leave_out(candidate.label, failure)
-        return found
-
-    def _raced(self, candidate: _Candidate) -> _Candidate:
-        """Return the engine with the times of a race; it emits no events. Raises EngineFailed."""
-        alone_ms = self.alone.of_plan(candidate.built.engine, race=True)
-        if alone_ms and not alone_ms[0][1] <= self.limit_ms:
-            raise EngineFailed(
-                f"standalone it takes {alone_ms[0][1]:.1f} ms, over the limit", "Other engines are tried."
-            )
-        return replace(candidate, alone_ms=alone_ms)
 
     def _checked(self, candidate: _Candidate) -> Engine:
         """Return the engine with its standalone times. Raises EngineFailed."""

@@ -6,9 +6,10 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Any
 
 from numpy.typing import NDArray
@@ -75,14 +76,14 @@ class StandaloneTimings:
     """Measures on one GPU, or reuses times measured on a GPU of this name with the same driver.
 
     `may_run` False: nothing is run. The times are rough if other engines are measured at the same time.
-    `at_once`: how many batch sizes of an engine have their kernels compiled at the same time, each by a process.
+    `compiling` bounds the processes that compile kernels at the same time, one for each batch size of an engine.
     """
 
     gpu: Gpu
     cache: EngineCache
     max_batch_size: int
     may_run: bool
-    at_once: int = 1
+    compiling: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, 1))
 
     def of_plan(self, engine: Engine, *, race: bool = False) -> Times:
         """Return the times of a cached plan; empty if not known and nothing may run. Raises EngineFailed.
@@ -133,10 +134,10 @@ class StandaloneTimings:
         compiled = partial(compile_kernels, file, engine.backend, _row_shapes(engine))
 
         def one(size: int) -> None:
-            with suppress(ChildFailed):
+            with self.compiling, suppress(ChildFailed):
                 call_in_child(partial(compiled, batch_size=size), timeout_s=TIMING_LIMIT_S)
 
-        with threads(self.at_once) as pool:
+        with threads(max(1, len(sizes))) as pool:
             for first in sizes[:1]:
                 one(first)
             list(pool.map(one, sizes[1:]))

@@ -11,7 +11,14 @@ from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
 from optimizer.accuracy.check import judge
-from optimizer.accuracy.gate import JUDGING_SHARE, Usable, VariantRequest, default_precisions, usable_variants
+from optimizer.accuracy.gate import (
+    IF_FP16_FAILS,
+    JUDGING_SHARE,
+    Usable,
+    VariantRequest,
+    default_precisions,
+    usable_variants,
+)
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import settled
@@ -197,6 +204,7 @@ def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path, *, 
         judging_budget_s=JUDGING_SHARE * config.time_budget_s,
         seed=config.seed,
         judged=judged,
+        if_fp16_fails=() if config.precisions else IF_FP16_FAILS,
     )
 
 

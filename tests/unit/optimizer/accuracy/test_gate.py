@@ -153,6 +153,16 @@ def test_a_variant_that_fails_is_out_with_its_figure(model: Model, tmp_path: Pat
     assert "SQNR" in notes[-1]
 
 
+def test_bf16_is_only_tried_if_fp16_is_not_usable(model: Model, tmp_path: Path) -> None:
+    def judged(rule: str) -> list[str]:
+        options = {"device": "gpu", "if_fp16_fails": ("bf16",), "rule": accuracy_rule(rule)}
+        _, records, _ = tried(model, asked(tmp_path, "fp32", "fp16", "bf16", **options))
+        return [record.precision for record in records]
+
+    assert judged("strict") == ["fp32", "fp16"]
+    assert judged("strict,sqnr_db=90") == ["fp32", "fp16", "bf16"]
+
+
 def test_nothing_left(model: Model, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModel, match="None of the precisions fp16"):
         tried(model, asked(tmp_path, "fp16", rule=accuracy_rule("strict,sqnr_db=200")))
