@@ -29,6 +29,9 @@ from optimizer.model.samples import feeds_for
 TIMES_FILE = "times.json"
 """The file next to a plan with its standalone times, and the GPU on which they were measured."""
 
+RACE_FILE = "race.json"
+"""The same for the batch sizes of a race."""
+
 TIMING_LIMIT_S = 120.0
 
 RACE_BATCH = 8
@@ -93,6 +96,9 @@ class StandaloneTimings:
         folder = dict(engine.files)[PLAN_FILE].parent
         file, kept = folder / PLAN_FILE, folder / TIMES_FILE
         known = self._known(kept)
+        if known is None and race:
+            kept = folder / RACE_FILE
+            known = self._known(kept)
         if known is None and not self.may_run:
             return ()
         if known is None:
@@ -101,8 +107,7 @@ class StandaloneTimings:
             if engine.backend == "tensorrt_rtx":
                 self._compile(engine, file, sizes)
             known = self._measured(engine, file, sizes, graphs=(True,))
-            if not race:
-                self._keep(kept, known)
+            self._keep(kept, known)
         return _sorted(known)
 
     def of_model(self, engine: Engine, model: Model, *, library_version: str) -> Times:

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 
+from model_repo.repository.config_pbtxt import executed_batch_sizes
 from optimizer.errors import RunFailed
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
@@ -53,12 +54,13 @@ def time_use_of(
 
 
 def _execution(trial: Trial, model: Model, seed: int, until_s: float) -> Execution | None:
-    """Return an execution of the trial's mean batch size; None if that is not known."""
+    """Return an execution of the trial's mean batch size, as it is padded; None if that is not known."""
     measured, config = trial.measurement, trial.served
     mean = None if measured is None or measured.server is None else measured.server.mean_batch_size
     if mean is None:
         return None
     batch = max(1, round(mean)) if config.engine.batched else 1
+    batch = next((size for size in executed_batch_sizes(config) if size >= batch), batch)
     return Execution(
         engine=config.engine,
         model=model,

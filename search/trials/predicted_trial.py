@@ -152,7 +152,7 @@ class Verification:
         while found is not None and found.rate_per_s > 0 and self._may_run_again():
             if abs(math.log(found.rate_per_s / rate)) <= MOST_DISTANCE and found.rate_per_s < self._violated_per_s:
                 return found
-            rate = self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate)
+            rate = min(self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate), self._doubled_step_per_s())
             again = self._run_and_replay(number, rate)
             if again is None:
                 break
@@ -184,6 +184,16 @@ class Verification:
         if wanted_per_s < violated_per_s:
             return wanted_per_s
         return math.sqrt(min(last_per_s, FIRST_RUN_FRACTION * violated_per_s) * violated_per_s)
+
+    def _doubled_step_per_s(self) -> float:
+        """Return a rate twice as far below the last as that is below the one before, if both clearly violated.
+
+        What the replay took for slow executions was something else then, such as a front end at its limit.
+        """
+        rates = [run.rate_per_s for run in self._runs[-2:] if run.trusted and _clearly_violated(run)]
+        if len(rates) < 2 or rates[1] >= rates[0]:
+            return math.inf
+        return rates[1] * (rates[1] / rates[0]) ** 2
 
     def _run_and_replay(self, number: int, rate_per_s: float) -> ReplayResult | None:
         """Run load at this rate, twice if the client was late, and replay it; None if there is no result."""

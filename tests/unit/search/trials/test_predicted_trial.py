@@ -1,6 +1,8 @@
 """A short run and its replay: how far executions are from what was profiled, and the rate that follows."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +82,36 @@ def test_runs_are_long_where_bursts_are_and_short_where_requests_are_many() -> N
     assert seconds_for(sharp, 10, LIMIT) == MOST_REPLAY_S
     assert LEAST_REPLAY_S < seconds_for(sharp, 2_500, LIMIT) < MOST_REPLAY_S
     assert seconds_for(Sharpness(elasticity=20, vif=80), 2_500, LIMIT) == MOST_REPLAY_S
+
+
+@dataclass
+class FrontEndBench(SimulatedBench):
+    """Its front end stops for 0.3 s in each second in which it has more requests than this."""
+
+    front_per_s: float = 0.0
+
+    def _done(self, config: Any, arrivals: Any, noise: Any) -> Any:
+        crowded = np.bincount(arrivals.astype(int))[arrivals.astype(int)] > self.front_per_s
+        passed = np.where(crowded & (arrivals % 1 < 0.3), np.floor(arrivals) + 0.3, arrivals)
+        return super()._done(config, passed, noise)
+
+
+@pytest.mark.parametrize("front_per_s", [250.0, 350.0, 500.0])
+def test_a_trial_ends_at_a_rate_that_a_front_end_carries_though_far_more_was_predicted(
+    front_per_s: float, tmp_path: Path
+) -> None:
+    bench = FrontEndBench(service_s=lambda config, size: 0.006 + 0.0012 * size, front_per_s=front_per_s)
+    store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
+    budget = Budget(total_s=600.0, clock=lambda: 0.0)
+    slo = Slo(limits=(LIMIT,))
+    runner = TrialRunner(store=store, bench=bench, slo=slo, budget=budget, seed=1)
+    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
+    predicted_per_s = rate_at_limit(server(), (LIMIT,), unit_arrivals(1))
+    guess = Predicted(knobs=knobs_of(config), rate_per_s=predicted_per_s, sd=0.1, simulated_per_s=predicted_per_s)
+    trial = run_predicted_trial(runner, server(), config, 0, guess)
+    assert trial is not None
+    assert trial.rate_at_limit_per_s is not None
+    assert 0.5 * front_per_s < trial.rate_at_limit_per_s < front_per_s
 
 
 def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_arrivals(tmp_path: Path) -> None:
