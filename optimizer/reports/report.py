@@ -58,7 +58,7 @@ def report_of(evidence: Evidence) -> Report:
         tone="" if outcome is None or outcome.status == "certified" else outcome.status,
         lead=tuple(filter(None, (text.saving(evidence), text.replicas_needed(evidence)))),
         caveats=tuple(filter(None, (text.caveat(evidence), text.disturbed(evidence)))),
-        remarks=() if found is None else tuple(filter(None, (found.reason, text.unseen_phases(found)))),
+        remarks=() if found is None else tuple(filter(None, text.remarks(found))),
         sections=list(_sections(evidence)),
         footer="tritune" if outcome is None else f"tritune {outcome.tritune_version}",
     )

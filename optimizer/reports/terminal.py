@@ -16,7 +16,13 @@ from loadgen.reports import kit
 from loadgen.reports.kit import terminal_table
 from optimizer.config import OptimizeConfig
 from optimizer.reports import tables, trial_tables
-from optimizer.reports.text import against_default, disturbed_by_others, limits_text, unseen_phases
+from optimizer.reports.text import (
+    against_default,
+    disturbed_by_others,
+    limits_text,
+    share_of_engine,
+    unseen_phases,
+)
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
 from search.labels import runtime_text
@@ -135,6 +141,10 @@ def _headline(found: RecommendationRecord) -> Panel:
         runtime = runtime_text(found.runtime, found.winner.config.engine.partition("-")[0])
         deployed = ", which the bundle deploys" if found.workload.shared_memory == "none" else ""
         lines.append(escape(f"measured on {runtime}{deployed}"))
+    of_engine = share_of_engine(found)
+    if of_engine is not None:
+        text, far_below = of_engine
+        lines.append(f"[yellow]only {text}[/yellow]" if far_below else text)
     against = against_default(found)
     if against is not None:
         lines.append(against)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
 from loadgen.spec.limits import quantile_name
+from optimizer.profiling.text import stage_means
 from optimizer.reports.evidence import Evidence
 from search.labels import memory_text, record_text
 from search.records.recommendation import RecommendationRecord
@@ -73,6 +74,39 @@ def unseen_phases(found: RecommendationRecord) -> str | None:
         return None
     seconds = format_seconds(max(1, round(certificate.unseen_every_s)))
     return f"Slow phases of the machine that come less than once in {seconds} were not seen, and are not covered."
+
+
+FAR_BELOW = 0.4
+"""A certified rate below 40 % of what its engine does without a server is said to be far below it."""
+
+
+def share_of_engine(found: RecommendationRecord) -> tuple[str, bool] | None:
+    """Return the certified rate as a share of the engine's own, and True if it is far below; None if not measured.
+
+    If it is, the text has the largest part of a request's time.
+    """
+    certificate, measured = found.winner.certificate, found.winner.measurement
+    if certificate is None or found.standalone_per_s is None or found.objective.rate_per_s is not None:
+        return None
+    share = certificate.rate_per_s / found.standalone_per_s
+    text = f"{100 * share:.2g} % of the {format_rate(found.standalone_per_s)}/s that its engine does standalone"
+    if share >= FAR_BELOW:
+        return text, False
+    stages = {} if measured is None else stage_means(measured)
+    known = {stage: ms for stage, ms in stages.items() if ms is not None}
+    if known:
+        largest = max(known, key=lambda stage: known[stage])
+        whole, part = format_ms(sum(known.values())), format_ms(known[largest])
+        text += f"; of a request's {whole} ms, {part} are {largest}"
+    return text, True
+
+
+def remarks(found: RecommendationRecord) -> tuple[str | None, ...]:
+    """Return the sentences on the answer as a whole; None for those that do not apply."""
+    of_engine = share_of_engine(found)
+    far_below = of_engine is not None and of_engine[1]
+    share = None if of_engine is None else f"It is {'only ' if far_below else ''}{of_engine[0]}."
+    return found.reason, share, unseen_phases(found)
 
 
 def disturbed(evidence: Evidence) -> str | None:

@@ -32,6 +32,8 @@ from search.records.recommendation import (
 )
 from search.records.run_files import RECOMMENDATION_FILE, recommendation_if_any
 from search.records.slo import ObjectiveRecord
+from search.simulator.surrogate import engine_alone_per_s
+from search.trials.trial import Trial
 from search.workload import Workload
 
 REPOSITORY = "model_repository"
@@ -104,8 +106,15 @@ def recommendation_record(
         seed=config.seed,
         repository=REPOSITORY,
         accuracy=prepared.accuracy,
+        standalone_per_s=_standalone_per_s(config, result.winner),
         time_use=time_use,
     )
+
+
+def _standalone_per_s(config: OptimizeConfig, winner: Trial) -> float | None:
+    per_s = engine_alone_per_s(winner.served.engine, limit_ms=config.limits[0].limit_ms)
+    rows = config.client_batch if winner.served.engine.batched else 1
+    return per_s / rows or None
 
 
 def _now() -> str:

@@ -193,6 +193,11 @@ class RecommendationRecord(OutcomeRecord):
     accuracy: tuple[AccuracyRecord, ...] = Field(
         default=(), description="Every precision that was compared with fp32; empty if only fp32 was requested."
     )
+    standalone_per_s: Rate | None = Field(
+        default=None,
+        description="Requests/s of the winner's engine without a server, at its best batch size within the limit; "
+        "null if it was not measured.",
+    )
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."
     )

@@ -79,6 +79,10 @@ class GuidedSearch:
         predictions = self.surrogate.best_first()
         if not self.surrogate.curves:
             return False
+        if not predictions and any(trial.rate_at_limit_per_s for trial in self.runner.store.trials):
+            text = "A trial met the SLO, of which the simulator predicts none: the sampler goes on without it."
+            self.runner.on_event(events.Note(text=text, warning=True))
+            return False
         if not predictions:
             self._show_infeasible()
             return True

@@ -213,6 +213,18 @@ def test_a_trial_and_a_certificate_that_were_disturbed_say_so_as_they_end() -> N
     assert QUIET.text not in trial_line(busy.changed(contention=QUIET), is_best=True)
 
 
+@pytest.mark.parametrize(
+    ("standalone_per_s", "share"), [(1500.0, " 67 % of the 1,500/s"), (20_000.0, "only 5 % of")]
+)
+def test_the_rate_is_held_against_what_the_engine_does_without_a_server(
+    standalone_per_s: float, share: str
+) -> None:
+    text = shown(recommendation(standalone_per_s=standalone_per_s))
+    assert share in text
+    assert ("of a request's" in text) == ("only" in share)
+    assert "standalone" not in shown(recommendation())
+
+
 def test_the_slowest_layers_and_what_follows_from_them() -> None:
     layer = LayerRecord(name="[conv1]", operator="Conv", mean_ms=3.0, share=0.6, bound="bytes")
     profile = EngineProfileRecord(

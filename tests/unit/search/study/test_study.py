@@ -184,6 +184,22 @@ def test_a_limit_below_the_service_time_is_infeasible_with_what_a_lone_request_t
         assert len({(run.rate_per_s, run.seed) for run in trial.load_runs}) == len(trial.load_runs)
 
 
+def test_profiles_in_which_nothing_meets_the_limit_do_not_outweigh_a_trial_that_does(
+    space: SearchSpace, true_best: float, tmp_path: Path
+) -> None:
+    """As if every profile had met executions that were still getting faster."""
+
+    class Cold(SimulatedBench):
+        def _loop(
+            self, config: ServingConfig, users: int, duration_s: float, noise: Any, pauses_s: Any
+        ) -> tuple[Any, Any, list[tuple[int, float]]]:
+            return super()._loop(config, users, duration_s, 40 * noise, pauses_s)
+
+    _, certified, _ = search_on(Cold(), space, tmp_path, budget_s=150.0)
+    assert certified is not None
+    assert certified.winner.certificate.rate_per_s > 0.5 * true_best
+
+
 def test_lone_requests_of_a_slow_model_meet_an_idle_server(space: SearchSpace, tmp_path: Path) -> None:
     """A third of a second at the least: at four requests a second, each would wait for the one before."""
     bench = SimulatedBench(service_s=lambda config, size: 100 * default_service_s(config, size), limit_ms=100.0)
