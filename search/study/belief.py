@@ -110,7 +110,9 @@ class Belief:
             if number < len(before) and before[number][0] == key:
                 self._replayed.append(before[number])
                 continue
-            found = None if server is None else np.log(slowdowns_by_window(server, run.sent_s, run.taken_s))
+            found = None
+            if server is not None and not run.waited_outside(self.surrogate.limits[0].limit_s):
+                found = np.log(slowdowns_by_window(server, run.sent_s, run.taken_s))
             self._replayed.append((key, found))
         self._candidates.clear()
         by_kind: dict[tuple[Kind, int], list[Floats]] = {}

@@ -20,16 +20,27 @@ LEAST_ANSWERS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ObservedRun:
-    """The answered requests of a load run: when they were sent, ascending, and their seconds, shape (n,)."""
+    """The answered requests of a load run: when they were sent, ascending, and their seconds, shape (n,).
+
+    `outside_s` is the mean time outside of the server's own: in network, front end and client; 0 if not known.
+    """
 
     config: ServingConfig
     sent_s: Floats
     taken_s: Floats
+    outside_s: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The seconds between the first request and the last."""
         return float(self.sent_s[-1])
+
+    def waited_outside(self, limit_s: float) -> bool:
+        """True if requests spent most of their time, and a fifth of the limit, outside of the server's own time.
+
+        Such a run met a front end, a network or a client at its limit, and says nothing about executions.
+        """
+        return self.outside_s > max(0.5 * float(self.taken_s.mean()), 0.2 * limit_s)
 
 
 @dataclass(slots=True)
@@ -82,7 +93,16 @@ class ObservedBench:
             return
         answered = answered.part(np.argsort(answered.sent_ns, kind="stable"))
         sent_s = (answered.sent_ns - answered.sent_ns[0]) / 1e9
-        self.runs.append(ObservedRun(config=self.config, sent_s=sent_s, taken_s=answered.service_ns / 1e9))
+        measured = self.bench.last_measurement()
+        outside_ms = None if measured is None else measured.network_and_client_ms
+        self.runs.append(
+            ObservedRun(
+                config=self.config,
+                sent_s=sent_s,
+                taken_s=answered.service_ns / 1e9,
+                outside_s=(outside_ms or 0.0) / 1000,
+            )
+        )
 
 
 def observed(bench: Bench) -> ObservedBench:

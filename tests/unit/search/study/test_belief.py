@@ -1,6 +1,7 @@
 """What a run tells of the machine, and what of its configuration."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,17 @@ def test_a_slow_phase_lowers_the_covered_rate_and_not_the_usual_capacity(tmp_pat
     assert steady.highest_covered(one) > 0.9 * PER_S[16]
     assert unsteady.highest_covered(one) < 0.6 * PER_S[16]
     assert unsteady.covers(one, unsteady.highest_covered(one))
+
+
+def test_a_run_whose_requests_waited_outside_of_the_server_says_nothing_about_the_machine(tmp_path: Path) -> None:
+    one = tried(tmp_path, 16, 1)
+    known = after(tmp_path, SLOW_PHASE, (one, 600.0), profiled=(one,))
+    assert known.slow_phases() == 1
+    run = known.bench.runs[0]
+    for outside_s, seen in ((0.9 * run.taken_s.mean(), False), (0.1 * run.taken_s.mean(), True)):
+        again = belief(tmp_path, bench(STEADY), one)
+        again.bench.runs.append(replace(run, outside_s=outside_s))
+        assert (again.seen_s > 0) == seen
 
 
 def test_a_kind_that_was_only_seen_in_slow_phases_is_not_taken_for_slow(tmp_path: Path) -> None:
