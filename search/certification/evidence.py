@@ -43,6 +43,9 @@ class Evidence:
     refuted_per_s: float = math.inf
     """The lowest rate that was violated."""
 
+    refuted_before_per_s: float = math.inf
+    """The lowest rate that was violated before that."""
+
     @property
     def of_each(self) -> float:
         """The confidence on each of two servers."""
@@ -65,8 +68,8 @@ class Evidence:
             self.met[key] = attempt
         else:
             self.met.pop(key, None)
-        if attempt.violated:
-            self.refuted_per_s = min(self.refuted_per_s, run.rate_per_s)
+        if attempt.violated and run.rate_per_s < self.refuted_per_s:
+            self.refuted_per_s, self.refuted_before_per_s = run.rate_per_s, self.refuted_per_s
 
     def on(self, rate_per_s: float) -> dict[int, Attempt]:
         """Return the attempts that met a rate, by server: at it or, unless that is refuted, at a higher one."""

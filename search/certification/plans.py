@@ -115,7 +115,7 @@ class Planner:
             given_up_per_s = self.belief.given_up_share * self.belief.usual_per_s(trial)
             most_per_s = min(
                 self.belief.highest_covered(trial),
-                REFUTED * evidence.refuted_per_s,
+                _below_refuted(evidence),
                 (REFUTED if held_per_s else LOWER) * given_up_per_s,
             )
             begun = {run.rate_per_s for run in evidence.runs if held_per_s < run.rate_per_s <= most_per_s}
@@ -176,6 +176,18 @@ class Planner:
         """Return a plan far below all rates that were sent, as none is likely to pass."""
         sent = [run.rate_per_s for run in evidence.runs]
         return replace(plan, rate_per_s=FAR_BELOW * min([plan.rate_per_s, *sent]))
+
+
+def _below_refuted(evidence: Evidence) -> float:
+    """Return the highest rate that is worth a try after violated ones.
+
+    It is twice as far below the last as that was below the one before, as the belief was wrong about both; but not
+    in the lower half of what lies above a rate that was met.
+    """
+    last, before = evidence.refuted_per_s, evidence.refuted_before_per_s
+    step = min(REFUTED, (last / before) ** 2) if before < math.inf else REFUTED
+    met = [rate for rate, _ in evidence.met if rate < last]
+    return max(step * last, math.sqrt(max(met) * last) if met else 0.0)
 
 
 def _is_sure(plans: list[Plan]) -> bool:

@@ -43,6 +43,10 @@ was right, and a search without it would have the same problem."""
 
 FASTEST_INFEASIBLE = 3
 
+FAR_ABOVE, OWED_S = 2.0, 15.0
+"""If there was no time for any prediction, one that is twice what was measured is verified with the last 15 s and
+more of certification: a short certificate of it is worth more than a long one of the default."""
+
 
 @dataclass(slots=True)
 class GuidedSearch:
@@ -183,7 +187,7 @@ class GuidedSearch:
             self.runner.run_trial(asked, measured, WhyRecord(cause="baseline"))
 
     def _verify_all(self) -> bool:
-        while self.runner.may_go_on() and self._verified < AT_MOST_VERIFIED:
+        while (self.runner.may_go_on() or self._owed()) and self._verified < AT_MOST_VERIFIED:
             for trial in self.runner.collect_finished():
                 self._update(trial)
                 self._verified += 1
@@ -201,6 +205,18 @@ class GuidedSearch:
         store = self.runner.store
         found = store.best() is not None or store.objective.rate_per_s is not None
         return found or not self.runner.may_go_on()
+
+    def _owed(self) -> bool:
+        """True if the search has had no time for any prediction, and the best is far above what was measured.
+
+        Certification would have nothing but Triton's default then.
+        """
+        store, prediction = self.runner.store, next(self._candidates(), None)
+        tried = any(trial.why is not None and trial.why.cause == "predicted" for trial in store.trials)
+        if tried or prediction is None or self.runner.stop() or self.runner.budget.left_s() < OWED_S:
+            return False
+        measured = (trial.rate_at_limit_per_s or 0.0 for trial in store.trials)
+        return prediction.rate_per_s > FAR_ABOVE * max(measured, default=0.0)
 
     def _offer_others(self, mine: Predicted) -> None:
         """Let the workers verify the predictions that follow, within the number that is verified in all."""

@@ -73,6 +73,19 @@ def test_a_rate_that_was_refuted_is_not_planned_again(known: Belief, one: Trial)
     assert plan.rate_per_s < 1000.0
 
 
+def test_after_two_refuted_rates_the_next_is_twice_as_far_below_but_not_far_below_a_rate_that_was_met(
+    known: Belief, one: Trial
+) -> None:
+    plan = best(known, one, Evidence(limits=SLO.limits, refuted_per_s=800.0, refuted_before_per_s=1000.0))
+    assert plan is not None
+    assert plan.rate_per_s <= 800.0 * 0.8**2
+    begun = sent(known, one, 700.0)
+    begun.refuted_per_s, begun.refuted_before_per_s = 800.0, 1000.0
+    plan = best(known, one, begun, held_per_s=700.0)
+    assert plan is not None
+    assert 700.0 < plan.rate_per_s <= 750.0
+
+
 def test_with_a_certified_rate_only_a_higher_one_that_is_worth_its_seconds_is_planned(
     known: Belief, one: Trial
 ) -> None:

@@ -24,7 +24,7 @@ def contention(config: ServingConfig, busy: int) -> float:
     return float(busy) ** 0.5
 
 
-@pytest.mark.parametrize("budget_s", [50.0, 600.0])
+@pytest.mark.parametrize("budget_s", [40.0, 50.0, 600.0])  # 40: profiles take all of the search's time
 def test_eight_instances_that_carry_twice_as_much_as_two_are_found(budget_s: float, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
     file.write_bytes(b"x")
