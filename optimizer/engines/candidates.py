@@ -51,6 +51,7 @@ def engines_for(
     limit_ms: float,
     build_limit_s: float = math.inf,
     may_build: bool = True,
+    race: bool = True,
     judge: Judge | None = None,
     on_event: OnEvent = events.ignore,
 ) -> tuple[Engine, ...]:
@@ -58,9 +59,9 @@ def engines_for(
 
     `may_build` False: nothing is built or run, and only cached TensorRT engines compete. A TensorRT engine is left
     out with a note if it cannot be built (TensorRT-RTX within `build_limit_s`), does not run, fails `judge`, or is
-    too slow standalone: over the limit, or far behind the fastest. An ONNX Runtime engine is left out if it does
-    not run on the GPU, except for the first, the baseline. The unchanged model, which is the variant fp32, is
-    labelled with its own number format: fp16, say. Raises CacheWriteFailed.
+    too slow standalone: over the limit or, in a `race`, far behind the fastest. An ONNX Runtime engine is left out
+    if it does not run on the GPU, except for the first, the baseline. The unchanged model, which is the variant
+    fp32, is labelled with its own number format: fp16, say. Raises CacheWriteFailed.
     """
     given = _given_format(variants)
     if given != "fp32":
@@ -88,6 +89,7 @@ def engines_for(
         build_limit_s=build_limit_s,
         judge=judge if may_build else None,
         may_build=may_build,
+        share_of_fastest=RACE_SHARE if race else 0.0,
         on_event=on_event,
     )
     with threads(checks_at_once) as pool:
@@ -182,6 +184,7 @@ class _TensorRtEngines:
     limit_ms: float
     build_limit_s: float
     may_build: bool
+    share_of_fastest: float
     judge: Judge | None
     on_event: OnEvent
 
@@ -247,7 +250,7 @@ class _TensorRtEngines:
             while waiting:
                 rates = {one.label: one.per_s(self.limit_ms) for one in waiting}
                 known = [rate for rate in rates.values() if math.isfinite(rate)]
-                least = RACE_SHARE * max([best_per_s, *known])
+                least = self.share_of_fastest * max([best_per_s, *known])
                 tried = [one for one in waiting if rates[one.label] >= least]
                 if not tried:
                     break

@@ -125,6 +125,7 @@ def prepare(
         limit_ms=config.limits[0].limit_ms,
         build_limit_s=max(LEAST_BUILD_S, BUILD_SHARE * config.time_budget_s),
         may_build=may_build,
+        race=judged,  # a worker has all engines of the search
         judge=None if usable.reference is None else judge_engine,
         on_event=on_event,
     )

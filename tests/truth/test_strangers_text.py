@@ -290,7 +290,7 @@ def test_a_server_cannot_paint_its_own_verdict(
         server.server_close()
 
     out, err = capfd.readouterr()
-    assert code in ((96, 99) if later else (2,)), err
+    assert code in ((96, 98, 99) if later else (2,)), err  # 98: this machine was too busy to measure
     assert "bug in tritune" not in err
     assert_harmless(out + err)
     for file in tmp_path.iterdir():

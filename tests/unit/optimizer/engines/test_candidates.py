@@ -48,6 +48,7 @@ def compete(
     *,
     limit_ms: float = 50.0,
     may_build: bool = True,
+    race: bool = True,
     judge: Callable[[EngineRunner, str], AccuracyRecord] | None = None,
     variants: list[Any] | None = None,
 ) -> tuple[list[tuple[str, str]], tuple[Engine, ...], list[Any]]:
@@ -59,6 +60,7 @@ def compete(
         max_batch_size=8,
         limit_ms=limit_ms,
         may_build=may_build,
+        race=race,
         judge=judge,
         on_event=said.append,
     )
@@ -237,6 +239,10 @@ def test_engines_that_are_far_behind_standalone_are_proven_only_if_the_fastest_i
     _, engines, notes = compete(WITH_GPU, timed, judge=judge, variants=variants)
     assert ([engine.precision for engine in engines[1:]], judged) == (["tf32"], ["tf32"])
     assert "tensorrt_rtx fp32 engine is left out: 25 % of the fastest standalone" in notes
+    assert [engine.precision for engine in compete(WITH_GPU, timed, variants=variants, race=False)[1][1:]] == [
+        "fp32",
+        "tf32",
+    ]
     right = {"fp32"}
     _, engines, _ = compete(WITH_GPU, timed, judge=judge, variants=variants)
     assert ([engine.precision for engine in engines[1:]], judged[1:]) == (["fp32"], ["tf32", "fp32"])
