@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,11 +110,12 @@ class Certifier:
         try:
             if self.bench.config != plan.trial.served:
                 self.bench.load(plan.trial.served)
-            if self.left_s() < LEAST_RUN_S:
-                return None
-            if self.server in self.evidence(plan.trial).on(plan.rate_per_s) and not self.stop():
+            met_here = self.server in self.evidence(plan.trial).on(plan.rate_per_s)
+            if met_here and not self.stop() and self.left_s() >= LEAST_RUN_S:
                 self.bench.restart()
                 self.server += 1
+            if self.left_s() < LEAST_RUN_S:
+                return None
             certified = self._measured(plan)
         except BenchFailed as failure:
             self.lost.add(plan.trial.number)
@@ -155,6 +157,7 @@ class Certifier:
             self.note(f"A confirmation run was not trusted: {problem}", "run_not_trusted", trial)
         if attempt.problems:
             self._untrusted_s.append(max(attempt.load_s, LEAST_RUN_S))
+            insort(evidence.late, rate_per_s)
             return None
         self._untrusted_s.clear()
         contention = none_if_not_watched(self.bench.spent.contention - before)

@@ -46,6 +46,14 @@ class Evidence:
     refuted_before_per_s: float = math.inf
     """The lowest rate that was violated before that."""
 
+    late: list[float] = field(default_factory=list)
+    """The rates of runs that measured the client, ascending, above all at which it was in time."""
+
+    @property
+    def late_per_s(self) -> float:
+        """The rate up to which the client was late twice; once may be a disturbance."""
+        return self.late[1] if self.late[1:] else math.inf
+
     @property
     def of_each(self) -> float:
         """The confidence on each of two servers."""
@@ -63,6 +71,7 @@ class Evidence:
     def add(self, run: ConfirmationRun, attempt: Attempt) -> None:
         """Keep a run, and what it showed together with the earlier ones at its rate on its server."""
         self.runs.append(run)
+        self.late = [rate for rate in self.late if rate > run.rate_per_s]
         key = run.rate_per_s, run.server
         if attempt.met:
             self.met[key] = attempt

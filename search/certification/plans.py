@@ -9,6 +9,7 @@ from typing import NamedTuple
 from loadgen.records.formats import format_percent, format_rate, format_seconds
 from search.certification.evidence import Evidence
 from search.study.belief import Belief, Outlook
+from search.trials.predicted_trial import LATE_STEP
 from search.trials.trial import Trial
 
 PATIENCE_S = 2000.0
@@ -117,6 +118,7 @@ class Planner:
                 self.belief.highest_covered(trial),
                 _below_refuted(evidence),
                 (REFUTED if held_per_s else LOWER) * given_up_per_s,
+                (LOWER if held_per_s else LATE_STEP) * evidence.late_per_s,
             )
             begun = {run.rate_per_s for run in evidence.runs if held_per_s < run.rate_per_s <= most_per_s}
             for rate_per_s in sorted(begun):

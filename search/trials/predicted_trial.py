@@ -31,6 +31,10 @@ MOST_DISTANCE = 0.12
 MOST_RUNS = 4
 """A trial makes at most this many runs, each because it contradicts the one before."""
 
+LATE_STEP, MOST_LATE = 0.5, 4
+"""If the client is late twice at one rate, half of it is tried: it or the front end cannot carry more. After four
+such runs the cause is not the rate."""
+
 MOST_LOAD_S = 12.0
 """A trial starts no further run after 12 s of load: on a machine with unstable speed each run contradicts the one
 before, and more of them do not make the estimate better."""
@@ -81,13 +85,16 @@ class Verification:
     once: bool = False
     _runs: list[LoadRunRecord] = field(default_factory=list)
     _client_problems: list[tuple[str, ...]] = field(default_factory=list)
+    _late_per_s: float = math.inf
+    """The lowest rate at which the client was late: at the first twice, as once may be a disturbance."""
+
     _replay: ReplayRecord | None = None
 
     def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
         """Return the finished trial; None if it was stopped before it had a result.
 
         If the replay has no result (failures, executions unlike the profile), a capacity search follows. A client
-        that is late twice at one rate fails the trial: the cause rarely goes away within a trial.
+        that is late at the lowest rate too fails the trial.
         """
         bench = self.context.bench
         before = replace(bench.spent)
@@ -147,6 +154,9 @@ class Verification:
         """Run until a run is near the capacity that follows from it, and no earlier run contradicts that."""
         rate = FIRST_RUN_FRACTION * predicted_per_s
         found = self._run_and_replay(number, rate)
+        while self._late_per_s == rate and len(self._runs) < MOST_LATE and not self.context.stop():
+            rate *= LATE_STEP
+            found = self._run_and_replay(number, rate)
         if self.once:
             return found
         while found is not None and found.rate_per_s > 0 and self._may_run_again():
@@ -165,13 +175,17 @@ class Verification:
         return replace(found, rate_per_s=known_per_s, error=max(found.error, error))
 
     def _may_run_again(self) -> bool:
-        return len(self._runs) < MOST_RUNS and sum(run.seconds or 0.0 for run in self._runs) < MOST_LOAD_S
+        in_time = [run for run, late in zip(self._runs, self._client_problems, strict=True) if not late]
+        return len(in_time) < MOST_RUNS and sum(run.seconds or 0.0 for run in in_time) < MOST_LOAD_S
 
     @property
     def _violated_per_s(self) -> float:
-        """The lowest rate that clearly violated the SLO, above all that met it (a machine may stall once)."""
-        violated = (run.rate_per_s for run in self._runs if run.trusted and _clearly_violated(run))
-        return min((rate for rate in violated if rate > self._met_per_s), default=math.inf)
+        """The lowest rate that clearly violated the SLO, above all that met it (a machine may stall once).
+
+        Or at which the client was late: nobody knows whether such a rate is kept.
+        """
+        violated = [run.rate_per_s for run in self._runs if run.trusted and _clearly_violated(run)]
+        return min((rate for rate in (*violated, self._late_per_s) if rate > self._met_per_s), default=math.inf)
 
     @property
     def _met_per_s(self) -> float:
@@ -196,17 +210,19 @@ class Verification:
         return rates[1] * (rates[1] / rates[0]) ** 2
 
     def _run_and_replay(self, number: int, rate_per_s: float) -> ReplayResult | None:
-        """Run load at this rate, twice if the client was late, and replay it; None if there is no result."""
+        """Run load at this rate, again if the client is late for the first time; None if there is no result."""
         limits, seed, workload = self.context.slo.limits, self.context.seed, self.context.workload
         binding = binding_of(self.server, limits, rate_per_s, seed, workload)
         sharp = sharpness_of(self.server, binding, rate_per_s, seed, workload)
         seconds = min(seconds_for(sharp, rate_per_s, binding), max(1.0, self.context.budget.search_left_s()))
         if self.once:
             seconds = min(seconds, max(LEAST_REPLAY_S, BASELINE_REQUESTS / rate_per_s))
-        for _ in range(2):
+        for _ in range(2 if self._late_per_s == math.inf else 1):
             probe = self._run_load(number, rate_per_s, seconds)
             if not probe.problems or self.context.stop():
                 break
+        if probe.problems and not self.context.stop():
+            self._late_per_s = min(self._late_per_s, rate_per_s)
         if probe.problems or self.context.stop():
             return None
         found = replay_run(self.server, probe.log, limits, seed=seed, workload=workload)

@@ -1,5 +1,6 @@
 """Run certification alone, in virtual time: profiled trials on a bench that records each of its runs."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,14 +56,15 @@ class Run:
 
 @dataclass
 class NotedBench(SimulatedBench):
-    """Executions take `service_s`, 10 ms by default; `late_runs` are those with a late client."""
+    """Executions take `service_s`, 10 ms by default. The client is late in `late_runs`, and above a rate."""
 
     late_runs: Collection[int] = ()
+    client_per_s: float = math.inf
     runs: list[Run] = field(default_factory=list)
 
     def measure(self, rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         before_s = self.spent.load_s
-        self.late = lambda config: len(self.runs) in self.late_runs
+        self.late = lambda config: len(self.runs) in self.late_runs or rate_per_s > self.client_per_s
         probe = super().measure(rate_per_s, duration_s, seed, watch)
         run = Run(
             batch=self.loaded[-1].max_batch_size,

@@ -1,5 +1,6 @@
 """Which trials are confirmed, in which order, at which rates and in which time, and what the answer is then."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,13 @@ def test_a_client_that_always_sends_late_ends_it_without_a_certificate(tmp_path:
     assert sum(run.load_s for run in given.runs) < 60.0
 
 
+def test_a_client_that_is_late_above_a_rate_gets_a_lower_one_certified(tmp_path: Path) -> None:
+    given = bench(client_per_s=0.5 * PER_S[16])
+    found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=120.0)
+    found.assert_confirmed_twice()
+    assert 0.7 * given.client_per_s < found.certificate.rate_per_s <= given.client_per_s
+
+
 def test_a_rate_whose_second_runs_were_not_trusted_keeps_its_first_and_says_so(tmp_path: Path) -> None:
     given = bench(late_runs=range(1, 1000))
     found = ended(tmp_path, given, tried(tmp_path, 16, 1))
@@ -148,6 +156,23 @@ def test_a_run_that_was_not_trusted_is_not_counted(tmp_path: Path) -> None:
     found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=60.0)
     found.assert_confirmed_twice()
     assert [note.code for note in found.notes] == ["run_not_trusted"]
+
+
+@dataclass
+class SlowRestart(NotedBench):
+    """Its restarts take all the time that is left."""
+
+    def restart(self) -> None:
+        self.spent.loading_s += 100.0
+        super().restart()
+
+
+def test_a_restart_that_takes_the_time_that_was_left_keeps_the_first_run(tmp_path: Path) -> None:
+    given = SlowRestart(service_s=bench().service_s)
+    found = ended(tmp_path, given, tried(tmp_path, 16, 1), total_s=60.0)
+    assert found.certificate.servers == 1
+    assert given.restarts == 1
+    assert len(given.runs) == 1
 
 
 def test_if_the_restarted_server_fails_the_first_run_stands_with_a_caveat(tmp_path: Path) -> None:

@@ -269,16 +269,14 @@ def test_a_machine_that_has_become_slower_shows_in_one_run_what_it_keeps(
     assert certified.winner.certificate.servers == 2
 
 
-def test_a_client_that_is_late_twice_fails_the_trial_without_further_load(
-    space: SearchSpace, tmp_path: Path
-) -> None:
+def test_a_client_that_is_late_at_half_the_rate_too_fails_the_trial(space: SearchSpace, tmp_path: Path) -> None:
     default = default_config(space.engines[0])
     bench = SimulatedBench(late=lambda config: config != default)
     store, _ = after_the_search(bench, space, tmp_path)
     others = [trial for trial in store.trials if trial.served != default]
     assert others
     assert {(trial.state, trial.reason, trial.probes) for trial in others} == {
-        ("failed", "the client sent late", 2)
+        ("failed", "the client sent late", 4)
     }
 
 

@@ -85,6 +85,17 @@ def test_runs_are_long_where_bursts_are_and_short_where_requests_are_many() -> N
 
 
 @dataclass
+class BusyClientBench(SimulatedBench):
+    """Its client is late above this rate."""
+
+    front_per_s: float = 0.0
+
+    def measure(self, rate_per_s: Any, duration_s: Any, seed: int, watch: Any = None) -> Any:
+        self.late = lambda config: rate_per_s > self.front_per_s
+        return super().measure(rate_per_s, duration_s, seed, watch)
+
+
+@dataclass
 class FrontEndBench(SimulatedBench):
     """Its front end stops for 0.3 s in each second in which it has more requests than this."""
 
@@ -96,11 +107,12 @@ class FrontEndBench(SimulatedBench):
         return super()._done(config, passed, noise)
 
 
+@pytest.mark.parametrize("kind", [FrontEndBench, BusyClientBench])
 @pytest.mark.parametrize("front_per_s", [250.0, 350.0, 500.0])
-def test_a_trial_ends_at_a_rate_that_a_front_end_carries_though_far_more_was_predicted(
-    front_per_s: float, tmp_path: Path
+def test_a_trial_ends_at_a_rate_that_front_end_and_client_carry_though_far_more_was_predicted(
+    kind: type[Any], front_per_s: float, tmp_path: Path
 ) -> None:
-    bench = FrontEndBench(service_s=lambda config, size: 0.006 + 0.0012 * size, front_per_s=front_per_s)
+    bench = kind(service_s=lambda config, size: 0.006 + 0.0012 * size, front_per_s=front_per_s)
     store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
     budget = Budget(total_s=600.0, clock=lambda: 0.0)
     slo = Slo(limits=(LIMIT,))
@@ -111,7 +123,7 @@ def test_a_trial_ends_at_a_rate_that_a_front_end_carries_though_far_more_was_pre
     trial = run_predicted_trial(runner, server(), config, 0, guess)
     assert trial is not None
     assert trial.rate_at_limit_per_s is not None
-    assert 0.5 * front_per_s < trial.rate_at_limit_per_s < front_per_s
+    assert 0.5 * front_per_s < trial.rate_at_limit_per_s < 1.1 * front_per_s
 
 
 def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_arrivals(tmp_path: Path) -> None:
