@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
@@ -168,6 +170,8 @@ class _Candidate:
         return engine_alone_per_s(replace(self.built.engine, alone_ms=self.alone_ms), limit_ms=limit_ms)
 
 
+log = logging.getLogger("tritune.engines")
+
 _Racing: TypeAlias = tuple[str, Future[_Candidate]]
 """The label of an engine, and the engine once it is built and timed."""
 
@@ -272,9 +276,12 @@ class _TensorRtEngines:
 
     def _checked(self, candidate: _Candidate) -> Engine:
         """Return the engine with its standalone times. Raises EngineFailed."""
+        began = time.monotonic()
         alone_ms = self.alone.of_plan(candidate.built.engine)
+        timed = time.monotonic()
         if self.judge is not None:
             self._check_accuracy(candidate.built, candidate.model, candidate.precision)
+        log.info("%s: timed in %.1f s, judged in %.1f s", candidate.label, timed - began, time.monotonic() - timed)
         return replace(_with_kernels(candidate.built.engine), alone_ms=alone_ms)
 
     def _check_accuracy(self, built: BuiltEngine, model: Model, precision: Precision) -> None:

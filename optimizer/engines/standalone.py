@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +27,8 @@ from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import Tensors, run_feeds
 from optimizer.model.samples import feeds_for
+
+log = logging.getLogger("tritune.engines")
 
 TIMES_FILE = "times.json"
 """The file next to a plan with its standalone times, and the GPU on which they were measured."""
@@ -104,10 +108,17 @@ class StandaloneTimings:
         if known is None:
             sizes = graph_batch_sizes(self.max_batch_size) if engine.batched else ()
             sizes = self._race_sizes(engine) if race else sizes
+            began = time.monotonic()
             if engine.backend == "tensorrt_rtx":
-                self._compile(engine, file, sizes)
+                compiled = {int(row["batch_size"]) for row in self._known(folder / RACE_FILE) or ()}
+                self._compile(engine, file, [size for size in sizes if size not in compiled], first=not compiled)
+            compiled_s = time.monotonic() - began
             known = self._measured(engine, file, sizes, graphs=(True,))
             self._keep(kept, known)
+            log.info(
+                "%s %s: %d batch sizes compiled in %.1f s, measured in %.1f s",
+                *(engine.backend, engine.precision, len(sizes), compiled_s, time.monotonic() - began - compiled_s),
+            )
         return _sorted(known)
 
     def of_model(self, engine: Engine, model: Model, *, library_version: str) -> Times:
@@ -131,10 +142,11 @@ class StandaloneTimings:
         sizes = {min(size, self.max_batch_size) for size in (1, RACE_BATCH, self.max_batch_size)}
         return tuple(sorted(sizes)) if engine.batched else ()
 
-    def _compile(self, engine: Engine, file: Path, sizes: Sequence[int]) -> None:
-        """Compile the kernels of these batch sizes, the first one's before the others: they begin with its own.
+    def _compile(self, engine: Engine, file: Path, sizes: Sequence[int], *, first: bool) -> None:
+        """Compile the kernels of these batch sizes at the same time.
 
-        What fails here fails again, with its reason, where the size is measured.
+        If none of the engine's are compiled yet (`first`), the first size goes before the others, which begin with
+        what it leaves. What fails here fails again, with its reason, where the size is measured.
         """
         compiled = partial(compile_kernels, file, engine.backend, _row_shapes(engine))
 
@@ -143,9 +155,9 @@ class StandaloneTimings:
                 call_in_child(partial(compiled, batch_size=size), timeout_s=TIMING_LIMIT_S)
 
         with threads(max(1, len(sizes))) as pool:
-            for first in sizes[:1]:
-                one(first)
-            list(pool.map(one, sizes[1:]))
+            alone = sizes[:1] if first else ()
+            list(map(one, alone))
+            list(pool.map(one, sizes[len(alone) :]))
 
     def _measured(
         self, engine: Engine, file: Path, sizes: Sequence[int], *, graphs: tuple[bool, ...]
