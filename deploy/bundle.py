@@ -67,8 +67,8 @@ def bundle_from_recommendation(
         folder = f"{root}/{config.engine.model_name}"
         texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(config, runtime=runtime)
         copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
-        if runtime == "python":
-            own = runtime_files(config.engine).items()
+        if runtime != "native":
+            own = runtime_files(config.engine, runtime).items()
             copies |= {f"{folder}/{VERSION}/{name}": source for name, source in own}
     texts[CONSTRAINTS_FILE] = plan.sources.constraints
     data = {f"images/{plan.sources.wheel_name}": plan.sources.wheel}

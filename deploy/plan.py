@@ -117,8 +117,8 @@ class Plan:
 
     @property
     def builds_image(self) -> bool:
-        """True if our runtime in the Python backend was measured: the bundle builds its image."""
-        return self.runtime.runtime == "python"
+        """True if our runtime was measured: the bundle builds its image."""
+        return self.runtime.runtime != "native"
 
     @property
     def offers_native(self) -> bool:
@@ -288,5 +288,5 @@ def resources_for(found: RecommendationRecord, config: ServingConfig, *, runtime
         memory_bytes=memory,
         memory_measured=seen is not None,
         gpus=max(1, len(found.machine.gpus)) if config.engine.device == "gpu" else 0,
-        shared_memory_bytes=SHARED_MEMORY_BYTES[config.engine.device] if runtime == "python" else 0,
+        shared_memory_bytes=SHARED_MEMORY_BYTES[config.engine.device] if runtime != "native" else 0,
     )

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Runtime = Literal["python", "native"]
-"""Runtime of the engine in Triton: our code in the Python backend, or the backend of NVIDIA's container."""
+Runtime = Literal["python", "slots", "native"]
+"""Runtime of the engine in Triton: our code in the Python backend, or the backend of NVIDIA's container. `slots`:
+our own Triton backend, one process per GPU for all instances, for engines that `Engine.served_by` names; others
+then use the Python backend."""
 
 VERSION = "1"
 """The version folder of every model we write: one model, one version."""
@@ -17,6 +19,9 @@ ServerKind = Literal["embedded", "local", "docker", "remote"]
 
 Backend = Literal["onnxruntime", "tensorrt", "tensorrt_rtx"]
 """Library that executes the engine; the folder `model_repo/runtime` has the code for it inside Triton."""
+
+SLOT_BACKENDS: tuple[Backend, ...] = ("tensorrt", "tensorrt_rtx")
+"""The libraries with which several streams of one process may execute one engine."""
 
 Protocol = Literal["http", "grpc"]
 """Protocol of requests. Triton serves both; their capacities differ."""
@@ -110,6 +115,12 @@ class Engine:
             raise ValueError(f"model_file {self.model_file} is not among the files {[n for n, _ in self.files]}")
         if not self.inputs or not self.outputs:
             raise ValueError(f"{self.model_name}: an engine needs at least one input and one output")
+
+    def served_by(self, runtime: Runtime) -> Runtime:
+        """Return the runtime that serves it if this one is chosen: `slots` is for TensorRT without texts."""
+        ours = self.device == "gpu" and self.backend in SLOT_BACKENDS and self.code is None
+        has_texts = any(spec.datatype == "BYTES" for spec in (*self.inputs, *self.outputs))
+        return "python" if runtime == "slots" and (not ours or has_texts) else runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

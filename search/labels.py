@@ -25,7 +25,8 @@ def runtime_text(runtime: RuntimeRecord, backend: str) -> str:
         return f"{triton}{where}, its native {library} backend"
     versions = (runtime.packages[name] for name in DISTRIBUTIONS if name in runtime.packages)
     number = next(versions, None) if backend in LIBRARIES else None
-    return f"{triton}, {library}{f' {number}' if number else ''} in its Python backend"
+    where = "tritune's backend" if runtime.runtime == "slots" else "its Python backend"
+    return f"{triton}, {library}{f' {number}' if number else ''} in {where}"
 
 
 def memory_text(size_bytes: float) -> str:

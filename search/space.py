@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 from model_repo.repository.config_pbtxt import graph_batch_sizes
-from model_repo.spec import Engine, ServingConfig
+from model_repo.spec import SLOT_BACKENDS, Engine, ServingConfig
 from search.choices import LARGEST_BATCH
 
 Knobs = dict[str, int | str]
@@ -19,6 +19,9 @@ DELAY_SHARES = (0.0, 0.02, 0.05, 0.1)
 instances are busy), so few values are enough."""
 
 MEMORY_SHARE = 0.5
+
+MOST_SLOTS = 4
+"""Instances that compute in turns: two keep a GPU busy, and four have their requests gathered in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,14 +70,21 @@ class SearchSpace:
         )
 
     def is_legal(self, knobs: Mapping[str, int | str]) -> bool:
-        """True if the combination makes sense: no more threads than cores, no delay without batching."""
+        """True if the combination makes sense: enough cores, slots and rows."""
         instances, threads = int(knobs["instance_count"]), int(knobs["intra_op_threads"])
         if threads > 1 and instances * threads > self.limits.cores:
             return False
         # 0 gives every instance all cores: two may overlap well, one is on the axis already, more only compete.
         if threads == 0 and len(self.intra_op_threads) > 1 and instances != 2:
             return False
+        if instances > self.most_instances(str(knobs["engine"])):
+            return False
         return int(knobs["max_batch_size"]) > self.rows_per_request or int(knobs["max_queue_delay_us"]) == 0
+
+    def most_instances(self, engine: str) -> int:
+        """Return the largest instance count of the engine with this label."""
+        slots = engine.partition("-")[0] in SLOT_BACKENDS
+        return min(MOST_SLOTS, self.instance_counts[-1]) if slots else self.instance_counts[-1]
 
     def baseline(self, engine: Engine | None = None) -> ServingConfig:
         """Return the baseline of this search: `default_config` of an engine, by default of the first.

@@ -31,8 +31,8 @@ def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -
         message.dynamic_batching.SetInParent()
         message.dynamic_batching.preferred_batch_size.extend(config.preferred_batch_sizes)
         message.dynamic_batching.max_queue_delay_microseconds = config.max_queue_delay_us
-    if runtime == "python":
-        message.backend = "python"
+    if runtime != "native":
+        message.backend = "tritune" if config.engine.served_by(runtime) == "slots" else "python"
     else:
         message.backend, message.platform = _native_backend(config)
         message.default_model_filename = config.engine.model_file

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from model_repo.native_library import LIBRARY
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
 from model_repo.repository.kept_files import read_kept
 from model_repo.spec import VERSION, Backend, Engine, ServingConfig, TensorSpec
 
 CONFIG_FILE = "config.pbtxt"
 
-_CODE = ("model.py", "tritune_gpu")
+_CODE = ("model.py", "slots_model.py", LIBRARY, "tritune_gpu")
 """Our own entries in a version folder; the others are the engine's."""
 
 _KNOWN_PARAMETERS = {

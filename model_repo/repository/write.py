@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from model_repo.errors import RepositoryWriteFailed
+from model_repo.native_library import LIBRARY, native_library
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.spec import VERSION, Engine, Runtime, ServingConfig
 
@@ -70,27 +71,31 @@ def write_repository(
     return model_dir
 
 
-def write_final_repository(root: Path, config: ServingConfig) -> Path:
+def write_final_repository(root: Path, config: ServingConfig, *, runtime: Runtime = "python") -> Path:
     """Write a repository ready to serve to `root`; return the model's folder. Raises RepositoryWriteFailed.
 
     Engine files are copies, and a README explains how to start a server.
     """
-    model_dir = write_repository(root, config, copy=True)
+    model_dir = write_repository(root, config, runtime=runtime, copy=True)
     with writing(root):
         (root / README_FILE).write_text(_readme(config.engine))
     return model_dir
 
 
-def runtime_files(engine: Engine) -> dict[str, Path]:
-    """Return the Python backend's files next to the engine's: name in the version folder -> our file.
+def runtime_files(engine: Engine, runtime: Runtime = "python") -> dict[str, Path]:
+    """Return the files of our code next to the engine's: name in the version folder -> our file.
 
-    Raises ValueError if this engine cannot run without a GPU.
+    Raises ValueError if this engine cannot run without a GPU, and NoBackend if our backend cannot be compiled.
     """
     if engine.code is not None:
         return {"model.py": engine.code}
     if engine.device == "gpu":
         helpers = sorted((RUNTIME / "tritune_gpu").glob("*.py"))
-        return {"model.py": RUNTIME / "gpu_model.py", **{f"tritune_gpu/{file.name}": file for file in helpers}}
+        if engine.served_by(runtime) == "slots":
+            main = {"slots_model.py": RUNTIME / "slots_model.py", LIBRARY: native_library()}
+        else:
+            main = {"model.py": RUNTIME / "gpu_model.py"}
+        return {**main, **{f"tritune_gpu/{file.name}": file for file in helpers}}
     if engine.backend != "onnxruntime":
         raise ValueError(f"{engine.model_name}: a {engine.backend} engine runs on a GPU, not on the CPU")
     return {"model.py": RUNTIME / "onnx_runtime.py"}
@@ -117,17 +122,17 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
     (folder / "config.pbtxt").write_text(render_config_pbtxt(config, runtime=runtime))
     for name, source in config.engine.files:
         place(source, version_dir / name, copy=copy)
-    if runtime == "python":
-        _add_runtime(version_dir, config.engine, compiled=not copy)
+    if runtime != "native":
+        _add_runtime(version_dir, config.engine, runtime, compiled=not copy)
 
 
-def _add_runtime(version_dir: Path, engine: Engine, *, compiled: bool) -> None:
+def _add_runtime(version_dir: Path, engine: Engine, runtime: Runtime, *, compiled: bool) -> None:
     """Add our code to the engine's files; none of these can have a name of ours."""
-    for name, source in runtime_files(engine).items():
+    for name, source in runtime_files(engine, runtime).items():
         target = version_dir / name
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(source, target)
-        if compiled:
+        if compiled and target.suffix == ".py":
             # Else the first instance compiles it, and Triton takes the changed folder for a changed model.
             py_compile.compile(str(target), doraise=True)
 

@@ -23,8 +23,9 @@ class ServerOptions:
     (None: `run_dir`), which is removed at the end. Ports that are None are chosen among the free ones. `protocol`
     is the protocol that a server for trials answers on TCP; the other one is on a Unix socket, for control
     requests. `shared_memory` lets the owner's load generator leave inputs in /dev/shm. `runtime` None means our
-    Python runtime for the embedded server and Triton's native backends for the others. Only the kind `remote` has
-    `remote`, the server's address, and `repository`, the folder that both it and we see as its model repository.
+    runtime for the embedded server (`slots` on a GPU) and Triton's native backends for the others. Only the kind
+    `remote` has `remote`, the server's address, and `repository`, the folder that both it and we see as its model
+    repository.
     """
 
     run_dir: Path
@@ -58,7 +59,8 @@ class ServerOptions:
     @property
     def runtime_or_default(self) -> Runtime:
         """The runtime; if None, the default of this kind of server."""
-        return self.runtime or ("python" if self.kind == "embedded" else "native")
+        ours: Runtime = "slots" if self.gpu else "python"
+        return self.runtime or (ours if self.kind == "embedded" else "native")
 
     @property
     def log_file(self) -> Path:

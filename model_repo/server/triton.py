@@ -18,6 +18,7 @@ from model_repo.errors import (
     ServerTimeout,
     reason_of,
 )
+from model_repo.native_library import NoBackend, native_library
 from model_repo.repository.write import RUNTIME, remove_model, rewrite_config, write_repository
 from model_repo.server import control
 from model_repo.server.hosts import Host, ProcessHost, RemoteHost
@@ -170,9 +171,10 @@ class Server:
     def _model_is_well(self, config: ServingConfig) -> bool:
         """True if the model is ready and all its processes live, as far as we can see them."""
         model_name = config.engine.model_name
-        if self._options.runtime_or_default == "python":
+        runtime = config.engine.served_by(self._options.runtime_or_default)
+        if runtime != "native":
             living = self._host.count_instances(model_name)
-            if living is not None and living < config.instance_count:
+            if living is not None and living < (1 if runtime == "slots" else config.instance_count):
                 return False
         return control.is_model_ready(self.endpoint, model_name)
 
@@ -232,11 +234,29 @@ def serve(options: ServerOptions) -> Iterator[Server]:
         finally:
             server.forget()
         return
+    options = with_usable_runtime(options)
     host = ProcessHost(options, LAUNCHERS[options.kind])
     try:
         yield Server(host, options)
     finally:
         host.close()
+
+
+def with_usable_runtime(options: ServerOptions) -> ServerOptions:
+    """Return the options, with the Python backend instead of ours if ours cannot be compiled here.
+
+    One line of the server's log says so.
+    """
+    if options.runtime_or_default != "slots":
+        return options
+    try:
+        native_library()
+    except NoBackend as error:
+        options.run_dir.mkdir(parents=True, exist_ok=True)
+        with options.log_file.open("a") as log:
+            log.write(f"Engines on a GPU run in Triton's Python backend, not in ours: {error}\n")
+        return replace(options, runtime="python")
+    return replace(options, runtime="slots")
 
 
 class PackagesMissing(ServerError):

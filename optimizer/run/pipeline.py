@@ -95,8 +95,12 @@ def optimize(
         time_use=time_use,
         triton_version=next(iter(versions), None),
     )
+    # A native backend needs none of our files; with those of the Python backend the repository also starts here.
+    slots = found.runtime is not None and found.runtime.runtime == "slots"
     with explained():
-        write_final_repository(config.output / REPOSITORY, result.winner.served)
+        write_final_repository(
+            config.output / REPOSITORY, result.winner.served, runtime="slots" if slots else "python"
+        )
     write_recommendation(config.output, found)
     _write_bundle(config, on_event)
     return found

@@ -13,6 +13,7 @@ from deploy.images.packages import python_version, server_pins
 from loadgen.errors import UserError
 from loadgen.exit_codes import CODES
 from loadgen.files import write_atomically
+from model_repo.native_library import runtime_here
 from model_repo.server.options import DEFAULT_IMAGE
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import label_of
@@ -155,7 +156,7 @@ def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str |
     ours = config.server == "embedded"
     return RuntimeRecord(
         server=config.server,
-        runtime="python" if ours else "native",
+        runtime=runtime_here(engine) if ours else "native",
         triton_version=triton_version if VERSION.fullmatch(triton_version or "") else None,
         python=python_version() if ours else None,
         image=(config.docker_image or DEFAULT_IMAGE) if config.server == "docker" else None,

@@ -93,7 +93,9 @@ class RuntimeRecord(Record):
     """The server that was measured, which is the one that a bundle deploys."""
 
     server: ServerKind = Field(description="Who started it: the package `embedded`, a container, or others.")
-    runtime: Runtime = Field(description="Triton's Python backend with our code, or its native backend.")
+    runtime: Runtime = Field(
+        description="Our code in Triton's Python backend or in our own (`slots`), or a native backend."
+    )
     triton_version: Version | None = Field(
         description="As reported by the server; null if it could not be queried."
     )

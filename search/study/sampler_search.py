@@ -62,10 +62,10 @@ class SamplerSearch:
     def _landmarks(self) -> Iterator[Knobs]:
         """Yield a few points that span the space: batch sizes and instance counts, small and large."""
         space = self.runner.store.space
-        widest = space.instance_counts[-1]
         most_threads = space.intra_op_threads[-1]
         sizes = space.max_batch_sizes
         for engine in space.axes()["engine"]:
+            widest = space.most_instances(str(engine))
             for size in dict.fromkeys((sizes[len(sizes) // 2], sizes[0], sizes[-1])):
                 for instances, threads in dict.fromkeys(((widest, min(1, most_threads)), (1, most_threads))):
                     knobs: Knobs = {

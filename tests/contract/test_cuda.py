@@ -84,6 +84,19 @@ def test_a_capture_that_fails_leaves_the_stream_usable(cuda: Any) -> None:
     assert not back.any()
 
 
+def test_a_stream_waits_for_an_event_of_another(cuda: Any) -> None:
+    first, second, event, device = cuda.stream(), cuda.stream(), cuda.event(), cuda.allocate(1 << 20)
+    host, back = cuda.allocate_pinned(1 << 20), cuda.allocate_pinned(1 << 20)
+    for value in (6, 8):
+        host[:] = value
+        cuda.copy_in(device, address(host), 1 << 20, first)
+        cuda.record(event, first)
+        cuda.wait_for(event, second)
+        cuda.copy_out(address(back), device, 1 << 20, second)
+        cuda.wait(second)
+        assert set(back.tolist()) == {value}
+
+
 def test_registered_memory_is_read_where_it_lies(cuda: Any) -> None:
     ordinary = np.full(8192, 4, dtype=np.uint8)
     stream, device, back = cuda.stream(), cuda.allocate(8192), cuda.allocate_pinned(8192)

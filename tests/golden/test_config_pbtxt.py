@@ -32,6 +32,7 @@ CASES = {
     "onnxruntime_native": (ONNX, "native"),
     "tensorrt_native": (TENSORRT, "native"),
     "tensorrt_rtx_python": (TENSORRT_RTX, "python"),
+    "tensorrt_rtx_slots": (TENSORRT_RTX, "slots"),
     "onnxruntime_gpu_native": (ONNX_GPU, "native"),
 }
 

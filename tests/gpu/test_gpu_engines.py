@@ -1,8 +1,10 @@
 """Engines on a real GPU against ONNX Runtime on the CPU: same numbers, with and without graphs, padded or not."""
 
+import ctypes
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from onnx_models import small_cnn, token_classifier
 from model_repo.runtime.tritune_gpu.driver import Cuda, CudaError, DriverCuda
 from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.onnxruntime_engine import OnnxRuntimeEngine
+from model_repo.runtime.tritune_gpu.opening import open_slots
 from model_repo.runtime.tritune_gpu.runner import Runner
 from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 from optimizer.engines.builder import TensorRt, installed_tensorrt
@@ -107,6 +110,51 @@ def test_served_numbers_are_those_of_the_cpu(
         names = [output.name for output in reference.get_outputs()]
         for name, expected in zip(names, reference.run(names, together), strict=True):
             np.testing.assert_allclose(outputs[name], expected, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+@pytest.mark.parametrize("backend", ["tensorrt_rtx", "tensorrt"])
+def test_slots_that_work_at_the_same_time_return_the_numbers_of_the_cpu(
+    backend: str, cuda_graphs: bool, cuda: DriverCuda, tmp_path: Path
+) -> None:
+    model = model_of("cnn", tmp_path)
+    library = next((each for each in installed_tensorrt() if each.backend == backend), None)
+    if library is None:
+        pytest.skip(f"{backend} is not installed")
+    (x,), (y,) = model.inputs, model.outputs
+    told = {"model_file": "model.plan", "engine_backend": backend, "batch_sizes": "1,2,4,8"}
+    told["cuda_graphs"] = str(int(cuda_graphs))
+    config = {
+        "max_batch_size": 8,
+        "input": [{"name": x.name, "data_type": "TYPE_FP32", "dims": list(x.shape)}],
+        "output": [{"name": y.name, "data_type": "TYPE_FP32", "dims": list(y.shape)}],
+        "parameters": {
+            name: {"string_value": value}
+            for name, value in (*told.items(), ("cuda_graphs", str(int(cuda_graphs))))
+        },
+    }
+    opened = open_slots(built_plan(model, tmp_path, library).parent, config, device=0)
+    reference = ort.InferenceSession(str(model.path), providers=["CPUExecutionProvider"])
+
+    def worked(seed: int) -> list[tuple[Any, Any]]:
+        slot = opened()
+        runner: Any = slot.runner
+        seen = []
+        for rows in (1, 8, 3, 5, 1, 2) * 20:
+            (request,) = requests_for(model, (rows,), seed)
+            place, _ = runner.inputs_at({x.name: (8, *x.shape)})[x.name]
+            ctypes.memmove(place, request[x.name].ctypes.data, request[x.name].nbytes)
+            address, shape = runner.run_in_place(rows, {x.name: (rows, *x.shape)})[y.name]
+            found = np.empty(shape, np.float32)
+            ctypes.memmove(found.ctypes.data, address, found.nbytes)
+            seen.append((request, found))
+        slot.close()
+        return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        for seen in pool.map(worked, range(4)):
+            for request, found in seen:
+                np.testing.assert_allclose(found, reference.run([y.name], request)[0], rtol=2e-2, atol=2e-3)
 
 
 def test_a_batch_size_is_as_fast_after_another_one(cuda: DriverCuda, tmp_path: Path) -> None:

@@ -57,6 +57,16 @@ class FakeCuda:
         assert self._recording is None, "the driver refuses to wait for a stream that is being captured"
         self.calls.append("wait")
 
+    def event(self) -> int:
+        return 9
+
+    def record(self, event: Any, stream: Any) -> None:
+        assert self._recording is None
+        self.calls.append("record")
+
+    def wait_for(self, event: Any, stream: Any) -> None:
+        self.calls.append("wait_for")
+
     @contextmanager
     def capture(self, stream: Any) -> Iterator[Captured]:
         captured, self._recording = Captured(), []
@@ -65,7 +75,7 @@ class FakeCuda:
         except BaseException:
             self._recording = None
             raise
-        captured.handle = 100 + len(self._graphs)
+        captured.handle = max(self._graphs, default=99) + 1
         self._graphs[captured.handle], self._recording = self._recording, None
 
     def launch(self, graph: Any, stream: Any) -> None:

@@ -60,6 +60,18 @@ class Cuda(Protocol):
         """Return when the stream has finished all its work. Raises CudaError for any failure on the way."""
         ...
 
+    def event(self) -> int:
+        """Return a new event."""
+        ...
+
+    def record(self, event: int, stream: int) -> None:
+        """Let the event happen when the stream has finished all its work so far."""
+        ...
+
+    def wait_for(self, event: int, stream: int) -> None:
+        """Make the stream's further work wait for the event as it was last recorded; return at once."""
+        ...
+
     def capture(self, stream: int) -> Any:
         """Record the work that a `with` block gives to the stream in its Captured, instead of executing it."""
         ...
@@ -106,6 +118,7 @@ class DriverCuda:
         self._pinned_memory: list[int] = []
         self._registered: list[int] = []
         self._streams: list[int] = []
+        self._events: list[int] = []
 
     def allocate(self, size_bytes: int) -> int:
         """Return zeroed memory: padding rows of a batch are then valid indices before the first request."""
@@ -148,6 +161,20 @@ class DriverCuda:
         """Wait in the way that the constructor's `wait` names."""
         self._call("cuStreamSynchronize", stream)
 
+    def event(self) -> int:
+        """Return an event without a time, which is the cheapest."""
+        handle = int(self._call("cuEventCreate", self._driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        self._events.append(handle)
+        return handle
+
+    def record(self, event: int, stream: int) -> None:
+        """Record the event."""
+        self._call("cuEventRecord", event, stream)
+
+    def wait_for(self, event: int, stream: int) -> None:
+        """Make the stream wait on the GPU."""
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
     @contextmanager
     def capture(self, stream: int) -> Iterator[Captured]:
         """Record a graph. The capture restricts only the calls of this thread."""
@@ -179,6 +206,7 @@ class DriverCuda:
             (self._driver.cuMemFreeHost, self._pinned_memory),
             (self._driver.cuMemFree, self._device_memory),
             (self._driver.cuStreamDestroy, self._streams),
+            (self._driver.cuEventDestroy, self._events),
         ):
             while addresses:
                 free(addresses.pop())

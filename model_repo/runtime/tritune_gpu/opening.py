@@ -1,13 +1,17 @@
-"""Open a warmed-up runner from a model's configuration."""
+"""Open a warmed-up runner from a model's configuration, or several that share one engine."""
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .driver import DriverCuda
-from .runner import Runner
+from .runner import Runner, Turns
+from .slots import PATIENCE_S, SlotMemory, SlotRunner, Tensors
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from .driver import Cuda
@@ -17,6 +21,17 @@ RUNTIME_CACHE_FILE = "kernels.cache"
 """Next to a TensorRT-RTX plan: the kernels that were already compiled for this GPU."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slot:
+    """What serves one slot; `sizes` are the bytes of an element of each tensor, `close` gives its memory back."""
+
+    tensors: Tensors
+    memory: SlotMemory
+    runner: SlotRunner
+    sizes: Mapping[str, int]
+    close: Callable[[], None]
+
+
 def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Runner:
     """Return a runner of the configuration's engine on this GPU; `config` is Triton's JSON.
 
@@ -24,23 +39,75 @@ def open_runner(version_dir: Path, config: dict[str, Any], *, device: int) -> Ru
     `tf32` ("1": yes), `input_path` (auto, pinned or direct), `gpu_wait` (block, spin or yield), `scratch` (shared
     or own: TensorRT's scratch memory).
     """
-    parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
+    parameters = _parameters(config)
     cuda = DriverCuda(device, wait=parameters.get("gpu_wait", "block"))
     stream = cuda.stream()
-    runner = Runner(
-        _engine(version_dir, parameters, cuda, stream, device),
-        cuda,
-        stream,
-        max_batch_size=config["max_batch_size"],
-        batch_sizes=[int(size) for size in parameters.get("batch_sizes", "").split(",") if size],
-        cuda_graphs=parameters.get("cuda_graphs") == "1",
-        input_path=_input_path(parameters),
-    )
-    shapes = {tensor["name"]: row_shape(tensor) for tensor in config["input"]}
-    known = {name: shape for name, shape in shapes.items() if shape is not None}
-    if len(known) == len(shapes):
-        runner.warm_up(known)
+    engine = _engine(version_dir, parameters, cuda, stream, device)
+    runner = Runner(engine, cuda, stream, **_options(config, parameters), input_path=_input_path(parameters))
+    _warm_up(runner, config)
     return runner
+
+
+def open_slots(version_dir: Path, config: dict[str, Any], *, device: int) -> Callable[[], Slot]:
+    """Load the engine of TensorRT; return a function that makes a slot, to be called in the thread that serves it.
+
+    One more parameter: `patience_s` (60: the server kills a runner that does not answer for so long).
+    """
+    parameters = _parameters(config)
+    wait = parameters.get("gpu_wait", "block")
+    shared = DriverCuda(device, wait=wait)
+    engine = _engine(version_dir, parameters, shared, shared.stream(), device)
+    turns = Turns(stream=shared.stream(), lock=threading.RLock())
+    tensors = tensors_of(config)
+
+    def opened() -> Slot:
+        cuda = DriverCuda(device, wait=wait)
+        stream = cuda.stream()
+        memory = SlotMemory(cuda.register)
+        try:
+            runner = Runner(
+                engine,
+                cuda,
+                stream,
+                **_options(config, parameters),
+                input_path="pinned",
+                allocate_host=memory.allocate,
+                turns=turns,
+            )
+            _warm_up(runner, config)
+        except BaseException:
+            cuda.close()
+            memory.close()
+            raise
+
+        def close() -> None:
+            with turns.lock:
+                runner.close()
+                cuda.close()
+                memory.close()
+
+        sizes = {port.name: port.dtype.itemsize for port in (*engine.inputs, *engine.outputs)}
+        return Slot(tensors=tensors, memory=memory, runner=runner, sizes=sizes, close=close)
+
+    return opened
+
+
+def tensors_of(config: dict[str, Any]) -> Tensors:
+    """Return the inputs and outputs of a configuration, Triton's JSON."""
+    largest = int(config["max_batch_size"])
+    shapes = {tensor["name"]: row_shape(tensor) for tensor in config["input"]}
+    known = {name: (largest, *shape) if largest else shape for name, shape in shapes.items() if shape is not None}
+    inputs, outputs = (
+        tuple((tensor["name"], tensor["data_type"].removeprefix("TYPE_")) for tensor in config[kind])
+        for kind in ("input", "output")
+    )
+    return Tensors(
+        inputs=inputs,
+        outputs=outputs,
+        max_batch_size=largest,
+        first_shapes=known if len(known) == len(shapes) else None,
+        patience_s=float(_parameters(config).get("patience_s", PATIENCE_S)),
+    )
 
 
 def row_shape(tensor: dict[str, Any]) -> tuple[int, ...] | None:
@@ -50,6 +117,25 @@ def row_shape(tensor: dict[str, Any]) -> tuple[int, ...] | None:
         dims = tensor["reshape"].get("shape", [])
     shape = tuple(int(size) for size in dims)
     return None if -1 in shape else shape
+
+
+def _parameters(config: dict[str, Any]) -> dict[str, str]:
+    return {name: value["string_value"] for name, value in config["parameters"].items()}
+
+
+def _options(config: dict[str, Any], parameters: dict[str, str]) -> dict[str, Any]:
+    return {
+        "max_batch_size": config["max_batch_size"],
+        "batch_sizes": [int(size) for size in parameters.get("batch_sizes", "").split(",") if size],
+        "cuda_graphs": parameters.get("cuda_graphs") == "1",
+    }
+
+
+def _warm_up(runner: Runner, config: dict[str, Any]) -> None:
+    shapes = {tensor["name"]: row_shape(tensor) for tensor in config["input"]}
+    known = {name: shape for name, shape in shapes.items() if shape is not None}
+    if len(known) == len(shapes):
+        runner.warm_up(known)
 
 
 def _input_path(parameters: dict[str, str]) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,6 +15,7 @@ from .host_memory import DirectMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from .driver import Cuda
     from .engine import Bound, GpuEngine, Port, Shapes
@@ -36,9 +39,10 @@ MOST_BOUND = 64
 class Buffer:
     """The same tensor of every batch: device memory and page-locked host memory of equal size."""
 
-    def __init__(self, port: Port, cuda: Cuda) -> None:
+    def __init__(self, port: Port, cuda: Cuda, allocate_host: Callable[[int], Array]) -> None:
         self.port = port
         self._cuda = cuda
+        self._allocate_host = allocate_host
         self._host: Array = np.empty(0, dtype=np.uint8)
         self.size_bytes = 0
         self.device = 0
@@ -50,7 +54,7 @@ class Buffer:
             return False
         size_bytes = max(size_bytes, 2 * self.size_bytes)  # old memory stays allocated: at most as much again
         self.device = self._cuda.allocate(size_bytes)
-        self._host = self._cuda.allocate_pinned(size_bytes)
+        self._host = self._allocate_host(size_bytes)
         self.host_address = self._host.__array_interface__["data"][0]
         self.size_bytes = size_bytes
         return True
@@ -82,12 +86,24 @@ class Prepared:
         self.graph: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turns:
+    """The stream on which several runners of one engine compute one after the other: each batch then has the whole
+    GPU. They hold the lock while they use the engine: to bind it, to record a graph, to enqueue an execution."""
+
+    stream: int
+    lock: AbstractContextManager[Any]
+
+
 class Runner:
     """One engine on one stream; for one thread only.
 
     `batch_sizes` are the sizes that are executed, or the next ones that the engine has: a batch is padded to the
     next of them, and the results of the padding are dropped. A batch larger than all of them is executed as it is.
     `max_batch_size` 0: requests carry whole tensors, and run one at a time.
+
+    `allocate_host` makes host memory (None: the driver's page-locked memory). `turns` is for several runners of
+    one engine, each with a thread and a stream for its copies.
     """
 
     def __init__(
@@ -101,6 +117,8 @@ class Runner:
         cuda_graphs: bool = False,
         input_path: InputPath = "auto",
         clock: Callable[[], float] = time.perf_counter,
+        allocate_host: Callable[[int], Array] | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._clock = clock
         self._engine = engine
@@ -113,8 +131,12 @@ class Runner:
         self._record = cuda_graphs and not engine.captures_itself
         self._direct = None if input_path == "pinned" else DirectMemory(cuda)
         self._all_direct = input_path == "direct"
-        self._in = {port.name: Buffer(port, cuda) for port in engine.inputs}
-        self._out = {port.name: Buffer(port, cuda) for port in engine.outputs}
+        self._turns = turns
+        self._engine_in_use = nullcontext() if turns is None else turns.lock
+        self._events = (cuda.event(), cuda.event()) if turns is not None else (0, 0)
+        host = allocate_host or cuda.allocate_pinned
+        self._in = {port.name: Buffer(port, cuda, host) for port in engine.inputs}
+        self._out = {port.name: Buffer(port, cuda, host) for port in engine.outputs}
         self._prepared: dict[tuple[tuple[int, ...], ...], Prepared] = {}
 
     def run(self, requests: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -131,6 +153,31 @@ class Runner:
             outputs[name] = self._out[name].host((rows, *shape[1:]) if self._max_batch_size else shape)
         return outputs
 
+    def inputs_at(self, shapes: Shapes) -> dict[str, tuple[int, int]]:
+        """Make room for these whole shapes; return the address and size in bytes of each input's host memory."""
+        with self._engine_in_use:
+            self._make_room(self._in, shapes)
+        return {name: (buffer.host_address, buffer.size_bytes) for name, buffer in self._in.items()}
+
+    def run_in_place(self, rows: int, shapes: Shapes) -> dict[str, tuple[int, tuple[int, ...]]]:
+        """Execute what lies in the inputs' host memory, of these whole shapes with `rows` batch items.
+
+        Returns the address and the whole shape of each output; the next run overwrites them. Raises ValueError if
+        `inputs_at` has not made room for a full batch of these shapes.
+        """
+        for name, buffer in self._in.items():
+            if buffer.bytes_of(self._at_full_batch(shapes[name])) > buffer.size_bytes:
+                raise ValueError(f"{name} {shapes[name]} has no room in the memory of this slot")
+        if self._max_batch_size:
+            size = self._executed_size(rows)
+            shapes = {name: (size, *shape[1:]) for name, shape in shapes.items()}
+        prepared = self.prepare(shapes)
+        self._execute(prepared)
+        return {
+            name: (self._out[name].host_address, (rows, *shape[1:]) if self._max_batch_size else shape)
+            for name, shape in prepared.bound.output_shapes.items()
+        }
+
     def reads_directly(self, row_bytes: int) -> bool:
         """True if batch items of this size are best read directly from Triton's shared memory."""
         return self._direct is not None and (self._all_direct or row_bytes >= LARGE_BYTES)
@@ -139,9 +186,10 @@ class Runner:
         """Return the bound engine for these shapes; bind it, and record its graph if wanted, on first use."""
         key = tuple(shapes[name] for name in self._in)
         if key not in self._prepared:
-            if len(self._prepared) >= MOST_BOUND:
-                self._forget(next(iter(self._prepared)))
-            self._prepared[key] = self._bind(shapes)
+            with self._engine_in_use:
+                if len(self._prepared) >= MOST_BOUND:
+                    self._forget(next(iter(self._prepared)))
+                self._prepared[key] = self._bind(shapes)
         return self._prepared[key]
 
     def warm_up(self, row_shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -160,6 +208,11 @@ class Runner:
                     break
                 before_s = taken_s
 
+    def close(self) -> None:
+        """Free the recorded graphs; memory is the driver's to free."""
+        for key in list(self._prepared):
+            self._forget(key)
+
     def _batch_of(self, requests: Sequence[Mapping[str, Array]]) -> tuple[int, Shapes]:
         """Return the number of batch items, and the shapes to execute."""
         first = requests[0]
@@ -167,9 +220,11 @@ class Runner:
             return 1, {name: first[name].shape for name in self._in}
         name = next(iter(self._in))
         rows = sum(len(request[name]) for request in requests)
+        return rows, {name: (self._executed_size(rows), *first[name].shape[1:]) for name in self._in}
+
+    def _executed_size(self, rows: int) -> int:
         at = bisect_left(self._batch_sizes, rows)
-        size = self._batch_sizes[at] if at < len(self._batch_sizes) else rows
-        return rows, {name: (size, *first[name].shape[1:]) for name in self._in}
+        return self._batch_sizes[at] if at < len(self._batch_sizes) else rows
 
     def _bind(self, shapes: Shapes) -> Prepared:
         self._make_room(self._in, shapes)
@@ -178,10 +233,14 @@ class Runner:
         prepared = Prepared(bound, shapes, self._sent_directly(shapes))
         bound.put_outputs({name: buffer.device for name, buffer in self._out.items()})
         if self._record:
-            bound.enqueue(self._stream)  # the first execution compiles and allocates, which a graph cannot record
-            self._cuda.wait(self._stream)
+            stream = self._stream if self._turns is None else self._turns.stream
+            bound.enqueue(stream)  # the first execution compiles and allocates, which a graph cannot record
+            self._cuda.wait(stream)
             with self._cuda.capture(self._stream) as captured:
-                self._enqueue_all(prepared)
+                if self._turns is None:
+                    self._enqueue_all(prepared)
+                else:
+                    bound.enqueue(self._stream)
             prepared.graph = captured.handle
         return prepared
 
@@ -235,11 +294,28 @@ class Runner:
             offset += part.nbytes
 
     def _execute(self, prepared: Prepared) -> None:
-        if prepared.graph is not None:
+        if self._turns is not None:
+            self._execute_in_turn(prepared, self._turns)
+        elif prepared.graph is not None:
             self._cuda.launch(prepared.graph, self._stream)
         else:
             self._enqueue_all(prepared)
         self._cuda.wait(self._stream)
+
+    def _execute_in_turn(self, prepared: Prepared, turns: Turns) -> None:
+        """Copy on the own stream, and compute on the shared one, after what others have enqueued there."""
+        copied, computed = self._events
+        self._copy_in(prepared)
+        self._cuda.record(copied, self._stream)
+        with turns.lock:
+            self._cuda.wait_for(copied, turns.stream)
+            if prepared.graph is not None:
+                self._cuda.launch(prepared.graph, turns.stream)
+            else:
+                prepared.bound.enqueue(turns.stream)
+            self._cuda.record(computed, turns.stream)
+        self._cuda.wait_for(computed, self._stream)
+        self._copy_out(prepared)
 
     def _enqueue_all(self, prepared: Prepared) -> None:
         """Enqueue the work of a graph: the copy in (except of direct inputs), the execution, the copy out."""

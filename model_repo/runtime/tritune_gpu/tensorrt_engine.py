@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -88,14 +89,22 @@ class TensorRtEngine:
         self._scratch_bytes = 0 if own_scratch else int(self._engine.device_memory_size_v2)
         unaligned = cuda.allocate(self._scratch_bytes + _SCRATCH_ALIGNMENT)
         self._scratch = -(-unaligned // _SCRATCH_ALIGNMENT) * _SCRATCH_ALIGNMENT
-        self._settings, self._cache = self._runtime_settings(kernels)
         self._cuda, self._stream = cuda, cuda.stream()
+        self._contexts: WeakValueDictionary[Any, _Context] = WeakValueDictionary()
+        self._settings, self._cache = self._runtime_settings(kernels)
         count = int(self._engine.num_optimization_profiles)
         self._profiles = [self._profile(index) for index in range(count)] if count > 1 else []
         self.batch_sizes = self._fixed_batch_sizes()
 
     def bind(self, shapes: Shapes, addresses: Mapping[str, int]) -> TensorRtBound:
-        """Return a new context for these shapes: a recorded graph is valid while its context's shapes stay."""
+        """See `engine.GpuEngine`. Inputs of the same shapes share a context, which takes 0.2 s to make."""
+        key = tuple(sorted(shapes.items()))
+        found = self._contexts.get(key)
+        if found is None:
+            found = self._contexts[key] = self._new_context(shapes)
+        return TensorRtBound(found, addresses)
+
+    def _new_context(self, shapes: Shapes) -> _Context:
         context = self._engine.create_execution_context(self._settings or self._strategy)
         if context is None:
             raise RuntimeError("TensorRT made no execution context: the GPU is out of memory, or see its log.")
@@ -107,8 +116,7 @@ class TensorRtEngine:
         for name, shape in shapes.items():
             if not context.set_input_shape(name, shape):
                 raise ValueError(self._outside(shapes))
-            context.set_tensor_address(name, addresses[name])
-        return TensorRtBound(context, [port.name for port in self.outputs])
+        return _Context(context, [port.name for port in self.outputs])
 
     def compiled_kernels(self) -> bytes | None:
         """Return the kernels that TensorRT-RTX compiled for this GPU, for `kernels`; None for TensorRT."""
@@ -180,11 +188,11 @@ class TensorRtEngine:
         return settings, cache
 
 
-class TensorRtBound:
-    """See `engine.Bound`."""
+class _Context:
+    """An execution context, whose shapes never change: graphs that were recorded with it stay valid."""
 
     def __init__(self, context: Any, outputs: list[str]) -> None:
-        self._context = context
+        self.tensorrt = context
         self.output_shapes: Shapes = {name: tuple(context.get_tensor_shape(name)) for name in outputs}
         for name, shape in self.output_shapes.items():
             if any(size < 0 for size in shape):
@@ -192,20 +200,30 @@ class TensorRtBound:
                     f"The shape of {name} depends on the data: {shape}. This runtime needs it ahead."
                 )
 
+
+class TensorRtBound:
+    """See `engine.Bound`."""
+
+    def __init__(self, context: _Context, addresses: Mapping[str, int]) -> None:
+        self._context = context
+        self._addresses = dict(addresses)
+        self.output_shapes = context.output_shapes
+
     def describe_to(self, inspector: Any) -> None:
         """Make this inspector describe this context's shapes instead of open ones."""
-        inspector.execution_context = self._context
+        inspector.execution_context = self._context.tensorrt
 
     def report_to(self, profiler: Any) -> None:
         """Make TensorRT report the ms of each layer to this IProfiler, in every execution from now on."""
-        self._context.profiler = profiler
+        self._context.tensorrt.profiler = profiler
 
     def put_outputs(self, addresses: Mapping[str, int]) -> None:
         """See `engine.Bound`."""
-        for name in self.output_shapes:
-            self._context.set_tensor_address(name, addresses[name])
+        self._addresses.update({name: addresses[name] for name in self.output_shapes})
 
     def enqueue(self, stream: int) -> None:
         """See `engine.Bound`."""
-        if not self._context.execute_async_v3(stream):
+        for name, address in self._addresses.items():
+            self._context.tensorrt.set_tensor_address(name, address)
+        if not self._context.tensorrt.execute_async_v3(stream):
             raise RuntimeError("TensorRT refused an execution; see its log.")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,6 +47,20 @@ def texts(runtime: RuntimeRecord, **options: Any) -> Mapping[str, str]:
 
 def pod(files: Mapping[str, str]) -> Any:
     return yaml.safe_load(files["kubernetes/base/deployment.yaml"])["spec"]["template"]["spec"]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_bundle_of_our_own_backend_carries_its_library() -> None:
+    found, config = on_gpu("tensorrt_rtx")
+    found = found.model_copy(update={"runtime": measured(runtime="slots")})
+    made = bundle_from_recommendation(found, config, options=ON_GPU, sources=SOURCES)
+    folder = f"model_repository/{config.engine.model_name}"
+    assert parse_config_pbtxt(made.texts[f"{folder}/config.pbtxt"]).backend == "tritune"
+    names = {name.removeprefix(f"{folder}/1/") for name in made.copies}
+    assert {"libtriton_tritune.so", "slots_model.py", "tritune_gpu/slots.py", "model.plan"} <= names
+    assert "model.py" not in names
+    assert "tritune's backend" in made.plan.runtime_words
+    assert made.plan.builds_image
 
 
 def test_the_recipe_installs_what_was_measured() -> None:

@@ -9,7 +9,7 @@ import pytest
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.repository.write import write_repository
-from model_repo.spec import Engine, ServingConfig
+from model_repo.spec import Engine, Runtime, ServingConfig
 
 MAKERS = (
     engines.cnn_engine,
@@ -90,9 +90,13 @@ def test_a_gpu_engine_comes_back_without_our_code(tmp_path: Path) -> None:
     )
     changes = {"cuda_graph_batch_sizes": (1, 8), "backend_options": (("input_path", "direct"),)}
     config, model_dir = written(tmp_path, engine, intra_op_threads=0, **changes)
-    assert (model_dir / "1" / "tritune_gpu").is_dir()
-    back = serving_config_from_repository(model_dir, backend="tensorrt", precision="fp32")
-    assert dict(back.engine.files).keys() == {"model.plan"}
+    runtimes: tuple[Runtime, ...] = ("python", "slots")
+    for runtime in runtimes:
+        write_repository(model_dir.parent, config, runtime=runtime)
+        code = {path.name for path in (model_dir / "1").iterdir()}
+        assert ("tritune_gpu" in code, "slots_model.py" in code) == (True, runtime == "slots")
+        back = serving_config_from_repository(model_dir, backend="tensorrt", precision="fp32")
+        assert dict(back.engine.files).keys() == {"model.plan"}
     for runtime in ("python", "native"):
         assert render_config_pbtxt(back, runtime=runtime) == render_config_pbtxt(config, runtime=runtime)
 
