@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.transport.json_values import Unusable, whole_number
@@ -13,16 +14,24 @@ _STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "comput
 _MOST_ROWS = 10_000
 _UNREADABLE = "unreadable"
 
+COLD_MS, COLD_FACTOR = 50.0, 2.0
+"""A batch size is cold if its executions took twice as long as those of a larger size, and 50 ms more in all."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTimings:
-    """The executions at one batch size: their number, and the mean ms of each stage of one execution."""
+    """The executions at one batch size: their number, and the mean ms of each stage of one execution.
+
+    `cold`: none of this size came before, since the model was loaded, and they were much slower than larger ones.
+    Libraries of GPUs plan a size when they first meet it, which takes 0.1 to 1.5 s.
+    """
 
     batch_size: int
     executions: int
     input_ms: float
     infer_ms: float
     output_ms: float
+    cold: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +53,11 @@ class ServerTimings:
     batches: tuple[BatchTimings, ...]
 
     @property
+    def cold_sizes(self) -> tuple[int, ...]:
+        """The batch sizes that were executed for the first time, and slowly, ascending."""
+        return tuple(row.batch_size for row in self.batches if row.cold)
+
+    @property
     def rest_ms(self) -> float:
         """The time outside the stages: to receive the request and to send the response."""
         return max(0.0, self.total_ms - self.queue_ms - self.input_ms - self.infer_ms - self.output_ms)
@@ -61,9 +75,19 @@ def unreadable(reason: str) -> dict[str, Any]:
 
 
 def statistics_remarks(*statistics: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return a remark for users if statistics could not be read: they are missing, and nothing else is."""
+    """Return remarks for users on the statistics before and after a run.
+
+    If some could not be read, they are missing, and nothing else is. Cold batch sizes are named.
+    """
     reasons = [one[_UNREADABLE] for one in statistics if one is not None and _UNREADABLE in one]
-    return tuple(f"the server's own figures are left out: {reason}" for reason in reasons[:1])
+    if reasons:
+        return (f"the server's own figures are left out: {reasons[0]}",)
+    timings = timings_between(*statistics) if len(statistics) == 2 else None
+    if timings is None or not timings.cold_sizes:
+        return ()
+    sizes = ", ".join(map(str, timings.cold_sizes))
+    what = f"the server executed batches of {sizes} for the first time since it loaded the model, and slowly"
+    return (f"{what}: test again, or warm it up (model_warmup in its config.pbtxt)",)
 
 
 def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> ServerTimings | None:
@@ -120,6 +144,10 @@ class _Counters:
         after = self._after.get("inference_stats", {}).get(stage, {})
         return int(after.get(unit, 0) - before.get(unit, 0))
 
+    def known_sizes(self) -> set[int]:
+        """Return the batch sizes that were executed before."""
+        return {size for size, (count, *_) in _by_size(self._before).items() if count > 0}
+
     def batches(self) -> dict[int, tuple[int, int, int, int]]:
         """Return executions, input ns, infer ns and output ns per batch size that was executed."""
         before = _by_size(self._before)
@@ -137,16 +165,20 @@ def _batch_table(parts: list[_Counters]) -> tuple[BatchTimings, ...]:
         for size, (count, put, infer, out) in part.batches().items():
             known = summed.get(size, (0, 0, 0, 0))
             summed[size] = (known[0] + count, known[1] + put, known[2] + infer, known[3] + out)
-    return tuple(
-        BatchTimings(
+    before = {size for part in parts for size in part.known_sizes()}
+    rows: list[BatchTimings] = []
+    for size, (count, put, infer, out) in sorted(summed.items(), reverse=True):
+        row = BatchTimings(
             batch_size=size,
             executions=count,
             input_ms=put / count / _NS_PER_MS,
             infer_ms=infer / count / _NS_PER_MS,
             output_ms=out / count / _NS_PER_MS,
         )
-        for size, (count, put, infer, out) in sorted(summed.items())
-    )
+        of_larger_ms = min((larger.infer_ms for larger in rows), default=math.inf)
+        slow = row.infer_ms >= COLD_FACTOR * of_larger_ms and count * (row.infer_ms - of_larger_ms) >= COLD_MS
+        rows.append(replace(row, cold=size not in before and slow))
+    return tuple(rows[::-1])
 
 
 def _versions(statistics: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

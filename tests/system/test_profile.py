@@ -1,6 +1,7 @@
 """Service times on the real embedded server."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 from lib.sleeping_model import Law, sleeping_engine
 
 from loadgen.sending.generator import LoadGenerator
-from loadgen.spec.plan import Payload
+from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.target import Target
 from loadgen.traffic.samples import shapes_in_file
+from model_repo.repository.write import RUNTIME
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
 from model_repo.spec import ServingConfig
@@ -84,6 +87,53 @@ def test_load_goes_over_the_protocol_of_the_demand(tmp_path: Path) -> None:
     assert failures() == 0
     with pytest.raises(BenchFailed):
         failures("--allow-grpc=false")
+
+
+COLD_MODEL = """
+import importlib.util
+import time
+
+import triton_python_backend_utils as pb_utils
+
+spec = importlib.util.spec_from_file_location("onnx_runtime", {runtime!r})
+onnx_runtime = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(onnx_runtime)
+
+
+class TritonPythonModel(onnx_runtime.TritonPythonModel):
+    known = set()
+
+    def execute(self, requests):
+        size = len(requests)
+        time.sleep(0.01 if size in self.known else 0.4)
+        self.known.add(size)
+        return super().execute(requests)
+"""
+
+
+def test_a_run_that_met_batch_sizes_for_the_first_time_names_them_and_is_measured_again(tmp_path: Path) -> None:
+    """The first batch of so many requests takes 0.4 s, as cuDNN's search may."""
+    code = tmp_path / "model.py"
+    code.write_text(COLD_MODEL.format(runtime=str(RUNTIME / "onnx_runtime.py")))
+    config = ServingConfig(engine=replace(cnn_engine(tmp_path / "engine"), code=code), max_batch_size=8)
+    with serve(ServerOptions(run_dir=tmp_path)) as server, LoadGenerator() as generator:
+        bench = TritonBench(server, generator, payload=Payload(), limit_ms=50.0, timeout_s=20.0)
+        bench.load(config)
+        seen = generator.run(
+            Target(url=server.endpoint.url("http"), model_name=config.engine.model_name),
+            LoadPlan(rate_per_s=300.0, duration_s=1.0, seed=1, timeout_s=20.0),
+            payload=Payload(),
+        ).measurement
+        assert seen.server is not None
+        assert seen.server.cold_sizes
+        assert {3, 5, 6, 7}.issuperset(seen.server.cold_sizes)
+        assert any("model_warmup" in remark for remark in seen.remarks)
+        bench.restart()
+        bench.measure(300.0, 1.0, seed=1)
+        assert bench.spent.load_s > 2.0
+        last = bench.last_measurement()
+        assert last is not None
+        assert last.failures == 0
 
 
 def mean_batch(loop: ClosedLoop) -> float:

@@ -84,6 +84,28 @@ def test_batch_sizes_of_the_window_alone_in_ms_of_one_execution() -> None:
     assert [(row.batch_size, row.executions, row.infer_ms) for row in seen.batches] == [(2, 5, 6.0), (4, 5, 12.0)]
 
 
+@pytest.mark.parametrize(
+    ("known", "one_ms", "executions", "cold"),
+    [
+        ([], 500.0, 1, (3,)),
+        ([], 12.0, 100, ()),  # it may just take longer than a batch of 4
+        ([], 40.0, 1, ()),  # as may happen to any execution
+        ([(3, 1, 500_000_000)], 500.0, 1, ()),
+    ],
+    ids=["first", "first and quick", "first and a little late", "not the first"],
+)
+def test_a_batch_size_is_cold_if_it_is_new_and_far_slower_than_larger_ones(
+    known: list[Any], one_ms: float, executions: int, cold: tuple[int, ...]
+) -> None:
+    before = stats(model(success=(1, 0), batches=known))
+    grown = (3, executions + len(known), int(1e6 * one_ms * executions) + sum(ns for *_, ns in known))
+    after = stats(model(success=(20, 0), batches=[grown, (4, 10, 100_000_000)]))
+    seen = timings_between(before, after)
+    assert seen is not None
+    assert seen.cold_sizes == cold
+    assert bool(statistics_remarks(before, after)) == bool(cold)
+
+
 def test_all_versions_are_taken_together() -> None:
     other = model("2", success=(30, 900_000_000), executions=30, inferences=30)
     seen = timings_between(stats(BEFORE), stats(AFTER, other))
