@@ -140,7 +140,8 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
         on_event(events.PhaseStarted(name="prepare", detail=f"the variants {', '.join(missing)}"))
         with timed_step(on_event, "variants and their accuracy"):
             tried |= dict(zip(missing, gate.all_tried(missing, on_event), strict=True))
-    done = [tried[precision] for precision in precisions if precision in tried]
+    fp16 = tried["fp16"][0] is not None if later else False
+    done = [tried[one] for one in precisions if one in tried and not (fp16 and one in later)]
     variants = [variant for variant, _ in done if variant is not None]
     records = [record for _, record in done if record is not None]
     if not variants:

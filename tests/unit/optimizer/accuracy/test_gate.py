@@ -154,13 +154,16 @@ def test_a_variant_that_fails_is_out_with_its_figure(model: Model, tmp_path: Pat
 
 
 def test_bf16_is_only_tried_if_fp16_is_not_usable(model: Model, tmp_path: Path) -> None:
-    def judged(rule: str) -> list[str]:
-        options = {"device": "gpu", "if_fp16_fails": ("bf16",), "rule": accuracy_rule(rule)}
+    def judged(rule: str, only_if_needed: tuple[str, ...] = ("bf16",)) -> list[str]:
+        kept = ResultCache(folder=tmp_path / "kept")
+        options = {"device": "gpu", "if_fp16_fails": only_if_needed, "rule": accuracy_rule(rule), "cache": kept}
         _, records, _ = tried(model, asked(tmp_path, "fp32", "fp16", "bf16", **options))
         return [record.precision for record in records]
 
     assert judged("strict") == ["fp32", "fp16"]
     assert judged("strict,sqnr_db=90") == ["fp32", "fp16", "bf16"]
+    assert judged("strict", only_if_needed=()) == ["fp32", "fp16", "bf16"]
+    assert judged("strict") == ["fp32", "fp16"], "though it is kept from the run before"
 
 
 def test_nothing_left(model: Model, tmp_path: Path) -> None:
