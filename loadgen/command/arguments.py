@@ -60,10 +60,6 @@ def order_from_options(options: LoadTestOptions, environment: Mapping[str, str])
             "so does this load; its p99 does not describe independent users. Use --rate for those."
         )
         notes.append(Note(text=text, loud=True))
-    if options.judge is not None:
-        from loadgen.command.judge import judged_order
-
-        order = judged_order(order, options)
     if not options.yes and not is_on_this_machine(target.host):
         raise BadInput(
             f"{target.host} is not this machine, and a load test can take a server down.",

@@ -11,7 +11,7 @@ from typing import TypedDict, TypeVar
 
 from loadgen.command.live import LiveView
 from loadgen.command.record_builder import load_record, measurement_record, target_record, tool_name
-from loadgen.command.verdict import LoadTestResult, answer, deciding_status
+from loadgen.command.verdict import LoadTestResult, answer
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.row_file import RowFile, check_folder
@@ -123,7 +123,6 @@ def record_of(
         capacity=finding.capacity,
         baseline=None if order.compare is None else order.compare.name,
         comparison=(),
-        judge=finding.judge,
     )
     comparison: tuple[ComparisonRecord, ...] = ()
     if baseline is not None:
@@ -138,7 +137,7 @@ def record_of(
             "comparison": comparison,
             "outcome": outcome,
             "reasons": reasons,
-            "exit_code": CODES[deciding_status(outcome, finding.judge)],
+            "exit_code": CODES[outcome],
         }
     )
 

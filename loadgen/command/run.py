@@ -12,7 +12,7 @@ from loadgen.command.app import complain, finish_on_first_interrupt
 from loadgen.command.baseline import check_comparable, read_baseline
 from loadgen.command.live import LiveView
 from loadgen.command.measure import record_of, run_load_test
-from loadgen.command.verdict import LoadTestResult, deciding_status
+from loadgen.command.verdict import LoadTestResult
 from loadgen.command.web import WebDashboard
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import UserError, unforeseen
@@ -77,7 +77,7 @@ def run(
     problems += show(record, as_json=as_json)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
-    return exit_code([deciding_status(record.outcome, record.judge), *(problem.status for problem in problems)])
+    return exit_code([record.outcome, *(problem.status for problem in problems)])
 
 
 def _measured(
@@ -123,8 +123,7 @@ def _carry_out(
             view.note(f"Locust's web UI is on {dashboard.url}; its percentiles are rounded, those below are not.")
 
         def announce() -> None:
-            if order.judge is None:
-                view.note("Stopping; waiting for requests in flight. Ctrl-C again drops everything.", warning=True)
+            view.note("Stopping; waiting for requests in flight. Ctrl-C again drops everything.", warning=True)
 
         interrupted = stack.enter_context(finish_on_first_interrupt(announce))
 
@@ -132,11 +131,6 @@ def _carry_out(
             return interrupted() or (dashboard is not None and dashboard.stop_asked())
 
         stack.enter_context(errors_without_secrets(order.target.headers))
-        if order.judge is not None:
-            from loadgen.command.judge import judged
-
-            on_found(judged(order, view, stop))
-            return view.broken
         if fleet is None:
             on_found(run_load_test(order, stack.enter_context(LoadGenerator(order.processes)), view, stop))
             return view.broken

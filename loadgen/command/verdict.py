@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadgen.exit_codes import CODES, PRECEDENCE, Status
+from loadgen.exit_codes import CODES, PRECEDENCE
 from loadgen.records.formats import duration_option, format_seconds
-from loadgen.records.record import CapacityRecord, CheckRecord, ComparisonRecord, JudgeRecord, Outcome
+from loadgen.records.record import CapacityRecord, CheckRecord, ComparisonRecord, Outcome
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
@@ -26,7 +26,6 @@ class LoadTestResult:
     run: LoadRun | None
     checks: tuple[CheckRecord, ...] = ()
     capacity: CapacityRecord | None = None
-    judge: JudgeRecord | None = None
     interrupted: bool = False
 
 
@@ -58,20 +57,6 @@ def answer(
         return _good(order, finding)
     outcome = min(facts, key=lambda one: PRECEDENCE.index(CODES[one]))
     return outcome, found[outcome]
-
-
-def deciding_status(outcome: Outcome, judge: JudgeRecord | None) -> Status:
-    """Return what decides the exit code: the outcome, or the verdict of another judge if there is one.
-
-    INVALID says nothing about the server if the client was measured.
-    """
-    if judge is None:
-        return outcome
-    if judge.verdict == "VALID":
-        return "met"
-    if outcome == "untrustworthy":
-        return outcome
-    return "inconclusive" if judge.performance_constraints_met else "violated"
 
 
 def _good(order: LoadTest, finding: LoadTestResult) -> tuple[Outcome, tuple[str, ...]]:

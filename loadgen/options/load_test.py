@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from loadgen.options.declare import check_values, option
-from loadgen.spec.load_test import Judge
 from loadgen.spec.plan import SharedMemory
 from loadgen.spec.units import shapes_from_texts, share_from_text
 
@@ -90,11 +89,6 @@ class LoadTestOptions:
         "An earlier run's --output: fail if p99, or the highest rate, is worse by more than noise.",
         "FILE",
         exists=True,
-    )
-    judge: Judge | None = LIMITS(
-        "`mlperf`: MLPerf LoadGen's Server scenario sends the load and decides the exit code; our verdict on the "
-        "same requests is beside its own. Result not verified by MLCommons Association; it is no MLPerf score.",
-        "NAME",
     )
     input_data: Path | None = INPUTS(
         "Samples to send in turn, .npz or .json, or lengths as .txt. Default: generated from the metadata.",

@@ -7,7 +7,6 @@ import math
 from loadgen.records.record import (
     CheckRecord,
     ComparisonRecord,
-    JudgeRecord,
     LoadRecord,
     LoadTestRecord,
     MeasurementRecord,
@@ -140,20 +139,6 @@ def comparison_in_words(compared: ComparisonRecord) -> str:
     )
     now, before = (f"{show(value)} {compared.unit}" for value in (compared.now, compared.baseline))
     return f"{compared.figure} {now}, baseline {before}: {change:+.1f} % ({low} to {high} %), {compared.answer}"
-
-
-def judge_in_words(judge: JudgeRecord) -> str:
-    """Return such as `p99 61.0 ms is over 50 ms: 2.1 % of 6,001 queries`, without the verdict itself."""
-    name = f"p{100 * judge.quantile:g}"
-    seen, limit = f"{name} {format_ms(judge.latency_ms)} ms", f"{format_ms(judge.limit_ms)} ms"
-    over = f"{judge.over_limit:,} of {judge.queries:,} queries over the limit"
-    if not judge.performance_constraints_met:
-        return f"{seen} is over {limit}: {over}"
-    if not judge.early_stopping_met:
-        return f"{seen} is within {limit}, but {over} are too few queries. {judge.early_stopping}"
-    if judge.verdict == "INVALID":
-        return f"{seen} is within {limit}, but the test ended before its time"
-    return f"{seen} is within {limit}: {over}"
 
 
 def traffic_in_words(measured: MeasurementRecord) -> str:

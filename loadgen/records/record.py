@@ -212,36 +212,6 @@ class ComparisonRecord(Record):
     answer: Literal["worse", "better", "no difference seen"]
 
 
-NOT_VERIFIED = "Result not verified by MLCommons Association. It is no MLPerf score."
-
-
-class JudgeRecord(Record):
-    """The verdict of MLPerf LoadGen's Server scenario on the same requests, from its own log in `folder`.
-
-    VALID takes all four of its conditions. `latency_ms` is its latency at `quantile`, from the scheduled time of a
-    query until it was told of the end. Failed requests are completed beyond the limit.
-    """
-
-    name: Literal["mlperf"] = "mlperf"
-    version: str = Field(description="Of LoadGen.")
-    verdict: Literal["VALID", "INVALID"]
-    performance_constraints_met: bool = Field(description="Its latency at the quantile is within the limit.")
-    min_duration_met: bool
-    min_queries_met: bool
-    early_stopping_met: bool = Field(
-        description="So many queries show the limit at 99 % confidence, if they are independent."
-    )
-    early_stopping: str = Field(description="What it says about that.")
-    queries: Count
-    over_limit: Count
-    quantile: float
-    limit_ms: float
-    latency_ms: float
-    errors: tuple[str, ...] = Field(description="Errors in its log.")
-    folder: str
-    remark: str = NOT_VERIFIED
-
-
 class LoadTestRecord(Record):
     """All results of one load test."""
 
@@ -271,9 +241,6 @@ class LoadTestRecord(Record):
     capacity: CapacityRecord | None
     baseline: str | None
     comparison: tuple[ComparisonRecord, ...]
-    judge: JudgeRecord | None = Field(
-        default=None, description="The second judge of this run, which then decides the exit code; null: none."
-    )
 
 
 def _upgrade(data: Any) -> Any:

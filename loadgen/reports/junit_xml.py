@@ -14,7 +14,6 @@ from loadgen.records.formats import (
     errors_in_words,
     format_ms,
     format_rate,
-    judge_in_words,
     load_in_words,
     observed_in_words,
 )
@@ -54,9 +53,6 @@ def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
         tag = spoilt or ("failure" if compared.answer == "worse" else "")
         name = f"{compared.figure} is no worse than the baseline"
         yield name, tag, f"{compared.figure} is {compared.answer}", comparison_in_words(compared)
-    if (judge := record.judge) is not None:
-        tag = "" if judge.verdict == "VALID" else "failure"
-        yield "MLPerf LoadGen", tag, judge.verdict, f"{judge_in_words(judge)}. {judge.remark}"
     tag = {"met": "", "measured": "", "violated": "failure", "worse": "failure"}.get(record.outcome, "error")
     yield "the answer as a whole", tag, HEADLINES[record.outcome].lower(), reasons
 

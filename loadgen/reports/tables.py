@@ -15,7 +15,7 @@ from loadgen.records.formats import (
     observed_in_words,
     traffic_in_words,
 )
-from loadgen.records.record import CapacityRecord, JudgeRecord, LoadTestRecord, MeasurementRecord
+from loadgen.records.record import CapacityRecord, LoadTestRecord, MeasurementRecord
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import quantile_name
 
@@ -55,25 +55,6 @@ def comparison(record: LoadTestRecord) -> Table | None:
         for one in record.comparison
     ]
     return table_of_texts(("figure", "answer", "change"), rows) if rows else None
-
-
-def judge(record: JudgeRecord) -> Table:
-    """The conditions of the second judge, and whether each is met."""
-    conditions = {
-        "Performance constraints satisfied": record.performance_constraints_met,
-        "Min duration satisfied": record.min_duration_met,
-        "Min queries satisfied": record.min_queries_met,
-        "Early stopping satisfied": record.early_stopping_met,
-    }
-    answer = "met" if record.verdict == "VALID" else "violated"
-    return table_of_texts(
-        ("MLPerf LoadGen", "answer"),
-        [
-            ("Result is", (Cell(text=record.verdict, style=answer),)),
-            *((name, (Cell(text="Yes" if met else "NO", style=""),)) for name, met in conditions.items()),
-            ("Files", (record.folder,)),
-        ],
-    )
 
 
 def latency(measured: MeasurementRecord) -> Table:

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from loadgen.records.formats import HEADLINES, comparison_in_words, judge_in_words, load_in_words
+from loadgen.records.formats import HEADLINES, comparison_in_words, load_in_words
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports import tables
 from loadgen.reports.kit import Data, Plot, Report, Section, nines, page, terminal_table
@@ -49,9 +49,6 @@ def html_page(record: LoadTestRecord) -> str:
 
 def _sections(record: LoadTestRecord) -> Iterator[Section]:
     yield Section(title="Limits", table=tables.checks(record, reasons=True))
-    if (other := record.judge) is not None:
-        note = f"{judge_in_words(other)}. {other.remark}"
-        yield Section(title=f"MLPerf LoadGen {other.version}", note=note, table=tables.judge(other))
     yield Section(title=f"Compared with {record.baseline}", table=tables.comparison(record))
     yield Section(
         title="Latency distribution",
@@ -144,10 +141,6 @@ def _headline(record: LoadTestRecord) -> Panel:
     text = Text.assemble((HEADLINES[record.outcome], style))
     for position, reason in enumerate(record.reasons):
         text.append("\n" if position else "  ").append(reason)
-    if (other := record.judge) is not None:
-        text.append(f"\nMLPerf LoadGen {other.version}: ")
-        text.append(other.verdict, style="bold green" if other.verdict == "VALID" else "bold red")
-        text.append(f"  {judge_in_words(other)}").append(f"\n{other.remark}", style="dim")
     for compared in record.comparison:
         tone = "bold red" if compared.answer == "worse" else ""
         text.append(f"\n{comparison_in_words(compared)}", style=tone)

@@ -193,10 +193,8 @@ class _LocalWorkers:
             worker.send({"do": "start", "origin_ns": self._origin_ns})
         plan = self.job.plan
         closed = isinstance(plan, ClosedLoopPlan)
-        # LoadGen starts its clock when it is ready: nothing is late by ours.
-        by_our_clock = isinstance(plan, LoadPlan) and plan.arrivals.kind != "mlperf"
         late_ns = None
-        if by_our_clock and self.job.limit_ms is not None:
+        if not closed and self.job.limit_ms is not None:
             late_ns = round(self.job.limit_ms * 1e6) + PATIENCE_NS  # a response in time may still be in the kernel
         self._growing = ClosedLog(self._table) if closed else GrowingLog(self._table, late_ns)
         self._end_s = time.monotonic() + self.job.plan.duration_s + self.job.plan.timeout_s + PATIENCE_S

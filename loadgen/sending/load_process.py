@@ -19,17 +19,14 @@ _LOOK_PERIOD_S = 0.5
 
 
 class LoadProcess:
-    """A process `python -m MODULE PARENT_PID` and the channel to it, from construction to `close`.
+    """A process of `loadgen.sending.worker` and the channel to it, from construction to `close`."""
 
-    `module` handles the messages of a `Worker`; `more` are further arguments for it.
-    """
-
-    def __init__(self, module: str = "loadgen.sending.worker", *more: str) -> None:
+    def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", module, str(os.getpid()), *more],
+                [sys.executable, "-P", "-m", "loadgen.sending.worker", str(os.getpid())],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=self._stderr,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import Limits
@@ -14,10 +13,7 @@ from loadgen.spec.target import Target
 MOST_KEPT = 10_000_000
 """Requests whose times are kept in memory: 250 MB. Those of a longer run go to a file."""
 
-Judge = Literal["mlperf"]
-"""Another judge of the same load, which sends it by its own rules."""
-
-STATIONARY = ("poisson", "constant", "gamma", "mlperf")
+STATIONARY = ("poisson", "constant", "gamma")
 """Arrivals whose rate does not change over the run."""
 
 
@@ -65,7 +61,6 @@ class LoadTest:
     fail_fast: bool = False
     accept_observed: bool = False
     compare: Path | None = None
-    judge: Judge | None = None
     outputs: Outputs = field(default_factory=Outputs)
     most_kept: int = MOST_KEPT
 

@@ -17,10 +17,17 @@ MAX_REQUESTS = 100_000_000_000
 SharedMemory = Literal["none", "system"]
 """How inputs get to the server: with the request, or through memory that it shares with the client."""
 
-ArrivalKind = Literal["poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike", "mlperf"]
+ArrivalKind = Literal["poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike"]
 ARRIVAL_KINDS: tuple[ArrivalKind, ...] = (
-    "poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike", "mlperf",
-)  # fmt: skip
+    "poisson",
+    "constant",
+    "gamma",
+    "trace",
+    "rates",
+    "ramp",
+    "steps",
+    "spike",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +42,6 @@ class Arrivals:
       their mean rate is the plan's
     - `rates`: Poisson, the rate over time in `times_s` and `levels` (requests/s from that time on), stretched
       in height so that their mean is the plan's rate
-    - `mlperf`: Poisson, at the very times that MLPerf LoadGen draws for its Server scenario
     """
 
     kind: ArrivalKind = "poisson"

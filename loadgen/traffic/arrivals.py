@@ -18,17 +18,13 @@ _RAMP_STEPS = 2000  # a ramp has so many constant pieces: its number of requests
 def schedule(plan: LoadPlan) -> NDArray[np.int64]:
     """Return the send time of each request in ns since the start: ascending, within [0, duration), shape (n,).
 
-    n is random for random arrivals and may be 0 if rate x duration is small. `mlperf` ends with the first time
-    after the duration.
+    n is random for random arrivals and may be 0 if rate x duration is small.
     """
     return np.concatenate([np.zeros(0, np.int64), *schedule_pieces(plan)])
 
 
 def schedule_pieces(plan: LoadPlan) -> Iterator[NDArray[np.int64]]:
     """Yield the schedule in pieces of at most `PIECE` times: that of a long plan need not fit in memory."""
-    if plan.arrivals.kind == "mlperf":
-        yield loadgen_times_ns(plan)[:-1]
-        return
     end_ns = round(plan.duration_s * _NS_PER_S)
     for times_s in _times_s(plan):
         ns = np.rint(times_s * _NS_PER_S).astype(np.int64)
@@ -36,24 +32,6 @@ def schedule_pieces(plan: LoadPlan) -> Iterator[NDArray[np.int64]]:
         yield within
         if len(within) < len(ns):
             return
-
-
-def loadgen_times_ns(plan: LoadPlan) -> NDArray[np.int64]:
-    """Return the times that MLPerf LoadGen 6 draws for its Server scenario, shape (n + 1,): all n, and the next.
-
-    The first is 0, and the n-th is the first at or after the duration, in whole ms. LoadGen gives no times to the
-    system under test, so they are drawn again: `GenerateQueries` in its loadgen.cc, with `std::mt19937` and
-    `std::exponential_distribution` as in libstdc++. Its log has n and the last time, which `judges` compares.
-    """
-    end_ns = round(plan.duration_s * 1e3) * 1_000_000
-    bits = np.random.RandomState(plan.seed % (1 << 32))  # it seeds MT19937 as the C++ standard does
-    times = np.zeros(1, np.int64)
-    while len(times) < 2 or times[-2] < end_ns:
-        draws = bits.randint(0, 1 << 32, size=(PIECE, 2), dtype=np.uint32).astype(np.float64)
-        uniform = (draws[:, 0] + draws[:, 1] * 2.0**32) / 2.0**64
-        gaps_ns = (-np.log(1.0 - uniform) / plan.rate_per_s * _NS_PER_S).astype(np.int64)
-        times = np.concatenate([times, times[-1] + np.cumsum(gaps_ns)])
-    return times[: int(np.searchsorted(times, end_ns)) + 2]
 
 
 def _times_s(plan: LoadPlan) -> Iterator[NDArray[np.float64]]:

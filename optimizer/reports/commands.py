@@ -37,19 +37,9 @@ def commands(evidence: Evidence) -> list[tuple[str, str]]:
         *pairs,
         ("Serve the recommendation", serve),
         ("Check the certified rate", test),
-        *_second_judge(evidence, test),
         ("Render its deployment bundle", f"optimize bundle {directory}"),
         ("Compare with a later run", f"optimize compare {directory} LATER_RUN_DIR"),
     ]
-
-
-def _second_judge(evidence: Evidence, test: str) -> Iterator[tuple[str, str]]:
-    """Yield the same check by MLPerf LoadGen, which judges one limit under Poisson arrivals."""
-    assert evidence.found is not None
-    workload = evidence.found.workload
-    if workload.trace is None and workload.arrivals == "poisson" and len(evidence.slo.limits) == 1:
-        purpose = "The same, judged by MLPerf LoadGen (Result not verified by MLCommons Association)"
-        yield purpose, f"{test} --judge mlperf"
 
 
 def _optimize(evidence: Evidence) -> str:

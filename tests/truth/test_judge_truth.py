@@ -1,63 +1,16 @@
-"""MLPerf LoadGen's verdict beside ours: on queues whose capacity is known, in real time and in virtual time."""
+"""The verdict of MLPerf LoadGen's rule beside ours, on queues whose capacity is known, in virtual time."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_triton import fake_triton
 from loadgen_rule import least_within, loadgen_verdict, verdicts
 from simulated_queues import QUEUES, Queue, log_of
 
-from loadgen.command.arguments import order_from_options
-from loadgen.command.judge import judged
-from loadgen.command.live import LiveView
-from loadgen.command.verdict import LoadTestResult
-from loadgen.console import SafeConsole
-from loadgen.options.declare import made_of
-from loadgen.options.load_test import LoadTestOptions
-
 SEEDS = 50
-MU_PER_S, LIMIT_MS = 600.0, 25.0
-CAPACITY_PER_S = MU_PER_S + math.log(0.01) / (LIMIT_MS / 1e3)
-"""M/M/1: the time in the system is exponential with the rate mu - lambda, so p99 = ln(100) / (mu - lambda)."""
-
-
-def on_a_real_server(load: float, folder: Path) -> LoadTestResult:
-    """LoadGen's test at so many times the capacity of a server of one instance with exponential service times."""
-    with fake_triton("--delay-ms", str(1e3 / MU_PER_S), "--one-at-a-time", "--exponential-seed", "3") as server:
-        values = {
-            "url": server.url,
-            "model": "delay",
-            "rate": load * CAPACITY_PER_S,
-            "p99": f"{LIMIT_MS}ms",
-            "duration": "15s",
-            "judge": "mlperf",
-            "keep_log": folder,
-        }
-        order, _ = order_from_options(made_of(LoadTestOptions, values, print), {})
-        with LiveView(SafeConsole(stderr=True), timeout_s=10.0, limit_ms=LIMIT_MS) as view:
-            return judged(order, view, lambda: False)
-
-
-@pytest.mark.system
-@pytest.mark.measure
-def test_nine_tenths_of_the_capacity_are_valid(tmp_path: Path) -> None:
-    found = on_a_real_server(0.9, tmp_path)
-    assert found.judge.verdict == "VALID"
-    assert found.checks[0].answer != "violated"
-
-
-@pytest.mark.system
-@pytest.mark.measure
-def test_a_tenth_more_than_the_capacity_is_invalid(tmp_path: Path) -> None:
-    found = on_a_real_server(1.1, tmp_path)
-    assert found.judge.verdict == "INVALID"
-    assert not found.judge.performance_constraints_met
-    assert found.checks[0].answer != "met"
 
 
 def test_the_rule_has_the_query_counts_that_mlperf_publishes() -> None:

@@ -22,7 +22,7 @@ from optimizer.run_file import save_config
 from search.answer.explain import Explanation
 from search.records.confirmations import ConfirmationRecord
 from search.records.recommendation import RecommendationRecord
-from search.records.slo import Slo, WorkloadRecord
+from search.records.slo import Slo
 from search.records.trial import LoadRunRecord, PredictionRecord, ReplayRecord, ServiceTimesRecord, WhyRecord
 
 BUSY = contention(5.0, of_s=9.0, cores=1.0)
@@ -99,16 +99,6 @@ def test_the_rate_to_check_is_not_above_the_certified_one(tmp_path: Path, rate_p
     found = recommendation(winner=trial(certificate=certificate(rate_per_s)))
     lines = dict(commands(read_evidence(run_dir(tmp_path / "run", found))))
     assert f" --rate {option} " in lines["Check the certified rate"]
-
-
-def test_the_second_judge_is_offered_the_same_check_if_it_can_judge_it(tmp_path: Path) -> None:
-    lines = dict(commands(read_evidence(run_dir(tmp_path / "run", recommendation()))))
-    (purpose,) = (purpose for purpose in lines if "MLPerf" in purpose)
-    assert "Result not verified by MLCommons Association" in purpose
-    assert lines[purpose] == lines["Check the certified rate"] + " --judge mlperf"
-    bursty = recommendation(workload=WorkloadRecord(arrivals="gamma:cv=2"))
-    others = dict(commands(read_evidence(run_dir(tmp_path / "bursty", bursty))))
-    assert not any("MLPerf" in purpose for purpose in others)
 
 
 def test_round_rates() -> None:
