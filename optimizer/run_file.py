@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from loadgen.errors import BadInput, first_problem
 from loadgen.files import write_atomically
@@ -16,11 +15,10 @@ from model_repo.spec import Endpoint
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import saved_source
 from search.records.slo import Slo
-from search.records.version_1 import upgrade_slo
 from search.trials.objective import Objective
 
 RUN_FILE = "run.json"
-_SAVED: TypeAdapter[OptimizeConfig] = TypeAdapter(Annotated[OptimizeConfig, BeforeValidator(upgrade_slo)])
+_SAVED: TypeAdapter[OptimizeConfig] = TypeAdapter(OptimizeConfig)
 
 
 def save_config(config: OptimizeConfig, directory: Path) -> None:

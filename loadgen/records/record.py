@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loadgen.finite import Count, FiniteModel
 from loadgen.measurement.gpu import GpuUse
@@ -17,15 +17,6 @@ SCHEMA_VERSION: Literal[2] = 2
 Outcome = Literal["met", "measured", "inconclusive", "worse", "untrustworthy", "violated", "interrupted"]
 Answer = Literal["met", "violated", "inconclusive"]
 ObservedAnswer = Literal["met", "violated"]
-
-ANSWERS_OF_VERSION_1 = {
-    "kept": "met",
-    "broken": "violated",
-    "undecided": "inconclusive",
-    "looks kept": "looks met",
-    "looks broken": "looks violated",
-}
-"""Answers in files of version 1, those of searches too, and in version 2."""
 
 
 class Record(FiniteModel):
@@ -217,12 +208,6 @@ class LoadTestRecord(Record):
 
     schema_version: Literal[2] = SCHEMA_VERSION
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_version_1(cls, data: object) -> object:
-        """Upgrade a record of version 1, with its words `kept`, `broken` and `undecided`."""
-        return _upgrade(data) if isinstance(data, dict) and data.get("schema_version") == 1 else data
-
     tool: str
     started_at: datetime
     outcome: Outcome
@@ -241,18 +226,3 @@ class LoadTestRecord(Record):
     capacity: CapacityRecord | None
     baseline: str | None
     comparison: tuple[ComparisonRecord, ...]
-
-
-def _upgrade(data: Any) -> Any:
-    """Replace the words of version 1 in a record and all its parts."""
-    if isinstance(data, list):
-        return [_upgrade(part) for part in data]
-    if not isinstance(data, dict):
-        return data
-    new = {name: _upgrade(value) for name, value in data.items()}
-    for name in ("answer", "outcome"):
-        if isinstance(new.get(name), str):
-            new[name] = ANSWERS_OF_VERSION_1.get(new[name], new[name])
-    if "undecided" in new and "probes" in new:
-        new["inconclusive"] = new.pop("undecided")
-    return new | {"schema_version": SCHEMA_VERSION} if "schema_version" in new else new

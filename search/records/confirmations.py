@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loadgen.finite import Count
 from loadgen.measurement.request_log import none_if_not_finite
@@ -13,7 +13,6 @@ from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import combined_answer
 from search.record import Record
 from search.records.line_files import append_line, read_records
-from search.records.version_1 import upgrade
 
 CONFIRMATIONS_FILE = "confirmations.jsonl"
 
@@ -46,11 +45,6 @@ class ConfirmationRecord(Record):
     )
 
     why: str | None = Field(default=None, description="Why this rate was sent. null: earlier versions.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_version_1(cls, data: object) -> object:
-        return upgrade(data)
 
 
 def keep_attempt(

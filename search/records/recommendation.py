@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from loadgen.exit_codes import CODES, Status
+from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
 from model_repo.spec import Runtime, ServerKind
 from search.choices import Term
@@ -15,7 +15,6 @@ from search.records.accuracy import AccuracyRecord
 from search.records.engine_profile import TimeUseRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
-from search.records.version_1 import upgrade
 
 
 class PriceRecord(Record):
@@ -203,22 +202,6 @@ class RecommendationRecord(OutcomeRecord):
     time_use: TimeUseRecord | None = Field(
         default=None, description="How a request's time divides; null if the server gave no timings."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_earlier_versions(cls, data: object) -> object:
-        data = upgrade(data)
-        return _with_status(data) if isinstance(data, dict) and "status" not in data else data
-
-
-def _with_status(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a recommendation of an earlier version, which has no status, with that of its certificate."""
-    try:
-        runs = TrialRecord.model_validate(data["winner"]).certificate.runs  # type: ignore[union-attr]
-    except (AttributeError, KeyError, ValueError):
-        return data  # its other validators report this
-    status: Status = "certified" if runs > 1 else "provisional"
-    return data | {"status": status, "exit_code": CODES[status]}
 
 
 AnyRecommendation = RecommendationRecord | NoRecommendationRecord

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol
 from search.choices import ObjectiveName
 from search.record import LARGEST_NUMBER, Rate, Record
-from search.records.version_1 import upgrade_slo
 
 
 class WorkloadRecord(Record):
@@ -82,11 +81,6 @@ class Slo(Record):
     max_memory_bytes: int | None = Field(
         default=None, gt=0, description="Limit on the memory of the server and its models; null for none."
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_version_1(cls, data: object) -> object:
-        return upgrade_slo(data)
 
     @field_validator("limits", mode="after")
     @classmethod

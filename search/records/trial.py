@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
 from search.record import Rate, Record
-from search.records.version_1 import upgrade
 
 Cause = Literal["baseline", "predicted", "adjacent", "landmark", "sampler", "fastest", "profile"]
 """baseline: Triton's default configuration. predicted: it may beat the best by its prediction. adjacent: one step
@@ -292,8 +291,3 @@ class TrialRecord(Record):
     def changes(self) -> list[str]:
         """How load runs changed in their middle: `at 700/s the run changed: ...`."""
         return [f"at {format_rate(run.rate_per_s)}/s {run.change}" for run in self.load_runs if run.change]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_version_1(cls, data: object) -> object:
-        return upgrade(data)

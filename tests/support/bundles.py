@@ -14,7 +14,7 @@ from model_repo.spec import ServingConfig, TensorSpec
 from search.records.recommendation import MachineRecord, RecommendationRecord, ServedRecord
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "tests" / "data" / "version_1_run_early" / "recommendation.json"
+RECORDED = ROOT / "tests" / "data" / "recorded_runs" / "early" / "recommendation.json"
 
 
 def recorded() -> tuple[RecommendationRecord, ServingConfig]:

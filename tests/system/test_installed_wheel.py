@@ -19,7 +19,7 @@ from search.records.trial import TrialRecord
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "tests" / "data" / "version_1_run_early"
+RECORDED = ROOT / "tests" / "data" / "recorded_runs" / "early"
 
 
 class Installed:

@@ -15,9 +15,9 @@ from search.records.recommendation import NoRecommendationRecord
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
-RECORDED = DATA / "version_1_run_early"
+RECORDED = DATA / "recorded_runs" / "early"
 CONFIRMED = DATA / "recorded_runs" / "confirmed"
-CONFIGURATION = DATA / "version_1_run" / "run.json"
+CONFIGURATION = DATA / "recorded_runs" / "run.json"
 PICTURE = ROOT / "docs" / "images" / "report.png"
 SHOTS = ROOT / "build" / "screenshots"
 """Kept for people to look at, and for CI to keep."""

@@ -95,7 +95,7 @@ def test_resume_refuses_what_the_run_already_decided(capsys: pytest.CaptureFixtu
 
 
 def test_resume_refuses_a_run_file_that_was_changed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"model": "m.onnx", "limit_ms": -1, "output": "."}')
+    (tmp_path / "run.json").write_text('{"model": "m.onnx", "limits": [{"limit_ms": -1}], "output": "."}')
     assert "limit_ms" in refused(capsys, "--resume", str(tmp_path))[0]
 
 

@@ -48,7 +48,7 @@ def test_json_and_markdown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_recorded_runs_compare_with_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    for recorded in (DATA / "version_1_run_early", DATA / "recorded_runs" / "transformer"):
+    for recorded in (DATA / "recorded_runs" / "early", DATA / "recorded_runs" / "transformer"):
         assert run_command(["compare", str(recorded), str(recorded)]) == 0
         assert "No difference seen" in capsys.readouterr().out
 

@@ -88,7 +88,7 @@ def test_the_run_records_where_each_value_comes_from(file: Path, monkeypatch: py
 
 
 def test_a_run_of_before_origins_were_recorded_is_read(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"model": "/m.onnx", "limit_ms": 50, "output": "."}')
+    (tmp_path / "run.json").write_text('{"model": "/m.onnx", "limits": [{"limit_ms": 50}], "output": "."}')
     assert saved_config(tmp_path).origins == {}
 
 

@@ -23,7 +23,7 @@ DAY = (120.0,) * 7 + (900.0,) * 3 + (2500.0,) * 8 + (1400.0,) * 4 + (300.0,) * 2
 
 DATA = Path(__file__).parents[3] / "data"
 RECORDED = [
-    DATA / "version_1_run_early",
+    DATA / "recorded_runs" / "early",
     DATA / "recorded_runs" / "two-cores",
     DATA / "recorded_runs" / "one-core",
 ]

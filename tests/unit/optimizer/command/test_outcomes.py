@@ -233,16 +233,6 @@ def test_json_is_printed_for_input_that_cannot_be_used(
     assert printed.status_reason
 
 
-def test_a_recommendation_without_a_status_has_that_of_its_certificate() -> None:
-    for runs, expected in ((2, ("certified", 0)), (1, ("provisional", 96))):
-        winner = trial(certificate=certificate(runs=runs))
-        written = json.loads(recommendation(winner=winner).model_dump_json())
-        for name in ("status", "exit_code", "status_reason", "advice"):
-            del written[name]
-        read = RecommendationRecord.model_validate_json(json.dumps(written))
-        assert (read.status, read.exit_code) == expected
-
-
 def test_worse_counts_where_a_provisional_certificate_is_accepted(tmp_path: Path) -> None:
     (before := tmp_path / "before").mkdir()
     faster = trial(rate_low_per_s=1.9e4, rate_at_limit_per_s=2e4, rate_high_per_s=2.1e4)

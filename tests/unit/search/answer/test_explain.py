@@ -121,7 +121,7 @@ def test_where_nothing_is_predicted_that_is_said(tmp_path: Path) -> None:
 
 
 def test_an_old_run_is_explained_as_far_as_it_can_be() -> None:
-    old = Path(__file__).parents[3] / "data/version_1_run_early"
+    old = Path(__file__).parents[3] / "data/recorded_runs/early"
     explanation = explain_trial(old, 2)
     assert explanation.why == explanation.predicted == (NOT_KEPT,)
     assert explanation.seen

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recommendations import trial
 from simulated_bench import BudgetOfLoad, SimulatedBench, default_service_s
 from spaces import two_core_space
 from true_rates import true_rate
@@ -13,9 +12,7 @@ from true_rates import true_rate
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.certification.certify import CertifiedResult, certify_best
-from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
-from search.records.trial import TrialRecord
 from search.simulator.capacity import binding_limit, rate_at_limit
 from search.simulator.server import SimulatedServer
 from search.study.run import run_search
@@ -117,11 +114,5 @@ def test_every_limit_needs_its_seconds() -> None:
     assert least_s(100.0, BOTH, 0.8) < least_s(100.0, BOTH, 0.95)
 
 
-def test_what_earlier_versions_wrote_is_read() -> None:
-    slo = Slo.model_validate_json('{"limit_ms": 50.0, "quantile": 0.99, "confidence": 0.95}')
-    assert slo.text == "p99 within 50 ms"
-    assert slo.limits[0].option == "--p99=50ms"
+def test_limits_are_named_together() -> None:
     assert BOTH.text == "p99 within 50 ms and p50 within 9 ms"
-    assert "also" not in RecommendationRecord.model_json_schema()["$defs"]["Slo"].get("required", [])
-    assert TrialRecord.model_fields["memory_bytes"].default is None
-    assert trial().memory_bytes is None

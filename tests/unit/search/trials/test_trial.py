@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 from recommendations import config, engine, trial
@@ -40,13 +39,6 @@ def test_a_line_without_backend_options_has_none() -> None:
     line = json.loads(trial().model_dump_json())
     del line["config"]["backend_options"]
     assert TrialRecord.model_validate(line).config.backend_options == ()
-
-
-def test_a_line_of_version_1_has_no_backend_options() -> None:
-    lines = Path(__file__).parents[3] / "data" / "version_1_run" / "trials.jsonl"
-    records = [TrialRecord.model_validate_json(line) for line in lines.read_text().splitlines()]
-    assert records
-    assert {record.config.backend_options for record in records} == {()}
 
 
 def test_an_engine_that_this_run_lacks_is_an_error() -> None:
