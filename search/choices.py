@@ -13,5 +13,3 @@ Term = Literal["on-demand", "spot", "1-year", "3-year"]
 TERMS: tuple[Term, ...] = get_args(Term)
 LARGEST_BATCH = 64
 """The largest batch of one execution, in batch items."""
-
-COMMITMENTS: tuple[Term, ...] = ("1-year", "3-year")

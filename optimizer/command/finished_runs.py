@@ -19,14 +19,7 @@ RUNS = typer.Argument(help="Output directories of runs of the same model.", meta
 def fleet(
     runs: Annotated[list[Path], RUNS],
     rate: Annotated[
-        float | None, typer.Option(help="Constant traffic in requests per second.", metavar="PER_S")
-    ] = None,
-    traffic: Annotated[
-        Path | None,
-        typer.Option(
-            help="Traffic over a day: a CSV of `time,rate_per_s`; a rate holds until the next line.",
-            metavar="FILE",
-        ),
+        float | None, typer.Option(help="The traffic in requests per second.", metavar="PER_S")
     ] = None,
     price_per_hour: Annotated[
         list[str] | None,
@@ -35,38 +28,25 @@ def fleet(
         ),
     ] = None,
     price_term: Annotated[
-        list[str] | None,
+        str | None,
         typer.Option(
-            help="Terms for buying machines: `on-demand`, `spot`, `1-year`, `3-year`; several are mixed. "
-            "Default: as recorded.",
+            help="How machines are bought: `on-demand`, `spot`, `1-year` or `3-year`. Default: as recorded.",
             metavar="TERM",
         ),
-    ] = None,
-    at_most: Annotated[
-        list[str] | None,
-        typer.Option(help="Highest number of machines of a run.", metavar="RUN_DIR=COUNT"),
     ] = None,
     headroom: Annotated[
         float, typer.Option(help="Share of every replica's certified rate to leave free, 0 to 0.9.")
     ] = 0.0,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON on stdout.")] = False,
 ) -> None:
-    """Find the cheapest mix of the machines that several runs measured, for a rate or a day's traffic.
+    """Find which of the machines that several runs measured serves a rate for the least, and how many it takes.
 
-    `optimize fleet runs/m-on-l4 runs/m-on-cpu --traffic day.csv`
+    `optimize fleet runs/m-on-l4 runs/m-on-cpu --rate 5000`
     """
     from optimizer.command.fleet import fleet_order, plan_fleet
 
     plan = plan_fleet(
-        fleet_order(
-            runs,
-            rate=rate,
-            traffic=traffic,
-            prices=price_per_hour or [],
-            terms=price_term or [],
-            at_most=at_most or [],
-            headroom=headroom,
-        )
+        fleet_order(runs, rate=rate, prices=price_per_hour or [], term=price_term, headroom=headroom)
     )
     if json:
         typer.echo(plan.model_dump_json(indent=2))

@@ -1,4 +1,4 @@
-"""`optimize fleet`: check the arguments, and plan the cheapest mix of measured machines for a day's traffic."""
+"""`optimize fleet`: how many machines of each of several runs a rate needs, and what they cost."""
 
 from __future__ import annotations
 
@@ -9,82 +9,42 @@ from pathlib import Path
 
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
-from search.choices import COMMITMENTS, TERMS, Term
-from search.cost.fleet_day import (
-    DayPlan,
-    DayRates,
-    TooManyPlans,
-    cheapest_day,
-    constant_rate,
-    held_day,
-    read_traffic,
-)
-from search.cost.fleet_mix import Option, RateTooHigh
-from search.records.fleet import AlternativeRecord, FleetRecord, HourRecord, OfferRecord
+from search.choices import TERMS, Term
+from search.cost.cost import replicas
+from search.records.fleet import FleetRecord, OfferRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
 from search.records.slo import traffic_text
 
+MAX_REPLICAS = 10_000
+"""If more are needed, the rates or the units are wrong."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOrder:
-    """A request for a plan. Keys of prices and limits are the runs' directories as they were given."""
+    """A request for a plan. Keys of the prices are the runs' directories as they were given."""
 
     runs: tuple[Path, ...]
-    rate_per_s: float | None
-    traffic: Path | None
-    terms: tuple[Term, ...]
+    rate_per_s: float
+    term: Term | None
     prices_usd_per_hour: Mapping[Path, float]
-    at_most: Mapping[Path, int]
     headroom: float
 
 
 def plan_fleet(order: FleetOrder) -> FleetRecord:
-    """Return the cheapest plan of the day and the costs of the alternatives. Raises BadInput."""
-    rates = _day(order)
+    """Return what the rate costs on the machine of each run, the cheapest first. Raises BadInput."""
     found = {path: read_recommendation(path) for path in order.runs}
     _check_one_promise(found)
     names = _names(order.runs)
-    pairs = [pair for path in order.runs for pair in _offers(order, path, names[path], found[path])]
-    options = [option for option, _ in pairs]
-    try:
-        best = cheapest_day(options, rates)
-    except RateTooHigh as error:
-        raise BadInput(
-            f"The highest rate, {format_rate(error.rate_per_s)}/s, is over the fleet's limit: all replicas "
-            f"together serve {format_rate(error.most_per_s)}/s.",
-            "Raise --at-most, add a run on another machine, or check the rate's unit (requests per second).",
-        ) from error
-    except TooManyPlans as error:
-        raise BadInput(
-            f"The best commitments cannot be found: {error}.",
-            "Limit them with --at-most, or give one --price-term.",
-        ) from error
+    offers = [_offer(order, path, names[path], found[path]) for path in order.runs]
+    first = found[order.runs[0]].slo.first
     return FleetRecord(
-        rates_per_s=rates,
+        rate_per_s=order.rate_per_s,
         headroom=order.headroom,
-        limit_ms=found[order.runs[0]].slo.first.limit_ms,
-        quantile=found[order.runs[0]].slo.first.quantile,
-        offers=tuple(offer for _, offer in pairs),
-        hours=tuple(
-            HourRecord(hour=hour, rate_per_s=rate, replicas=mix.counts, usd=mix.usd_per_hour)
-            for hour, (rate, mix) in enumerate(zip(rates, best.hours, strict=True))
-        ),
-        usd_per_day=best.usd_per_day,
-        alternatives=tuple(_alternatives(options, rates, best)),
+        limit_ms=first.limit_ms,
+        quantile=first.quantile,
+        offers=tuple(sorted(offers, key=lambda offer: (offer.usd_per_hour, offer.replicas))),
     )
-
-
-def _day(order: FleetOrder) -> DayRates:
-    if (order.rate_per_s is None) == (order.traffic is None):
-        raise BadInput(
-            "A fleet is for some traffic: one rate, or a curve over the day.",
-            "Add either --rate PER_S or --traffic FILE.csv",
-        )
-    if order.traffic is not None:
-        return read_traffic(order.traffic)
-    assert order.rate_per_s is not None
-    return constant_rate(order.rate_per_s)
 
 
 def _check_one_promise(found: Mapping[Path, RecommendationRecord]) -> None:
@@ -116,113 +76,56 @@ def _names(runs: Sequence[Path]) -> dict[Path, str]:
     return {path: name if last.count(name) == 1 else str(path) for path, name in zip(runs, last, strict=True)}
 
 
-def _offers(
-    order: FleetOrder, path: Path, name: str, found: RecommendationRecord
-) -> Iterator[tuple[Option, OfferRecord]]:
-    """Yield the run's machine by the hour and committed, each at the cheapest wanted term that has a price."""
-    certificate = found.winner.certificate
+def _offer(order: FleetOrder, path: Path, name: str, found: RecommendationRecord) -> OfferRecord:
+    """Return as many of the run's machines as the rate needs, with their price. Raises BadInput."""
+    certificate, price = found.winner.certificate, found.cost.price
     assert certificate is not None
-    prices = _prices(order, path, found)
-    for committed in (False, True):
-        fitting = {term: usd for term, usd in prices.items() if (term in COMMITMENTS) == committed}
-        if not fitting:
-            continue
-        term = min(fitting, key=lambda term: fitting[term])
-        option = Option(
-            name=name,
-            rate_per_s=certificate.rate_per_s * (1 - order.headroom),
-            usd_per_hour=fitting[term],
-            at_most=order.at_most.get(path),
-            committed=committed,
+    count = replicas(order.rate_per_s, certificate.rate_per_s, headroom=order.headroom)
+    if count > MAX_REPLICAS:
+        raise BadInput(
+            f"{format_rate(order.rate_per_s)}/s would take over {MAX_REPLICAS:,} machines of {path}.",
+            "Check the rate's unit (requests per second).",
         )
-        price = found.cost.price
-        given = path in order.prices_usd_per_hour
-        yield (
-            option,
-            OfferRecord(
-                run=name,
-                certified_rate_per_s=certificate.rate_per_s,
-                usd_per_hour=option.usd_per_hour,
-                term=term,
-                committed=committed,
-                price_source="--price-per-hour" if given else price.source,
-                price_as_of="" if given else price.as_of,
-                describes="as given" if given else price.describes,
-                energy_kwh_per_million_inferences=found.cost.energy_kwh_per_million_inferences,
-            ),
-        )
+    given = path in order.prices_usd_per_hour
+    term, usd = _price(order, path, found)
+    return OfferRecord(
+        run=name,
+        certified_rate_per_s=certificate.rate_per_s,
+        replicas=count,
+        usd_per_replica_hour=usd,
+        usd_per_hour=count * usd,
+        term=term,
+        price_source="--price-per-hour" if given else price.source,
+        price_as_of="" if given else price.as_of,
+        describes="as given" if given else price.describes,
+        energy_kwh_per_million_inferences=found.cost.energy_kwh_per_million_inferences,
+    )
 
 
-def _prices(order: FleetOrder, path: Path, found: RecommendationRecord) -> dict[Term | None, float]:
-    """Return USD per hour by term. Raises BadInput if no wanted term has a price.
-
-    A price that was given is that of a commitment if only commitments are wanted, else of a machine by the hour.
-    """
+def _price(order: FleetOrder, path: Path, found: RecommendationRecord) -> tuple[Term | None, float]:
+    """Return the wanted term and its USD per hour. Raises BadInput if it has no price."""
     price = found.cost.price
     if path in order.prices_usd_per_hour:
-        only_commitments = bool(order.terms) and all(term in COMMITMENTS for term in order.terms)
-        return {order.terms[0] if only_commitments else None: order.prices_usd_per_hour[path]}
-    if not order.terms:
-        return {price.term: price.usd_per_hour}
+        return order.term, order.prices_usd_per_hour[path]
     known: dict[Term | None, float] = {price.term: price.usd_per_hour}
     known.update(price.other_terms_usd_per_hour.items())
-    wanted: dict[Term | None, float] = {term: known[term] for term in order.terms if term in known}
-    if not wanted:
-        have = ", ".join(term for term in TERMS if term in known) or f"only {price.source}"
+    term = price.term if order.term is None else order.term
+    if term not in known:
+        have = ", ".join(one for one in TERMS if one in known) or f"only {price.source}"
         raise BadInput(
-            f"The run in {path} has no {' or '.join(order.terms)} price (it has: {have}).",
+            f"The run in {path} has no {term} price (it has: {have}).",
             f"Give the price: --price-per-hour {path}=USD",
         )
-    return wanted
-
-
-def _alternatives(options: Sequence[Option], rates: DayRates, best: DayPlan) -> Iterator[AlternativeRecord]:
-    """Yield each run alone, and the peak's fleet kept all day; the cheapest first, impossible ones last."""
-    plans: dict[str, DayPlan | None] = {}
-    names = dict.fromkeys(option.name for option in options)
-    for name in names if len(names) > 1 else ():
-        indices = [index for index, option in enumerate(options) if option.name == name]
-        try:
-            alone = cheapest_day([options[index] for index in indices], rates)
-        except RateTooHigh:
-            plans[f"only {name}"] = None
-            continue
-        plans[f"only {name}"] = _spread(alone, indices, len(options))
-    if len(set(rates)) > 1:
-        plans["the peak's mix, all day"] = held_day(options, rates)
-    ordered = sorted(plans.items(), key=lambda item: float("inf") if item[1] is None else item[1].usd_per_day)
-    for title, plan in ordered:
-        yield AlternativeRecord(
-            plan=title,
-            usd_per_day=None if plan is None else plan.usd_per_day,
-            most_replicas=None if plan is None else plan.most,
-            dearer_by=None if plan is None else plan.usd_per_day / best.usd_per_day - 1,
-        )
-
-
-def _spread(plan: DayPlan, indices: Sequence[int], width: int) -> DayPlan:
-    """Return the plan with zeros for the options that it leaves out."""
-    from dataclasses import replace
-
-    def spread(counts: Sequence[int]) -> tuple[int, ...]:
-        of = dict(zip(indices, counts, strict=True))
-        return tuple(of.get(index, 0) for index in range(width))
-
-    return replace(plan, hours=tuple(replace(mix, counts=spread(mix.counts)) for mix in plan.hours))
+    return term, known[term]
 
 
 def fleet_order(
-    runs: Sequence[Path],
-    *,
-    rate: float | None,
-    traffic: Path | None,
-    prices: Sequence[str],
-    terms: Sequence[str],
-    at_most: Sequence[str],
-    headroom: float,
+    runs: Sequence[Path], *, rate: float | None, prices: Sequence[str], term: str | None, headroom: float
 ) -> FleetOrder:
     """Check the options and return the request. Raises BadInput, which names the option."""
-    if rate is not None and not 0 < rate < math.inf:
+    if rate is None:
+        raise BadInput("A fleet is for some traffic, and none was given.", "Add --rate PER_S")
+    if not 0 < rate < math.inf:
         raise BadInput(
             f"--rate {rate:g} is not above zero.", "Give --rate a positive number of requests per second."
         )
@@ -233,27 +136,16 @@ def fleet_order(
         raise BadInput(
             "One run was given twice.", "Give every run's directory once; replicas are counted for you."
         )
-    counts = dict(_by_run(runs, at_most, option="--at-most"))
-    for path, count in counts.items():
-        if count != int(count):
-            raise BadInput(f"--at-most {path}={count:g} is no number of machines.", "Give a whole number.")
+    known = next((one for one in TERMS if one == term), None)
+    if term is not None and known is None:
+        raise BadInput(f"--price-term {term} is no way to buy a machine.", f"Choose among {', '.join(TERMS)}.")
     return FleetOrder(
         runs=tuple(runs),
         rate_per_s=rate,
-        traffic=traffic,
-        terms=tuple(_terms(terms)),
+        term=known,
         prices_usd_per_hour=dict(_by_run(runs, prices, option="--price-per-hour")),
-        at_most={path: int(count) for path, count in counts.items()},
         headroom=headroom,
     )
-
-
-def _terms(texts: Sequence[str]) -> Iterator[Term]:
-    for text in texts:
-        known = next((term for term in TERMS if term == text), None)
-        if known is None:
-            raise BadInput(f"--price-term {text} is no way to buy a machine.", f"Choose among {', '.join(TERMS)}.")
-        yield known
 
 
 def _by_run(runs: Sequence[Path], texts: Sequence[str], *, option: str) -> Iterator[tuple[Path, float]]:

@@ -1,9 +1,8 @@
-"""The explanation of a trial and the plan of a fleet, on the terminal."""
+"""The explanation of a trial and the price of a fleet, on the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -18,7 +17,7 @@ from loadgen.spec.limits import quantile_name
 from optimizer.reports.reasons import confirmation_answer, load_run_answer
 from search.answer.explain import Explanation
 from search.labels import record_text
-from search.records.fleet import FleetRecord, OfferRecord
+from search.records.fleet import FleetRecord
 
 _ROLES = {
     "winner": ", the recommendation",
@@ -99,74 +98,25 @@ def _latency(value: float | None) -> str:
 
 
 def fleet_view(fleet: FleetRecord) -> RenderableType:
-    """Return the plan of a fleet: its price, the hours, alternatives and machines."""
-    parts: list[RenderableType] = [_headline(fleet), _hours(fleet), ""]
-    if fleet.alternatives:
-        parts += [_alternatives(fleet), ""]
-    parts += [Text.from_markup(line) for line in _offers(fleet)]
-    return Group(*parts)
-
-
-def _headline(fleet: FleetRecord) -> Panel:
-    low, high = min(fleet.rates_per_s), max(fleet.rates_per_s)
-    start = "" if low == high else f"{format_rate(low)} to "
-    traffic = f"{start}{format_rate(high)} requests/s"
+    """Return what a rate costs on the machine of each run, and where the prices are from."""
+    best = fleet.offers[0]
     spare = f", {100 * fleet.headroom:g} % of every replica left free" if fleet.headroom else ""
-    text = (
-        f"[bold green]{format_dollars(fleet.usd_per_day)} a day[/bold green] serves {traffic} with "
-        f"{quantile_name(fleet.quantile)} within {fleet.limit_ms:g} ms{spare}"
+    fleet_text = f"{best.replicas:,} x {escape(best.run)}, {format_dollars(24 * best.usd_per_hour)} a day"
+    headline = (
+        f"[bold green]{fleet_text}[/bold green]: the least that serves {format_rate(fleet.rate_per_s)} requests/s "
+        f"with {quantile_name(fleet.quantile)} within {fleet.limit_ms:g} ms{spare}"
     )
-    return Panel(Text.from_markup(text), title="cheapest fleet", title_align="left")
-
-
-def _hours(fleet: FleetRecord) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("hours")
-    table.add_column("requests/s", justify="right")
+    table = _table("run", "certified", "replicas", "each, an hour", "all, an hour", "all, a day")
+    prices = []
     for offer in fleet.offers:
-        table.add_column(_offer_name(fleet, offer), justify="right")
-    table.add_column("an hour", justify="right")
-    for (replicas, usd), group in groupby(fleet.hours, key=lambda hour: (hour.replicas, hour.usd)):
-        hours = list(group)
-        rates = sorted({round(hour.rate_per_s) for hour in hours})
         table.add_row(
-            f"{hours[0].hour:02}-{hours[-1].hour + 1:02}",
-            f"{rates[0]:,}" if len(rates) == 1 else f"{rates[0]:,} to {rates[-1]:,}",
-            *(str(count) if count else "-" for count in replicas),
-            format_dollars(usd),
+            escape(offer.run),
+            f"{format_rate(offer.certified_rate_per_s)}/s",
+            f"{offer.replicas:,}",
+            *map(format_dollars, (offer.usd_per_replica_hour, offer.usd_per_hour, 24 * offer.usd_per_hour)),
         )
-    return table
-
-
-def _alternatives(fleet: FleetRecord) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("instead")
-    table.add_column("replicas at most", justify="right")
-    table.add_column("a day", justify="right")
-    table.add_column("dearer by", justify="right")
-    for other in fleet.alternatives:
-        if other.usd_per_day is None or other.most_replicas is None or other.dearer_by is None:
-            table.add_row(other.plan, "cannot serve the highest rate", "-", "-")
-            continue
-        most = " + ".join(str(count) for count in other.most_replicas if count) or "0"
-        table.add_row(other.plan, most, format_dollars(other.usd_per_day), f"{100 * other.dearer_by:.1f} %")
-    return table
-
-
-def _offer_name(fleet: FleetRecord, offer: OfferRecord) -> str:
-    """Return the run's name, with its term if the run is offered on two terms."""
-    twice = sum(other.run == offer.run for other in fleet.offers) > 1
-    return f"{offer.run} {offer.term}" if twice else offer.run
-
-
-def _offers(fleet: FleetRecord) -> Iterator[str]:
-    for offer in fleet.offers:
         energy = offer.energy_kwh_per_million_inferences
-        known = f", {energy:.3g} kWh per million (only GPUs)" if energy is not None else ""
+        known = f"; {energy:.3g} kWh per million inferences (only GPUs)" if energy is not None else ""
         when = f", {offer.price_as_of}" if offer.price_as_of else ""
-        kept = ", paid around the clock" if offer.committed else ""
-        yield (
-            f"[bold]{escape(_offer_name(fleet, offer))}[/bold]  {format_rate(offer.certified_rate_per_s)}/s "
-            f"certified, {format_dollars(offer.usd_per_hour)} an hour{kept}{known} "
-            f"[dim]{escape(offer.describes)} ({escape(offer.price_source + when)})[/dim]"
-        )
+        prices.append(Text(f"{offer.run}: {offer.describes} ({offer.price_source}{when}){known}", style="dim"))
+    return Group(Panel(Text.from_markup(headline)), table, "", *prices)

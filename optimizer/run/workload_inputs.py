@@ -34,7 +34,7 @@ def check_traffic(arrivals: str, trace: Path | None) -> None:
     if kind == "rates":
         raise BadInput(
             f"--trace {trace} holds rates over time, and no single rate is the most under those.",
-            "Give a time in seconds a line. For rates over a day see optimize fleet --traffic.",
+            "Give a time in seconds a line.",
         )
     if kind not in STEADY:
         raise BadInput(

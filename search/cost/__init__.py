@@ -1,1 +1,1 @@
-"""Prices, cost and fleets."""
+"""Prices and cost."""
