@@ -36,7 +36,7 @@ from search.workload import Workload
 log = logging.getLogger("tritune")
 
 EXPLAINED_IN_S = 8.0
-"""Where the time budget is used up, the layers of the answer are profiled if that takes at most 8 s."""
+"""The layers of the answer are profiled until 8 s after the time budget, or left out."""
 
 
 def optimize(
@@ -83,7 +83,7 @@ def optimize(
         model=prepared.model,
         here=config.server != "remote",
         seed=config.seed,
-        most_s=max(EXPLAINED_IN_S, budget.left_s()),
+        most_s=max(0.0, budget.total_s - budget.elapsed_s() + EXPLAINED_IN_S),
         on_event=on_event,
     )
     found = recommendation_record(
