@@ -12,11 +12,14 @@ import numpy as np
 from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
 from loadgen.transport.http1_response import Head, excerpt
 from loadgen.transport.http2_call import Call
-from loadgen.transport.json_values import Unusable, whole_number
+from loadgen.transport.json_values import Unusable, short, whole_number
 
 MOST_KEPT_OF_A_MESSAGE = 16 << 20
 _LOOKS = 32
 _MOST_RANK = 64
+_SHORT = 4096
+"""A response of JSON alone is parsed every time up to 4 kB, which takes microseconds."""
+
 _FRAMING = 1 << 16
 """A longer message is malformed: names, shapes and parameters add at most so many bytes to its tensors."""
 
@@ -41,11 +44,16 @@ class ExpectedAnswer:
     """The responses of one model, learned from its metadata and from the first of them.
 
     The first 32 kinds of responses, by head or by length, are parsed: names, types, shapes, byte counts. Later
-    ones are checked at no cost: status, content type, and lengths. If no shape is free, all responses carry as
-    many bytes as the first; otherwise each has to be consistent in itself.
+    ones are checked at no cost: status, content type, and lengths; those that are JSON alone are parsed if they
+    are short or speak of an error. If no shape is free, all responses carry as many bytes as the first; otherwise
+    each has to be consistent in itself. Where the server's configuration says that the model takes batches, each
+    output has the `rows` of the request.
     """
 
-    def __init__(self, info: ModelInfo) -> None:
+    def __init__(self, info: ModelInfo, rows: int = 1) -> None:
+        self._batched = bool(info.max_batch_size)
+        self._rows = rows
+        self._name = info.name if info.max_batch_size is not None else None
         self._outputs = {tensor.name: tensor for tensor in info.outputs}
         self._fixed = bool(info.outputs) and all(_is_fixed(tensor, info.batched) for tensor in info.outputs)
         self._raw_bytes: int | None = None  # of each response, if it is the same for all
@@ -78,13 +86,18 @@ class ExpectedAnswer:
         json_bytes = size if head.json_bytes is None else head.json_bytes
         if json_bytes > size:
             return f"a JSON part of {json_bytes:,} bytes in a body of {size:,}"
-        if head.json_bytes is None and (self._looks_left == 0 or size > len(document)):
+        whole = head.json_bytes is not None or size <= len(document)
+        looks = self._looks_left > 0 or head.json_bytes is not None
+        if not whole or not (looks or size <= _SHORT or b'"error"' in document):
             return None if b'"outputs"' in document else "no inference"
         try:
-            outputs = _json_outputs(document)
+            answer: Any = json.loads(document)
+            if isinstance(answer, dict) and answer.get("error"):
+                return f"an error: {short(answer['error'])}"
+            outputs = _json_outputs(answer)
         except (ValueError, RecursionError):
             return "no inference"
-        return self._fault_of_outputs(outputs, size - json_bytes)
+        return self._fault_of_name(answer.get("model_name")) or self._fault_of_outputs(outputs, size - json_bytes)
 
     def wants(self, length: int) -> bool:
         """True if a message of this length has to be kept and parsed."""
@@ -115,7 +128,13 @@ class ExpectedAnswer:
             answer.ParseFromString(message)
         except DecodeError:
             return f"a message that is no ModelInferResponse: {message[:40]!r}"
-        return self._fault_of_outputs(_message_outputs(answer), sum(map(len, answer.raw_output_contents)))
+        fault = self._fault_of_name(answer.model_name)
+        return fault or self._fault_of_outputs(_message_outputs(answer), sum(map(len, answer.raw_output_contents)))
+
+    def _fault_of_name(self, name: object) -> str | None:
+        if not name or self._name is None or name == self._name:
+            return None
+        return f"an answer of the model {short(name)}"
 
     def _fault_of_outputs(self, outputs: Sequence[Output], raw_bytes: int) -> str | None:
         missing = [name for name in self._outputs if name not in {output.name for output in outputs}]
@@ -142,6 +161,8 @@ class ExpectedAnswer:
             return f"output {output.name} is of type {output.datatype}, not {expected.datatype}"
         if expected is not None and not _shape_fits(expected.shape, output.shape):
             return f"output {output.name} has the shape {list(output.shape)}, not {list(expected.shape)}"
+        if expected is not None and self._batched and output.shape[:1] != (self._rows,):
+            return f"output {output.name} has the shape {list(output.shape)} for a request of {self._rows} rows"
         count = math.prod(output.shape)
         if output.raw_bytes is None:
             wanted, found, unit = count, output.numbers, "values"
@@ -180,9 +201,8 @@ def _shape_fits(expected: tuple[int, ...], found: tuple[int, ...]) -> bool:
     )
 
 
-def _json_outputs(document: bytes) -> list[Output]:
-    """Return the outputs in the JSON of a response. Raises ValueError or RecursionError."""
-    answer: Any = json.loads(document)
+def _json_outputs(answer: Any) -> list[Output]:
+    """Return the outputs in a response that was JSON. Raises ValueError or RecursionError."""
     entries = answer.get("outputs") if isinstance(answer, dict) else None
     if not isinstance(entries, list):
         raise Unusable("no outputs")

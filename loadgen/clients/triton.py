@@ -91,7 +91,8 @@ def wire_of(
     Raises TargetUnreachable for an unknown name.
     """
     address = address_of(target)
-    expected = ExpectedAnswer(info)
+    first = next(iter(pool[0].values()), None) if pool else None
+    expected = ExpectedAnswer(info, rows=len(first) if info.batched and first is not None else 1)
     where: Sequence[Mapping[str, Place] | None] = places or [None] * len(pool)
     if target.is_http:
         requests = [http_request(target, info, *one) for one in zip(pool, where, strict=True)]

@@ -93,6 +93,8 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> N
         (right_message(raw=b""), "takes 8 bytes, not 0"),
         (right_message(raw=bytes(12)), "takes 8 bytes, not 12"),
         (right_message(raw=None), "takes 2 values, not 0"),
+        (right_message(shape=[0, 2], raw=b""), r"\[0, 2\] for a request of 1 rows"),
+        (right_message(shape=[7, 2], raw=bytes(56)), r"\[7, 2\] for a request of 1 rows"),
     ],
 )
 @pytest.mark.parametrize("right_ones_before", [0, 1, 40])

@@ -95,6 +95,11 @@ NO_INFERENCE = [
     (chunked(answered(b"{}", json_bytes=300)), "300 bytes in a body of 2"),
     (binary(parameters={}), "no inference"),
     (plain({"outputs": [RIGHT | {"parameters": {}, "data": [1.0]}]}), "takes 2 values, not 1"),
+    (plain({"error": "CUDA out of memory", "outputs": []}), "CUDA out of memory"),
+    (plain({"error": "x" * 9000, "outputs": []}), "xxx"),
+    (plain({"model_name": "another", "outputs": [RIGHT]}), "of the model 'another'"),
+    (binary(b"", shape=[0, 2], parameters={"binary_data_size": 0}), r"\[0, 2\] for a request of 1 rows"),
+    (binary(bytes(56), shape=[7, 2], parameters={"binary_data_size": 56}), r"\[7, 2\] for a request of 1 rows"),
 ]
 
 
@@ -120,6 +125,18 @@ def test_a_status_of_200_is_no_inference_by_itself(
 )
 def test_inferences_in_every_legal_form_are_right(bench: Bench, right: bytes) -> None:
     assert bench.answer(*[right] * 40) == [OK] * 40
+
+
+def test_what_no_configuration_describes_may_have_rows_and_a_name_of_its_own() -> None:
+    """A server that is not Triton, or a model without batches, such as one that finds objects in a picture."""
+    for model in (replace(MODEL, max_batch_size=None), replace(MODEL, max_batch_size=0)):
+        other = Bench(replace(model, outputs=(Tensor(name="y", datatype="FP32", shape=(-1, 2)),)))
+        empty = binary(b"", shape=[0, 2], parameters={"binary_data_size": 0})
+        assert other.answer(empty) == [OK]
+        other.wire.close()
+    alias = Bench(replace(MODEL, name="alias", max_batch_size=None))
+    assert alias.answer(binary()) == [OK]
+    alias.wire.close()
 
 
 def test_heads_that_always_differ_are_right_and_told_by_their_lengths_in_the_end(bench: Bench) -> None:
