@@ -37,7 +37,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
-    """The inputs that a request must carry and the outputs that come back.
+    """The inputs that a request must carry, those that it may, and the outputs that come back.
 
     `max_batch_size` 0: the model takes no batches, and a shape has no batch dimension. None: unknown (the server
     is not Triton, or hides its configuration).
@@ -47,6 +47,11 @@ class ModelInfo:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     max_batch_size: int | None
+    optional: tuple[Tensor, ...] = ()
+
+    def carried_by(self, tensors: Mapping[str, Any]) -> tuple[Tensor, ...]:
+        """Return the inputs that a request with these tensors carries, in the model's order."""
+        return tuple(tensor for tensor in (*self.inputs, *self.optional) if tensor.name in tensors)
 
     @property
     def batched(self) -> bool:
@@ -59,7 +64,7 @@ class ModelInfo:
 def model_info(metadata: object, config: object = None) -> ModelInfo:
     """Combine metadata (`GET /v2/models/M`) and configuration (`.../config`, None if there is none).
 
-    Inputs that the configuration marks as optional are left out. Raises Unusable.
+    Of a model whose configuration marks all inputs as optional, all are needed. Raises Unusable.
     """
     described, configured = _object(metadata, "the metadata"), _object(config or {}, "the configuration")
     optional = {
@@ -72,9 +77,11 @@ def model_info(metadata: object, config: object = None) -> ModelInfo:
     names = [tensor.name for tensor in inputs]
     if len(set(names)) < len(names):
         raise Unusable("two inputs have the same name")
+    needed = tuple(tensor for tensor in inputs if tensor.name not in optional)
     return ModelInfo(
         name=_name(described),
-        inputs=tuple(tensor for tensor in inputs if tensor.name not in optional),
+        inputs=needed or tuple(inputs),
+        optional=tuple(tensor for tensor in inputs if tensor.name in optional) if needed else (),
         outputs=tuple(outputs),
         max_batch_size=whole_number(configured.get("max_batch_size", 0), least=0) if configured else None,
     )

@@ -99,7 +99,7 @@ def raw_bytes(values: NDArray[Any], datatype: str) -> bytes:
 
 def raw_inputs(info: ModelInfo, tensors: Tensors) -> dict[str, bytes]:
     """Return the bytes of each input, by name, in the model's order."""
-    return {tensor.name: raw_bytes(tensors[tensor.name], tensor.datatype) for tensor in info.inputs}
+    return {one.name: raw_bytes(tensors[one.name], one.datatype) for one in info.carried_by(tensors)}
 
 
 def grpc_request(
@@ -114,7 +114,7 @@ def grpc_request(
     from tritonclient.grpc.service_pb2 import ModelInferRequest  # imports all of gRPC, which HTTP does not need
 
     request = ModelInferRequest(model_name=target.model_name, model_version=target.model_version)
-    for tensor in info.inputs:
+    for tensor in info.carried_by(tensors):
         values = tensors[tensor.name]
         added = request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=values.shape)
         if places is None:
@@ -155,7 +155,7 @@ def http_request(
                     else places[tensor.name].parameters
                 ),
             }
-            for tensor in info.inputs
+            for tensor in info.carried_by(tensors)
         ],
         "parameters": {"binary_data_output": True},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -76,9 +77,10 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
     """Return one request per `batch_size` picked samples of the file, in order. Raises PayloadError.
 
     `.npz`: an array for each input; its first dimension counts the samples. `.json`: {"data": [sample, ...]}; a
-    sample is {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. `.txt`: one length per
-    line, the size of all free dimensions; the values are random. If samples do not fill the last batch, it
-    continues with the first ones.
+    sample is {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}, and bytes of a BYTES
+    input may be {"b64": ...}. `.txt`: one length per line, the size of all free dimensions; the values are random.
+    Values are sent as they are: one that does not fit the datatype is an error. If samples do not fill the last
+    batch, it continues with the first ones.
     """
     if path.suffix == SUFFIX:
         found: Sequence[Mapping[str, Any]] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
@@ -88,19 +90,17 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
     samples = [(number, found[number]) for number in picked]
     if not samples:
         raise PayloadError(f"{path} is empty.\nGive at least one sample.")
-    tensors = [
-        {t.name: _fitting(path, number, sample, t, info) for t in info.inputs} for number, sample in samples
-    ]
+    tensors = [_tensors_of(path, number, sample, info) for number, sample in samples]
     if not info.batched:
         return tensors
     size = payload.batch_size
     count = -(-len(tensors) // size)
     batches = [[tensors[(size * turn + i) % len(tensors)] for i in range(size)] for turn in range(count)]
     try:
-        return [{t.name: np.stack([sample[t.name] for sample in batch]) for t in info.inputs} for batch in batches]
+        return [_stacked(batch) for batch in batches]
     except ValueError as error:
         raise PayloadError(
-            f"the samples of {path} differ in shape, so {size} of them make no batch.\n"
+            f"the samples of {path} differ in shape or inputs, so {size} of them make no batch.\n"
             "Use batch size 1, or pad them."
         ) from error
 
@@ -156,10 +156,66 @@ def _from_json(path: Path) -> list[Mapping[str, Any]]:
 
 
 def _json_values(values: Any) -> Any:
-    if isinstance(values, dict):
-        content = np.asarray(values["content"])
-        return content.reshape(values["shape"]) if "shape" in values else content
-    return values
+    if isinstance(values, dict) and "content" in values:
+        content = np.asarray(values["content"], dtype=object)
+        return (content.reshape(values["shape"]) if "shape" in values else content).tolist()
+    return [values] if isinstance(values, dict) else values
+
+
+def _stacked(batch: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+    """Return the samples as one batch. Raises ValueError if they differ in shape, or in their inputs."""
+    if any(sample.keys() != batch[0].keys() for sample in batch):
+        raise ValueError("samples have different inputs")
+    return {name: np.stack([sample[name] for sample in batch]) for name in batch[0]}
+
+
+def _tensors_of(path: Path, number: int, sample: Mapping[str, Any], info: ModelInfo) -> dict[str, NDArray[Any]]:
+    """Return the tensors of a sample: all inputs that the model needs, and the optional ones that it has."""
+    carried = (*info.inputs, *(tensor for tensor in info.optional if tensor.name in sample))
+    tensors = {tensor.name: _fitting(path, number, sample, tensor, info) for tensor in carried}
+    unknown = [name for name in sample if name not in tensors]
+    if unknown:
+        known = ", ".join(tensor.name for tensor in (*info.inputs, *info.optional))
+        raise PayloadError(
+            f"sample {number} of {path} has the input {unknown[0]}, and {info.name} has none of that name.\n"
+            f"Its inputs: {known}."
+        )
+    return tensors
+
+
+def exact(values: Any, datatype: str) -> NDArray[Any]:
+    """Return values as an array of a datatype. Raises ValueError or TypeError, which name what would change."""
+    if datatype == "BYTES":
+        texts = values.astype(object) if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)
+        return np.array([_text(one) for one in texts.ravel()], dtype=object).reshape(texts.shape)
+    given, wanted = np.asarray(values), np.dtype(NUMPY_TYPES[datatype])
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"{_first_that(given, lambda one: not isinstance(one, int | float))} is no number")
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = given.astype(wanted)
+        if wanted.kind == "f":
+            changed = np.isfinite(given) & ~np.isfinite(found)
+        elif wanted.kind == "b":
+            changed = (given != 0) & (given != 1)
+        else:
+            whole = (given == np.trunc(given)) if given.dtype.kind == "f" else True
+            least, beyond = int(np.iinfo(wanted).min), int(np.iinfo(wanted).max) + 1
+            changed = ~((given >= least) & (given < beyond) & whole)
+    if changed.any():
+        raise ValueError(f"{given[changed].ravel()[0]} cannot be sent as {datatype}")
+    return found
+
+
+def _first_that(values: NDArray[Any], holds: Any) -> str:
+    return next((ascii(one)[:60] for one in values.ravel().tolist() if holds(one)), "a value")
+
+
+def _text(value: Any) -> bytes | str:
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        return base64.b64decode(value["b64"], validate=True)
+    if not isinstance(value, bytes | str):
+        raise TypeError(f"{ascii(value)[:60]} is no text")
+    return value
 
 
 def _fitting(path: Path, number: int, sample: Mapping[str, Any], tensor: Tensor, info: ModelInfo) -> NDArray[Any]:
@@ -168,12 +224,10 @@ def _fitting(path: Path, number: int, sample: Mapping[str, Any], tensor: Tensor,
     if tensor.name not in sample:
         raise PayloadError(f"sample {number} of {path} has no input {tensor.name}.\nIt has {', '.join(sample)}.")
     try:
-        if np.iscomplexobj(sample[tensor.name]):
-            raise TypeError("it is complex")
-        values = np.asarray(sample[tensor.name], dtype=NUMPY_TYPES[tensor.datatype])
+        values = exact(sample[tensor.name], tensor.datatype)
     except (TypeError, ValueError, OverflowError) as error:
         raise PayloadError(
-            f"sample {number} of {path}: {tensor.name} is no {tensor.datatype} ({error}).\nCheck the file."
+            f"sample {number} of {path}: {tensor.name} is no {tensor.datatype}: {error}.\nCheck the file."
         ) from error
     if len(values.shape) == len(own) and all(
         size in (-1, got) for size, got in zip(own, values.shape, strict=True)

@@ -72,7 +72,9 @@ def record_of(done: subprocess.CompletedProcess[str]) -> LoadTestRecord:
 
 
 def test_a_limit_that_holds(server: FakeTriton) -> None:
-    record = record_of(loadtest(server.url, *LIMIT, "--json", expected=0))
+    # Whether 9 s show that it holds beyond them is the machine's to say.
+    record = record_of(loadtest(server.url, *LIMIT, "--accept-observed", "--json", expected=0))
+    assert [check.observed_answer for check in record.checks] == ["met"]
     assert (record.outcome, record.exit_code) == ("met", 0)
 
 

@@ -1,13 +1,15 @@
-"""Requests of the lengths in a file."""
+"""Requests of the samples or the lengths in a file."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from loadgen.errors import PayloadError
 from loadgen.spec.plan import Payload
-from loadgen.traffic.model_info import ModelInfo, Tensor
-from loadgen.traffic.payloads import request_tensors
+from loadgen.spec.target import Target
+from loadgen.traffic.model_info import ModelInfo, Tensor, model_info
+from loadgen.traffic.payloads import http_request, raw_inputs, request_tensors
 from loadgen.traffic.samples import MOST_LENGTHS, lengths_from_file, shapes_in_file
 
 
@@ -59,3 +61,92 @@ def test_lengths_need_a_free_dimension_and_make_no_batch(tmp_path: Path) -> None
         request_tensors(tokens(4), Payload(data_file=path))
     with pytest.raises(PayloadError, match="differ in shape"):
         request_tensors(tokens(-1), Payload(data_file=path, batch_size=2))
+
+
+def asked(datatype: str, values: object, folder: Path) -> object:
+    """What a request carries of these values in JSON, as a list."""
+    path = folder / "data.json"
+    path.write_text(json.dumps([{"x": values}]))
+    x = Tensor(name="x", datatype=datatype, shape=(-1,))
+    (request,) = request_tensors(
+        ModelInfo(name="m", max_batch_size=0, inputs=(x,), outputs=()), Payload(data_file=path)
+    )
+    return request["x"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values", "sent"),
+    [
+        ("UINT8", [0, 255], [0, 255]),
+        ("INT64", [2**63 - 1, -(2**63)], [2**63 - 1, -(2**63)]),
+        ("UINT64", [2**64 - 1], [2**64 - 1]),
+        ("INT32", [3.0], [3]),
+        ("FP32", [1, 0.5], [1.0, 0.5]),
+        ("BOOL", [True, 0], [True, False]),
+        ("BYTES", ["a\0", ""], ["a\0", ""]),
+        ("BYTES", [{"b64": "AP8="}, "x"], [b"\x00\xff", "x"]),
+        ("BYTES", {"b64": "AP8="}, [b"\x00\xff"]),
+        ("BYTES", {"content": ["a\0", "b"], "shape": [2]}, ["a\0", "b"]),
+    ],
+)
+def test_values_are_sent_as_they_are(datatype: str, values: object, sent: object, tmp_path: Path) -> None:
+    assert asked(datatype, values, tmp_path) == sent
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values", "named"),
+    [
+        ("UINT8", [1, 300], "300"),
+        ("UINT32", [-1], "-1"),
+        ("INT64", [2**63], "9223372036854775808"),
+        ("INT32", [1.9], "1.9"),
+        ("INT32", [float("nan")], "nan"),
+        ("FP16", [70000], "70000"),
+        ("FP32", [None], "None"),
+        ("FP32", ["1"], "'1'"),
+        ("BOOL", [2], "2"),
+        ("BYTES", [None], "None"),
+        ("BYTES", [3], "3"),
+        ("BYTES", [{"b64": "?"}], ""),
+        ("FP32", {"b64": "AP8="}, "b64"),
+    ],
+)
+def test_a_value_that_would_change_on_the_way_is_refused_by_name(
+    datatype: str, values: object, named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(PayloadError, match=r"sample 0 of .*: x is no") as refused:
+        asked(datatype, values, tmp_path)
+    assert named in str(refused.value)
+
+
+def test_an_optional_input_is_sent_where_a_sample_has_it_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    described = {
+        "name": "m",
+        "inputs": [{"name": name, "datatype": "FP32", "shape": [-1, 1]} for name in ("x", "bias")],
+    }
+    config = {"max_batch_size": 4, "input": [{"name": "x"}, {"name": "bias", "optional": True}]}
+    info = model_info(described, config)
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps([{"x": [1.0]}, {"x": [1.0], "bias": [2.0]}]))
+    without, with_bias = request_tensors(info, Payload(data_file=path))
+    assert raw_inputs(info, without).keys() == {"x"}
+    assert raw_inputs(info, with_bias).keys() == {"x", "bias"}
+    target = Target(url="http://localhost:8000", model_name="m")
+    assert (
+        b'"bias"' in http_request(target, info, without),
+        b'"bias"' in http_request(target, info, with_bias),
+    ) == (False, True)
+    with pytest.raises(PayloadError, match="differ in shape or inputs"):
+        request_tensors(info, Payload(data_file=path, batch_size=2))
+    path.write_text(json.dumps([{"x": [1.0], "bais": [2.0]}]))
+    with pytest.raises(PayloadError, match="has the input bais"):
+        request_tensors(info, Payload(data_file=path))
+
+
+def test_a_model_whose_inputs_are_all_optional_gets_all_of_them() -> None:
+    info = model_info(
+        {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}]},
+        {"input": [{"name": "x", "optional": True}]},
+    )
+    (request, *_) = request_tensors(info, Payload())
+    assert request.keys() == {"x"}
