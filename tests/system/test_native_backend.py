@@ -230,13 +230,13 @@ def test_a_runner_that_ends_is_started_again(tmp_path: Path, how: str) -> None:
 
 
 def test_a_runner_that_hangs_is_killed(tmp_path: Path) -> None:
-    with serving(tmp_path, instances=1, patience_s="1") as server:
+    with serving(tmp_path, instances=1, patience_s="5") as server:
         (runner,) = runners()
         runner.send_signal(signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(InferenceRefused, match="does not answer, and was killed"):
             check(server.endpoint, requests_of(1)[0])
-        assert 0.9 < time.monotonic() - started < 10
+        assert time.monotonic() - started > 4.9
         check(server.endpoint, requests_of(1)[0])
         assert [other.pid for other in runners()] != [runner.pid]
 
@@ -275,20 +275,18 @@ def test_unloading_under_load_ends_the_process_and_leaves_nothing(tmp_path: Path
                 except InferenceRefused:
                     refused[0] += 1
 
-        threads = [threading.Thread(target=load) for _ in range(4)]
+        threads = [threading.Thread(target=load, daemon=True) for _ in range(4)]
         for thread in threads:
             thread.start()
-        time.sleep(0.5)
+        wait_until(lambda: answered[0] > 0)
         memory = [
             line for line in Path(f"/proc/{runners()[0].pid}/maps").read_text().splitlines() if "tritune" in line
         ]
         unload_model(server.endpoint, "m")
-        wait_until(lambda: not runners())
+        wait_until(lambda: not runners() and refused[0] > 0)
         over.set()
         for thread in threads:
             thread.join()
-        assert answered[0] > 0
-        assert refused[0] > 0
         assert server.alive()
         slots = [line for line in memory if "memfd:tritune-slot" in line]
         assert slots
@@ -319,7 +317,7 @@ def re_count(text: str, count: int) -> str:
     return re.sub(r"count: \d+", f"count: {count}", text)
 
 
-def wait_until(holds: Any, timeout_s: float = 10.0) -> None:
+def wait_until(holds: Any, timeout_s: float = 60.0) -> None:
     until = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < until
