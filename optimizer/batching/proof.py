@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -13,9 +14,13 @@ from optimizer.errors import RunFailed
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import ModelTensor
 from optimizer.model.ort_child import UNEQUAL_INTEGERS, Tensors, difference, distance, run_model
+from search.choices import LARGEST_BATCH
 
-PROOF_SAMPLES = 4
-"""A batch of 4 samples is compared with 4 single runs."""
+PROOF_SAMPLES, PROOF_SIZES = 4, (2, 3, 4)
+"""Four samples, in batches of 2, 3 and 4, are compared with single runs."""
+
+PROOF_S, PROOF_BYTES = 10.0, 1 << 28
+"""A larger batch is tried too, up to the largest that is served, within 10 s and 256 MB of tensors."""
 
 DISTINCT = 5.0
 """Results more than 5 tolerances apart are distinct, so that mixed-up rows would be noticed; closer ones prove
@@ -53,7 +58,7 @@ def prove_batching(
     same_level: bool,
     probes: Callable[[], tuple[Path, Path, Sequence[str]]],
 ) -> Proof:
-    """Run both files on the same samples, one by one and as one batch, and compare row by row.
+    """Run both files on the same samples, one by one and in batches, and compare row by row.
 
     `original` and `candidate` may be the same file. `tolerance` is relative to the largest value of an output; for
     `same_level` see `sample`. If samples give nearly the same output (for example with untrained weights),
@@ -63,16 +68,42 @@ def prove_batching(
     """
     try:
         samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
+        began_s = time.monotonic()
         reference = _run(original, samples, "one sample by itself")
-        results = _rows_of(candidate, samples, reference[0].keys(), alone=candidate != original)
-        _compare(reference, results, tolerance)
+        names = reference[0].keys()
+        _compare(reference, _rows_of(candidate, samples, names, alone=candidate != original), tolerance)
+        row_s = (time.monotonic() - began_s) / (PROOF_SAMPLES + sum(PROOF_SIZES))
+        largest = _largest(samples[0], reference[0], row_s)
+        if largest > PROOF_SIZES[-1] and not _compare_largest(candidate, samples, reference, largest, tolerance):
+            largest = 0
         compared = "at its outputs"
         if not any(_tells_apart(reference, name, tolerance) for name in reference[0]):
             compared = _compare_inside(*probes(), samples, tolerance)
     except Disproved as why:
         return Proof(holds=False, reason=str(why))
-    text = f"a batch of {PROOF_SAMPLES} gave the same rows as {PROOF_SAMPLES} single runs, compared {compared}"
-    return Proof(holds=True, reason=text)
+    sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
+    return Proof(holds=True, reason=f"batches of {sizes} gave the same rows as single runs, compared {compared}")
+
+
+def _largest(inputs: Tensors, outputs: Tensors, row_s: float) -> int:
+    """Return the largest power of two, up to the largest batch that is served, that is tried."""
+    row_bytes = max(1, sum(array.nbytes for array in (*inputs.values(), *outputs.values())))
+    most = min(LARGEST_BATCH, PROOF_S / max(row_s, 1e-9), PROOF_BYTES / row_bytes)
+    return 1 << max(0, int(most).bit_length() - 1)
+
+
+def _compare_largest(
+    candidate: Path, samples: Sequence[Tensors], reference: list[Tensors], size: int, tolerance: float
+) -> bool:
+    """Compare a batch of this size; False if it does not run here, which says nothing of its rows."""
+    try:
+        results = _rows_of(candidate, samples, reference[0].keys(), sizes=(size,))
+    except Disproved as why:
+        if isinstance(why.__cause__, RunFailed):
+            return False
+        raise
+    _compare(reference, results, tolerance)
+    return True
 
 
 def check_runs_whole(path: Path, inputs: Sequence[ModelTensor]) -> None:
@@ -124,31 +155,36 @@ def _rows_of(
     samples: Sequence[Tensors],
     names: Iterable[str],
     *,
-    alone: bool,
+    sizes: Sequence[int] = PROOF_SIZES,
+    alone: bool = False,
     thinned_to: int | None = None,
 ) -> list[tuple[str, list[Tensors]]]:
-    """Run all samples in one batch, and each alone if `alone`.
+    """Run the samples, round and round, in batches of these sizes, and each alone if `alone`.
 
     Returns pairs of a description and the results, row by row. Raises Disproved.
     """
-    batch = {name: np.concatenate([feed[name] for feed in samples]) for name in samples[0]}
-    feeds = [*(samples if alone else ()), batch]
-    *single, together = _run(path, feeds, f"a batch of {len(samples)}", thinned_to=thinned_to)
-    for name in names:
-        if together[name].shape[:1] != (len(samples),):
-            raise Disproved(f"output {name} has shape {together[name].shape} for a batch of {len(samples)}")
-    rows = [{name: together[name][row : row + 1] for name in names} for row in range(len(samples))]
-    in_batch = (f"in a batch of {len(samples)}", rows)
-    return [("alone", single), in_batch] if alone else [in_batch]
+    picked = [[samples[row % len(samples)] for row in range(size)] for size in sizes]
+    batches = [{name: np.concatenate([feed[name] for feed in feeds]) for name in samples[0]} for feeds in picked]
+    single = samples if alone else ()
+    done = _run(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}", thinned_to=thinned_to)
+    found = [("alone", done[: len(single)])] if alone else []
+    for size, together in zip(sizes, done[len(single) :], strict=True):
+        for name in names:
+            if together[name].shape[:1] != (size,):
+                raise Disproved(f"output {name} has shape {together[name].shape} for a batch of {size}")
+        rows = [{name: together[name][row : row + 1] for name in names} for row in range(size)]
+        found.append((f"in a batch of {size}", rows))
+    return found
 
 
 def _compare(reference: list[Tensors], results: list[tuple[str, list[Tensors]]], tolerance: float) -> None:
     for how, rows in results:
-        for number, (expected, actual) in enumerate(zip(reference, rows, strict=True), start=1):
+        for number, actual in enumerate(rows):
+            expected = reference[number % len(reference)]
             for name in expected.keys() & actual.keys():
                 problem = difference(expected[name], actual[name], tolerance)
                 if problem:
-                    raise Disproved(f"sample {number} comes out differently {how}: output {name} {problem}")
+                    raise Disproved(f"sample {number + 1} comes out differently {how}: output {name} {problem}")
 
 
 def _tells_apart(results: Sequence[Tensors], name: str, tolerance: float) -> bool:
@@ -181,6 +217,6 @@ def _compare_inside(
         raise Disproved("its outputs hardly depend on its inputs, so nothing can be compared")
     witness = telling[-1]
     inner = [{witness: result[witness]} for result in reference]
-    results = _rows_of(candidate, samples, [witness], alone=False, thinned_to=PROOF_ELEMENTS)
+    results = _rows_of(candidate, samples, [witness], thinned_to=PROOF_ELEMENTS)
     _compare(inner, results, tolerance)
     return f"at {witness} inside (its outputs hardly differ between samples)"

@@ -145,6 +145,30 @@ def mixing(path: Path, *, batch: int | str = "N") -> Path:
     return write(path, [node("Softmax", "x", "y", axis=0)], {"x": [batch, 4]}, {"y": [batch, 4]})
 
 
+def mixing_at(path: Path, size: int, compare: str) -> Path:
+    """Rows depend on all others in batches whose size compares so with `size` (`Equal` or `Greater`)."""
+    nodes = [
+        node("Shape", "x", "sizes", end=1),
+        node(compare, "sizes limit", "mixes"),
+        node("Cast", "mixes", "flag", to=TensorProto.FLOAT),
+        node("ReduceSum", "x axis", "sum", keepdims=1),
+        node("Mul", "sum flag", "extra"),
+        node("Add", "x extra", "y"),
+    ]
+    return write(path, nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"limit": ints(size), "axis": ints(0)})
+
+
+def sixteen_rows_at_most(path: Path) -> Path:
+    """Rows are independent, and batches of over 16 do not run."""
+    nodes = [
+        node("Shape", "x", "rows", end=1),
+        node("Slice", "table zero rows", "ones"),
+        node("Add", "x ones", "y"),
+    ]
+    constants = {"table": np.ones((16, 4), np.float32), "zero": ints(0)}
+    return write(path, nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, constants)
+
+
 def recurrent(path: Path) -> Path:
     """A sequence-first recurrent network: the leading dimension, which may vary, is time."""
     nodes = [
