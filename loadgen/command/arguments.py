@@ -15,6 +15,7 @@ from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target, WorkerRights, headers_from_options
 
 DEFAULT_DURATION_S = 30.0
+DEFAULT_TIMEOUT_S = 10.0
 DEFAULT_SEARCH_S = 120.0
 _FIRST_GUESS_PER_S = 1.0  # used if --find-max has to find even the first guess
 
@@ -125,7 +126,7 @@ def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | Close
             concurrency=options.concurrency,
             duration_s=options.duration_s or DEFAULT_DURATION_S,
             seed=options.seed,
-            timeout_s=options.timeout_s,
+            timeout_s=_timeout_s(options),
             most_send_lag_ms=options.most_send_lag_ms,
         )
         return closed, f"closed loop, {options.concurrency} callers"
@@ -137,11 +138,24 @@ def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | Close
         duration_s=options.duration_s or default_s,
         seed=options.seed,
         arrivals=arrivals,
-        timeout_s=options.timeout_s,
+        timeout_s=_timeout_s(options),
         max_in_flight=options.max_in_flight,
         most_send_lag_ms=options.most_send_lag_ms,
     )
     return plan, text
+
+
+def _timeout_s(options: LoadTestOptions) -> float:
+    """Return the time-out: above all limits, as requests that are given up before say nothing about them."""
+    longest_s = max((limit.limit_ms / 1e3 for limit in _limits(options).latency), default=0.0)
+    if options.timeout_s is None:
+        return max(DEFAULT_TIMEOUT_S, 2 * longest_s)
+    if options.timeout_s <= longest_s:
+        raise BadInput(
+            f"--timeout {options.timeout_s:g}s gives requests up before the limit of {longest_s:g} s.",
+            "Use a longer --timeout, or leave it out.",
+        )
+    return options.timeout_s
 
 
 def _arrivals(options: LoadTestOptions) -> tuple[Arrivals, str]:

@@ -52,10 +52,10 @@ class LoadTestOptions:
         "independent users.",
         "N",
     )
-    timeout_s: float = LOAD(
-        "Time after which a request has failed, counted from its due time.",
+    timeout_s: float | None = LOAD(
+        "Time after which a request has failed, counted from its due time. Default: 10s, or twice the longest "
+        "limit if that is longer.",
         "DURATION",
-        default="10s",
         unit="s",
     )
     most_send_lag_ms: float | None = LOAD(

@@ -45,6 +45,12 @@ def test_the_warmup_covers_three_limits_unless_it_is_given() -> None:
     assert order(warmup="250ms")[0].effective_warmup_s == pytest.approx(0.25)
 
 
+def test_the_time_out_is_above_the_limits_unless_it_is_given() -> None:
+    assert order()[0].plan.timeout_s == 10.0
+    assert order(p99="11s", p50="2s")[0].plan.timeout_s == 22.0
+    assert order(p99="50ms", timeout="3s")[0].plan.timeout_s == 3.0
+
+
 def test_a_closed_loop_is_said_loudly() -> None:
     found, notes = order(rate=None, concurrency=4)
     assert isinstance(found.plan, ClosedLoopPlan)
@@ -103,6 +109,7 @@ def test_another_machine_is_loaded_only_with_consent() -> None:
         ({"duration": "0s"}, "--duration"),
         ({"duration": "soon"}, "--duration"),
         ({"timeout": "0s"}, "--timeout"),
+        ({"timeout": "10s", "p99": "11s"}, "--timeout 10s"),
         ({"warmup": "-1s"}, "--warmup"),
         ({"seed": -1}, "seed"),
         ({"processes": 0}, "--processes"),
