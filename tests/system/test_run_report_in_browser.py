@@ -43,7 +43,7 @@ def found_nothing(folder: Path) -> Path:
     shutil.copy(CONFIRMED / "trials.jsonl", folder)
     shutil.copy(CONFIGURATION, folder)
     tried = map(json.loads, (CONFIRMED / "confirmations.jsonl").read_text().splitlines())
-    lines = [json.dumps(one) + "\n" for one in tried if not one["kept"]]
+    lines = [json.dumps(one) + "\n" for one in tried if not one["met"]]
     (folder / "confirmations.jsonl").write_text("".join(lines))
     return folder
 
