@@ -187,13 +187,13 @@ def curve_from_loops(
     """Return the curve from runs: the first of one user, the second of as few as keep all instances busy.
 
     If several instances are measured and `alone`, the curve of one, is known, there is no run of one user.
-    Executions of the first do not count: an idle machine is slow to wake. Nor do batches of so many of a run's
-    users that too few were left to keep the other instances busy, such as the first batch of a run.
+    Executions of the first do not count: an idle machine is slow to wake. Nor do batches so large that the run
+    has not as many users for each of the other instances, such as the first batch of a run.
     Raises NotMeasured.
     """
     of_one = alone if instances > 1 else None
     crowds = loops[1:] if of_one is None else loops
-    busy = [row for loop in crowds for row in loop.batches if row.batch_size <= loop.concurrency - (instances - 1)]
+    busy = [row for loop in crowds for row in loop.batches if instances * row.batch_size <= loop.concurrency]
     rows = _pooled(busy, executed_sizes)
     if not rows:
         raise NotMeasured("the server answered nothing, or has no table of the batch sizes that it executes")
@@ -278,13 +278,19 @@ def _hindered(
 ) -> tuple[list[float], list[float]]:
     """Return the curve of one instance times the factor by which several instances slow each other down.
 
-    The factor does not fall with the batch size: a larger batch leaves the others less of the shared resources.
-    Long executions are few in a short run, and some of them met instances that had just ended. The factor is the
-    same for many sizes, so the many short executions give it for the long ones too.
+    The factor may rise with the batch size, if cores are shared, or fall, if instances take turns on a GPU for
+    less of their time. Sizes that were executed too few times to tell it have that of the next smaller ones.
     """
-    known, factors = _monotone(*_binned(sizes, counts, seconds / alone.at(sizes)))
+    pools: list[tuple[float, float, float]] = []  # mean size, executions, mean factor
+    for size, count, factor in zip(*_binned(sizes, counts, seconds / alone.at(sizes)), strict=True):
+        pools.append((float(size), float(count), float(factor)))
+        if len(pools) > 1 and min(pools[-2][1], count) < LEVEL_EXECUTIONS:
+            (a, n, f), (b, m, g) = pools[-2:]
+            pools[-2:] = [((a * n + b * m) / (n + m), n + m, (f * n + g * m) / (n + m))]
+    known, _, factors = zip(*pools, strict=True)
     knots = np.union1d(alone.sizes, known)
-    return knots.tolist(), (alone.at(knots) * np.interp(knots, known, factors)).tolist()
+    hindered = alone.at(knots) * np.interp(knots, known, np.maximum(factors, 1.0))
+    return knots.tolist(), np.maximum.accumulate(hindered).tolist()
 
 
 def _overhead_s(lone: ClosedLoop) -> float:

@@ -106,9 +106,9 @@ def test_times_never_fall_with_the_batch_size() -> None:
 
 
 def test_a_batch_that_left_too_few_users_for_the_other_instances_was_alone() -> None:
-    first_of_all = loop(row(1, 40, 9.0), row(6, 10, 20.0), row(12, 1, 5.0), users=12)
+    first_of_all = loop(row(1, 40, 9.0), row(4, 20, 20.0), row(6, 3, 5.0), users=12)
     found = curve_from_loops([loop(row(1, 20, 2.4)), first_of_all], instances=3)
-    assert found.sizes == (1.0, 6.0)
+    assert found.sizes == (1.0, 4.0)
 
 
 def test_long_executions_are_hindered_as_much_as_the_many_short_ones() -> None:
@@ -119,6 +119,14 @@ def test_long_executions_are_hindered_as_much_as_the_many_short_ones() -> None:
     assert found.at(np.array([1.0, 4.0])) == pytest.approx([0.0075, 0.012], rel=0.05)
     assert found.at(np.array([8.0, 16.0, 33.0])) == pytest.approx([0.018, 0.030, 0.0555], rel=0.05)
     assert found.overhead_s == alone.overhead_s
+
+
+def test_instances_that_take_turns_for_a_part_of_their_time_hinder_small_batches_more() -> None:
+    """Four, each 1 ms and 0.1 ms a request by itself, and 1 ms on what they share."""
+    alone = curve(1, sizes=(1.0, 64.0), seconds=(0.0021, 0.0084))
+    together = loop(row(1, 400, 4.0), row(16, 100, 4.0), row(64, 60, 8.4), users=324)
+    found = curve_from_loops([together], instances=4, alone=alone)
+    assert found.at(np.array([1.0, 16.0, 64.0])) == pytest.approx([0.004, 0.004, 0.0084], rel=0.05)
 
 
 def test_a_server_without_a_table_of_batches_is_not_measured() -> None:
