@@ -8,11 +8,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -22,7 +22,7 @@ from optimizer.cached import put_file
 from optimizer.child import ChildFailed, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache
-from optimizer.engines.timing_child import compile_kernels, load_engine, timed
+from optimizer.engines.timing_child import compile_kernels, load_engine, merge_kernels, timed
 from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import Tensors, run_feeds
@@ -30,16 +30,16 @@ from optimizer.model.samples import feeds_for
 
 log = logging.getLogger("tritune.engines")
 
-TIMES_FILE = "times.json"
-"""The file next to a plan with its standalone times, and the GPU on which they were measured."""
+T = TypeVar("T")
 
-RACE_FILE = "race.json"
-"""The same for the batch sizes of a race."""
+TIMES_FILE = "times.json"
+"""The file next to a plan with its standalone times, the batch sizes whose kernels are compiled, and the GPU."""
 
 TIMING_LIMIT_S = 120.0
 
-RACE_BATCH = 8
-"""A race measures batch 1, 8 and the largest: enough to tell which engines are worth proving."""
+MIDDLE_BATCH = 8
+"""Batch 1, 8 and the largest are measured: enough to tell which engines are worth proving. Between them the time
+is nearly a straight line."""
 
 Times = tuple[tuple[int, float], ...]
 """Batch sizes, ascending, each with the milliseconds of one execution."""
@@ -79,6 +79,14 @@ def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What is kept of an engine on one GPU: a row per measured size, and the sizes whose kernels are compiled."""
+
+    times: list[dict[str, float]]
+    compiled: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StandaloneTimings:
     """Measures on one GPU, or reuses times measured on a GPU of this name with the same driver.
 
@@ -92,44 +100,50 @@ class StandaloneTimings:
     may_run: bool
     compiling: BoundedSemaphore = field(default_factory=partial(BoundedSemaphore, 1))
 
-    def of_plan(self, engine: Engine, *, race: bool = False) -> Times:
-        """Return the times of a cached plan; empty if not known and nothing may run. Raises EngineFailed.
-
-        Of all batch sizes that are executed, or of those of a race. TensorRT-RTX's kernels for them are compiled.
-        """
-        folder = dict(engine.files)[PLAN_FILE].parent
-        file, kept = folder / PLAN_FILE, folder / TIMES_FILE
-        known = self._known(kept)
-        if known is None and race:
-            kept = folder / RACE_FILE
-            known = self._known(kept)
+    def of_plan(self, engine: Engine) -> Times:
+        """Return the times of a cached plan; empty if not known and nothing may run. Raises EngineFailed."""
+        file = dict(engine.files)[PLAN_FILE]
+        known = self._known(file.with_name(TIMES_FILE))
         if known is None and not self.may_run:
             return ()
         if known is None:
-            sizes = graph_batch_sizes(self.max_batch_size) if engine.batched else ()
-            sizes = self._race_sizes(engine) if race else sizes
-            began = time.monotonic()
+            sizes, began = self._sizes(engine), time.monotonic()
             if engine.backend == "tensorrt_rtx":
-                compiled = {int(row["batch_size"]) for row in self._known(folder / RACE_FILE) or ()}
-                self._compile(engine, file, [size for size in sizes if size not in compiled], first=not compiled)
+                self._compile(engine, file, sizes, first=True)
             compiled_s = time.monotonic() - began
-            known = self._measured(engine, file, sizes, graphs=(True,))
-            self._keep(kept, known)
+            known = _Known(times=self._measured(engine, file, sizes, graphs=(True,)), compiled=sizes)
+            self._keep(file.with_name(TIMES_FILE), known)
             log.info(
                 "%s %s: %d batch sizes compiled in %.1f s, measured in %.1f s",
                 *(engine.backend, engine.precision, len(sizes), compiled_s, time.monotonic() - began - compiled_s),
             )
         return _sorted(known)
 
+    def compile_all(self, engine: Engine) -> None:
+        """Compile TensorRT-RTX's kernels of all batch sizes that are executed, after `of_plan`; they are kept.
+
+        So that a server need not. Raises EngineFailed.
+        """
+        file = dict(engine.files)[PLAN_FILE]
+        known = self._known(file.with_name(TIMES_FILE))
+        if engine.backend != "tensorrt_rtx" or not engine.batched or known is None or not self.may_run:
+            return
+        sizes = graph_batch_sizes(self.max_batch_size)
+        missing = [size for size in sizes if size not in known.compiled]
+        if missing:
+            self._compile(engine, file, missing, first=False)
+            _called(partial(merge_kernels, file, engine.backend), self.gpu)
+            self._keep(file.with_name(TIMES_FILE), _Known(times=known.times, compiled=sizes))
+
     def of_model(self, engine: Engine, model: Model, *, library_version: str) -> Times:
-        """Return the times of a race in ONNX Runtime, with CUDA graphs if possible. Raises EngineFailed."""
+        """Return the times in ONNX Runtime, with CUDA graphs if possible. Raises EngineFailed."""
         kept = self.kept_file(engine, model, library_version=library_version)
         known = self._known(kept)
         if known is None and not self.may_run:
             return ()
         if known is None:
             file = dict(engine.files)[engine.model_file]
-            known = self._measured(engine, file, self._race_sizes(engine), graphs=(True, False))
+            known = _Known(times=self._measured(engine, file, self._sizes(engine), graphs=(True, False)))
             self._keep(kept, known)
         return _sorted(known)
 
@@ -138,8 +152,8 @@ class StandaloneTimings:
         known_by = f"{model.sha256} {engine.backend} {engine.precision} {library_version} {self.max_batch_size}"
         return self.cache.folder / "times" / f"{hashlib.sha256(known_by.encode()).hexdigest()[:32]}.json"
 
-    def _race_sizes(self, engine: Engine) -> tuple[int, ...]:
-        sizes = {min(size, self.max_batch_size) for size in (1, RACE_BATCH, self.max_batch_size)}
+    def _sizes(self, engine: Engine) -> tuple[int, ...]:
+        sizes = {min(size, self.max_batch_size) for size in (1, MIDDLE_BATCH, self.max_batch_size)}
         return tuple(sorted(sizes)) if engine.batched else ()
 
     def _compile(self, engine: Engine, file: Path, sizes: Sequence[int], *, first: bool) -> None:
@@ -162,7 +176,7 @@ class StandaloneTimings:
     def _measured(
         self, engine: Engine, file: Path, sizes: Sequence[int], *, graphs: tuple[bool, ...]
     ) -> list[dict[str, float]]:
-        call = partial(
+        call: Callable[..., dict[str, Any]] = partial(
             timed,
             file,
             engine.backend,
@@ -173,38 +187,43 @@ class StandaloneTimings:
         *first, last = graphs
         for recorded in first:
             with suppress(EngineFailed):
-                return _measured(partial(call, graphs=recorded), self.gpu)
-        return _measured(partial(call, graphs=last), self.gpu)
+                return _times(_called(partial(call, graphs=recorded), self.gpu))
+        return _times(_called(partial(call, graphs=last), self.gpu))
 
-    def _keep(self, kept: Path, times: list[dict[str, float]]) -> None:
-        found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
+    def _keep(self, kept: Path, known: _Known) -> None:
+        found = {"gpu": self.gpu.name, "driver": self.gpu.driver, **asdict(known)}
         put_file(kept, json.dumps(found, indent=1).encode())
 
-    def _known(self, kept: Path) -> list[dict[str, float]] | None:
-        """Return the kept times if they are of a GPU of this name and this driver, else None."""
+    def _known(self, kept: Path) -> _Known | None:
+        """Return what is kept if it is of a GPU of this name and this driver, else None."""
         try:
             found = json.loads(kept.read_text())
-        except (OSError, ValueError):
+            same = (found["gpu"], found["driver"]) == (self.gpu.name, self.gpu.driver)
+            return _Known(times=found["times"], compiled=tuple(found["compiled"])) if same else None
+        except (OSError, ValueError, KeyError, TypeError):
             return None
-        same = (found.get("gpu"), found.get("driver")) == (self.gpu.name, self.gpu.driver)
-        return found["times"] if same else None
 
 
 def _row_shapes(engine: Engine) -> dict[str, tuple[int, ...]]:
     return {spec.name: spec.concrete_shape or () for spec in engine.inputs}
 
 
-def _sorted(times: list[dict[str, float]]) -> Times:
-    return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
+def _times(measured: dict[str, Any]) -> list[dict[str, float]]:
+    found: list[dict[str, float]] = measured["times"]
+    return found
 
 
-def _measured(call: Callable[[], dict[str, Any]], gpu: Gpu) -> list[dict[str, float]]:
+def _sorted(known: _Known) -> Times:
+    return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in known.times))
+
+
+def _called(call: Callable[[], T], gpu: Gpu) -> T:
+    """Return the result of a call in a child. Raises EngineFailed."""
     try:
-        times: list[dict[str, float]] = call_in_child(call, timeout_s=TIMING_LIMIT_S)["times"]
+        return call_in_child(call, timeout_s=TIMING_LIMIT_S)
     except ChildFailed as error:
         last = (error.trace.strip().splitlines() or ["it printed nothing"])[-1]
         why = f" within {TIMING_LIMIT_S:g} s" if isinstance(error, ChildTimedOut) else f": {last}"
         raise EngineFailed(
             f"it does not run on {gpu.name}{why}", "ONNX Runtime can still serve the model."
         ) from error
-    return times

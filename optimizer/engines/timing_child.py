@@ -153,9 +153,19 @@ def timed(
                 raise
             continue
         rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
+    _keep_kernels(engine, file.parent)
+    return {"loading_s": loading_s, "times": rows[::-1]}
+
+
+def merge_kernels(file: Path, backend: str) -> None:
+    """Put the kernels of all sizes that were compiled into the one file that a server takes in."""
+    cuda = DriverCuda(0)
+    _keep_kernels(load_engine(file.parent, file.name, backend, cuda, cuda.stream(), graphs=False), file.parent)
+
+
+def _keep_kernels(engine: GpuEngine, folder: Path) -> None:
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:
-        put_file(file.parent / RUNTIME_CACHE_FILE, kernels)
-        for part in file.parent.glob(KERNELS_OF_A_SIZE.format("*")):
+        put_file(folder / RUNTIME_CACHE_FILE, kernels)
+        for part in folder.glob(KERNELS_OF_A_SIZE.format("*")):
             part.unlink()
-    return {"loading_s": loading_s, "times": rows[::-1]}

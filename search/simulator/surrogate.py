@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 import numpy as np
 
@@ -259,8 +259,16 @@ def bounded(error: float, slowdown: float | None) -> float:
 
 
 def engine_alone_per_s(engine: Engine, *, limit_ms: float) -> float:
-    """Return the standalone batch items per second at the best batch within the limit; 0 if none is within it."""
-    return max((1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms), default=0.0)
+    """Return the standalone batch items per second at the best batch within the limit; 0 if none is within it.
+
+    Between two measured sizes the time is a straight line.
+    """
+    within = [1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms]
+    for (small, fast_ms), (large, slow_ms) in pairwise(engine.alone_ms):
+        if fast_ms <= limit_ms < slow_ms:
+            batch = small + (large - small) * (limit_ms - fast_ms) / (slow_ms - fast_ms)
+            within.append(1e3 * batch / limit_ms)
+    return max(within, default=0.0)
 
 
 def alone_per_s(space: SearchSpace, *, limit_ms: float) -> dict[str, float]:

@@ -97,7 +97,7 @@ def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     plan = dict(built.engine.files)["model.plan"]
     times = [{"batch_size": 1, "batch_ms": 2.0}, {"batch_size": 8, "batch_ms": 4.0}]
-    found = {"gpu": A10.name, "driver": "580.1", "times": times}
+    found = {"gpu": A10.name, "driver": "580.1", "times": times, "compiled": [1, 2, 4, 8]}
     plan.with_name("times.json").write_text(json.dumps(found))
     plan.with_name("kernels.cache").write_bytes(b"kernels")
     return tmp_path
@@ -233,7 +233,7 @@ def test_engines_that_are_far_behind_standalone_are_proven_only_if_the_fastest_i
     for plan in (timed / "cache").rglob("model.plan"):
         if not plan.with_name("times.json").exists():
             times = [{"batch_size": 1, "batch_ms": 0.5}, {"batch_size": 8, "batch_ms": 1.0}]
-            found = {"gpu": A10.name, "driver": "580.1", "times": times}
+            found = {"gpu": A10.name, "driver": "580.1", "times": times, "compiled": [1, 2, 4, 8]}
             plan.with_name("times.json").write_text(json.dumps(found))
     variants = [("fp32", model), ("tf32", model)]
     _, engines, notes = compete(WITH_GPU, timed, judge=judge, variants=variants)
@@ -255,7 +255,7 @@ def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path: Path) ->
     kept = alone.kept_file(engine, model, library_version=version("onnxruntime-gpu"))
     kept.parent.mkdir(parents=True)
     times = [{"batch_size": 8, "batch_ms": 6.0}, {"batch_size": 1, "batch_ms": 3.0}]
-    kept.write_text(json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times}))
+    kept.write_text(json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times, "compiled": []}))
     _, engines, notes = compete(WITH_GPU, tmp_path)
     assert engines[0].alone_ms == ((1, 3.0), (8, 6.0))
     assert "onnxruntime fp32: 3.00 ms standalone at batch 1" in notes

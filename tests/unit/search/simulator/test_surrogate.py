@@ -11,13 +11,30 @@ from spaces import two_core_space
 from loadgen.spec.limits import LatencyLimit
 from search.records.slo import Slo
 from search.simulator.service_times import ServiceCurve
-from search.simulator.surrogate import SD_SEEN, SD_SIBLING, SD_UNSEEN, Predicted, Surrogate, kinds_to_profile
+from search.simulator.surrogate import (
+    SD_SEEN,
+    SD_SIBLING,
+    SD_UNSEEN,
+    Predicted,
+    Surrogate,
+    engine_alone_per_s,
+    kinds_to_profile,
+)
 from search.space import Knobs, MachineLimits, search_space
 
 
 @pytest.fixture
 def surrogate(tmp_path: Path) -> Surrogate:
     return Surrogate(space=two_core_space(tmp_path), slo=Slo(limits=(LatencyLimit(limit_ms=50),)), seed=1)
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "per_s"),
+    [(0.5, 0.0), (1.0, 1000.0), (2.0, 8 / 2e-3), (5.0, 36 / 5e-3), (8.0, 64 / 8e-3), (50.0, 64 / 8e-3)],
+)
+def test_an_engine_alone_is_judged_by_the_largest_batch_within_the_limit(limit_ms: float, per_s: float) -> None:
+    engine = plain_engine(alone_ms=((1, 1.0), (8, 2.0), (64, 8.0)))
+    assert engine_alone_per_s(engine, limit_ms=limit_ms) == pytest.approx(per_s)
 
 
 def profile(surrogate: Surrogate, *, threads: int, busy: int, each_s: float) -> None:
