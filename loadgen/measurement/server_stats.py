@@ -75,14 +75,13 @@ def unreadable(reason: str) -> dict[str, Any]:
 
 
 def statistics_remarks(*statistics: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Return remarks for users on the statistics before and after a run.
-
-    If some could not be read, they are missing, and nothing else is. Cold batch sizes are named.
-    """
+    """Return a remark for users if statistics could not be read: they are missing, and nothing else is."""
     reasons = [one[_UNREADABLE] for one in statistics if one is not None and _UNREADABLE in one]
-    if reasons:
-        return (f"the server's own figures are left out: {reasons[0]}",)
-    timings = timings_between(*statistics) if len(statistics) == 2 else None
+    return tuple(f"the server's own figures are left out: {reason}" for reason in reasons[:1])
+
+
+def cold_remarks(timings: ServerTimings | None) -> tuple[str, ...]:
+    """Return a remark for users that names the cold batch sizes, if there are any."""
     if timings is None or not timings.cold_sizes:
         return ()
     sizes = ", ".join(map(str, timings.cold_sizes))

@@ -11,7 +11,7 @@ from loadgen.measurement.gpu import GpuSampler, ReadSample
 from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
 from loadgen.measurement.row_file import RowFile
-from loadgen.measurement.server_stats import statistics_remarks, timings_between
+from loadgen.measurement.server_stats import cold_remarks, statistics_remarks, timings_between
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 
@@ -105,11 +105,12 @@ class PlanRun:
         except BaseException:
             workers.abandon()
             raise
+        server = timings_between(before, after)
         circumstances = circumstances_of(
             workers.results,
             limit_ms=self.job.limit_ms,
-            server=timings_between(before, after),
-            remarks=statistics_remarks(before, after),
+            server=server,
+            remarks=(*statistics_remarks(before, after), *cold_remarks(server)),
             gpu=gpu.use,
             stopped=self._stopped is not None,
         )

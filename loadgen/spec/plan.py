@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from loadgen.errors import PlanError
 
@@ -18,16 +18,7 @@ SharedMemory = Literal["none", "system"]
 """How inputs get to the server: with the request, or through memory that it shares with the client."""
 
 ArrivalKind = Literal["poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike"]
-ARRIVAL_KINDS: tuple[ArrivalKind, ...] = (
-    "poisson",
-    "constant",
-    "gamma",
-    "trace",
-    "rates",
-    "ramp",
-    "steps",
-    "spike",
-)
+ARRIVAL_KINDS: tuple[ArrivalKind, ...] = get_args(ArrivalKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,7 +190,8 @@ def exact(values: Any, datatype: str) -> NDArray[Any]:
         return np.array([_text(one) for one in texts.ravel()], dtype=object).reshape(texts.shape)
     given, wanted = np.asarray(values), np.dtype(NUMPY_TYPES[datatype])
     if given.dtype.kind not in "biuf":
-        raise ValueError(f"{_first_that(given, lambda one: not isinstance(one, int | float))} is no number")
+        wrong = next((one for one in given.ravel().tolist() if not isinstance(one, int | float)), "a value")
+        raise ValueError(f"{ascii(wrong)[:60]} is no number")
     with np.errstate(over="ignore", invalid="ignore"):
         found = given.astype(wanted)
         if wanted.kind == "f":
@@ -204,10 +205,6 @@ def exact(values: Any, datatype: str) -> NDArray[Any]:
     if changed.any():
         raise ValueError(f"{given[changed].ravel()[0]} cannot be sent as {datatype}")
     return found
-
-
-def _first_that(values: NDArray[Any], holds: Any) -> str:
-    return next((ascii(one)[:60] for one in values.ravel().tolist() if holds(one)), "a value")
 
 
 def _text(value: Any) -> bytes | str:
