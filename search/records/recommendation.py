@@ -152,7 +152,6 @@ class OutcomeRecord(Record):
     tritune_version: Version
     created_at: str = Field(pattern=r"^[0-9T:.Z+-]{10,40}$", description="ISO 8601, UTC.")
     status: Status = Field(
-        default="certified",
         description="certified: confirmed twice, the second time on a restarted server. provisional: once.",
     )
     exit_code: int = Field(default=0, ge=0, le=255, description="Of the process.")

@@ -137,6 +137,7 @@ def recommendation(**changes: Any) -> RecommendationRecord:
     known: dict[str, object] = {
         "tritune_version": "0.1.0",
         "created_at": "2026-11-21T10:00:00+00:00",
+        "status": "certified",
         "model": ModelRecord(name="m", file="m.onnx", sha256="0" * 64, opset=17, batching="It has a batch."),
         "slo": Slo(limits=(LatencyLimit(limit_ms=50.0),)),
         "winner": trial(),
