@@ -19,7 +19,7 @@ from model_repo.spec import Engine
 from optimizer.child import threads
 from optimizer.engines.builder import EngineFailed, TensorRt, installed_tensorrt
 from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
-from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant
+from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, Target, engine_from_variant
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times
 from optimizer.errors import RunFailed
 from optimizer.machine.hardware import Gpu, Hardware
@@ -39,6 +39,10 @@ CORES_A_CHECK = 4
 MOST_CHECKS_AT_ONCE = 4
 """One check of an engine runs per four cores, and at most four at once. During most of a check TensorRT-RTX
 compiles kernels on one or two cores, and the GPU waits."""
+
+COMPUTE_FP32_IN_TF32 = frozenset({"tensorrt_rtx"})
+"""Libraries that use TF32 although the plan was built without it (TensorRT-RTX 1.4 on an H100: `tests/gpu`): their
+engine in fp32 is the one in tf32."""
 
 MOST_COMPILING = 8
 """Kernels are compiled by a process per two cores, and at most eight: each takes a few hundred MB of the GPU."""
@@ -198,9 +202,13 @@ class _TensorRtEngines:
             self._note(f"{self.gpu.name} does not report its compute capability: no TensorRT", warning=True)
             return []
         target = Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name)
+        same = frozenset[str]()
+        if "tf32" in dict(variants) and float(target.compute_capability) >= FIRST_GPU_WITH["tf32"]:
+            same = COMPUTE_FP32_IN_TF32
         return [
             (f"{library.backend} {precision}", pool.submit(self._raced, library, precision, model, target))
             for library, (precision, model) in product(installed_tensorrt(), variants)
+            if precision != "fp32" or library.backend not in same
         ]
 
     def raced(self, racing: Sequence[_Racing]) -> list[_Candidate]:

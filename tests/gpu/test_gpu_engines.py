@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from model_repo.runtime.tritune_gpu.runner import Runner
 from model_repo.runtime.tritune_gpu.tensorrt_engine import TensorRtEngine
 from optimizer.engines.builder import TensorRt, installed_tensorrt
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import onnxruntime_engine
+from optimizer.engines.candidates import COMPUTE_FP32_IN_TF32, onnxruntime_engine
 from optimizer.engines.from_variant import Target, engine_from_variant
 from optimizer.engines.standalone import EngineRunner
 from optimizer.machine.hardware import hardware
@@ -175,6 +176,48 @@ def test_a_batch_size_is_as_fast_after_another_one(cuda: DriverCuda, tmp_path: P
 
     alike = seconds(one, one) + seconds(eight, eight)
     assert seconds(one, eight) < 2 * alike
+
+
+@pytest.mark.parametrize("kind", ["convolution", "product"])
+@pytest.mark.parametrize("backend", ["tensorrt_rtx", "tensorrt"])
+def test_which_libraries_compute_fp32_in_tf32(backend: Any, kind: str, cuda: DriverCuda, tmp_path: Path) -> None:
+    """A product has a relative error of 2**-24 in fp32, and of 2**-11 in TF32."""
+    library = next((each for each in installed_tensorrt() if each.backend == backend), None)
+    if library is None:
+        pytest.skip(f"{backend} is not installed")
+    path, shape = (one_layer(tmp_path / "one.onnx", kind), (64, 16, 16) if kind == "convolution" else (512,))
+    model = read_model(path)
+    gpu = hardware().gpus[0]
+    built = engine_from_variant(
+        model,
+        "fp32",
+        library=library,
+        target=Target(compute_capability=gpu.compute_capability, name=gpu.name),
+        cache=EngineCache(tmp_path / "cache"),
+        max_batch_size=8,
+    )
+    feeds = [{"x": np.random.default_rng(1).standard_normal((8, *shape), np.float32)}]
+    runner = EngineRunner(engine=built.engine, variant=model, library_version=library.version)
+    found, right = runner.run(feeds)[0]["y"], run_model(path, feeds)[0]["y"].astype(np.float64)
+    in_tf32 = bool(np.std(found.astype(np.float64) - right) > 2**-18 * np.std(right))
+    assert in_tf32 == (backend in COMPUTE_FP32_IN_TF32)
+
+
+def one_layer(path: Path, kind: str) -> Path:
+    """Write a model of one convolution or matrix product: x to y."""
+    weights = np.random.default_rng(0).standard_normal((64, 64, 3, 3) if kind == "convolution" else (512, 512))
+    dims = [64, 16, 16] if kind == "convolution" else [512]
+    node = (
+        onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+        if kind == "convolution"
+        else onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
+    )
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", *dims]) for name in "xy"]
+    weight = onnx.numpy_helper.from_array(weights.astype(np.float32), "w")
+    graph = onnx.helper.make_graph([node], "one", ends[:1], ends[1:], [weight])
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
 
 
 def test_the_accuracy_gate_can_run_an_engine(cuda: DriverCuda, tmp_path: Path) -> None:

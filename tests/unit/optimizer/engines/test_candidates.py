@@ -96,9 +96,7 @@ def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_batch_size=8,
     )
     plan = dict(built.engine.files)["model.plan"]
-    times = [{"batch_size": 1, "batch_ms": 2.0}, {"batch_size": 8, "batch_ms": 4.0}]
-    found = {"gpu": A10.name, "driver": "580.1", "times": times, "compiled": [1, 2, 4, 8]}
-    plan.with_name("times.json").write_text(json.dumps(found))
+    write_times(plan, 2.0, 4.0)
     plan.with_name("kernels.cache").write_bytes(b"kernels")
     return tmp_path
 
@@ -107,6 +105,34 @@ def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def timed(built_once: Path, tmp_path: Path) -> Path:
     """Return a copy of that folder which the test may change."""
     return shutil.copytree(built_once, tmp_path / "timed")
+
+
+def tf32_and_fp16(model: Model, timed: Path, *, fp16_ms: tuple[float, float]) -> list[tuple[Any, Model]]:
+    """Return two variants whose engines are in the cache, with times at batch 1 and 8: tf32 takes 2 and 4 ms."""
+    half = variant_from_model(model, "fp16", VariantOptions(work_dir=timed / "fp16", device="gpu")).model
+    variants: list[tuple[Any, Model]] = [("tf32", model), ("fp16", half)]
+    compete(WITH_GPU, timed, variants=variants, may_build=True)
+    for plan in (timed / "cache").rglob("model.plan"):
+        built = json.loads(plan.with_name("engine.json").read_text())["key"]["precision"]
+        if built != "fp32":
+            write_times(plan, *(fp16_ms if built == "fp16" else (2.0, 4.0)))
+    return variants
+
+
+def write_times(plan: Path, one_ms: float, eight_ms: float) -> None:
+    """Write invented times at batch 1 and 8 on the A10 next to a plan."""
+    times = [{"batch_size": 1, "batch_ms": one_ms}, {"batch_size": 8, "batch_ms": eight_ms}]
+    found = {"gpu": A10.name, "driver": "580.1", "times": times, "compiled": [1, 2, 4, 8]}
+    plan.with_name("times.json").write_text(json.dumps(found))
+
+
+def test_libraries_that_compute_fp32_in_tf32_build_one_of_the_two(timed: Any) -> None:
+    model = read_model(timed / "cnn.onnx")
+    alone, _, _ = compete(WITH_GPU, timed, variants=[("fp32", model)])
+    both, _, notes = compete(WITH_GPU, timed, variants=[("fp32", model), ("tf32", model)], may_build=False)
+    assert alone == [("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
+    assert ("tensorrt_rtx", "gpu") not in both  # fp32 would be in the cache
+    assert any("no tensorrt_rtx tf32 engine" in note for note in notes)
 
 
 def test_an_engine_of_tensorrt_competes_with_its_kernels(timed: Any) -> None:
@@ -205,22 +231,18 @@ def test_engines_are_checked_together_and_each_keeps_its_own_answer(timed: Any) 
         both.wait()  # passes only if both are judged at the same time
         return AccuracyRecord.model_construct(passed=precision == "tf32", reason="SQNR 3.0 dB")
 
-    compete(WITH_GPU, timed, variants=[("tf32", model)], may_build=True)
-    for plan in (timed / "cache").rglob("model.plan"):
-        if not plan.with_name("times.json").exists():
-            (done,) = (timed / "cache").rglob("times.json")
-            plan.with_name("times.json").write_text(done.read_text())
+    variants = tf32_and_fp16(model, timed, fp16_ms=(2.0, 4.0))
     machine = dataclasses.replace(WITH_GPU, logical_cores=8)
-    kinds, engines, notes = compete(machine, timed, judge=judge, variants=[("fp32", model), ("tf32", model)])
+    kinds, engines, notes = compete(machine, timed, judge=judge, variants=variants)
     assert kinds == [("onnxruntime", "gpu"), ("tensorrt_rtx", "gpu")]
     assert engines[1].precision == "tf32"
     assert [note for note in notes if "no tensorrt_rtx" in note] == [
-        "no tensorrt_rtx fp32 engine: not close enough to fp32: SQNR 3.0 dB"
+        "no tensorrt_rtx fp16 engine: not close enough to fp32: SQNR 3.0 dB"
     ]
 
 
 def test_engines_that_are_far_behind_standalone_are_proven_only_if_the_fastest_is_wrong(timed: Any) -> None:
-    """fp32 takes 4 ms at batch 8, tf32 1 ms."""
+    """fp16 takes 16 ms at batch 8, tf32 4 ms."""
     model = read_model(timed / "cnn.onnx")
     judged: list[str] = []
 
@@ -228,24 +250,18 @@ def test_engines_that_are_far_behind_standalone_are_proven_only_if_the_fastest_i
         judged.append(precision)
         return AccuracyRecord.model_construct(passed=precision in right, reason="SQNR 3.0 dB")
 
-    right = {"fp32", "tf32"}
-    compete(WITH_GPU, timed, variants=[("tf32", model)], may_build=True)
-    for plan in (timed / "cache").rglob("model.plan"):
-        if not plan.with_name("times.json").exists():
-            times = [{"batch_size": 1, "batch_ms": 0.5}, {"batch_size": 8, "batch_ms": 1.0}]
-            found = {"gpu": A10.name, "driver": "580.1", "times": times, "compiled": [1, 2, 4, 8]}
-            plan.with_name("times.json").write_text(json.dumps(found))
-    variants = [("fp32", model), ("tf32", model)]
+    right = {"fp16", "tf32"}
+    variants = tf32_and_fp16(model, timed, fp16_ms=(2.0, 16.0))
     _, engines, notes = compete(WITH_GPU, timed, judge=judge, variants=variants)
     assert ([engine.precision for engine in engines[1:]], judged) == (["tf32"], ["tf32"])
-    assert "tensorrt_rtx fp32 engine is left out: 25 % of the fastest standalone" in notes
+    assert "tensorrt_rtx fp16 engine is left out: 25 % of the fastest standalone" in notes
     assert [engine.precision for engine in compete(WITH_GPU, timed, variants=variants, race=False)[1][1:]] == [
-        "fp32",
         "tf32",
+        "fp16",
     ]
-    right = {"fp32"}
+    right = {"fp16"}
     _, engines, _ = compete(WITH_GPU, timed, judge=judge, variants=variants)
-    assert ([engine.precision for engine in engines[1:]], judged[1:]) == (["fp32"], ["tf32", "fp32"])
+    assert ([engine.precision for engine in engines[1:]], judged[1:]) == (["fp16"], ["tf32", "fp16"])
 
 
 def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path: Path) -> None:
