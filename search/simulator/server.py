@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,7 +27,8 @@ class SimulatedServer:
     there may be several such tables, shape (tables, max_batch_size + 1, instance_count + 1). `turns`, shape
     (2, n), then has the numbers of the requests' shapes, in turn, and below each that of its table: Triton only
     puts consecutive requests of one shape into a batch. `noise` are factors on the times, used in turn.
-    `overhead_s` is the rest of a request's time: network, front end, waking threads. No preferred sizes mean the
+    `overhead_s` is the rest of a request's time: network, front end, waking threads; they let through
+    `let_through_per_s`, which is not simulated. No preferred sizes mean the
     maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
     batcher looks at each. `commits_early`: an instance takes its next batch when it begins one (Triton's TensorRT
     backend without CUDA graphs), not when it has finished.
@@ -35,6 +37,7 @@ class SimulatedServer:
     service_s: Floats
     turns: Turns = field(default_factory=lambda: ALIKE)
     overhead_s: float = 0.0
+    let_through_per_s: float = math.inf
     noise: tuple[float, ...] = NO_NOISE
     max_queue_delay_s: float = 0.0
     preferred_batch_sizes: tuple[int, ...] = ()

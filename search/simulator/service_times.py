@@ -63,7 +63,9 @@ class ServiceCurve:
     decrease. `fit_error` is the relative RMS distance of the measured times from the curve. `handover_s` is the
     time between two executions of an instance that always has work; None if it was not measured, as with several
     instances, whose batches cannot be distinguished. `overhead_s` is the time of a request to an idle server
-    without its execution. `noise` are factors with mean 1 by which single executions differ.
+    without its execution. `noise` are factors with mean 1 by which single executions differ. `answered_per_s` is
+    the highest rate at which closed loops were answered: what front end and network let through, too; 0 if not
+    known.
 
     If requests differ in shape, this is the curve of the smallest, and `larger` those of the larger ones that
     were profiled, ascending.
@@ -76,6 +78,7 @@ class ServiceCurve:
     fit_error: float
     overhead_s: float
     noise: tuple[float, ...]
+    answered_per_s: float = 0.0
     larger: tuple[ServiceCurve, ...] = ()
 
     def at(self, sizes: Floats) -> Floats:
@@ -98,6 +101,7 @@ class ServiceCurve:
             sizes=tuple(sizes.tolist()),
             seconds=tuple(np.maximum.accumulate(np.minimum(self.at(sizes), other.at(sizes))).tolist()),
             overhead_s=min(self.overhead_s, other.overhead_s),
+            answered_per_s=max(self.answered_per_s, other.answered_per_s),
             larger=tuple(one.fastest(two) for one, two in zip(self.larger, other.larger, strict=True)),
         )
 
@@ -211,6 +215,7 @@ def curve_from_loops(
         fit_error=0.0,
         overhead_s=_overhead_s(loops[0]) if of_one is None else of_one.overhead_s,
         noise=noise,
+        answered_per_s=max(map(_answered_per_s, crowds)),
     )
     off = seconds / curve.at(sizes) - 1
     return replace(curve, fit_error=float(np.sqrt(np.average(off**2, weights=counts))))
@@ -291,6 +296,12 @@ def _hindered(
     knots = np.union1d(alone.sizes, known)
     hindered = alone.at(knots) * np.interp(knots, known, np.maximum(factors, 1.0))
     return knots.tolist(), np.maximum.accumulate(hindered).tolist()
+
+
+def _answered_per_s(loop: ClosedLoop) -> float:
+    answered = ~loop.log.failed
+    took_ns = int(loop.log.done_ns.max()) - int(loop.log.sent_ns.min()) if answered.any() else 0
+    return _NS_PER_S * int(answered.sum()) / took_ns if took_ns > 0 else 0.0
 
 
 def _overhead_s(lone: ClosedLoop) -> float:

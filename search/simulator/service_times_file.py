@@ -54,6 +54,9 @@ class CurveRecord(Record):
     noise: tuple[Factor, ...] = Field(
         description="Factors by which single executions differ, mean 1.", min_length=1, max_length=MOST_POINTS
     )
+    answered_per_s: float = Field(
+        default=0.0, ge=0, le=1e9, description="Highest rate of closed loops; 0: unknown."
+    )
     larger: tuple[CurveRecord, ...] = Field(
         default=(), description="The same for larger requests, ascending.", max_length=64
     )

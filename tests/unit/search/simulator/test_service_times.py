@@ -129,6 +129,15 @@ def test_instances_that_take_turns_for_a_part_of_their_time_hinder_small_batches
     assert found.at(np.array([1.0, 16.0, 64.0])) == pytest.approx([0.004, 0.004, 0.0084], rel=0.05)
 
 
+def test_the_highest_rate_of_closed_loops_is_kept_and_failures_are_no_answers() -> None:
+    quick, slow = loop(row(1, 20, 2.0), gap_ms=2.0), loop(row(1, 20, 2.0), gap_ms=4.0)
+    found = curve_from_loops([loop(row(1, 20, 2.5), gap_ms=1.0), quick, slow], instances=2)
+    assert found.answered_per_s == pytest.approx(20 / 0.041, rel=0.001)  # of the first loop, of one user, nothing
+    quick.log.outcome[:10] = 1
+    found = curve_from_loops([loop(row(1, 20, 2.5)), quick], instances=2)
+    assert found.answered_per_s == pytest.approx(10 / 0.041, rel=0.001)
+
+
 def test_a_server_without_a_table_of_batches_is_not_measured() -> None:
     with pytest.raises(NotMeasured, match="table"):
         curve_from_loops([loop(), loop()], instances=1)

@@ -1,6 +1,6 @@
 """A short run and its replay: how far executions are from what was profiled, and the rate that follows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,21 @@ def test_a_trial_ends_at_a_rate_that_front_end_and_client_carry_though_far_more_
     assert trial is not None
     assert trial.rate_at_limit_per_s is not None
     assert 0.5 * front_per_s < trial.rate_at_limit_per_s < 1.1 * front_per_s
+
+
+def test_the_first_run_is_no_higher_than_what_closed_loops_got_through(tmp_path: Path) -> None:
+    """A run far above what a front end carries leaves it with requests that it never answers."""
+    bench = FrontEndBench(service_s=lambda config, size: 0.006 + 0.0012 * size, front_per_s=200.0)
+    store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
+    budget = Budget(total_s=600.0, clock=lambda: 0.0)
+    runner = TrialRunner(store=store, bench=bench, slo=Slo(limits=(LIMIT,)), budget=budget, seed=1)
+    config = ServingConfig(engine=store.space.engines[0], max_batch_size=8, instance_count=2)
+    guess = Predicted(knobs=knobs_of(config), rate_per_s=900.0, sd=0.1, simulated_per_s=900.0)
+    trial = run_predicted_trial(runner, replace(server(), let_through_per_s=220.0), config, 0, guess)
+    assert trial is not None
+    assert trial.rate_at_limit_per_s is not None
+    assert max(run.rate_per_s for run in trial.load_runs) < 1.13 * 220.0
+    assert 150.0 < trial.rate_at_limit_per_s < 220.0
 
 
 def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_arrivals(tmp_path: Path) -> None:

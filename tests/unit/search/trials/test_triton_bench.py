@@ -1,15 +1,20 @@
 """Unit: what no configuration can help ends the search; what one configuration broke fails its trial."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from engines import plain_engine
+from simulated_generator import SimulatedGenerator
 
 from loadgen.errors import EnvironmentFailed
+from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import Payload
+from loadgen.status import TIMED_OUT
 from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed, ServerStartFailed
-from model_repo.spec import ServingConfig
+from model_repo.spec import Endpoint, ServingConfig
 from search.trials.bench import BenchFailed
 from search.trials.triton_bench import TritonBench
 
@@ -68,6 +73,60 @@ def test_a_repository_that_cannot_be_written_ends_the_search_at_once() -> None:
     with pytest.raises(EnvironmentFailed) as caught:
         bench_on(Failing(loads=[full])).load(CONFIG)
     assert caught.value.exit_code == 3
+
+
+class Recorded(SimulatedGenerator):
+    """Requests wait for each other, and those that took over a second have timed out."""
+
+    def run(self, *given: Any, **named: Any) -> LoadRun:
+        run = super().run(*given, **named)
+        late = run.log.latency_ns > 1e9
+        return replace(run, log=replace(run.log, outcome=np.where(late, np.uint8(TIMED_OUT), np.uint8(0))))
+
+
+class Counted:
+    """A server that counts its starts and loads."""
+
+    def __init__(self, *, ours: bool = True) -> None:
+        self.is_our_process, self.restarts, self.loads = ours, 0, 0
+        self.endpoint = Endpoint(host="127.0.0.1", http_port=1, grpc_port=None, metrics_port=None)
+
+    def alive(self) -> bool:
+        return True
+
+    def restart(self) -> None:
+        self.restarts += 1
+
+    def load(self, config: Any) -> None:
+        self.loads += 1
+
+    def memory_bytes(self) -> None:
+        return None
+
+    def check(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_after_requests_that_were_given_up_the_next_run_has_a_fresh_server(ours: bool) -> None:
+    server: Any = Counted(ours=ours)
+    bench = TritonBench(server, Recorded(service_ms=10.0), payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench.load(CONFIG)
+    bench.measure(50.0, 3.0, seed=1)
+    bench.measure(300.0, 3.0, seed=2)  # a third of it is answered in time
+    assert (server.restarts, server.loads) == (0, 1)
+    bench.measure(50.0, 3.0, seed=3)
+    bench.measure(50.0, 3.0, seed=4)
+    assert (server.restarts, server.loads) == ((1, 2) if ours else (0, 1))
+
+
+def test_a_configuration_that_follows_requests_that_were_given_up_has_a_fresh_server() -> None:
+    server: Any = Counted()
+    bench = TritonBench(server, Recorded(service_ms=10.0), payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench.load(CONFIG)
+    bench.measure(300.0, 3.0, seed=2)
+    bench.load(CONFIG)
+    assert (server.restarts, server.loads) == (1, 2)
 
 
 def test_a_model_that_does_not_load_fails_its_trial_however_often() -> None:
