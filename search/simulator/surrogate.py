@@ -17,7 +17,7 @@ from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
 from search.simulator.server import ALIKE, SimulatedServer, padded, simulate
 from search.simulator.service_times import ServiceCurve, ServiceTimes
-from search.space import Knobs, SearchSpace, engine_label, knobs_of
+from search.space import MOST_SLOTS, Knobs, SearchSpace, engine_label, knobs_of
 from search.workload import REQUESTS, Workload
 
 SD_UNSEEN = 0.08
@@ -290,8 +290,9 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
 
     The engines take turns, the fastest standalone first, so that each is known a little before any is known well.
     Points of one engine that keep all cores busy without crowding them come first, and those with CUDA graphs. On
-    a GPU a single instance comes first and then the most: a short time budget must not lead to few instances only
-    because more were not profiled.
+    a GPU a single instance comes first and then the most, and slots of one process the other way round: a short
+    time budget must not lead to few instances only because more were not profiled, and slots hinder each other
+    little.
     The engine that is fastest standalone has two turns for one of the others, and all its instance counts with
     graphs come before those without: the others have to beat its capacity on a server.
     """
@@ -299,12 +300,15 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
     cores = space.limits.cores
 
     on_gpu = {engine_label(engine) for engine in space.engines if engine.device == "gpu"}
+    in_slots = {engine_label(engine) for engine in space.engines if engine.served_by("slots") == "slots"}
 
     def crowding(knobs: Knobs) -> tuple[float, int, int]:
         threads, instances = int(knobs["intra_op_threads"]) or cores, int(knobs["instance_count"])
         crowded = abs(math.log(instances * threads / cores))
         if knobs["engine"] in on_gpu and instances > 1:
             crowded = 1 / instances
+        elif knobs["engine"] in in_slots:
+            crowded = 1 / (MOST_SLOTS - 0.5)
         return crowded, instances, -int(knobs.get("cuda_graphs", 0))
 
     points = [

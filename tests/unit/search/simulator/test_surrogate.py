@@ -89,6 +89,14 @@ def test_of_the_fastest_engine_the_instance_counts_come_before_the_graphs(surrog
     assert 0 in fastest
 
 
+def test_of_the_slots_of_one_process_the_most_come_first(surrogate: Surrogate) -> None:
+    baseline, fast = rivals_alone(surrogate, fp32=((1, 9.0),), fp16=((1, 1.0),)).space.engines
+    on_gpu = replace(baseline, device="gpu"), replace(fast, device="gpu", backend="tensorrt_rtx")
+    points = kinds_to_profile(search_space(on_gpu, MachineLimits(cores=16, memory_bytes=2**38), limit_ms=50))
+    slots = [knobs["instance_count"] for knobs in points if str(knobs["engine"]).startswith("tensorrt_rtx")]
+    assert slots[:3] == [4, 1, 2]
+
+
 def test_an_engine_far_slower_without_a_server_is_not_profiled(surrogate: Surrogate) -> None:
     made = rivals_alone(
         surrogate,
