@@ -13,6 +13,7 @@ import numpy as np
 from loadgen.spec.limits import LatencyLimit
 from model_repo.repository.config_pbtxt import executed_batch_sizes
 from model_repo.spec import Engine, ServingConfig
+from search.choices import LARGEST_BATCH
 from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
 from search.simulator.server import ALIKE, SimulatedServer, padded, simulate
@@ -260,16 +261,17 @@ def bounded(error: float, slowdown: float | None) -> float:
     return math.copysign(min(abs(error), most), error)
 
 
-def engine_alone_per_s(engine: Engine, *, limit_ms: float) -> float:
+def engine_alone_per_s(engine: Engine, *, limit_ms: float, largest: int = LARGEST_BATCH) -> float:
     """Return the standalone batch items per second at the best batch within the limit; 0 if none is within it.
 
-    Between two measured sizes the time is a straight line.
+    Of batches up to `largest`; between two measured sizes the time is a straight line.
     """
-    within = [1e3 * batch / ms for batch, ms in engine.alone_ms if ms <= limit_ms]
+    within = [1e3 * batch / ms for batch, ms in engine.alone_ms if batch <= largest and ms <= limit_ms]
     for (small, fast_ms), (large, slow_ms) in pairwise(engine.alone_ms):
-        if fast_ms <= limit_ms < slow_ms:
-            batch = small + (large - small) * (limit_ms - fast_ms) / (slow_ms - fast_ms)
-            within.append(1e3 * batch / limit_ms)
+        each_ms = (slow_ms - fast_ms) / (large - small)
+        batch = min(float(largest), small + (limit_ms - fast_ms) / each_ms if each_ms > 0 else math.inf)
+        if small < batch < large:
+            within.append(1e3 * batch / (fast_ms + each_ms * (batch - small)))
     return max(within, default=0.0)
 
 

@@ -14,6 +14,7 @@ from loadgen.statistics.capacity import CapacityEstimate, Watch, find_capacity
 from loadgen.statistics.capacity_fit import Probe, ProbeResult
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, MeasurementRecord, TrialState
+from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import Bench, BenchFailed
 from search.trials.context import TrialContext
 from search.trials.load_run import emit_probed, load_run_of
@@ -30,6 +31,10 @@ LONE_REQUESTS = 40
 LONE_AT_MOST_S = 10.0
 """If even the lowest rate violates the SLO, the unloaded latency is measured: at 10 % utilization, with 40
 requests, in at most 10 s."""
+
+GUESSED_SHARE = 0.5
+"""An engine whose standalone times are known is first sent half of what it does standalone: a server takes time
+too, and most of a search's few seconds are gone before it gets there from single requests."""
 
 STATE_OF: Mapping[str, TrialState] = {"found": "complete", "too_slow": "infeasible", "gave_up": "pruned"}
 """The state of a trial by the outcome of its capacity search; after any other outcome it has failed."""
@@ -70,6 +75,7 @@ def run_capacity_trial(
             limits=slo.limits,
             budget_s=budget_s,
             seed=context.seed_of(number, runs_before),
+            start_rate_per_s=_guess_per_s(context, config),
             give_up_below_per_s=beat,
             stop=stop,
             on_probe=on_probe,
@@ -104,6 +110,14 @@ def run_capacity_trial(
         lone_latency_ms=estimate.lone_latency_ms,
         measurement=unloaded or _best_measurement(measured),
     )
+
+
+def _guess_per_s(context: TrialContext, config: ServingConfig) -> float | None:
+    """Return the rate to begin at, by the engine's standalone times; None if they are not known."""
+    rows_per_s = engine_alone_per_s(
+        config.engine, limit_ms=context.slo.first.limit_ms, largest=max(1, config.max_batch_size)
+    )
+    return GUESSED_SHARE * rows_per_s / context.workload.rows_per_request or None
 
 
 def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> float | None:

@@ -35,6 +35,9 @@ def surrogate(tmp_path: Path) -> Surrogate:
 def test_an_engine_alone_is_judged_by_the_largest_batch_within_the_limit(limit_ms: float, per_s: float) -> None:
     engine = plain_engine(alone_ms=((1, 1.0), (8, 2.0), (64, 8.0)))
     assert engine_alone_per_s(engine, limit_ms=limit_ms) == pytest.approx(per_s)
+    assert engine_alone_per_s(engine, limit_ms=limit_ms, largest=4) == pytest.approx(
+        {0.5: 0.0, 1.0: 1000.0}.get(limit_ms, 4 / (1e-3 + 3e-3 / 7))
+    )
 
 
 def profile(surrogate: Surrogate, *, threads: int, busy: int, each_s: float) -> None:
