@@ -111,7 +111,7 @@ class Belief:
                 self._replayed.append(before[number])
                 continue
             found = None
-            if server is not None and not run.waited_outside(self.surrogate.limits[0].limit_s):
+            if server is not None and not run.waited_outside(server.overhead_s):
                 found = np.log(slowdowns_by_window(server, run.sent_s, run.taken_s))
             self._replayed.append((key, found))
         self._candidates.clear()

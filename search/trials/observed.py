@@ -35,12 +35,12 @@ class ObservedRun:
         """The seconds between the first request and the last."""
         return float(self.sent_s[-1])
 
-    def waited_outside(self, limit_s: float) -> bool:
-        """True if requests spent most of their time, and a fifth of the limit, outside of the server's own time.
+    def waited_outside(self, overhead_s: float) -> bool:
+        """True if requests waited for most of their time outside of the server's own, beyond the usual overhead.
 
         Such a run met a front end, a network or a client at its limit, and says nothing about executions.
         """
-        return self.outside_s > max(0.5 * float(self.taken_s.mean()), 0.2 * limit_s)
+        return self.outside_s - overhead_s > 0.5 * float(self.taken_s.mean())
 
 
 @dataclass(slots=True)
