@@ -28,6 +28,9 @@ class ServiceTimesRecord(Record):
     one_busy_ms: tuple[float, ...] = Field(description="Mean execution time per size while one instance executes.")
     all_busy_ms: tuple[float, ...] = Field(description="Mean execution time per size while all instances execute.")
     overhead_ms: float = Field(description="Time of a request outside its execution and the queue.")
+    let_through_per_s: float | None = Field(
+        default=None, description="Highest rate of the closed loops to it; null if not known."
+    )
 
 
 class PredictionRecord(Record):

@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError, model_validator
 
 from loadgen.files import write_atomically
+from loadgen.measurement.request_log import none_if_not_finite
 from model_repo.repository.kept_files import read_kept
 from search.record import Record
 from search.records.trial import ServiceTimesRecord
@@ -30,6 +31,7 @@ def service_times_record(server: SimulatedServer) -> ServiceTimesRecord:
         one_busy_ms=tuple(float(1e3 * service_s[size, 1]) for size in sizes),
         all_busy_ms=tuple(float(1e3 * service_s[size, busy]) for size in sizes),
         overhead_ms=1e3 * server.overhead_s,
+        let_through_per_s=none_if_not_finite(server.let_through_per_s),
     )
 
 
