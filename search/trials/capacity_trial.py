@@ -32,9 +32,10 @@ LONE_AT_MOST_S = 10.0
 """If even the lowest rate violates the SLO, the unloaded latency is measured: at 10 % utilization, with 40
 requests, in at most 10 s."""
 
-GUESSED_SHARE = 0.5
-"""An engine whose standalone times are known is first sent half of what it does standalone: a server takes time
-too, and most of a search's few seconds are gone before it gets there from single requests."""
+GUESSED_SHARE = 0.1
+"""An engine whose standalone times are known is first sent a tenth of what it does standalone: from single
+requests on, the few seconds of a search are gone before it gets near the capacity, and from half on, a server with
+stalls met no rate in them (two of five on an H100)."""
 
 STATE_OF: Mapping[str, TrialState] = {"found": "complete", "too_slow": "infeasible", "gave_up": "pruned"}
 """The state of a trial by the outcome of its capacity search; after any other outcome it has failed."""
