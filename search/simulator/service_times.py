@@ -191,13 +191,19 @@ def curve_from_loops(
     """Return the curve from runs: the first of one user, the second of as few as keep all instances busy.
 
     If several instances are measured and `alone`, the curve of one, is known, there is no run of one user.
-    Executions of the first do not count: an idle machine is slow to wake. Nor do batches so large that the run
-    has not as many users for each of the other instances, such as the first batch of a run.
+    Executions of the first do not count: an idle machine is slow to wake. Nor do batches of so many of a run's
+    users that too few were left to keep the other instances busy, such as the first batch of a run. If `alone` is
+    known, only batches count for which the run has as many users on each instance: it has the times of the others.
     Raises NotMeasured.
     """
     of_one = alone if instances > 1 else None
     crowds = loops[1:] if of_one is None else loops
-    busy = [row for loop in crowds for row in loop.batches if instances * row.batch_size <= loop.concurrency]
+
+    def has_users(row: BatchTimings, users: int) -> bool:
+        needed = row.batch_size + instances - 1 if of_one is None else instances * row.batch_size
+        return needed <= users
+
+    busy = [row for loop in crowds for row in loop.batches if has_users(row, loop.concurrency)]
     rows = _pooled(busy, executed_sizes)
     if not rows:
         raise NotMeasured("the server answered nothing, or has no table of the batch sizes that it executes")

@@ -23,11 +23,10 @@ from search.trials.trial import Trial, trial_of
 log = logging.getLogger("tritune.verification")
 
 FIRST_RUN_FRACTION = 0.98
-"""The first run uses 98 % of the predicted rate."""
+"""The first run uses 98 % of the predicted rate, or of what closed loops got through."""
 
 MOST_DISTANCE = 0.12
-"""If the capacity after a run is more than 12 % from the rate of the run, the next run is nearer to it. The first
-is at most 12 % above what closed loops got through."""
+"""If the capacity after a run is more than 12 % from the rate of the run, the next run is nearer to it."""
 
 MOST_RUNS = 4
 """A trial makes at most this many runs, each because it contradicts the one before."""
@@ -153,7 +152,7 @@ class Verification:
 
     def _converge(self, number: int, predicted_per_s: float) -> ReplayResult | None:
         """Run until a run is near the capacity that follows from it, and no earlier run contradicts that."""
-        rate = min(FIRST_RUN_FRACTION * predicted_per_s, math.exp(MOST_DISTANCE) * self.server.let_through_per_s)
+        rate = FIRST_RUN_FRACTION * min(predicted_per_s, self.server.let_through_per_s)
         found = self._run_and_replay(number, rate)
         while self._late_per_s == rate and len(self._runs) < MOST_LATE and not self.context.stop():
             rate *= LATE_STEP

@@ -106,9 +106,11 @@ def test_times_never_fall_with_the_batch_size() -> None:
 
 
 def test_a_batch_that_left_too_few_users_for_the_other_instances_was_alone() -> None:
-    first_of_all = loop(row(1, 40, 9.0), row(4, 20, 20.0), row(6, 3, 5.0), users=12)
+    first_of_all = loop(row(1, 40, 9.0), row(6, 10, 20.0), row(12, 1, 5.0), users=12)
     found = curve_from_loops([loop(row(1, 20, 2.4)), first_of_all], instances=3)
-    assert found.sizes == (1.0, 4.0)
+    assert found.sizes == (1.0, 6.0)
+    against_one = curve_from_loops([first_of_all], instances=3, alone=curve(1))
+    assert against_one.at(np.array([1.0, 4.0])) == pytest.approx([0.009, 0.0225])  # 4.5 times as long
 
 
 def test_long_executions_are_hindered_as_much_as_the_many_short_ones() -> None:
