@@ -23,10 +23,14 @@ from search.trials.trial import Trial, trial_of
 log = logging.getLogger("tritune.verification")
 
 FIRST_RUN_FRACTION = 0.98
-"""The first run uses 98 % of the predicted rate, or of what closed loops got through."""
+"""The first run uses 98 % of the predicted rate."""
 
 MOST_DISTANCE = 0.12
 """If the capacity after a run is more than 12 % from the rate of the run, the next run is nearer to it."""
+
+OF_A_FRONT_END = 1 / 3
+"""If closed loops got less than a third of the predicted rate through, a front end or the client carries no more,
+and the first run goes at that rate. Users who travel together leave instances idle, and get 0.4 of it through."""
 
 MOST_RUNS = 4
 """A trial makes at most this many runs, each because it contradicts the one before."""
@@ -152,7 +156,9 @@ class Verification:
 
     def _converge(self, number: int, predicted_per_s: float) -> ReplayResult | None:
         """Run until a run is near the capacity that follows from it, and no earlier run contradicts that."""
-        rate = FIRST_RUN_FRACTION * min(predicted_per_s, self.server.let_through_per_s)
+        rate, let_through_per_s = FIRST_RUN_FRACTION * predicted_per_s, self.server.let_through_per_s
+        if let_through_per_s < OF_A_FRONT_END * predicted_per_s:
+            rate = let_through_per_s
         found = self._run_and_replay(number, rate)
         while self._late_per_s == rate and len(self._runs) < MOST_LATE and not self.context.stop():
             rate *= LATE_STEP
