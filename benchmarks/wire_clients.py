@@ -123,7 +123,7 @@ def ours(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
 
 
 def ours_without_shapes(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
-    vars(http2_fast_path)["_MOST_LOOKS"] = 0  # no response's shape is learned
+    vars(http2_fast_path)["_MAX_LOOKS"] = 0  # no response's shape is learned
     return ours(target, info, tensors)
 
 

@@ -109,7 +109,7 @@ def grpc(looks: int) -> Callable[[], None]:
         call.proven = True
         ended.append(call)
 
-    vars(http2_fast_path)["_MOST_LOOKS"] = looks  # the number of responses from which a connection learns shapes
+    vars(http2_fast_path)["_MAX_LOOKS"] = looks  # the number of responses from which a connection learns shapes
     connection: Any = Http2Connection(stream, head, ReadBuffer(), note, lambda _length: False)  # type: ignore[arg-type]
     connection.receive()
     prepared, numbers = PreparedCall(head, _MESSAGE), iter(range(1, 1 << 31, 2))

@@ -13,7 +13,7 @@ from deploy.images.sources import CONSTRAINTS_FILE, Sources
 from deploy.manifest import MANIFEST_FILE, Manifest, first_foreign, read_manifest, remove_listed, write_manifest
 from deploy.plan import BundleOptions, Plan, plan_for
 from deploy.render import NATIVE_REPOSITORY, REPOSITORY, TARGETS, Target, render_files
-from deploy.smoke import LENGTHS_FILE, MOST_BYTES, TRACE_FILE, smoke_file
+from deploy.smoke import LENGTHS_FILE, MAX_BYTES, TRACE_FILE, smoke_file
 from loadgen.files import flush_folder
 from loadgen.processes import scratch_folder
 from model_repo.repository.config_pbtxt import render_config_pbtxt
@@ -60,7 +60,7 @@ def bundle_from_recommendation(
     texts = render_files(plan, targets=targets, loadtest_image=loadtest_image)
     for name, text in ((TRACE_FILE, trace), (LENGTHS_FILE, lengths)):
         if name in plan.smoke.files and text is not None:
-            kept = smoke_file(text, MOST_BYTES // len(plan.smoke.files))
+            kept = smoke_file(text, MAX_BYTES // len(plan.smoke.files))
             texts |= {f"{folder}/{name}": kept for folder in _smoke_folders(targets)}
     copies: dict[str, Path] = {}
     for root, runtime in _repositories(plan).items():

@@ -21,7 +21,7 @@ CONFIRMATION_LENGTHS = 3.0
 less."""
 
 TRACE_FILE, LENGTHS_FILE, FILES_FOLDER = "trace.txt", "lengths.txt", "/etc/loadtest"
-MOST_BYTES = 900_000
+MAX_BYTES = 900_000
 """The files of a smoke test have at most 900 kB together: a ConfigMap holds 1 MiB."""
 
 HEAD_START_S = 60
@@ -137,7 +137,7 @@ def traffic_options(workload: WorkloadRecord, *, trace: str, input_data: str | N
     return tuple(options)
 
 
-def smoke_file(text: str, most_bytes: int = MOST_BYTES) -> str:
+def smoke_file(text: str, most_bytes: int = MAX_BYTES) -> str:
     """Return the first lines of a trace or of lengths, as many as a ConfigMap holds."""
     kept = text[:most_bytes]
     return kept if kept == text else kept[: kept.rfind("\n") + 1]

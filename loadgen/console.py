@@ -20,7 +20,7 @@ from rich.segment import Segment
 from loadgen.errors import EnvironmentFailed, UserError, unforeseen
 from loadgen.printable import printable
 
-_MOST_IN_A_PIECE = 100_000  # characters; longer texts from outside are cut when they are read
+_MAX_IN_A_PIECE = 100_000  # characters; longer texts from outside are cut when they are read
 
 
 class _Stderr(io.TextIOBase):
@@ -62,7 +62,7 @@ class SafeConsole(Console):
         """Yield the pieces of text of the object."""
         for piece in super().render(renderable, options):
             if piece.control is None and not piece.text.isprintable():
-                yield Segment(printable(piece.text, most=_MOST_IN_A_PIECE, lines=True), piece.style)
+                yield Segment(printable(piece.text, most=_MAX_IN_A_PIECE, lines=True), piece.style)
             else:
                 yield piece
 

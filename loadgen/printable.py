@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 
 
-def printable(text: str, *, most: int = MOST_CHARACTERS, lines: bool = False) -> str:
+def printable(text: str, *, most: int = MAX_CHARACTERS, lines: bool = False) -> str:
     r"""Return the text with an escape such as `\x1b` for every character that is invisible or moves others.
 
     These are all that Unicode does not call printable: control characters, escape sequences, changes of direction,

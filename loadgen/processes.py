@@ -27,7 +27,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 LONGEST_S = 5.0
-_MOST_PER_LOOK_S = 1.0
+_MAX_PER_LOOK_S = 1.0
 
 
 class Silence:
@@ -47,7 +47,7 @@ class Silence:
         """Check, at least once per second; True if the process has not run for 5 s."""
         now_s = self._now_s()
         since_s, self._last_s = now_s - self._last_s, now_s
-        self._silent_s = 0.0 if self._runs() else self._silent_s + min(since_s, _MOST_PER_LOOK_S)
+        self._silent_s = 0.0 if self._runs() else self._silent_s + min(since_s, _MAX_PER_LOOK_S)
         return self._silent_s >= LONGEST_S
 
 

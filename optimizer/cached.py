@@ -23,7 +23,7 @@ from loadgen.files import flush_folder, whole_file
 from loadgen.processes import scratch_folder
 
 ENTRY_FILE = "entry.json"
-MOST_BYTES = 20 * 2**30
+MAX_BYTES = 20 * 2**30
 """The entries take 20 GiB at most: beyond, those that were not used for the longest time are removed. Engines are
 not counted."""
 
@@ -68,7 +68,7 @@ class ResultCache:
     """The results below one folder; `folder` None: nothing is kept or found."""
 
     folder: Path | None
-    most_bytes: int = MOST_BYTES
+    most_bytes: int = MAX_BYTES
 
     def find(self, kind: str, key: Key) -> Entry | None:
         """Return the result of this kind and key, None if there is none; a damaged entry is removed."""

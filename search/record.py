@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from loadgen.printable import printable, printable_json
 
-MOST_CHARACTERS = 10_000
+MAX_CHARACTERS = 10_000
 """A longer text in a record is cut."""
 
 LARGEST_INTEGER = 2**63 - 1
@@ -58,7 +58,7 @@ def _tame(value: object, *, read: bool) -> object:
     """Return the value with printable texts. Raises ValueError for a number that no run writes."""
     match value:
         case str():
-            return printable(value, most=MOST_CHARACTERS, lines=True)
+            return printable(value, most=MAX_CHARACTERS, lines=True)
         case float() if read and not abs(value) <= LARGEST_NUMBER:
             raise ValueError(f"must be a finite number up to {LARGEST_NUMBER:g}")
         case int() if read and abs(value) > LARGEST_INTEGER:

@@ -21,7 +21,7 @@ _HARMLESS = frozenset({
 _HOST = re.compile(r"[A-Za-z0-9_.,:%-]*")
 _DATABASE = re.compile(r"[A-Za-z0-9_.%/-]*")
 _WORDS = re.compile(r"pass(?:word|wd)|secret|token|api.?key", re.IGNORECASE)
-_LEAST_SECRET = 3
+_MIN_SECRET = 3
 """Secrets of less than 3 characters are not replaced in a text: that would hide half of it."""
 
 
@@ -111,5 +111,5 @@ def _parsed(url: str) -> _Parsed | None:
     return _Parsed(
         shown,
         has_password=password is not None or bool(hidden),
-        secrets=tuple(one for one in spelled if len(one) >= _LEAST_SECRET),
+        secrets=tuple(one for one in spelled if len(one) >= _MIN_SECRET),
     )

@@ -20,7 +20,7 @@ instances are busy), so few values are enough."""
 
 MEMORY_SHARE = 0.5
 
-MOST_SLOTS = 4
+MAX_SLOTS = 4
 """Instances that compute in turns: two keep a GPU busy, and four have their requests gathered in time."""
 
 
@@ -84,7 +84,7 @@ class SearchSpace:
     def most_instances(self, engine: str) -> int:
         """Return the largest instance count of the engine with this label."""
         slots = engine.partition("-")[0] in SLOT_BACKENDS
-        return min(MOST_SLOTS, self.instance_counts[-1]) if slots else self.instance_counts[-1]
+        return min(MAX_SLOTS, self.instance_counts[-1]) if slots else self.instance_counts[-1]
 
     def baseline(self, engine: Engine | None = None) -> ServingConfig:
         """Return the baseline of this search: `default_config` of an engine, by default of the first.

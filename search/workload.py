@@ -34,10 +34,10 @@ def unit_arrivals(seed: int, *, requests: int = REQUESTS, arrivals: Arrivals | N
 
 Shape = Sequence[tuple[str, tuple[int, ...]]]
 
-MOST_PROFILED = 4
+MAX_PROFILED = 4
 """The service times of at most 4 shapes are measured; others are interpolated by their length."""
 
-MOST_TABLES = 32
+MAX_TABLES = 32
 """At most 32 lengths have service times of their own; with more, adjacent lengths share their mean."""
 
 
@@ -60,10 +60,10 @@ class RequestShapes:
         sizes equally: straight lines have to be accurate for the shapes that take most of the time.
         """
         last = len(self.sizes) - 1
-        if last < MOST_PROFILED:
+        if last < MAX_PROFILED:
             return tuple(range(len(self.sizes)))
         work = np.cumsum(np.bincount(self.turns) * np.array(self.sizes))
-        parts = np.searchsorted(work, work[-1] * np.arange(1, MOST_PROFILED - 1) / (MOST_PROFILED - 1))
+        parts = np.searchsorted(work, work[-1] * np.arange(1, MAX_PROFILED - 1) / (MAX_PROFILED - 1))
         return tuple(sorted({0, *parts.tolist(), last}))
 
     @property
@@ -102,21 +102,21 @@ class RequestShapes:
 
     def _groups(self) -> NDArray[np.int64]:
         """Return the table of each shape: its own, or one of 32 that are used by about as many requests each."""
-        if len(self.sizes) <= MOST_TABLES:
+        if len(self.sizes) <= MAX_TABLES:
             return np.arange(len(self.sizes), dtype=np.int64)
         often = np.bincount(self.turns, minlength=len(self.sizes))
         before = np.cumsum(often) - often
-        groups: NDArray[np.int64] = np.unique(before * MOST_TABLES // len(self.turns), return_inverse=True)[1]
+        groups: NDArray[np.int64] = np.unique(before * MAX_TABLES // len(self.turns), return_inverse=True)[1]
         return groups
 
 
 def request_shapes(each: Sequence[Shape]) -> RequestShapes | None:
     """Return the shapes of these requests, each given by the shapes of its inputs.
 
-    None if they cannot be predicted: more than `MOST_PROFILED`, which differ in more than one length.
+    None if they cannot be predicted: more than `MAX_PROFILED`, which differ in more than one length.
     """
     sizes = _lengths(each)
-    if sizes is None and len(set(each)) > MOST_PROFILED:
+    if sizes is None and len(set(each)) > MAX_PROFILED:
         return None
     of_request = sizes or [sum(int(np.prod(shape)) for _, shape in one) for one in each]
     ordered = sorted({(size, tuple(one)) for size, one in zip(of_request, each, strict=True)})
@@ -137,7 +137,7 @@ def _lengths(each: Sequence[Shape]) -> list[int] | None:
     return [int(size) for size in varying[:, 0]]
 
 
-MOST_SIMULATED = 120_000
+MAX_SIMULATED = 120_000
 """At most 120,000 arrivals of a long trace are simulated: a part that begins at a random place in it."""
 
 NEARLY_ALL = 0.98
@@ -171,7 +171,7 @@ class Workload:
     def unit(self, seed: int, *, requests: int) -> Floats:
         """Return arrival times at one request per second for the simulator: `requests`, or all of a trace."""
 
-        enough = max(requests, min(self.turn, MOST_SIMULATED))
+        enough = max(requests, min(self.turn, MAX_SIMULATED))
         return unit_arrivals(seed, requests=enough, arrivals=self.drawn(seed))
 
     def to_the_end(self, watch: Watch | None, rate_per_s: float, duration_s: float) -> Watch | None:

@@ -16,7 +16,7 @@ from search.records.slo import Slo
 SURE = 0.99
 """A run ends early once it is decided with this confidence."""
 
-LEAST_REQUESTS = 1000
+MIN_REQUESTS = 1000
 """A run at a low rate has at least so many requests, unless it is decided earlier."""
 
 ATTEMPTS = 6
@@ -60,7 +60,7 @@ Run = tuple[float, bool, float]
 """A reading's rate, whether it was met, and its share of late requests."""
 
 
-def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int, least_requests: int = LEAST_REQUESTS) -> Read:
+def reader(measure: Measure, slo: Slo, *, seconds: float, seed: int, least_requests: int = MIN_REQUESTS) -> Read:
     """Return a function that runs `seconds` of load after a warm-up, shorter if decided; it raises Untrusted.
 
     All runs have the same arrivals, except if a rate is repeated.

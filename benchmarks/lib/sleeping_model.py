@@ -15,7 +15,7 @@ import numpy as np
 from model_repo.spec import Engine, TensorSpec
 
 MODEL = "sleep"
-MOST_INSTANCES = 64
+MAX_INSTANCES = 64
 
 _CODE = """
 import fcntl, mmap, time
@@ -82,7 +82,7 @@ def sleeping_engine(folder: Path, law: Law) -> Engine:
     """Return the engine; writes its files to `folder`: its code, and the list of busy instances."""
     folder.mkdir(parents=True, exist_ok=True)
     busy, code = folder.absolute() / "busy", folder / "model.py"
-    busy.write_bytes(np.zeros(MOST_INSTANCES).tobytes())
+    busy.write_bytes(np.zeros(MAX_INSTANCES).tobytes())
     code.write_text(_CODE.format(law=astuple(law), busy=str(busy)))
     tensor = TensorSpec(name="x", datatype="FP32", shape=(1,))
     return Engine(

@@ -14,9 +14,9 @@ from loadgen.transport.http1_response import Head, excerpt
 from loadgen.transport.http2_call import Call
 from loadgen.transport.json_values import Unusable, short, whole_number
 
-MOST_KEPT_OF_A_MESSAGE = 16 << 20
+MAX_KEPT_OF_A_MESSAGE = 16 << 20
 _LOOKS = 32
-_MOST_RANK = 64
+_MAX_RANK = 64
 _SHORT = 4096
 """A response of JSON alone is parsed every time up to 4 kB, which takes microseconds."""
 
@@ -101,7 +101,7 @@ class ExpectedAnswer:
 
     def wants(self, length: int) -> bool:
         """True if a message of this length has to be kept and parsed."""
-        return self._looks_left > 0 and length not in self._lengths and length <= MOST_KEPT_OF_A_MESSAGE
+        return self._looks_left > 0 and length not in self._lengths and length <= MAX_KEPT_OF_A_MESSAGE
 
     def fault_of_grpc(self, call: Call) -> str | None:
         """Return the fault of the message of a call that ended with status OK; None if none."""
@@ -222,7 +222,7 @@ def _json_output(entry: Any) -> Output:
 
 
 def _shape(sizes: Any) -> tuple[int, ...]:
-    if not isinstance(sizes, list) or len(sizes) > _MOST_RANK:
+    if not isinstance(sizes, list) or len(sizes) > _MAX_RANK:
         raise Unusable("an output has no shape")
     return tuple(whole_number(size, least=0) for size in sizes)
 

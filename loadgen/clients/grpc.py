@@ -30,10 +30,10 @@ from loadgen.transport.http2_frames import RequestHead, request_head
 from loadgen.transport.poller import READ, WRITE, Poller
 from loadgen.transport.sockets import Address, TlsStream
 
-MOST_CONNECTIONS = 8
-_MOST_STATUS_DIGITS = 5
+MAX_CONNECTIONS = 8
+_MAX_STATUS_DIGITS = 5
 _LONGEST_TEXT = 4096  # bytes as received: one character may take twelve
-_MOST_CHARACTERS = 500
+_MAX_CHARACTERS = 500
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -66,11 +66,11 @@ def status_of(fields: Sequence[Field]) -> tuple[int, str]:
     if int(http) != 200:
         return outcome_of_http(int(http)), f"http {int(http)}"
     grpc = found.get(b"grpc-status", b"")
-    if not grpc.isdigit() or len(grpc) > _MOST_STATUS_DIGITS:
+    if not grpc.isdigit() or len(grpc) > _MAX_STATUS_DIGITS:
         kind = found.get(b"content-type", b"no content type").decode(errors="replace")
         return MALFORMED, f"http 200 without a grpc-status, {printable(kind, most=100)}"
     text = unquote(found.get(b"grpc-message", b"")[:_LONGEST_TEXT].decode(errors="replace"))
-    return outcome_of_grpc(int(grpc)), printable(text, most=_MOST_CHARACTERS)
+    return outcome_of_grpc(int(grpc)), printable(text, most=_MAX_CHARACTERS)
 
 
 class _Connection:
@@ -158,7 +158,7 @@ class GrpcWire:
 
     def open(self, count: int) -> None:
         """Begin to open connections, up to `count` or eight. Raises OSError if one is refused at once."""
-        while len(self._connections) < min(count, MOST_CONNECTIONS):
+        while len(self._connections) < min(count, MAX_CONNECTIONS):
             self._connect()
 
     def send(self, row: int) -> bool:

@@ -18,7 +18,7 @@ from loadgen.transport.http2 import Http2Connection
 from loadgen.transport.http2_call import PREFIX_BYTES, Call
 from loadgen.transport.json_values import Unusable
 from loadgen.transport.poller import READ, WRITE
-from loadgen.transport.single_request import MOST_BYTES, line_to
+from loadgen.transport.single_request import MAX_BYTES, line_to
 
 _NO_SHARED_MEMORY = ("does not take shared memory", "Send the inputs instead.")
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -127,6 +127,6 @@ def _ended_call(target: Target, path: str, message: bytes) -> Call:
 
 
 def _is_wanted(length: int) -> bool:
-    if length > MOST_BYTES:
-        raise MalformedAnswer(f"a message of {length:,} bytes, over {MOST_BYTES:,}")
+    if length > MAX_BYTES:
+        raise MalformedAnswer(f"a message of {length:,} bytes, over {MAX_BYTES:,}")
     return True

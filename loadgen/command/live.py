@@ -16,7 +16,7 @@ from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.records.formats import format_ms, format_rate
 
 _RECENT_S = 2.0
-_MOST_SORTED = 200_000  # so that looking never costs more than a few milliseconds
+_MAX_SORTED = 200_000  # so that looking never costs more than a few milliseconds
 _LINE_EVERY_S = 10.0
 _NS_PER_MS = 1e6
 
@@ -46,7 +46,7 @@ def so_far(log: RequestLog, timeout_ns: int) -> SoFar:
             p99_ms=None,
             send_lag_p99_ms=None,
         )
-    recent = log.rows(max(0, len(log) - _MOST_SORTED), len(log))
+    recent = log.rows(max(0, len(log) - _MAX_SORTED), len(log))
     p50, p99 = percentiles_ns(recent.latency_charged_ns(timeout_ns), (0.5, 0.99))
     (lag,) = percentiles_ns(recent.send_lag_ns.copy(), (0.99,))
     last_ns = int(log.scheduled_ns[-1])

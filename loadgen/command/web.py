@@ -17,7 +17,7 @@ from loadgen.spec.target import Target
 HOST = "127.0.0.1"
 _START_S = 20.0
 _NS_PER_MS = 1e6
-_MOST_ROWS = 20_000  # per message; more rows wait for the next
+_MAX_ROWS = 20_000  # per message; more rows wait for the next
 
 
 class WebDashboard:
@@ -80,7 +80,7 @@ class WebDashboard:
 
     def look(self, log: RequestLog, timeout_ns: int) -> None:
         """Show the requests of the growing log that have not been shown yet."""
-        rows = log.rows(self._shown, min(len(log), self._shown + _MOST_ROWS))
+        rows = log.rows(self._shown, min(len(log), self._shown + _MAX_ROWS))
         self._shown += len(rows)
         latency_ms = rows.latency_charged_ns(timeout_ns) / _NS_PER_MS
         self._send(

@@ -23,7 +23,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from loadgen.distributed.secret import ClusterKeys
 
-_MESSAGE_BYTES_MOST = 256_000_000  # input data may have 64 MB
+_MESSAGE_BYTES_MAX = 256_000_000  # input data may have 64 MB
 _HANDSHAKE_MS = 3_000
 _DOMAIN = b"tritune"
 _REFUSALS = 3  # in a row, without a reason: a single one may come from a master that is just ending
@@ -120,7 +120,7 @@ def _set(socket: Any, *, secret: bytes) -> None:
     socket.setsockopt(zmq.CURVE_SECRETKEY, z85.encode(secret))
     socket.setsockopt(zmq.CURVE_PUBLICKEY, _public(secret))
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
-    socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MOST)
+    socket.setsockopt(zmq.MAXMSGSIZE, _MESSAGE_BYTES_MAX)
 
 
 def _public(secret: bytes) -> bytes:

@@ -25,7 +25,7 @@ STOP = "tritune_stop"
 DONE = "tritune_done"
 STATISTICS = "tritune_statistics"
 
-_DATA_BYTES_MOST = 64_000_000
+_DATA_BYTES_MAX = 64_000_000
 _COLUMNS = ("scheduled_ns", "sent_ns", "done_ns")
 
 
@@ -69,9 +69,9 @@ def target_to_message(target: Target) -> Message:
 def payload_to_message(payload: Payload) -> Message:
     """Return the payload with its data. Raises PlanError if the data is too large for a message."""
     file = payload.data_file
-    if file is not None and file.stat().st_size > _DATA_BYTES_MOST:
+    if file is not None and file.stat().st_size > _DATA_BYTES_MAX:
         raise PlanError(
-            f"{file} holds {file.stat().st_size} bytes, and at most {_DATA_BYTES_MOST} travel to the workers.\n"
+            f"{file} holds {file.stat().st_size} bytes, and at most {_DATA_BYTES_MAX} travel to the workers.\n"
             "Use fewer samples."
         )
     return {

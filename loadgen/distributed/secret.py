@@ -17,7 +17,7 @@ from pathlib import Path
 from loadgen.errors import BadInput
 
 VARIABLE = "TRITUNE_CLUSTER_SECRET"
-CHARACTERS_LEAST = 16
+CHARACTERS_MIN = 16
 _MAKE_ONE = f"Set the same on every machine, made once: export {VARIABLE}=$(openssl rand -hex 32)"
 _SALT = b"tritune load test 1"
 
@@ -44,9 +44,9 @@ def cluster_secret(host: str, environment: Mapping[str, str]) -> bytes:
     """
     given = environment.get(VARIABLE, "")
     if given:
-        if len(given) < CHARACTERS_LEAST:
+        if len(given) < CHARACTERS_MIN:
             raise BadInput(
-                f"{VARIABLE} has {len(given)} characters, and fewer than {CHARACTERS_LEAST} can be guessed.",
+                f"{VARIABLE} has {len(given)} characters, and fewer than {CHARACTERS_MIN} can be guessed.",
                 _MAKE_ONE,
             )
         return given.encode(errors="surrogateescape")
@@ -96,7 +96,7 @@ def _read(path: Path) -> bytes:
                 f"Other users can read or write {path}, which holds the secret of load tests.", f"rm {path}"
             )
         secret = file.read(1024)
-    if len(secret) < CHARACTERS_LEAST:
+    if len(secret) < CHARACTERS_MIN:
         raise BadInput(f"{path} holds {len(secret)} bytes, which is no secret.", f"rm {path}")
     return secret
 

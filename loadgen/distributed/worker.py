@@ -35,7 +35,7 @@ from loadgen.traffic.arrivals import peak_rate_per_s, schedule, schedule_pieces,
 from loadgen.transport.poller import Poller, precise_timers
 
 _ROWS_PERIOD_NS = 500_000_000
-_ROWS_MOST = 20_000  # per message: half a megabyte, packed in half a millisecond
+_ROWS_MAX = 20_000  # per message: half a megabyte, packed in half a millisecond
 _NEVER_NS = 1 << 62
 _FAREWELL_S = 0.2
 
@@ -142,8 +142,8 @@ class DistributedWorker:
 
     def _ship(self, job: _Job, log: RequestLog, until_ns: int) -> None:
         """Send rows that are settled. With them all that were due before `until_ns` are known."""
-        for at in range(0, max(1, len(log)), _ROWS_MOST):
-            rows = log.rows(at, min(len(log), at + _ROWS_MOST))
+        for at in range(0, max(1, len(log)), _ROWS_MAX):
+            rows = log.rows(at, min(len(log), at + _ROWS_MAX))
             here_ns = until_ns if at + len(rows) == len(log) else int(rows.scheduled_ns[-1])
             self.send(kinds.ROWS, {"run": job.run, "until_ns": here_ns, "rows": kinds.rows_to_message(rows)})
 

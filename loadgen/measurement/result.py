@@ -33,7 +33,7 @@ class ShardResult:
     error_example: str | None
 
 
-MOST_CPU_SHARE = 0.8
+MAX_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _LAG_QUANTILES = (0.5, 0.99)
@@ -151,7 +151,7 @@ def _problems(
     if n == 0:
         return ["no request was due in the time of the plan: raise the rate or the duration"]
     found = []
-    busy = client.cpu_share > MOST_CPU_SHARE
+    busy = client.cpu_share > MAX_CPU_SHARE
     if not lag_p99_ms <= most_lag_ms:
         cause = "the load process was busy" if busy else "the load process did not get a processor in time"
         found.append(
@@ -159,7 +159,7 @@ def _problems(
         )
     if busy:
         found.append(
-            f"a load process used {client.cpu_share:.0%} of a core, over {MOST_CPU_SHARE:.0%}: "
+            f"a load process used {client.cpu_share:.0%} of a core, over {MAX_CPU_SHARE:.0%}: "
             "lower the rate or use more processes"
         )
     out_of = errors.get(outcome_name(CLIENT_LIMIT), 0)

@@ -15,7 +15,7 @@ multiple of the lag; below that, the client is the cause. Requests that leave to
 wait for each other about as long as it was late. An overloaded server makes clients late as well, by thousands of
 requests in flight."""
 
-AT_MOST_LATE = 0.01
+MAX_LATE = 0.01
 """A run is not trusted if more than this fraction of its requests left late: its p99 of the send lag counts."""
 
 JUDGED_AFTER_S = 4.0
@@ -56,4 +56,4 @@ def is_hopelessly_late(log: RequestLog, plan: LoadPlan, limit_ms: float) -> bool
     enough = plan.expected_requests
     if log.scheduled_ns[-1] >= 1e9 * JUDGED_AFTER_S:
         enough = min(enough, UNTIL_TWICE_AS_LONG * len(log))
-    return late > AT_MOST_LATE * enough and float(np.median(log.service_ns)) <= 1e6 * limit_ms
+    return late > MAX_LATE * enough and float(np.median(log.service_ns)) <= 1e6 * limit_ms

@@ -11,7 +11,7 @@ from loadgen.transport.json_values import Unusable, whole_number
 
 _NS_PER_MS = 1e6
 _STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
-_MOST_ROWS = 10_000
+_MAX_ROWS = 10_000
 _UNREADABLE = "unreadable"
 
 COLD_MS, COLD_FACTOR = 50.0, 2.0
@@ -229,8 +229,8 @@ def _counter(document: Mapping[str, Any], name: str) -> int:
 
 def _rows(document: object, name: str) -> list[object]:
     rows = _object(document, "the statistics").get(name, [])
-    if not isinstance(rows, list) or len(rows) > _MOST_ROWS:
-        raise Unusable(f"{name} is not a list, or has over {_MOST_ROWS:,} entries")
+    if not isinstance(rows, list) or len(rows) > _MAX_ROWS:
+        raise Unusable(f"{name} is not a list, or has over {_MAX_ROWS:,} entries")
     return rows
 
 

@@ -12,8 +12,8 @@ from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.records.record import CurveRecord, TimelineRecord
 
 _NS_PER_MS = 1e6
-_MOST_BINS = 150
-_LEAST_IN_BIN = 40
+_MAX_BINS = 150
+_MIN_IN_BIN = 40
 _POINTS_PER_DECADE = 12
 
 
@@ -55,7 +55,7 @@ def timeline_of(log: RequestLog, timeout_ns: int, duration_s: float) -> Timeline
 
 def bin_width_s(duration_s: float, requests: int) -> float:
     """Return 1, 2 or 5 times a power of ten seconds: at most 150 bins, and about 40 requests or more in each."""
-    least_s = max(duration_s / _MOST_BINS, min(_LEAST_IN_BIN * duration_s / requests, duration_s / 5))
+    least_s = max(duration_s / _MAX_BINS, min(_MIN_IN_BIN * duration_s / requests, duration_s / 5))
     power = 10.0 ** math.floor(math.log10(least_s))
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least_s * (1 - 1e-9))
 

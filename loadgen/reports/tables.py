@@ -19,7 +19,7 @@ from loadgen.records.record import CapacityRecord, LoadTestRecord, MeasurementRe
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import quantile_name
 
-MOST_OF_AN_ERROR = 240  # characters
+MAX_OF_AN_ERROR = 240  # characters
 
 
 def checks(record: LoadTestRecord, *, reasons: bool = False) -> Table | None:
@@ -127,7 +127,7 @@ def traffic(record: LoadTestRecord, measured: MeasurementRecord) -> Table:
     errors = Cell(text=errors_in_words(record), style="violated" if measured.failures else "")
     rows: list[tuple[str, list[str | Cell]]] = [("requests", [traffic_in_words(measured)]), ("errors", [errors])]
     if measured.error_example:
-        rows.append(("first error", [measured.error_example[:MOST_OF_AN_ERROR]]))
+        rows.append(("first error", [measured.error_example[:MAX_OF_AN_ERROR]]))
     sizes = f"{format_size(measured.bytes_sent)} sent, {format_size(measured.bytes_received)} received"
     rows.append(("bytes", [sizes]))
     server = measured.server

@@ -26,9 +26,9 @@ from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.arrivals import peak_rate_per_s, schedule_pieces
 
-_MEMORY_ROWS_MOST = 100_000_000
+_MEMORY_ROWS_MAX = 100_000_000
 _START_DELAY_NS = 100_000_000
-_CLOSED_LOOP_RATE_MOST_PER_S = 50_000  # one process sends fewer; memory that stays unused takes none
+_CLOSED_LOOP_RATE_MAX_PER_S = 50_000  # one process sends fewer; memory that stays unused takes none
 
 
 class Generator(Protocol):
@@ -161,10 +161,10 @@ class _LocalWorkers:
         """Make an empty log with its schedule, or with the beginning of it; return its file descriptor."""
         plan, parts = self.job.plan, len(self.workers)
         if isinstance(plan, ClosedLoopPlan):
-            rows = plan.concurrency + math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MOST_PER_S) * parts
+            rows = plan.concurrency + math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MAX_PER_S) * parts
         elif self.job.to_file:
             rows = rows_for(peak_rate_per_s(plan), plan.timeout_s, parts)
-        elif plan.expected_requests > _MEMORY_ROWS_MOST:
+        elif plan.expected_requests > _MEMORY_ROWS_MAX:
             raise errors.PlanError(
                 f"{plan.expected_requests:.3g} requests are too many for memory.\nGive a file for their rows."
             )

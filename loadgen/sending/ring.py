@@ -17,8 +17,8 @@ NOT_WRITTEN_NS = 1 << 62
 END_NS = NOT_WRITTEN_NS + 1
 """The due time of the row after the last one of each part."""
 
-_ROWS_LEAST = 1 << 16
-_ROWS_MOST = 10_000_000
+_ROWS_MIN = 1 << 16
+_ROWS_MAX = 10_000_000
 _SCHEDULE_AHEAD_S = 6.0  # the ring holds so much schedule beyond the requests that may be unanswered
 
 
@@ -27,8 +27,8 @@ def rows_for(rate_per_s: float, timeout_s: float, parts: int) -> int:
 
     It is a multiple of `parts`. With fewer rows the schedule would get late, which shows as send lag.
     """
-    rows = max(_ROWS_LEAST, math.ceil(1.2 * rate_per_s * (timeout_s + _SCHEDULE_AHEAD_S)))
-    return -(-min(rows, _ROWS_MOST) // parts) * parts
+    rows = max(_ROWS_MIN, math.ceil(1.2 * rate_per_s * (timeout_s + _SCHEDULE_AHEAD_S)))
+    return -(-min(rows, _ROWS_MAX) // parts) * parts
 
 
 class RingLog:

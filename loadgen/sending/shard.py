@@ -26,7 +26,7 @@ from loadgen.traffic.payloads import raw_inputs, request_tensors
 from loadgen.transport.poller import GIVE_WAY_NS, Poller, give_way
 
 _RISE_NS = 1_000_000_000
-_BACKLOG_LEAST = 8
+_BACKLOG_MIN = 8
 
 
 class BacklogRule:
@@ -37,7 +37,7 @@ class BacklogRule:
     """
 
     def __init__(self, *, rate_per_s: float, limit_ms: float) -> None:
-        self._threshold = max(_BACKLOG_LEAST, 3.0 * rate_per_s * limit_ms / 1e3)
+        self._threshold = max(_BACKLOG_MIN, 3.0 * rate_per_s * limit_ms / 1e3)
         self._seen: deque[tuple[int, int]] = deque()
 
     def overloaded(self, now_ns: int, in_flight: int) -> bool:
@@ -61,7 +61,7 @@ def _mean(counts: list[int]) -> float:
 
 
 _CONNECT_S = 5.0
-_CONNECTIONS_AHEAD_MOST = 256
+_CONNECTIONS_AHEAD_MAX = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class Shard:
         if self.concurrency is not None:
             return self.concurrency
         expected = 1.5 * (self.rate_per_s or 0.0) * (self.limit_ms or 50.0) / 1e3
-        most = min(self.max_in_flight or _CONNECTIONS_AHEAD_MOST, _CONNECTIONS_AHEAD_MOST)
+        most = min(self.max_in_flight or _CONNECTIONS_AHEAD_MAX, _CONNECTIONS_AHEAD_MAX)
         return min(4 + math.ceil(expected), most)
 
 

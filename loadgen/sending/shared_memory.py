@@ -22,7 +22,7 @@ from loadgen.traffic.payloads import Place
 HEADER = "tritune-memory"
 _OUR_SERVERS = re.compile(r"tritune-[0-9a-f]{12}")
 _FOLDER = Path("/dev/shm")  # noqa: S108 - the server writes it there, for its owner only
-_KEY_CHARACTERS_MOST = 1000
+_KEY_CHARACTERS_MAX = 1000
 
 
 def with_memory_key(target: Target) -> Target:
@@ -45,7 +45,7 @@ def _read_key(name: str) -> str | None:
         about = os.fstat(fd)
         if about.st_uid != os.geteuid() or not stat.S_ISREG(about.st_mode):
             return None
-        return file.read(_KEY_CHARACTERS_MOST)
+        return file.read(_KEY_CHARACTERS_MAX)
 
 
 SHARED = Path("/dev/shm")  # noqa: S108 - the folder of POSIX shared memory

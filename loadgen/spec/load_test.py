@@ -10,7 +10,7 @@ from loadgen.spec.limits import Limits
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 
-MOST_KEPT = 10_000_000
+MAX_KEPT = 10_000_000
 """Requests whose times are kept in memory: 250 MB. Those of a longer run go to a file."""
 
 STATIONARY = ("poisson", "constant", "gamma")
@@ -62,7 +62,7 @@ class LoadTest:
     accept_observed: bool = False
     compare: Path | None = None
     outputs: Outputs = field(default_factory=Outputs)
-    most_kept: int = MOST_KEPT
+    most_kept: int = MAX_KEPT
 
     def __post_init__(self) -> None:
         if self.find_max and not self.limits.latency:

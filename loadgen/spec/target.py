@@ -97,7 +97,7 @@ def _check_text(what: str, text: str) -> None:
 
 
 _OURS = ("connection", "content-length", "inference-header-content-length", "transfer-encoding")
-_LEAST_SECRET = 4
+_MIN_SECRET = 4
 
 
 def headers_from_options(
@@ -147,7 +147,7 @@ def without_secrets(text: str, headers: Iterable[tuple[str, str]]) -> str:
     words |= {part for word in words for part in _credentials(word)}
     secrets = {form for word in words for form in (word, quote(word, safe=""), json.dumps(word)[1:-1])}
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _LEAST_SECRET:
+        if len(secret) >= _MIN_SECRET:
             text = text.replace(secret, "***")
     return text
 

@@ -26,7 +26,7 @@ Outcome = Literal["found", "too_slow", "gave_up", "untrusted", "out_of_budget"]
 
 _STEP_DOWN = 0.25
 _BELOW_SATURATION = 0.9
-_LEAST_PROBE_S = 0.5
+_MIN_PROBE_S = 0.5
 _LONE_REQUESTS = 8
 _FAR_ABOVE = 100.0
 """An upper bound over 100 times the highest rate tried is dropped: it means nothing and may overflow a file."""
@@ -138,7 +138,7 @@ class _Search:
         return [seen.reading for seen in self.trusted]
 
     def left_s(self) -> float:
-        return self.budget_s - sum(max(seen.load_s, _LEAST_PROBE_S) for seen in self.seen)
+        return self.budget_s - sum(max(seen.load_s, _MIN_PROBE_S) for seen in self.seen)
 
     def probe(self, rate_per_s: float) -> None:
         """Send one probe, a short one if the limit is far away, and store its result."""
@@ -147,7 +147,7 @@ class _Search:
         else:
             judged_s = min(max(1.5, 100 / rate_per_s), 3.0)
         judged_s = max(judged_s, _LONE_REQUESTS / rate_per_s)
-        duration_s = max(min(self.warmup_s + judged_s, self.left_s()), self.warmup_s + _LEAST_PROBE_S)
+        duration_s = max(min(self.warmup_s + judged_s, self.left_s()), self.warmup_s + _MIN_PROBE_S)
         probe = self.measure(rate_per_s, duration_s, self.seed + 7919 * len(self.seen), self._enough)
         seen = evaluate_probe(probe, rate_per_s, self.limits)
         self.seen.append(seen)

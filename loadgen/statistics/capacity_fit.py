@@ -30,7 +30,7 @@ _CURVATURE = 0.2
 _NEAR = 0.6
 """The headroom is taken as linear up to this distance in ln(rate)."""
 
-_LEAST_SLOPE = 1.0
+_MIN_SLOPE = 1.0
 _USUAL_SLOPE, _USUAL_SLOPE_SD = 4.0, 4.0
 """Prior of the slope of headroom over ln(rate): 1 for a CPU with few instances, over 20 near saturation."""
 
@@ -90,7 +90,7 @@ def fit_capacity(readings: Sequence[HeadroomEstimate]) -> CapacityFit:
     values = np.append(above / sd, _USUAL_SLOPE / _USUAL_SLOPE_SD)
     covariance = np.linalg.inv(rows.T @ rows)
     level, slope = covariance @ rows.T @ values
-    slope = max(float(slope), _LEAST_SLOPE)
+    slope = max(float(slope), _MIN_SLOPE)
     shift = float(level) / slope
     direction = np.array([1.0, -shift])
     error = math.sqrt(float(direction @ covariance @ direction)) / slope
@@ -125,9 +125,9 @@ def _ceiling_per_s(readings: Sequence[HeadroomEstimate]) -> float:
 
 
 NO_REQUEST = "no request was due after the warm-up, so nothing was measured"
-_LEAST_TAIL = 0.02
+_MIN_TAIL = 0.02
 _VIF_WHEN_UNKNOWN = 50.0
-_MOST = 0.5
+_MAX = 0.5
 _TIMES_ALLOWED = 1.5
 _SEEN_TOO_WELL = 0.5
 """A short run overestimates the headroom by about 0.5 standard errors: it begins with an empty queue and misses
@@ -185,7 +185,7 @@ def _reading(
         return HeadroomEstimate(rate_per_s=rate_per_s, headroom=0.0, error=0.0)
     beyond = verdict.limit.allowed
     shoulder_ms = float(np.quantile(latency_ms, max(0.0, 1 - 10 * beyond)))
-    tail = max(_LEAST_TAIL, (1 - shoulder_ms / verdict.latency_ms) / math.log(min(10.0, 1 / beyond)))
+    tail = max(_MIN_TAIL, (1 - shoulder_ms / verdict.latency_ms) / math.log(min(10.0, 1 / beyond)))
     known = math.isfinite(verdict.vif)
     seen_times = (
         verdict.n * beyond / (verdict.vif if known else _VIF_WHEN_UNKNOWN)
@@ -196,13 +196,13 @@ def _reading(
     error = headroom * relative
     if verdict.share > _most(verdict):
         # One long burst, or a queue that still grows: the quantile depends on the run's length.
-        error = max(error, _MOST)
+        error = max(error, _MAX)
     return HeadroomEstimate(rate_per_s=rate_per_s, headroom=headroom, error=error)
 
 
 def _most(verdict: Verdict) -> float:
     """Return the share of violations above which a run counts as overloaded; of a median, half may be over."""
-    return max(_MOST, _TIMES_ALLOWED * (verdict.limit.allowed))
+    return max(_MAX, _TIMES_ALLOWED * (verdict.limit.allowed))
 
 
 def _answered_per_s(log: RequestLog) -> float:

@@ -12,7 +12,7 @@ from loadgen.measurement.request_log import FAILED_NS, RequestLog, none_if_not_f
 from loadgen.records.formats import format_percent
 from loadgen.records.record import CheckRecord
 from loadgen.spec.limits import LatencyLimit, Limits
-from loadgen.spec.load_test import MOST_KEPT
+from loadgen.spec.load_test import MAX_KEPT
 from loadgen.statistics.dependence import least_burst
 from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
 from loadgen.statistics.slo_test import Verdict, certify
@@ -20,13 +20,13 @@ from loadgen.transport.poller import original
 
 _NS_PER_MS = 1e6
 _LONGER = 1.25
-_LEAST_TIMES_LONGER, _MOST_TIMES_LONGER = 2.0, 8.0
+_MIN_TIMES_LONGER, _MAX_TIMES_LONGER = 2.0, 8.0
 """An advised duration is 2 to 8 times that of the run. Near the limit, the share of violations in a run is so
 uncertain that equal runs would get advice from seconds to hours; after 8 times the length it is known better."""
 
 # Shorter runs do not show how their requests depend on each other (see `dependence`).
-_LEAST_S = 1.0
-_LEAST_REQUESTS = 170
+_MIN_S = 1.0
+_MIN_REQUESTS = 170
 _UNKNOWN_BURST = 2.0  # independent requests look like this at most, in a run that is just long enough
 
 
@@ -142,9 +142,9 @@ def _bounded_after_s(last_s: float, verdict: Verdict) -> float | None:
     if not verdict.n or span_s <= 0:
         return None
     burst = 1.0 if math.isnan(verdict.burst) else verdict.burst
-    n = max(_LEAST_REQUESTS, requests_needed(0, verdict.limit.allowed, burst, verdict.confidence))
+    n = max(_MIN_REQUESTS, requests_needed(0, verdict.limit.allowed, burst, verdict.confidence))
     # The bursts of a longer run are known only then, and are seldom exactly as long.
-    return verdict.steady_from_s + max(_LEAST_S, _LONGER * n / verdict.n * span_s)
+    return verdict.steady_from_s + max(_MIN_S, _LONGER * n / verdict.n * span_s)
 
 
 def needed_s(last_s: float, verdict: Verdict) -> float | None:
@@ -164,12 +164,12 @@ def needed_s(last_s: float, verdict: Verdict) -> float | None:
     burst = shortest_burst if math.isnan(verdict.burst) else verdict.burst
     least = 0 if verdict.violations else _LONGER * requests_needed(0, allowed, burst, confidence)
     most_times = max(
-        _MOST_TIMES_LONGER,
-        _LEAST_S / span_s,
-        _LEAST_REQUESTS / verdict.n,
+        _MAX_TIMES_LONGER,
+        _MIN_S / span_s,
+        _MIN_REQUESTS / verdict.n,
         _LONGER * requests_needed(0, allowed, shortest_burst, confidence) / verdict.n,
     )
-    times = max(_LEAST_TIMES_LONGER, _LEAST_S / span_s, _LEAST_REQUESTS / verdict.n, least / verdict.n)
+    times = max(_MIN_TIMES_LONGER, _MIN_S / span_s, _MIN_REQUESTS / verdict.n, least / verdict.n)
     while times < most_times:
         n, violations = round(times * verdict.n), times * verdict.violations
         few, many = (bound(n, allowed, burst, confidence) for bound in (most_violations, fewest_violations))
@@ -200,7 +200,7 @@ class FailFast:
     thread does it, and pauses nine times as long as it worked.
     """
 
-    def __init__(self, limits: Limits, most_at_once: int = MOST_KEPT) -> None:
+    def __init__(self, limits: Limits, most_at_once: int = MAX_KEPT) -> None:
         self.violated_by: tuple[CheckRecord, ...] = ()
         self._limits = limits
         self._most_at_once = most_at_once

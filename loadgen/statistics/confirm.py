@@ -23,7 +23,7 @@ from loadgen.statistics.slo_test import (
     deciding_verdict,
 )
 
-_LEAST_ANSWERS = 20
+_MIN_ANSWERS = 20
 
 
 def served_per_s(log: RequestLog, limit_ms: float) -> float:
@@ -33,7 +33,7 @@ def served_per_s(log: RequestLog, limit_ms: float) -> float:
     the load, as it answers everything.
     """
     late_ns = log.done_ns[(log.latency_ns > limit_ms * 1e6) & ~log.failed]
-    if len(late_ns) < _LEAST_ANSWERS:
+    if len(late_ns) < _MIN_ANSWERS:
         return math.inf
     first, last = int(late_ns.min()), int(late_ns.max())
     answered_ns = log.done_ns[~log.failed]
@@ -57,13 +57,13 @@ have become slower since the estimate, and small steps would take too long."""
 _HALF_FOR_BAD_LUCK = 0.5
 """A rate may need half of the seconds left without any violation; with some it takes about twice that."""
 
-MOST_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
+MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
 """The certification is abandoned after 3 runs in a row, and 25 s of load in them, that measured the client: CPU
 contention often outlasts one run, which ends within a few seconds if requests leave late."""
 
-_LEAST_RUN_S = 2.0
+_MIN_RUN_S = 2.0
 _JUDGED_BEFORE_HOPELESS_S = 2.0
-_LEAST_BURSTS_BEFORE_HOPELESS = 0.5
+_MIN_BURSTS_BEFORE_HOPELESS = 0.5
 """An attempt is not abandoned before its violation budget covers this share of a typical burst."""
 
 _LONGEST_BURSTS_WAITED_FOR = 16.0
@@ -74,7 +74,7 @@ _PATIENCE = 5.0
 """An attempt that needs over 5 times the shortest run that can decide is too close to the capacity: a lower rate
 is tried."""
 
-_HOPELESS_FOR, _HOPELESS_AT_LEAST_S = 0.1, 1.0
+_HOPELESS_FOR, _HOPELESS_MIN_S = 0.1, 1.0
 """An attempt has to look hopeless for 10 % of the run so far, and 1 s: one look may see bursts of any length."""
 
 LOOKS_MET = 2
@@ -168,7 +168,7 @@ def confirm(
     )
     rate = FIRST_SHARE * rate_per_s
     while True:
-        if stop() or confirming.left_s() < _LEAST_RUN_S + confirming.warmup_s:
+        if stop() or confirming.left_s() < _MIN_RUN_S + confirming.warmup_s:
             return confirming.confirmation("the seconds for it ran out before any rate surely met the SLO")
         if rate < floor_per_s:
             return confirming.confirmation(f"no rate down to {floor_per_s:,.4g}/s met the SLO")
@@ -201,7 +201,7 @@ class _Confirming:
 
     def untrusted(self) -> bool:
         last = list(takewhile(lambda attempt: attempt.problems, reversed(self.attempts)))
-        return len(last) >= MOST_UNTRUSTED and _counted_s(last) >= UNTRUSTED_FOR_S
+        return len(last) >= MAX_UNTRUSTED and _counted_s(last) >= UNTRUSTED_FOR_S
 
     def confirmation(self, reason: str, *, met: Attempt | None = None) -> Confirmation:
         return Confirmation(met=met, attempts=tuple(self.attempts), reason=reason)
@@ -218,7 +218,7 @@ class _Confirming:
             most_s = min(duration_s - now_s, patience_s)
             if not any(is_hopeless(verdict, rate_per_s, most_s) for verdict in verdicts):
                 hopeful_until_s = now_s
-            hopeless = now_s - hopeful_until_s > max(_HOPELESS_AT_LEAST_S, _HOPELESS_FOR * now_s)
+            hopeless = now_s - hopeful_until_s > max(_HOPELESS_MIN_S, _HOPELESS_FOR * now_s)
             answer = combined_answer(verdicts)
             if answer == "met":
                 met_at.append(verdicts)
@@ -244,7 +244,7 @@ class _Confirming:
 
 def _counted_s(attempts: Sequence[Attempt]) -> float:
     """Return the seconds of load that count against the budget; never 0, so that attempts come to an end."""
-    return sum(max(attempt.load_s, _LEAST_RUN_S) for attempt in attempts)
+    return sum(max(attempt.load_s, _MIN_RUN_S) for attempt in attempts)
 
 
 def attempt_of(
@@ -296,7 +296,7 @@ def is_hopeless(verdict: Verdict, rate_per_s: float, left_s: float) -> bool:
     False before its violation budget covers half a burst of the usual size.
     """
     burst = min(verdict.burst, _LONGEST_BURSTS_WAITED_FOR * _least_burst(verdict.limit.limit_ms, rate_per_s))
-    if not verdict.n * (verdict.limit.allowed) >= _LEAST_BURSTS_BEFORE_HOPELESS * burst:
+    if not verdict.n * (verdict.limit.allowed) >= _MIN_BURSTS_BEFORE_HOPELESS * burst:
         return False
     if verdict.n < _JUDGED_BEFORE_HOPELESS_S * rate_per_s:
         return False

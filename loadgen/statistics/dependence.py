@@ -13,10 +13,10 @@ from loadgen.measurement.chunked_times import Times
 ONE_SIDED_95 = 1.645
 """Standard errors between an estimate and a one-sided bound of 95 %."""
 
-LEAST_BLOCKS = 8
+MIN_BLOCKS = 8
 _BLOCK_S = 0.1
 _REQUESTS_PER_BLOCK = 20
-_MOST_BLOCKS = 1024
+_MAX_BLOCKS = 1024
 _LAG_1 = 0.2
 _LEVELS = (0.5, 0.3, 0.2, 0.1, 0.05)
 """Bursts are measured at the latency levels that these shares of the requests exceed."""
@@ -51,12 +51,12 @@ def bursts(scheduled_ns: NDArray[np.int64], latency: Times, *, limit_ns: int, st
     Returns None if the run is too short: fewer than eight blocks.
     """
     n = len(scheduled_ns)
-    if n < LEAST_BLOCKS:
+    if n < MIN_BLOCKS:
         return None
     span_ns = int(scheduled_ns[-1]) - start_ns
-    block_ns = max(_BLOCK_S * 1e9, _REQUESTS_PER_BLOCK * span_ns / n, span_ns / _MOST_BLOCKS)
+    block_ns = max(_BLOCK_S * 1e9, _REQUESTS_PER_BLOCK * span_ns / n, span_ns / _MAX_BLOCKS)
     blocks = int(span_ns / block_ns)
-    if blocks < LEAST_BLOCKS:
+    if blocks < MIN_BLOCKS:
         return None
     starts_ns = np.ceil(start_ns + np.arange(blocks + 1) * block_ns).astype(np.int64)  # floats would copy the log
     edges = np.searchsorted(scheduled_ns, starts_ns)
@@ -101,7 +101,7 @@ def _inflation(counts: NDArray[np.float64], slower: NDArray[np.float64]) -> NDAr
         inflation = blocks / (blocks - 1) * square / (n * np.maximum(share * (1 - share), 1e-12)) / rare
         inflation *= (1 + lag_1) / (1 - lag_1) * (1 + ONE_SIDED_95 * math.sqrt(2 / blocks))
         answer[open_] = inflation[open_]
-        if blocks // 2 < LEAST_BLOCKS:
+        if blocks // 2 < MIN_BLOCKS:
             break
         open_ &= lag_1 >= _LAG_1
         even = blocks // 2 * 2

@@ -15,11 +15,11 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.steady_state import left_out_ns
 
-LEAST_LATE, NEARLY_ALL = 20, 0.9
+MIN_LATE, NEARLY_ALL = 20, 0.9
 """A run changed in its middle if a half has 90 % of 20 or more late requests, and these are more than allowed."""
 
 PARTS = 8
-LEAST_PARTS = 3
+MIN_PARTS = 3
 """At least 3 of the 4 parts of that half have late requests: a single burst is no change.
 
 Of 450 runs of 8 s on simulated servers that stay the same, at 0.95 to 1.02 of their capacity, 28 had nearly all
@@ -39,9 +39,9 @@ def _change(log: RequestLog, limit: LatencyLimit) -> str | None:
     rows, late = _late_in_parts(log, limit)
     total, halves = sum(late), (late[: PARTS // 2], late[PARTS // 2 :])
     most = max(halves, key=sum)
-    if total < max(LEAST_LATE, limit.allowed * rows) or sum(most) < NEARLY_ALL * total:
+    if total < max(MIN_LATE, limit.allowed * rows) or sum(most) < NEARLY_ALL * total:
         return None
-    if sum(part > 0 for part in most) < LEAST_PARTS:
+    if sum(part > 0 for part in most) < MIN_PARTS:
         return None
     half = "first" if most is halves[0] else "second"
     return f"the run changed: {sum(most):,} of {total:,} requests over {limit.text} were due in its {half} half"

@@ -12,8 +12,8 @@ from loadgen.measurement.request_log import RequestLog
 
 _BIN_NS = 50_000_000
 BINS_PER_BATCH = 5
-_LEAST_BATCHES = 8
-_LEAST_BACKLOG = 8
+_MIN_BATCHES = 8
+_MIN_BACKLOG = 8
 _PARTS = 8
 _RISING_KENDALL = 0.85  # 1: no exception; chance alone reaches 0.85 once in 1,150 runs
 _SAMPLE = 50_000
@@ -82,7 +82,7 @@ def _batch_means(scheduled_ns: NDArray[np.int64], latency: Times, start_ns: int)
 def mser(batches: NDArray[np.float64]) -> tuple[int, bool]:
     """Return how many batches to cut for the least standard error of the rest's mean; at most half of them."""
     n = len(batches)
-    if n < _LEAST_BATCHES:
+    if n < _MIN_BATCHES:
         return 0, True
     scaled = batches / max(float(batches.max()), 1e-300)
     left = np.arange(n, 0, -1)
@@ -108,7 +108,7 @@ def rising(latency_ns: NDArray[np.int64]) -> bool:
 def backlog(log: RequestLog, limit_ms: float, rate_per_s: float) -> tuple[bool, bool]:
     """True if over 3 x rate x limit requests waited all through the last second; and if ever more did."""
     scheduled = log.scheduled_ns
-    if len(scheduled) < _LEAST_BACKLOG:
+    if len(scheduled) < _MIN_BACKLOG:
         return False, False
     end_ns = int(scheduled[-1])
     times = np.arange(end_ns - 20 * _BIN_NS, end_ns + 1, _BIN_NS)
@@ -119,7 +119,7 @@ def backlog(log: RequestLog, limit_ms: float, rate_per_s: float) -> tuple[bool, 
     later = np.sort(np.concatenate([part[part > times[0]] for part in parts]))
     done = len(scheduled) - len(later) + np.searchsorted(later, times, side="right")
     waiting = due - done
-    threshold = max(_LEAST_BACKLOG, 3e-3 * limit_ms * rate_per_s)
+    threshold = max(_MIN_BACKLOG, 3e-3 * limit_ms * rate_per_s)
     backed_up = bool(waiting.min() > threshold)
     thirds = [part.mean() for part in np.array_split(waiting, 3)]
     return backed_up, backed_up and bool(thirds[0] < thirds[1] < thirds[2])

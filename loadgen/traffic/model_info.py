@@ -19,10 +19,10 @@ NUMPY_TYPES: Mapping[str, Any] = {
     "BYTES": np.object_,
 }  # fmt: skip
 
-MOST_RANK = 32
+MAX_RANK = 32
 """A tensor of more dimensions is refused: NumPy 1 has no such arrays."""
 
-_MOST_TENSORS = 1000
+_MAX_TENSORS = 1000
 _LONGEST_NAME = 1000
 
 
@@ -101,8 +101,8 @@ def _list(document: Mapping[str, Any], key: str) -> list[Any]:
     entries = document.get(key, [])
     if not isinstance(entries, list):
         raise Unusable(f"{key} is no list: {short(entries)}")
-    if len(entries) > _MOST_TENSORS:
-        raise Unusable(f"{len(entries):,} {key}, over {_MOST_TENSORS:,}")
+    if len(entries) > _MAX_TENSORS:
+        raise Unusable(f"{len(entries):,} {key}, over {_MAX_TENSORS:,}")
     return entries
 
 
@@ -111,8 +111,8 @@ def _tensor(entry: object) -> Tensor:
     name, datatype, shape = _name(described), described.get("datatype"), described.get("shape", [])
     if not isinstance(datatype, str):
         raise Unusable(f"{name} has the datatype {short(datatype)}")
-    if not isinstance(shape, list) or len(shape) > MOST_RANK:
-        rank = f"{len(shape)} dimensions, over {MOST_RANK}" if isinstance(shape, list) else short(shape)
+    if not isinstance(shape, list) or len(shape) > MAX_RANK:
+        rank = f"{len(shape)} dimensions, over {MAX_RANK}" if isinstance(shape, list) else short(shape)
         raise Unusable(f"{name} has the shape {rank}")
     return Tensor(
         name=name, datatype=datatype[:_LONGEST_NAME], shape=tuple(whole_number(size, least=-1) for size in shape)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadgen.errors import PayloadError
 from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo
 
-MOST_UNASKED_BYTES = 1 << 30
+MAX_UNASKED_BYTES = 1 << 30
 """A larger request is sent only if the user gave the shapes that make it so large."""
 
 _BYTES_PER_TEXT = 64  # a Python object and its reference in an array
@@ -25,11 +25,11 @@ def check_request_size(info: ModelInfo, shapes: Mapping[str, tuple[int, ...]], a
     sizes = {
         tensor.name: math.prod(shapes[tensor.name]) * _bytes_per_value(tensor.datatype) for tensor in info.inputs
     }
-    if sum(size for name, size in sizes.items() if name not in asked) > MOST_UNASKED_BYTES:
+    if sum(size for name, size in sizes.items() if name not in asked) > MAX_UNASKED_BYTES:
         name = max((name for name in sizes if name not in asked), key=sizes.__getitem__)
         raise PayloadError(
             f"input {name} of {info.name} has the shape {list(shapes[name])}: a request would take "
-            f"{_words(sum(sizes.values()))}, over {_words(MOST_UNASKED_BYTES)}.\n"
+            f"{_words(sum(sizes.values()))}, over {_words(MAX_UNASKED_BYTES)}.\n"
             f"If it has to be so large, ask for it: --shape {name}:... (without the batch)."
         )
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -17,8 +17,8 @@ from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
 from loadgen.traffic.random_inputs import check_request_size, random_tensor
 
 SUFFIX = ".txt"
-_MOST_DIGITS = 12
-MOST_LENGTHS = 10_000
+_MAX_DIGITS = 12
+MAX_LENGTHS = 10_000
 """A file with more lengths is refused: a request is built for each before the load begins."""
 
 
@@ -31,16 +31,16 @@ def lengths_from_file(path: Path) -> list[int]:
     lengths: list[int] = []
     for number, line in enumerate(lines, start=1):
         text = line.partition("#")[0].strip()
-        if text and not (text.isdecimal() and len(text) <= _MOST_DIGITS and int(text) > 0):
+        if text and not (text.isdecimal() and len(text) <= _MAX_DIGITS and int(text) > 0):
             raise PayloadError(
                 f"{path}, line {number}: {line.strip()[:60]!r} is no length.\n"
                 "Write one whole number above 0 per line."
             )
         lengths += [int(text)] if text else []
-    if len(lengths) > MOST_LENGTHS:
+    if len(lengths) > MAX_LENGTHS:
         raise PayloadError(
-            f"{path} holds {len(lengths):,} lengths, over {MOST_LENGTHS:,}.\n"
-            f"Give a part of them, in the order in which they came: head -n {MOST_LENGTHS}."
+            f"{path} holds {len(lengths):,} lengths, over {MAX_LENGTHS:,}.\n"
+            f"Give a part of them, in the order in which they came: head -n {MAX_LENGTHS}."
         )
     return lengths
 

@@ -11,7 +11,7 @@ from loadgen.errors import MalformedAnswer
 
 Field = tuple[bytes, bytes]
 
-_MOST_KNOWN = 256
+_MAX_KNOWN = 256
 _LONGEST_KNOWN = 1024  # bytes of a block
 _LARGEST_LIST = 1 << 18  # bytes of fields, plus 32 per field; 1,000 fields in 64 KiB of Huffman code fit
 
@@ -52,7 +52,7 @@ class HeaderDecoder:
         if self._table() != before:
             self._known.clear()
             self.changes += 1
-        elif len(self._known) < _MOST_KNOWN and len(block) <= _LONGEST_KNOWN:  # some contain the time of day
+        elif len(self._known) < _MAX_KNOWN and len(block) <= _LONGEST_KNOWN:  # some contain the time of day
             self._known[block] = fields
         return fields
 

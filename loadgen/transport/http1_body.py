@@ -8,8 +8,8 @@ from loadgen.errors import MalformedAnswer
 
 _LONGEST_LINE = 4096  # bytes of a chunk's size with its extensions
 _LONGEST_TRAILERS = 1 << 16
-_MOST_SIZE_DIGITS = 15
-_MOST_SMALL_CHUNKS = 4096  # more chunks, if under 16 bytes on average, are malformed: too slow to read
+_MAX_SIZE_DIGITS = 15
+_MAX_SMALL_CHUNKS = 4096  # more chunks, if under 16 bytes on average, are malformed: too slow to read
 _SMALL_BYTES = 16
 _HEX_DIGITS = b"0123456789abcdefABCDEF"
 
@@ -113,8 +113,8 @@ class ChunkedBody(_Kept):
             self.ended = not text
         else:
             self._missing = _chunk_size(text)
-            if self._chunks >= _MOST_SMALL_CHUNKS and self.size < _SMALL_BYTES * self._chunks:
-                raise MalformedAnswer(f"over {_MOST_SMALL_CHUNKS:,} chunks of under {_SMALL_BYTES} bytes")
+            if self._chunks >= _MAX_SMALL_CHUNKS and self.size < _SMALL_BYTES * self._chunks:
+                raise MalformedAnswer(f"over {_MAX_SMALL_CHUNKS:,} chunks of under {_SMALL_BYTES} bytes")
             self._chunks += 1
             if not self._missing:
                 self._trailer_bytes = 0
@@ -123,6 +123,6 @@ class ChunkedBody(_Kept):
 def _chunk_size(line: bytes) -> int:
     """Return the size before any extension; `int` alone would accept -6, +5, 0x5 and 1_0 as well."""
     digits = line.partition(b";")[0].rstrip(b" \t")
-    if not 0 < len(digits) <= _MOST_SIZE_DIGITS or digits.strip(_HEX_DIGITS):
+    if not 0 < len(digits) <= _MAX_SIZE_DIGITS or digits.strip(_HEX_DIGITS):
         raise MalformedAnswer(f"chunk size {line[:40]!r}")
     return int(digits, 16)

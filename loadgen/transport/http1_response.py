@@ -12,19 +12,19 @@ from loadgen.printable import printable
 from loadgen.transport.http1_body import Body, ChunkedBody, OpenBody, SizedBody
 from loadgen.transport.sockets import Stream
 
-MOST_OF_AN_ERROR = 1 << 16
+MAX_OF_AN_ERROR = 1 << 16
 """The body of a failed response is kept up to so many bytes."""
 
-MOST_OF_A_DOCUMENT = 1 << 20
+MAX_OF_A_DOCUMENT = 1 << 20
 """The JSON of an inference is kept up to so many bytes; the tensors after it are only counted."""
 
 _HEAD_END = b"\r\n\r\n"
-_MOST_HEADS = 1024
+_MAX_HEADS = 1024
 _LONGEST_KNOWN_HEAD = 2048
 _EXAMPLE_CHARACTERS = 500
 _LONGEST_HEAD = 1 << 16
-_MOST_LENGTH_DIGITS = 15
-_MOST_INTERIM = 8
+_MAX_LENGTH_DIGITS = 15
+_MAX_INTERIM = 8
 _LITTLE = 1 << 14
 
 
@@ -66,7 +66,7 @@ def parse_head(head: bytes) -> Head:
     if chunked:
         length = None
     json_bytes = _length(fields, b"inference-header-content-length")
-    most = MOST_OF_A_DOCUMENT if length is None else min(MOST_OF_A_DOCUMENT, length)
+    most = MAX_OF_A_DOCUMENT if length is None else min(MAX_OF_A_DOCUMENT, length)
     if json_bytes is not None and json_bytes > most:
         raise MalformedAnswer(f"inference-header-content-length {json_bytes:,}, over {most:,}")
     return Head(
@@ -96,7 +96,7 @@ def _length(fields: dict[bytes, bytes], name: bytes) -> int | None:
     text = fields.get(name)
     if text is None:
         return None
-    if not text.isdigit() or len(text) > _MOST_LENGTH_DIGITS:
+    if not text.isdigit() or len(text) > _MAX_LENGTH_DIGITS:
         raise MalformedAnswer(f"{name.decode()} {text[:40]!r}")
     return int(text)
 
@@ -142,7 +142,7 @@ class ReadBuffer:
             known = parse_head(raw)
             if self._vouches is not None:
                 known.proven = self._vouches(known)
-            if len(self._heads) == _MOST_HEADS:
+            if len(self._heads) == _MAX_HEADS:
                 self._heads.clear()
             if len(raw) <= _LONGEST_KNOWN_HEAD:
                 self._heads[raw] = known
@@ -221,8 +221,8 @@ class AnswerReader:
         head = self._find_head()
         while head is not None and head.status < 200:
             self._interim += 1
-            if self._interim > _MOST_INTERIM:
-                raise MalformedAnswer(f"over {_MOST_INTERIM} interim answers, the last with status {head.status}")
+            if self._interim > _MAX_INTERIM:
+                raise MalformedAnswer(f"over {_MAX_INTERIM} interim answers, the last with status {head.status}")
             head = self._find_head()
         if head is None:
             return None
@@ -247,9 +247,9 @@ class AnswerReader:
         if self._most_kept is not None:
             most = self._most_kept
         elif head.status != 200:
-            most = MOST_OF_AN_ERROR
+            most = MAX_OF_AN_ERROR
         else:
-            most = MOST_OF_A_DOCUMENT if head.json_bytes is None else head.json_bytes
+            most = MAX_OF_A_DOCUMENT if head.json_bytes is None else head.json_bytes
         if head.chunked:
             return ChunkedBody(most)
         return OpenBody(most) if head.length is None else SizedBody(head.length, most)

@@ -34,8 +34,8 @@ from loadgen.transport.http2_frames import (
 from loadgen.transport.http2_sending import SendingHalf
 from loadgen.transport.sockets import Stream
 
-_MOST_REPLIES = 10_000
-_MOST_EMPTY_FRAMES = 10_000
+_MAX_REPLIES = 10_000
+_MAX_EMPTY_FRAMES = 10_000
 _WINDOW_TOP_UP = 1 << 28
 
 
@@ -177,8 +177,8 @@ class Http2Connection(SendingHalf):
             raise MalformedAnswer("data of no stream, or within a header block")
         if length == 0:
             self._empty_frames += 1
-            if self._empty_frames > _MOST_EMPTY_FRAMES:
-                raise MalformedAnswer(f"over {_MOST_EMPTY_FRAMES:,} frames without data in one answer")
+            if self._empty_frames > _MAX_EMPTY_FRAMES:
+                raise MalformedAnswer(f"over {_MAX_EMPTY_FRAMES:,} frames without data in one answer")
 
     def _top_up(self) -> None:
         self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
@@ -205,8 +205,8 @@ class Http2Connection(SendingHalf):
 
     def _reply(self, kind: int, payload: bytes) -> None:
         self._replies += 1
-        if self._replies > _MOST_REPLIES:
-            raise MalformedAnswer(f"over {_MOST_REPLIES:,} pings and settings at once")
+        if self._replies > _MAX_REPLIES:
+            raise MalformedAnswer(f"over {_MAX_REPLIES:,} pings and settings at once")
         if kind == SETTINGS:
             self._apply_settings(payload)
         elif len(payload) == 8:

@@ -8,8 +8,8 @@ from loadgen.errors import MalformedAnswer
 from loadgen.transport.hpack import Field
 
 PREFIX_BYTES = 5
-_MOST_BLOCKS = 8
-_MOST_FIELDS = 1000
+_MAX_BLOCKS = 8
+_MAX_FIELDS = 1000
 
 
 class Call:
@@ -38,8 +38,8 @@ class Call:
     def add_fields(self, fields: tuple[Field, ...]) -> None:
         """Add headers or trailers. Raises MalformedAnswer for over 8 header blocks or 1,000 fields."""
         self._blocks += 1
-        if self._blocks > _MOST_BLOCKS or len(self.fields) + len(fields) > _MOST_FIELDS:
-            raise MalformedAnswer(f"an answer with over {_MOST_BLOCKS} header blocks or {_MOST_FIELDS:,} fields")
+        if self._blocks > _MAX_BLOCKS or len(self.fields) + len(fields) > _MAX_FIELDS:
+            raise MalformedAnswer(f"an answer with over {_MAX_BLOCKS} header blocks or {_MAX_FIELDS:,} fields")
         self.fields = (*self.fields, *fields)
 
     def skips(self, data: memoryview, wants: Callable[[int], bool]) -> bool:

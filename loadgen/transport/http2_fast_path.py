@@ -20,7 +20,7 @@ from loadgen.transport.http2_frames import (
     number_in,
 )
 
-LEAST_MAX_FRAME = 16384
+MIN_MAX_FRAME = 16384
 """Every receiver accepts frames of up to this many bytes."""
 
 _STREAM_ID = struct.Struct(">I")
@@ -41,8 +41,8 @@ class PreparedCall:
         self.data = bytearray(frame_head(len(head.later), HEADERS, END_HEADERS, 0) + head.later)
         self._first_data_at = len(self.data)
         number_at = [_ID_AT]
-        for at in range(0, max(1, self.size), LEAST_MAX_FRAME):
-            part = message[at : at + LEAST_MAX_FRAME]
+        for at in range(0, max(1, self.size), MIN_MAX_FRAME):
+            part = message[at : at + MIN_MAX_FRAME]
             flags = END_STREAM if at + len(part) == self.size else 0
             number_at.append(len(self.data) + _ID_AT)
             self.data += frame_head(len(part), DATA, flags, 0) + part
@@ -57,12 +57,12 @@ class PreparedCall:
 
     def message(self) -> bytes:
         """Return the message alone, joined from its frames."""
-        step = _FRAME_HEAD_BYTES + LEAST_MAX_FRAME
+        step = _FRAME_HEAD_BYTES + MIN_MAX_FRAME
         starts = range(self._first_data_at, len(self.data), step)
         return b"".join(self.data[at + _FRAME_HEAD_BYTES : at + step] for at in starts)
 
 
-_MOST_LOOKS = 32
+_MAX_LOOKS = 32
 
 
 class AnswerShape:
@@ -159,7 +159,7 @@ class KnownShapes:
 
     def __init__(self) -> None:
         self.by_length: dict[int, AnswerShape] = {}
-        self._looks_left = _MOST_LOOKS
+        self._looks_left = _MAX_LOOKS
 
     def learn(self, data: memoryview, decode: Callable[[bytes], list[Field]]) -> None:
         """Remember the shape of a correct response that was read alone, if it has one."""

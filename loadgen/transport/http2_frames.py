@@ -111,7 +111,7 @@ def request_head(fields: Sequence[Field], private: Sequence[Field] = ()) -> Requ
 
 
 _LONGEST_BLOCK = 1 << 16
-_MOST_FRAMES = 64
+_MAX_FRAMES = 64
 
 
 class HeaderBlock(NamedTuple):
@@ -151,9 +151,9 @@ class HeaderBlocks:
         stream_id, first_flags, block = self.unfinished
         block += payload
         self._frames += 1
-        if len(block) > _LONGEST_BLOCK or self._frames > _MOST_FRAMES:
+        if len(block) > _LONGEST_BLOCK or self._frames > _MAX_FRAMES:
             raise MalformedAnswer(
-                f"a header block of over {_LONGEST_BLOCK:,} bytes, or in over {_MOST_FRAMES} frames"
+                f"a header block of over {_LONGEST_BLOCK:,} bytes, or in over {_MAX_FRAMES} frames"
             )
         if not flags & END_HEADERS:
             return None

@@ -24,7 +24,7 @@ def http_head(target: Target, method_and_path: str, fields: Sequence[str]) -> by
 
 
 PATIENCE_S = 10.0
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 """A response with a body of more bytes is malformed."""
 
 _BUFFER_BYTES = 1 << 16
@@ -101,7 +101,7 @@ def http_answer(target: Target, request: bytes, patience_s: float | None = None)
                 unsent = unsent[line.stream.send(unsent) :]
             except BlockingIOError:
                 line.wait(line.stream.wants() | WRITE)
-        reader = AnswerReader(ReadBuffer(_BUFFER_BYTES), most_kept=MOST_BYTES)
+        reader = AnswerReader(ReadBuffer(_BUFFER_BYTES), most_kept=MAX_BYTES)
         while True:
             line.hurry()
             try:

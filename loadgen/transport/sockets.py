@@ -18,7 +18,7 @@ from loadgen.spec.target import Target
 from loadgen.transport.poller import READ, WRITE
 
 _PROBE_S = 3.0
-_MOST_FILLS = 8  # reads from the kernel in a row without data: a server may send empty TLS records
+_MAX_FILLS = 8  # reads from the kernel in a row without data: a server may send empty TLS records
 _SO_TIMESTAMPNS = 35  # Linux: the number of the option and of the messages that the kernel then adds
 _ANCILLARY_BYTES = 64
 _TIMESPEC = struct.Struct("qq")
@@ -170,7 +170,7 @@ class TlsStream:
 
     def recv_into(self, buffer: memoryview, /) -> int:
         """See `Stream`; may return fewer bytes than there are, so read until it would wait."""
-        for _ in range(_MOST_FILLS):
+        for _ in range(_MAX_FILLS):
             try:
                 return int(self._tls.read(len(buffer), buffer))  # with a buffer, `read` returns a count
             except ssl.SSLWantReadError:

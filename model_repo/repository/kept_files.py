@@ -8,7 +8,7 @@ import stat
 from io import BufferedReader
 from pathlib import Path, PurePosixPath
 
-MOST_BYTES = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 """Files of a run are far smaller; a larger one is refused before it is in memory."""
 
 _INSIDE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -38,7 +38,7 @@ def open_kept(folder: Path, name: str) -> BufferedReader:
     return os.fdopen(handle, "rb")
 
 
-def read_kept(folder: Path, name: str, *, most_bytes: int = MOST_BYTES) -> bytes:
+def read_kept(folder: Path, name: str, *, most_bytes: int = MAX_BYTES) -> bytes:
     """Return the bytes of a file that `open_kept` opens. Raises OSError, also above `most_bytes`."""
     with open_kept(folder, name) as file:
         data = file.read(most_bytes + 1)

@@ -36,7 +36,7 @@ AS_FP32: frozenset[Precision] = frozenset({"fp32", "tf32"})
 """Precisions with the graph of fp32."""
 
 CORES_A_VARIANT = 4
-MOST_VARIANTS_AT_ONCE = 4
+MAX_VARIANTS_AT_ONCE = 4
 """One variant is made and judged per four cores, and at most four at once: writing its graph takes one core."""
 
 IF_FP16_FAILS: tuple[Precision, ...] = ("bf16",)
@@ -201,7 +201,7 @@ def _possible(request: VariantRequest, *, calibrated: bool, on_event: OnEvent) -
 def variants_at_once(size_bytes: int, processors: int) -> int:
     """Return how many variants of a model of that size to make at the same time, by processors and memory."""
     memory = machine_limits().memory_bytes // graph_limits(size_bytes).memory_bytes
-    return max(1, min(MOST_VARIANTS_AT_ONCE, processors // CORES_A_VARIANT, memory))
+    return max(1, min(MAX_VARIANTS_AT_ONCE, processors // CORES_A_VARIANT, memory))
 
 
 Tried = tuple[Variant | None, AccuracyRecord | None]

@@ -62,7 +62,7 @@ TYPES = {"HALF": "fp16", "BF16": "bf16", "FLOAT": "fp32", "INT8": "int8", "FP8":
 WORKSPACE_BYTES = 4 * 2**30
 """The most scratch memory that an engine may use."""
 
-LEAST_HEAVY_SHARE = 0.5
+MIN_HEAVY_SHARE = 0.5
 """An engine is refused if less than half of its heavy layers compute in the wanted precision."""
 
 
@@ -183,7 +183,7 @@ def _type_of(precision: str) -> str:
 
 def _check(order: EngineOrder, counts: Mapping[str, int], *, what: str) -> None:
     wanted, total = counts.get(_type_of(order.precision), 0), sum(counts.values())
-    if not wanted >= LEAST_HEAVY_SHARE * total or total == 0:
+    if not wanted >= MIN_HEAVY_SHARE * total or total == 0:
         found = ", ".join(f"{count} in {precision}" for precision, count in counts.items() if count)
         raise WrongPrecision(
             f"{what} {order.onnx_file.name} was to compute in {order.precision}; its heavy layers are: "

@@ -36,7 +36,7 @@ Judge: TypeAlias = Callable[[EngineRunner, Precision], AccuracyRecord]
 """Compares the outputs of an engine of this precision with those of fp32."""
 
 CORES_A_CHECK = 4
-MOST_CHECKS_AT_ONCE = 4
+MAX_CHECKS_AT_ONCE = 4
 """One check of an engine runs per four cores, and at most four at once. During most of a check TensorRT-RTX
 compiles kernels on one or two cores, and the GPU waits."""
 
@@ -44,7 +44,7 @@ COMPUTE_FP32_IN_TF32 = frozenset({"tensorrt_rtx"})
 """Libraries that use TF32 although the plan was built without it (TensorRT-RTX 1.4 on an H100: `tests/gpu`): their
 engine in fp32 is the one in tf32."""
 
-MOST_COMPILING = 8
+MAX_COMPILING = 8
 """Kernels are compiled by a process per two cores, and at most eight: each takes a few hundred MB of the GPU."""
 
 
@@ -77,13 +77,13 @@ def engines_for(
     if not machine.gpus:
         return _labelled(engines, given)
     gpu = machine.gpus[0]
-    checks_at_once = min(MOST_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK))
+    checks_at_once = min(MAX_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK))
     alone = StandaloneTimings(
         gpu=gpu,
         cache=cache,
         max_batch_size=max_batch_size,
         may_run=may_build,
-        compiling=BoundedSemaphore(max(1, min(MOST_COMPILING, machine.logical_cores // 2))),
+        compiling=BoundedSemaphore(max(1, min(MAX_COMPILING, machine.logical_cores // 2))),
     )
     tensorrt = _TensorRtEngines(
         gpu=gpu,

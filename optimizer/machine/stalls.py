@@ -19,10 +19,10 @@ COUNTS_MS = 5.0
 """Delays of 5 ms or more count as stalls. On an idle processor, a waiting thread runs again within a fraction of a
 millisecond."""
 
-MOST_WATCHED = 8
+MAX_WATCHED = 8
 
 PROBE_S = 2.0
-MOST_SHARE = 0.01
+MAX_SHARE = 0.01
 """Before a run, the processors are watched for 2 s. Stalls of over 1 % of that are reported; if they are longer
 than the latency limit, no p99 can be measured."""
 
@@ -46,8 +46,8 @@ class SchedulingStalls:
 
 
 def measure_stalls(seconds: float) -> SchedulingStalls:
-    """Watch the processors that this process may use, at most `MOST_WATCHED`, for `seconds`; takes little CPU."""
-    processors = sorted(os.sched_getaffinity(0))[:MOST_WATCHED]
+    """Watch the processors that this process may use, at most `MAX_WATCHED`, for `seconds`; takes little CPU."""
+    processors = sorted(os.sched_getaffinity(0))[:MAX_WATCHED]
     delays_ms: dict[int, list[float]] = {processor: [] for processor in processors}
     threads = [
         threading.Thread(target=_watch, args=(processor, seconds, delays_ms[processor]))
@@ -87,13 +87,13 @@ def check_quiet(
     seen, least_ms = measure(PROBE_S), max(limit.limit_ms, COUNTS_MS)
     too_long, long = seen.share(least_ms), seen.share()
     found = f"before any load, a waiting thread ran up to {format_ms(seen.worst_ms)} ms late"
-    if too_long > MOST_SHARE and not despite_noise:
+    if too_long > MAX_SHARE and not despite_noise:
         over = f"the limit of {limit.limit_ms:g} ms" if least_ms == limit.limit_ms else f"{least_ms:g} ms"
         raise MachineStalls(
             f"This machine's processors stall: {found}, and delays over {over} took "
             f"{format_percent(too_long)} of {PROBE_S:g} s.",
             "Stop what else runs here, or use a machine of its own; --despite-noise measures anyway.",
         )
-    if long > MOST_SHARE:
+    if long > MAX_SHARE:
         text = f"This machine is not quiet: {found}, and stalls took {format_percent(long)} of {PROBE_S:g} s."
         on_event(events.Note(text=text, warning=True))

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from onnx import ValueInfoProto
 
 
-MOST_DIMENSIONS = 32
+MAX_DIMENSIONS = 32
 """Inputs with more than 32 dimensions are refused: numpy's limit before 2.0, and more than any model needs."""
 
-MOST_ELEMENTS = 2**31
+MAX_ELEMENTS = 2**31
 """Inputs with more than 2^31 elements are refused: Triton's gRPC carries 2 GiB per request."""
 
 SEQUENCE_LENGTH = 128
@@ -50,14 +50,14 @@ def with_shapes(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> Model:
 
 def _check_size(tensor: ModelTensor) -> None:
     """Check that a request can carry the input, with a batch that may vary counted as 1. Raises ShapeError."""
-    if len(tensor.dims) > MOST_DIMENSIONS:
+    if len(tensor.dims) > MAX_DIMENSIONS:
         raise ShapeError(
             f"Input {tensor.name} has {len(tensor.dims)} dimensions, and a request carries at most "
-            f"{MOST_DIMENSIONS}.",
+            f"{MAX_DIMENSIONS}.",
             "Export the model with inputs of fewer dimensions, and reshape inside.",
         )
     elements = prod(dim for dim in tensor.sized if isinstance(dim, int))
-    if elements > MOST_ELEMENTS:
+    if elements > MAX_ELEMENTS:
         raise ShapeError(
             f"Input {tensor.name} would have {elements:.3g} elements, and a request carries at most 2^31.",
             "Give smaller sizes with --shape, or export the model with smaller ones.",

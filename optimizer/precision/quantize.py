@@ -90,7 +90,7 @@ def _e4m3(values: NDArray[np.floating[Any]], name: str) -> TensorProto:
     return onnx.numpy_helper.from_array(values.astype(ml_dtypes.float8_e4m3fn), name)
 
 
-MOST_SAMPLES = 512
+MAX_SAMPLES = 512
 QUANTIZE_TIMEOUT_S = 1800.0
 CHUNK = 8
 """The inner tensors of at most 8 samples are in memory at the same time."""
@@ -141,7 +141,7 @@ def quantize(
         model=path.absolute(),
         precision=precision,
         device=device,
-        samples=samples.first(MOST_SAMPLES),
+        samples=samples.first(MAX_SAMPLES),
         method=method,
         keep=frozenset(keep),
     )

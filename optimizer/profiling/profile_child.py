@@ -19,12 +19,12 @@ from optimizer.profiling.layers import LayerTime, layers_from_trace, with_work, 
 PROFILED_FOR_S = 0.4
 """An execution is repeated for about 0.4 s in all."""
 
-FEWEST, MOST = 3, 300
-MOST_TRACED = 45
+FEWEST, MAX = 3, 300
+MAX_TRACED = 45
 """At most 45 executions are traced: ONNX Runtime writes about 1 kB per node and execution."""
 
 
-def seconds_each(once: Callable[[], object], *, most: int = MOST) -> tuple[float, int]:
+def seconds_each(once: Callable[[], object], *, most: int = MAX) -> tuple[float, int]:
     """Return the best mean of three rounds, in seconds, and the number of executions in all rounds."""
     once()
     guess_s = min(_timed(once, 1), _timed(once, 1))
@@ -78,7 +78,7 @@ def _layers(request: Any, feed: Tensors) -> dict[str, Any]:
 def _profiled_by_onnxruntime(request: Any, feed: Tensors) -> tuple[LayerTime, ...]:
     """Return times as the engine is served, and work from a second run: profiles leave out packed weights."""
     session = _session(request, "times")
-    _, executions = seconds_each(lambda: session.run(None, feed), most=MOST_TRACED)
+    _, executions = seconds_each(lambda: session.run(None, feed), most=MAX_TRACED)
     times = layers_from_trace(_trace(session), executions=executions)
     session = _session(request, "work", packed=False)
     session.run(None, feed)

@@ -21,7 +21,7 @@ _IN_WORDS = {
     "output": "on the way out of it",
     "response": "in the rest of the server",
 }
-LEAST_SHOWN_SHARE = 0.03
+MIN_SHOWN_SHARE = 0.03
 """Stages below 3 % of a request's time are left out of the sentence. Layers are left out if the whole engine takes
 less than that, standalone."""
 
@@ -69,7 +69,7 @@ def _split(measured: MeasurementRecord) -> str:
     listed = [
         f"{100 * ms / whole:.0f} % {_IN_WORDS[stage]}"
         for stage, ms in sorted(parts.items(), key=lambda item: -item[1])
-        if ms >= LEAST_SHOWN_SHARE * whole
+        if ms >= MIN_SHOWN_SHARE * whole
     ]
     rate = format_rate(measured.rate_per_s)
     return f"Of {whole:.3g} ms that a request takes on average at {rate}/s, {_joined(listed)}."
@@ -104,7 +104,7 @@ def _engine(config: ConfigRecord, measured: MeasurementRecord, profile: EnginePr
     served_ms, alone_ms = measured.server.compute_infer_ms, profile.execution_ms
     alone = f"Standalone, the engine takes {alone_ms:.3g} ms for a batch of {profile.batch_size}"
     whole_ms = sum(_known(measured).values())
-    if alone_ms < LEAST_SHOWN_SHARE * whole_ms:
+    if alone_ms < MIN_SHOWN_SHARE * whole_ms:
         yield f"{alone}, {100 * alone_ms / whole_ms:.1g} % of that: the rest is around it, not in its layers."
         return
     if served_ms > SLOWER_SERVED * alone_ms:

@@ -16,8 +16,8 @@ from search.answer.analysis import unbeaten
 from search.records.trial import MeasurementRecord, TrialRecord
 
 WINNER, BASELINE = "recommended", "Triton default"
-LEAST_REPLICAS = 8
-MOST_STEPS = 1000
+MIN_REPLICAS = 8
+MAX_STEPS = 1000
 """A staircase of more steps looks like the line beside it, and a file may ask for any number of them."""
 
 QUANTILES = ((0.5, "latency_p50_ms"), (0.9, "latency_p90_ms"), (0.95, "latency_p95_ms"), (0.99, "latency_p99_ms"),
@@ -188,7 +188,7 @@ def replicas(evidence: Evidence) -> Plot | None:
     needed = found.cost.replicas or 0
     certificates = [(role, trial.certificate) for role, trial in _pair(evidence)]
     rates = [(role, certificate.rate_per_s) for role, certificate in certificates if certificate is not None]
-    widest = max(LEAST_REPLICAS, needed + 2) * rates[0][1]
+    widest = max(MIN_REPLICAS, needed + 2) * rates[0][1]
     steps = [
         {
             "role": role,
@@ -198,7 +198,7 @@ def replicas(evidence: Evidence) -> Plot | None:
             "replicas": count,
         }
         for role, one in rates
-        if widest / one <= MOST_STEPS
+        if widest / one <= MAX_STEPS
         for count in range(1, math.ceil(widest / one - 1e-9) + 1)
     ]
     lines = [{"role": role, "usd": widest / one * usd} for role, one in rates]

@@ -15,7 +15,7 @@ from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evid
 from search.records.recommendation import RecommendationRecord
 
 REPORT_FILE = "report.html"
-MOST_SHOWN_TRIALS = 12
+MAX_SHOWN_TRIALS = 12
 """The table of more than 12 trials is folded."""
 
 
@@ -102,7 +102,7 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         title=f"{ended} trial{'' if ended == 1 else 's'}",
         facts=tuple(trial_tables.spent(evidence)),
         table=trial_tables.trials(evidence),
-        folded=ended > MOST_SHOWN_TRIALS,
+        folded=ended > MAX_SHOWN_TRIALS,
     )
     yield Section(
         title="Importance of the knobs",

@@ -43,7 +43,7 @@ from search.space import MachineLimits, SearchSpace, search_space
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
 
-LEAST_BUILD_S, BUILD_SHARE = 30.0, 0.15
+MIN_BUILD_S, BUILD_SHARE = 30.0, 0.15
 """An engine of TensorRT-RTX, usually built in seconds, may take 15 % of the time budget, and 30 s in any case."""
 
 MODELS_FOLDER = "model"
@@ -123,7 +123,7 @@ def prepare(
         cache=EngineCache(cache_dir),
         max_batch_size=LARGEST_BATCH,
         limit_ms=config.limits[0].limit_ms,
-        build_limit_s=max(LEAST_BUILD_S, BUILD_SHARE * config.time_budget_s),
+        build_limit_s=max(MIN_BUILD_S, BUILD_SHARE * config.time_budget_s),
         may_build=may_build,
         race=judged,  # a worker has all engines of the search
         judge=None if usable.reference is None else judge_engine,

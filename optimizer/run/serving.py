@@ -27,7 +27,7 @@ from search.simulator.surrogate import engine_alone_per_s
 from search.trials.triton_bench import TritonBench
 from search.workload import Workload
 
-CORES_A_LOAD_PROCESS, MOST_BY_CORES = 4, 4
+CORES_A_LOAD_PROCESS, MAX_BY_CORES = 4, 4
 REQUESTS_A_LOAD_PROCESS_PER_S, BYTES_A_LOAD_PROCESS_PER_S = 8_000, 3e8
 """A load process per four cores, at most four: each takes a core from the server. More, on half of the cores at
 most, for what the fastest engine could answer: on 16 cores four processes were late with 13,500 small requests a
@@ -98,7 +98,7 @@ def load_processes(engines: Sequence[Engine], *, cores: int, limit_ms: float, sh
 
     With `shared_memory` the inputs are not sent.
     """
-    by_cores = min(MOST_BY_CORES, max(1, cores // CORES_A_LOAD_PROCESS))
+    by_cores = min(MAX_BY_CORES, max(1, cores // CORES_A_LOAD_PROCESS))
     rows_per_s = max(engine_alone_per_s(engine, limit_ms=limit_ms) for engine in engines)
     row_bytes = sum(
         np.dtype(NUMPY_TYPES[tensor.datatype]).itemsize * math.prod(tensor.concrete_shape or ())

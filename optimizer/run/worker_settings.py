@@ -22,11 +22,11 @@ from search.choices import LARGEST_BATCH
 from search.record import Sha256
 from search.study.tasks import Line, WorkerJob
 
-MOST_ELEMENTS = 2**28
+MAX_ELEMENTS = 2**28
 """An input for one request has at most this many elements: 1 GiB of fp32."""
 
 Name = Annotated[str, Field(min_length=1, max_length=512)]
-Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=MOST_ELEMENTS)], ...], Field(max_length=32)]
+Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_ELEMENTS)], ...], Field(max_length=32)]
 
 
 class WorkerSettings(BaseModel):
@@ -52,8 +52,8 @@ class WorkerSettings(BaseModel):
     @field_validator("shapes")
     @classmethod
     def _not_too_large(cls, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        if any(math.prod(shape) > MOST_ELEMENTS for shape in shapes.values()):
-            raise ValueError(f"an input has more than {MOST_ELEMENTS:,} elements")
+        if any(math.prod(shape) > MAX_ELEMENTS for shape in shapes.values()):
+            raise ValueError(f"an input has more than {MAX_ELEMENTS:,} elements")
         return shapes
 
 

@@ -21,7 +21,7 @@ TRACE_FILE = "trace.txt"
 INPUT_DATA = "input-data"
 """The samples or lengths in the run's directory, with the suffix of the file that was given."""
 
-MOST_KEPT_BYTES = 256 * 2**20
+MAX_KEPT_BYTES = 256 * 2**20
 """Input data of at most 256 MiB is copied into the run's directory; larger files are used in their own place."""
 
 STEADY = ("poisson", "constant", "gamma", "trace")
@@ -59,7 +59,7 @@ def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:
         return config
     kept = config.output / f"{INPUT_DATA}{config.input_data.suffix}"
     if not kept.exists():
-        if not config.input_data.is_file() or config.input_data.stat().st_size > MOST_KEPT_BYTES:
+        if not config.input_data.is_file() or config.input_data.stat().st_size > MAX_KEPT_BYTES:
             return config
         copy_whole(config.input_data, kept)
     return replace(config, input_data=kept)

@@ -52,7 +52,7 @@ def _points(trials: Sequence[TrialRecord]) -> Iterator[FrontierRecord]:
                 )
 
 
-LEAST_TRIALS = 8
+MIN_TRIALS = 8
 """With fewer than 8 trials, the shares reflect the order of trials more than the knobs."""
 
 TOP_SHARE = 0.25
@@ -64,11 +64,11 @@ def knob_importances(trials: Sequence[TrialRecord]) -> dict[str, float]:
     """Return each knob's importance for being among the best trials, the largest first; they add up to 1.
 
     Pruned trials count with their upper bound, infeasible ones with 0. Empty if there are fewer than
-    `LEAST_TRIALS`, or if all have the same rate or the same knobs.
+    `MIN_TRIALS`, or if all have the same rate or the same knobs.
     """
     known = [(_knobs(trial), trial.rate_at_limit_per_s) for trial in trials]
     rated = [(knobs, rate) for knobs, rate in known if rate is not None]
-    if len(rated) < LEAST_TRIALS or len({rate for _, rate in rated}) < 2:
+    if len(rated) < MIN_TRIALS or len({rate for _, rate in rated}) < 2:
         return {}
     names = [name for name in rated[0][0] if len({knobs[name] for knobs, _ in rated}) > 1]
     if not names:

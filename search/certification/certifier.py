@@ -16,7 +16,7 @@ from loadgen.statistics.confirm import LOOKS_MET, Attempt, attempt_of, is_hopele
 from loadgen.statistics.halves import change_of
 from loadgen.statistics.slo_test import Verdict, combined_answer
 from search.certification.evidence import ConfirmationRun, Evidence
-from search.certification.plans import LEAST_RUN_S, Plan
+from search.certification.plans import MIN_RUN_S, Plan
 from search.labels import memory_text
 from search.records.confirmations import keep_attempt
 from search.records.slo import Slo
@@ -31,7 +31,7 @@ from search.workload import Workload
 
 log = logging.getLogger("tritune.certification")
 
-MOST_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
+MAX_UNTRUSTED, UNTRUSTED_FOR_S = 3, 25.0
 """Certification ends after 3 runs in a row, and 25 s of load in them, that measured the client."""
 
 ENOUGH_PHASES = 3
@@ -96,7 +96,7 @@ class Certifier:
 
     def untrusted(self) -> bool:
         """True if the latest runs all measured the client, for long enough."""
-        return len(self._untrusted_s) >= MOST_UNTRUSTED and sum(self._untrusted_s) >= UNTRUSTED_FOR_S
+        return len(self._untrusted_s) >= MAX_UNTRUSTED and sum(self._untrusted_s) >= UNTRUSTED_FOR_S
 
     def begun(self, plan: Plan) -> bool:
         """True if the rate of a plan has met the SLO on one server, and not yet on a restarted one."""
@@ -111,10 +111,10 @@ class Certifier:
             if self.bench.config != plan.trial.served:
                 self.bench.load(plan.trial.served)
             met_here = self.server in self.evidence(plan.trial).on(plan.rate_per_s)
-            if met_here and not self.stop() and self.left_s() >= LEAST_RUN_S:
+            if met_here and not self.stop() and self.left_s() >= MIN_RUN_S:
                 self.bench.restart()
                 self.server += 1
-            if self.left_s() < LEAST_RUN_S:
+            if self.left_s() < MIN_RUN_S:
                 return None
             certified = self._measured(plan)
         except BenchFailed as failure:
@@ -142,7 +142,7 @@ class Certifier:
 
         duration_s = self.left_s()
         if plan.servers > 1:
-            duration_s = max(LEAST_RUN_S, FIRST_SHARE * (duration_s - trial.loading_s))
+            duration_s = max(MIN_RUN_S, FIRST_SHARE * (duration_s - trial.loading_s))
         before = self.bench.spent.contention
         self._runs += 1
         patient = self.workload.to_the_end(decided, rate_per_s, duration_s)
@@ -156,7 +156,7 @@ class Certifier:
         for problem in probe.problems:
             self.note(f"A confirmation run was not trusted: {problem}", "run_not_trusted", trial)
         if attempt.problems:
-            self._untrusted_s.append(max(attempt.load_s, LEAST_RUN_S))
+            self._untrusted_s.append(max(attempt.load_s, MIN_RUN_S))
             insort(evidence.late, rate_per_s)
             return None
         self._untrusted_s.clear()

@@ -29,7 +29,7 @@ log = logging.getLogger("tritune.certification")
 WHEN_STOPPED_S = 30.0
 """After the user has asked to finish, certification takes at most 30 s."""
 
-LEAST_FOR_DEFAULT_S = 15.0
+MIN_FOR_DEFAULT_S = 15.0
 """The default, which is only compared with, may take as long as the winner, and 15 s in any case."""
 
 COMPARED = 2
@@ -114,7 +114,7 @@ class Certification:
             return None
         if measured is not None and measured.number != winner.number and not certifier.stop():
             ends_s, now_s = certifier.deadline_s, certifier.elapsed_s()
-            certifier.deadline_s = min(ends_s, now_s + max(LEAST_FOR_DEFAULT_S, now_s - begun_s))
+            certifier.deadline_s = min(ends_s, now_s + max(MIN_FOR_DEFAULT_S, now_s - begun_s))
             default = self._best_of([measured]) or measured
             certifier.deadline_s = ends_s
         certifier.watch(winner)

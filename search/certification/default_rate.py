@@ -14,13 +14,13 @@ from search.records.slo import Slo
 from search.trials import events
 from search.trials.bench import Bench, BenchFailed
 from search.trials.budget import Budget
-from search.trials.fixed_rate_trial import LEAST_RUN_S, MOST_RUN_S, REQUESTS_BEYOND
+from search.trials.fixed_rate_trial import MAX_RUN_S, MIN_RUN_S, REQUESTS_BEYOND
 from search.trials.load_run import emit_probed, load_run_of
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")
 
-LEAST_BEYOND = 10.0
+MIN_BEYOND = 10.0
 """With fewer than 10 requests beyond the quantile, the run is left out: the latency would be chance."""
 
 LOADING_MARGIN = 2.0
@@ -82,6 +82,6 @@ def _seconds(rate_per_s: float, limit: LatencyLimit) -> float | None:
     """Return the seconds of a run with 30 requests beyond the quantile; None if 20 s do not even give 10."""
     warmup_s = left_out_ns(limit.limit_ms) / 1e9
     beyond_per_s = (1 - limit.quantile) * rate_per_s
-    if LEAST_BEYOND / beyond_per_s > MOST_RUN_S:
+    if MIN_BEYOND / beyond_per_s > MAX_RUN_S:
         return None
-    return warmup_s + min(max(LEAST_RUN_S, REQUESTS_BEYOND / beyond_per_s), MOST_RUN_S)
+    return warmup_s + min(max(MIN_RUN_S, REQUESTS_BEYOND / beyond_per_s), MAX_RUN_S)

@@ -31,7 +31,7 @@ REFUTED = 0.985
 """After a rate was violated, 98.5 % of it are the most that is tried; after one was given up, too, if a lower one
 is certified. Before, `LOWER` of it: the bursts that it met are longer than the simulated ones."""
 
-LEAST_RUN_S = 2.0
+MIN_RUN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Planner:
                 rate_per_s *= LOWER
         able = sorted((plan for plan in plans if plan.outlook.share > 0), key=lambda plan: -plan.worth)
         best = replace(able[0], other=able[1] if able[1:] else None) if able else None
-        if held_per_s or left_s - loading_s < LEAST_RUN_S:
+        if held_per_s or left_s - loading_s < MIN_RUN_S:
             return best
         if not self.once and (best is None or best.outlook.share < LIKELY):
             # A rate that is met on one server is better than none.
@@ -154,7 +154,7 @@ class Planner:
         servers = 1 if on or self.once else 2
         worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
         seconds = (min(time.left, worthy_s) - time.loading) / servers
-        if seconds < LEAST_RUN_S:
+        if seconds < MIN_RUN_S:
             return None
         outlook = self.belief.outlook(
             trial,

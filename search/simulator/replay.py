@@ -21,10 +21,10 @@ MATCHED = (0.8, 0.9, 0.95, 0.98, 0.99)
 SLOWEST, FASTEST = 3.0, 0.4
 """Bounds of the factor between real and profiled execution times; a replay within 1 % of them has no result."""
 
-LEAST_REQUESTS = 50
-LEAST_ERROR = 0.015
+MIN_REQUESTS = 50
+MIN_ERROR = 0.015
 WANTED_ERROR = 0.025
-LEAST_REPLAY_S, MOST_REPLAY_S = 3.0, 8.0
+MIN_REPLAY_S, MAX_REPLAY_S = 3.0, 8.0
 ANY = Workload()
 """Single requests in Poisson arrivals."""
 
@@ -45,7 +45,7 @@ class ReplayResult:
 def seconds_for(sharp: Sharpness, rate_per_s: float, limit: LatencyLimit) -> float:
     """Return the seconds that a run near the capacity takes for the wanted error: 3 at least, 8 at most."""
     needed = sharp.relative_error(1.0, limit.quantile) ** 2 / WANTED_ERROR**2
-    return min(max(LEAST_REPLAY_S, needed / rate_per_s), MOST_REPLAY_S)
+    return min(max(MIN_REPLAY_S, needed / rate_per_s), MAX_REPLAY_S)
 
 
 def binding_of(
@@ -75,7 +75,7 @@ def replay_run(
     None if that is not possible: too few requests, failures, or executions far from the profile.
     """
     strictest = max(one.quantile for one in limits)
-    if len(log) < LEAST_REQUESTS or log.failed.mean() > 1 - strictest:
+    if len(log) < MIN_REQUESTS or log.failed.mean() > 1 - strictest:
         return None
     matched = {*MATCHED, *(one.quantile for one in limits if one.quantile < MATCHED[0])}
     slowdown = replayed_slowdown(server, log.scheduled_ns / 1e9, log.latency_ns / 1e9, sorted(matched))
@@ -87,7 +87,7 @@ def replay_run(
         return ReplayResult(rate_per_s=0.0, error=math.inf, slowdown=slowdown)
     binding = binding_of(slower, limits, rate, seed, workload)
     sharp = sharpness_of(slower, binding, rate, seed, workload)
-    error = math.hypot(LEAST_ERROR, sharp.relative_error(len(log), binding.quantile))
+    error = math.hypot(MIN_ERROR, sharp.relative_error(len(log), binding.quantile))
     return ReplayResult(rate_per_s=rate, error=error, slowdown=slowdown)
 
 
@@ -109,7 +109,7 @@ def replayed_slowdown(
     return math.exp((low + high) / 2)
 
 
-WINDOW_S, MOST_WINDOW_S, LEAST_IN_WINDOW = 0.1, 0.5, 20
+WINDOW_S, MAX_WINDOW_S, MIN_IN_WINDOW = 0.1, 0.5, 20
 """Slowdowns are found for windows of 0.1 s, in which a stall is seen; at low rates for longer ones, with 20
 requests if 0.5 s have as many."""
 
@@ -123,7 +123,7 @@ machine may be slow for most of a run."""
 LASTING_S = 1.0
 """What lasts for a second is the speed, not noise: a drift of 5 % makes long bursts near the capacity."""
 
-LEAST_BEFORE_S = 0.2
+MIN_BEFORE_S = 0.2
 """A window is simulated with what was sent 0.2 s before it, and what was in flight then."""
 
 _WINDOW_SLOWEST = 20.0
@@ -137,8 +137,8 @@ def slowdowns_by_window(server: SimulatedServer, arrivals_s: Floats, latency_s: 
     mean latency; the queue at its beginning is that of the run.
     """
     server = replace(server, noise=NO_NOISE)
-    needed_s = LEAST_IN_WINDOW * float(arrivals_s[-1]) / len(arrivals_s)
-    merged = round(min(max(WINDOW_S, needed_s), MOST_WINDOW_S) / WINDOW_S)
+    needed_s = MIN_IN_WINDOW * float(arrivals_s[-1]) / len(arrivals_s)
+    merged = round(min(max(WINDOW_S, needed_s), MAX_WINDOW_S) / WINDOW_S)
     window_s = merged * WINDOW_S
     count = max(1, int(arrivals_s[-1] / window_s))
     edges_s = window_s * np.arange(count + 1)
@@ -151,7 +151,7 @@ def slowdowns_by_window(server: SimulatedServer, arrivals_s: Floats, latency_s: 
         if begin == end:
             factors[window] = before
             continue
-        start_s = max(0.0, edges_s[window] - LEAST_BEFORE_S)
+        start_s = max(0.0, edges_s[window] - MIN_BEFORE_S)
         in_flight = int(np.searchsorted(all_done_s, start_s, side="right"))
         until = int(np.searchsorted(arrivals_s, edges_s[window + 1] + window_s / 4))
         known_from = int(start_s / window_s)

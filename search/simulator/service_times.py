@@ -22,13 +22,13 @@ LEVEL_S = 0.2
 """Each closed loop runs for at least 0.2 s; with slow models as long as 12 executions, but at most 2 s."""
 
 LEVEL_EXECUTIONS = 12
-LEVEL_AT_MOST_S = 2.0
+LEVEL_MAX_S = 2.0
 LONE_S = 0.3
 GROWTH = 3
 """Factor from one number of requests in flight to the next."""
 
 NOISE_POINTS = 48
-LEAST_ANSWERS = 16
+MIN_ANSWERS = 16
 _MOSTLY_SINGLE = 0.9
 _BIN_OCTAVES = 0.5
 _NS_PER_S = 1e9
@@ -240,7 +240,7 @@ def _crowds(instances: int, max_batch_size: int) -> Iterator[int]:
 
 
 def _level_s(slowest_s: float) -> float:
-    return min(max(LEVEL_S, LEVEL_EXECUTIONS * slowest_s), LEVEL_AT_MOST_S)
+    return min(max(LEVEL_S, LEVEL_EXECUTIONS * slowest_s), LEVEL_MAX_S)
 
 
 def _slowest_s(loop: ClosedLoop) -> float:
@@ -328,7 +328,7 @@ def _one_by_one(loop: ClosedLoop) -> tuple[float, tuple[float, ...]]:
     executions = sum(row.executions for row in loop.batches)
     between_s = np.diff(np.sort(loop.log.done_ns)) / _NS_PER_S
     between_s = between_s[len(between_s) // 10 :]
-    if len(between_s) < LEAST_ANSWERS or executions < _MOSTLY_SINGLE * len(loop.log):
+    if len(between_s) < MIN_ANSWERS or executions < _MOSTLY_SINGLE * len(loop.log):
         return 0.0, NO_NOISE
     single_s = max(_execution_s(row) for row in loop.batches if row.batch_size == 1)
     ranks = (np.arange(NOISE_POINTS) + 0.5) / NOISE_POINTS

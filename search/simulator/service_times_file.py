@@ -37,7 +37,7 @@ def service_times_record(server: SimulatedServer) -> ServiceTimesRecord:
 
 PROFILE_FILE = "service_times.json"
 
-MOST_POINTS = 4096
+MAX_POINTS = 4096
 Size = Annotated[float, Field(gt=0, le=1e6)]
 Seconds = Annotated[float, Field(gt=0, le=1e5)]
 Difference = Annotated[float, Field(ge=-1e5, le=1e5)]
@@ -48,13 +48,13 @@ class CurveRecord(Record):
     """Execution times while `busy` instances work."""
 
     busy: int = Field(ge=1, le=4096)
-    sizes: tuple[Size, ...] = Field(description="Batch sizes, ascending.", min_length=1, max_length=MOST_POINTS)
+    sizes: tuple[Size, ...] = Field(description="Batch sizes, ascending.", min_length=1, max_length=MAX_POINTS)
     seconds: tuple[Seconds, ...] = Field(description="Execution time per batch size.")
     handover_s: Difference | None = Field(description="Time between two executions; null: not measured.")
     fit_error: float = Field(description="Relative rms distance of the measured times from the curve.")
     overhead_s: Difference = Field(description="Time of a request to an idle server outside its execution.")
     noise: tuple[Factor, ...] = Field(
-        description="Factors by which single executions differ, mean 1.", min_length=1, max_length=MOST_POINTS
+        description="Factors by which single executions differ, mean 1.", min_length=1, max_length=MAX_POINTS
     )
     answered_per_s: float = Field(
         default=0.0, ge=0, le=1e9, description="Highest rate of closed loops; 0: unknown."

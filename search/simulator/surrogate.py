@@ -18,7 +18,7 @@ from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
 from search.simulator.server import ALIKE, SimulatedServer, padded, simulate
 from search.simulator.service_times import ServiceCurve, ServiceTimes
-from search.space import MOST_SLOTS, Knobs, SearchSpace, engine_label, knobs_of
+from search.space import MAX_SLOTS, Knobs, SearchSpace, engine_label, knobs_of
 from search.workload import REQUESTS, Workload
 
 SD_UNSEEN = 0.08
@@ -310,7 +310,7 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
         if knobs["engine"] in on_gpu and instances > 1:
             crowded = 1 / instances
         elif knobs["engine"] in in_slots:
-            crowded = 1 / (MOST_SLOTS - 0.5)
+            crowded = 1 / (MAX_SLOTS - 0.5)
         return crowded, instances, -int(knobs.get("cuda_graphs", 0))
 
     points = [

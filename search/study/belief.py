@@ -58,10 +58,10 @@ _LOWEST = 32.0
 
 DRAWS = 6
 LOOKS_S = (3.0, 5.0, 9.0, 16.0, 28.0, 50.0, 90.0, 160.0, 300.0)
-LEAST_ERROR = 0.015
+MIN_ERROR = 0.015
 """The standard error of ln(capacity) that is left after any number of replays."""
 
-MOST_SIMULATED = 150_000
+MAX_SIMULATED = 150_000
 """A test that needs more than 150,000 requests is too close to the capacity to be tried."""
 
 
@@ -175,7 +175,7 @@ class Belief:
         machine = self.machine
         slow_share = float(np.mean(machine > math.log1p(SLOW))) if len(machine) else 0.0
         never = float(np.std(machine)) * slow_share**looks if slow_share else 0.0
-        return math.hypot(LEAST_ERROR, first / math.sqrt(looks), never)
+        return math.hypot(MIN_ERROR, first / math.sqrt(looks), never)
 
     def give_up(self, trial: Trial, rate_per_s: float) -> None:
         """Take in that a run at this rate would not have been met in its time, whatever was simulated."""
@@ -231,7 +231,7 @@ class Belief:
         `before` are the logs of earlier runs at this rate, which count. The share is 0 if it is below the least.
         """
         candidate, machine, error = self._candidate(trial), self.machine, self.error(trial)
-        left_s = min(left_s, MOST_SIMULATED / rate_per_s)
+        left_s = min(left_s, MAX_SIMULATED / rate_per_s)
         starts = np.random.default_rng(1).integers(max(1, len(machine)), size=DRAWS)
         passed: list[float] = []
         for draw, start in enumerate(starts.tolist()):

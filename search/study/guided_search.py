@@ -31,9 +31,9 @@ PROFILE_SHARE = 0.4
 """Profiling takes at most 40 % of the time for the search; the remaining kinds are not predicted. Every
 engine is profiled once in any case, unless it is far too slow already without a server."""
 
-AT_MOST_VERIFIED = 10
+MAX_VERIFIED = 10
 DISAGREEMENT = 0.25
-JUDGED, WRONG_AT_LEAST = 4, 3
+JUDGED, WRONG_MIN = 4, 3
 """The search goes on without predictions if 3 of the first 4 were off by more than 25 %, although each was
 corrected by the trials before it."""
 
@@ -140,7 +140,7 @@ class GuidedSearch:
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
         known = sum(map(len, self.surrogate.curves.values()))
         for knobs in kinds_to_profile(runner.store.space, limit_ms=runner.slo.first.limit_ms):
-            if self._verified >= AT_MOST_VERIFIED or not runner.may_go_on() or budget.elapsed_s() > until_s:
+            if self._verified >= MAX_VERIFIED or not runner.may_go_on() or budget.elapsed_s() > until_s:
                 break
             self._profile_unless_known(knobs)
         runner.pool.share(self.surrogate.curves)
@@ -187,7 +187,7 @@ class GuidedSearch:
             self.runner.run_trial(asked, measured, WhyRecord(cause="baseline"))
 
     def _verify_all(self) -> bool:
-        while (self.runner.may_go_on() or self._owed()) and self._verified < AT_MOST_VERIFIED:
+        while (self.runner.may_go_on() or self._owed()) and self._verified < MAX_VERIFIED:
             for trial in self.runner.collect_finished():
                 self._update(trial)
                 self._verified += 1
@@ -198,7 +198,7 @@ class GuidedSearch:
             elif not self.runner.pool.wait():
                 break
             wrong = sum(abs(error) > DISAGREEMENT for error in self._errors[:JUDGED])
-            if wrong >= WRONG_AT_LEAST and len(self._errors) <= JUDGED:
+            if wrong >= WRONG_MIN and len(self._errors) <= JUDGED:
                 text = "The simulator and the measurements disagree; the sampler goes on without it."
                 self.runner.on_event(events.Note(text=text, warning=True))
                 return False
@@ -221,7 +221,7 @@ class GuidedSearch:
     def _offer_others(self, mine: Predicted) -> None:
         """Let the workers verify the predictions that follow, within the number that is verified in all."""
         others = (one for one in self._candidates() if one.knobs != mine.knobs)
-        left = AT_MOST_VERIFIED - self._verified - 1 - len(self.runner.store.away)
+        left = MAX_VERIFIED - self._verified - 1 - len(self.runner.store.away)
         self.runner.hand_out(
             (one.knobs, WhyRecord(cause="predicted", prediction=self._prediction_record(one)))
             for one in islice(others, max(0, left))

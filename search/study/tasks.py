@@ -29,16 +29,16 @@ TASK, RECORD, WORKER, WITHDRAWN = "task", "record", "worker", "withdrawn"
 """User attributes of a trial: its task (TaskRecord), its result (TrialRecord), its worker, and true if the
 coordinator took it back."""
 
-MOST_RATE_PER_S = 4e6
+MAX_RATE_PER_S = 4e6
 """Higher rates are refused: no server answers so many, and the requests of a run take memory before it starts."""
 
-MOST_LIMIT_MS = 1e8
-MOST_SECONDS = 1e8
-MOST_FURTHER_LIMITS = 8
+MAX_LIMIT_MS = 1e8
+MAX_SECONDS = 1e8
+MAX_FURTHER_LIMITS = 8
 
 
 def _in_rates(rate_per_s: float) -> float:
-    if not 0 <= rate_per_s <= MOST_RATE_PER_S:
+    if not 0 <= rate_per_s <= MAX_RATE_PER_S:
         raise ValueError(f"{rate_per_s:g}/s is no rate to measure at")
     return rate_per_s
 
@@ -51,7 +51,7 @@ def _printable(text: str) -> str:
 
 Line = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_printable)]
 Rate = Annotated[float, AfterValidator(_in_rates)]
-Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 
 
 class WorkerJob(Record):
@@ -69,7 +69,7 @@ class WorkerJob(Record):
     @model_validator(mode="after")
     def _in_range(self) -> Self:
         limits = [limit.limit_ms for limit in self.slo.limits]
-        if len(limits) > MOST_FURTHER_LIMITS or max(limits) > MOST_LIMIT_MS:
+        if len(limits) > MAX_FURTHER_LIMITS or max(limits) > MAX_LIMIT_MS:
             raise ValueError("its latency limits are out of range")
         if self.objective.rate_per_s is not None:
             _in_rates(self.objective.rate_per_s)
@@ -89,12 +89,12 @@ class TaskRecord(Record):
         predicted = self.why.prediction
         if predicted is not None:
             _in_rates(predicted.rate_per_s)
-            if not (0 <= predicted.sd <= MOST_SD and math.isfinite(predicted.simulated_per_s)):
+            if not (0 <= predicted.sd <= MAX_SD and math.isfinite(predicted.simulated_per_s)):
                 raise ValueError(f"{predicted.sd:g} is no standard error of a prediction")
         return self
 
 
-MOST_SD = 10.0
+MAX_SD = 10.0
 
 
 def task_of(frozen: FrozenTrial) -> TaskRecord | None:

@@ -103,7 +103,7 @@ JUDGED_AFTER_TRIALS, JUDGED_AFTER_S, DISTURBED_SHARE = 2, 20.0, 0.5
 """If two trials have sent load, 20 s in all, and none has a rate, the search ends if all their runs measured the
 client, or if contention disturbed half of the time. On a CPU that is within a minute of load."""
 
-MOST_TAKEN_SHARE = 0.75
+MAX_TAKEN_SHARE = 0.75
 """If others took 75 % of all processors in 20 s of load, the search ends in any case: on two cores, of which they
 took 1.8, a ResNet-18 seemed to carry 1 to 4/s, and nothing was certified in the whole time budget."""
 
@@ -249,7 +249,7 @@ class TrialRunner(TrialContext):
             return
         seen = none_if_not_watched(self.bench.spent.contention)
         taken_s = 0.0 if seen is None else seen.others_cpu_s + seen.stolen_cpu_s
-        if seen is not None and taken_s >= MOST_TAKEN_SHARE * self.store.space.limits.cores * seen.watched_s:
+        if seen is not None and taken_s >= MAX_TAKEN_SHARE * self.store.space.limits.cores * seen.watched_s:
             raise CannotMeasure(f"Too little of this machine was left to measure: {seen.text}.", WHAT_WOULD_HELP)
         if len(tried) < JUDGED_AFTER_TRIALS or any(trial.state == "complete" for trial in tried):
             return

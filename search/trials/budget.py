@@ -7,17 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 CERTIFY_SHARE = 0.45
-CERTIFY_AT_MOST_S = 300.0
-CERTIFY_AT_LEAST_S = 45.0
+CERTIFY_MAX_S = 300.0
+CERTIFY_MIN_S = 45.0
 CERTIFY_SHARE_OF_SHORT_RUNS = 0.6
 """Certification keeps 45 % of the time that it shares with the search: at most 300 s, and at least 45 s or, in a
 short run, 60 % of that time."""
 
-MOST_CERTIFY_SHARE = 0.7
+MAX_CERTIFY_SHARE = 0.7
 """At low rates certification takes longer. It then keeps what it is likely to need, but at most 70 %."""
 
 TRIAL_SHARE = 0.25
-TRIAL_AT_MOST_S = 45.0
+TRIAL_MAX_S = 45.0
 FIRST_TRIAL_SHARE = 0.5
 """A trial takes at most 25 % of the time of search and certification, and at most 45 s. A trial that is made in
 any case takes at most half of the time that is left."""
@@ -68,9 +68,9 @@ class Budget:
     def certify_s(self) -> float:
         """Return the seconds kept for certification; short runs and those at low rates keep a larger share."""
         divided_s = self.total_s - self.prepared_s
-        least = min(CERTIFY_AT_LEAST_S, CERTIFY_SHARE_OF_SHORT_RUNS * divided_s)
-        usual_s = min(max(CERTIFY_SHARE * divided_s, least), CERTIFY_AT_MOST_S)
-        return max(usual_s, min(self.certify_needs_s, MOST_CERTIFY_SHARE * divided_s))
+        least = min(CERTIFY_MIN_S, CERTIFY_SHARE_OF_SHORT_RUNS * divided_s)
+        usual_s = min(max(CERTIFY_SHARE * divided_s, least), CERTIFY_MAX_S)
+        return max(usual_s, min(self.certify_needs_s, MAX_CERTIFY_SHARE * divided_s))
 
     def trial_s(self) -> float:
         """Return the seconds of load that one more trial may take."""
@@ -81,4 +81,4 @@ class Budget:
         return self.trial_s() or min(self._most_s(), FIRST_TRIAL_SHARE * self.left_s())
 
     def _most_s(self) -> float:
-        return min(TRIAL_AT_MOST_S, TRIAL_SHARE * (self.total_s - self.prepared_s))
+        return min(TRIAL_MAX_S, TRIAL_SHARE * (self.total_s - self.prepared_s))

@@ -28,7 +28,7 @@ gains are within the noise of the estimates."""
 
 IDLE_SHARE = 0.1
 LONE_REQUESTS = 40
-LONE_AT_MOST_S = 10.0
+LONE_MAX_S = 10.0
 """If even the lowest rate violates the SLO, the unloaded latency is measured: at 10 % utilization, with 40
 requests, in at most 10 s."""
 
@@ -129,7 +129,7 @@ def _lone_latency_ms(bench: Bench, estimate: CapacityEstimate, *, seed: int) -> 
     if not at_most_per_s:
         return None
     rate_per_s = IDLE_SHARE * at_most_per_s
-    probe = bench.measure(rate_per_s, min(LONE_REQUESTS / rate_per_s, LONE_AT_MOST_S), seed)
+    probe = bench.measure(rate_per_s, min(LONE_REQUESTS / rate_per_s, LONE_MAX_S), seed)
     answered_ms = probe.log.latency_ns[~probe.log.failed] / 1e6
     return float(np.median(answered_ms)) if len(answered_ms) else slowest_ms
 

@@ -10,7 +10,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import shortest_s
 from loadgen.statistics.slo_test import confidence_of_each
 from search.records.slo import Slo
-from search.trials.budget import MOST_CERTIFY_SHARE, Budget
+from search.trials.budget import MAX_CERTIFY_SHARE, Budget
 
 CONFIRMATIONS = 2
 """A rate is certified by two confirmations, the second on a restarted server."""
@@ -63,7 +63,7 @@ def budget_for(needs_s: float, *, prepared_s: float, searched_s: float = 0.0) ->
 
     The preparation and the search before it take as long as they did; certification gets at most 70 % of the rest.
     """
-    return prepared_s + max(searched_s + needs_s, needs_s / MOST_CERTIFY_SHARE)
+    return prepared_s + max(searched_s + needs_s, needs_s / MAX_CERTIFY_SHARE)
 
 
 def affordable_confidence(rate_per_s: float, slo: Slo, seconds: float) -> float:

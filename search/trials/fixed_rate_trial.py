@@ -21,7 +21,7 @@ log = logging.getLogger("tritune.at_rate")
 REQUESTS_BEYOND = 30.0
 """A run is long enough that 30 requests are slower than the quantile that is compared."""
 
-LEAST_RUN_S, MOST_RUN_S = 4.0, 20.0
+MIN_RUN_S, MAX_RUN_S = 4.0, 20.0
 
 
 def run_capacity_or_rate_trial(
@@ -80,7 +80,7 @@ def run_fixed_rate_trial(
 def _run(context: TrialContext, number: int, rate_per_s: float) -> tuple[Probe, ProbeResult, int]:
     """Return one run with its seed; a second run if the client was late in the first."""
     needed_s = REQUESTS_BEYOND / (1 - context.slo.first.quantile) / rate_per_s
-    seconds = min(max(LEAST_RUN_S, needed_s), MOST_RUN_S)
+    seconds = min(max(MIN_RUN_S, needed_s), MAX_RUN_S)
     for repeat in range(2):
         probe, seen, seed = run_load(context, rate_per_s, seconds, number=number, repeat=repeat)
         if not seen.problems or context.stop():

@@ -15,7 +15,7 @@ from search.records.trial import MeasurementRecord
 from search.simulator.service_times import ClosedLoop
 from search.trials.bench import Bench, Spent
 
-LEAST_ANSWERS = 10
+MIN_ANSWERS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -89,7 +89,7 @@ class ObservedBench:
 
     def _keep(self, log: RequestLog) -> None:
         answered = log.part(np.flatnonzero(~log.failed))
-        if self.config is None or len(answered) < LEAST_ANSWERS:
+        if self.config is None or len(answered) < MIN_ANSWERS:
             return
         answered = answered.part(np.argsort(answered.sent_ns, kind="stable"))
         sent_s = (answered.sent_ns - answered.sent_ns[0]) / 1e9

@@ -10,7 +10,7 @@ from loadgen.measurement.request_log import none_if_not_finite
 from loadgen.statistics.capacity_fit import CapacityFit, Probe
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
-from search.simulator.replay import LEAST_REPLAY_S, ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
+from search.simulator.replay import MIN_REPLAY_S, ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
 from search.simulator.server import SimulatedServer
 from search.simulator.surrogate import Predicted
 from search.trials.bench import BenchFailed, Spent
@@ -25,21 +25,21 @@ log = logging.getLogger("tritune.verification")
 FIRST_RUN_FRACTION = 0.98
 """The first run uses 98 % of the predicted rate."""
 
-MOST_DISTANCE = 0.12
+MAX_DISTANCE = 0.12
 """If the capacity after a run is more than 12 % from the rate of the run, the next run is nearer to it."""
 
 OF_A_FRONT_END = 1 / 3
 """If closed loops got less than a third of the predicted rate through, a front end or the client carries no more,
 and the first run goes at that rate. Users who travel together leave instances idle, and get 0.4 of it through."""
 
-MOST_RUNS = 4
+MAX_RUNS = 4
 """A trial makes at most this many runs, each because it contradicts the one before."""
 
-LATE_STEP, MOST_LATE = 0.5, 4
+LATE_STEP, MAX_LATE = 0.5, 4
 """If the client is late twice at one rate, half of it is tried: it or the front end cannot carry more. After four
 such runs the cause is not the rate."""
 
-MOST_LOAD_S = 12.0
+MAX_LOAD_S = 12.0
 """A trial starts no further run after 12 s of load: on a machine with unstable speed each run contradicts the one
 before, and more of them do not make the estimate better."""
 
@@ -160,13 +160,13 @@ class Verification:
         if let_through_per_s < OF_A_FRONT_END * predicted_per_s:
             rate = let_through_per_s
         found = self._run_and_replay(number, rate)
-        while self._late_per_s == rate and len(self._runs) < MOST_LATE and not self.context.stop():
+        while self._late_per_s == rate and len(self._runs) < MAX_LATE and not self.context.stop():
             rate *= LATE_STEP
             found = self._run_and_replay(number, rate)
         if self.once:
             return found
         while found is not None and found.rate_per_s > 0 and self._may_run_again():
-            if abs(math.log(found.rate_per_s / rate)) <= MOST_DISTANCE and found.rate_per_s < self._violated_per_s:
+            if abs(math.log(found.rate_per_s / rate)) <= MAX_DISTANCE and found.rate_per_s < self._violated_per_s:
                 return found
             rate = min(self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate), self._doubled_step_per_s())
             again = self._run_and_replay(number, rate)
@@ -182,7 +182,7 @@ class Verification:
 
     def _may_run_again(self) -> bool:
         in_time = [run for run, late in zip(self._runs, self._client_problems, strict=True) if not late]
-        return len(in_time) < MOST_RUNS and sum(run.seconds or 0.0 for run in in_time) < MOST_LOAD_S
+        return len(in_time) < MAX_RUNS and sum(run.seconds or 0.0 for run in in_time) < MAX_LOAD_S
 
     @property
     def _violated_per_s(self) -> float:
@@ -225,7 +225,7 @@ class Verification:
         sharp = sharpness_of(self.server, binding, rate_per_s, seed, workload)
         seconds = min(seconds_for(sharp, rate_per_s, binding), max(1.0, self.context.budget.search_left_s()))
         if self.once:
-            seconds = min(seconds, max(LEAST_REPLAY_S, BASELINE_REQUESTS / rate_per_s))
+            seconds = min(seconds, max(MIN_REPLAY_S, BASELINE_REQUESTS / rate_per_s))
         for _ in range(2 if self._late_per_s == math.inf else 1):
             probe = self._run_load(number, rate_per_s, seconds)
             if not probe.problems or self.context.stop() or probe.log.failed.mean() > CLEARLY_VIOLATED:

@@ -31,7 +31,7 @@ log = logging.getLogger("tritune.bench")
 
 LOG_LINES_IN_REASON = 8
 
-MOST_GIVEN_UP = 1000
+MAX_GIVEN_UP = 1000
 """Triton 2.51 keeps the connection of a request that was given up if it loses the answer (ADR 9). 829 of them did
 no harm, with 12,954 it could open no others."""
 
@@ -68,7 +68,7 @@ class TritonBench:
     def load(self, config: ServingConfig) -> None:
         """Serve this configuration; replace the server first if it has died, or was left with requests."""
         with self._counting_loading(), self._translated():
-            if self._given_up > MOST_GIVEN_UP or not self._server.alive():
+            if self._given_up > MAX_GIVEN_UP or not self._server.alive():
                 self._restart_server()
             self._load_on_server(config)
         self._config = config
@@ -137,7 +137,7 @@ class TritonBench:
     ) -> LoadRun:
         """Send the load, on a fresh server if clients gave many requests up. A server that is not ours stays."""
         assert self._config is not None
-        if self._given_up > MOST_GIVEN_UP and self._server.is_our_process:
+        if self._given_up > MAX_GIVEN_UP and self._server.is_our_process:
             log.info("%d requests timed out: the server is started anew", self._given_up)
             self.restart()
         endpoint, engine = self._server.endpoint, self._config.engine

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tritune.workers")
 
 POLL_S = 0.5
-MOST_WORKERS = 256
+MAX_WORKERS = 256
 """More worker names are not counted: every user of the database can write some."""
 
 AHEAD = 2
@@ -109,7 +109,7 @@ class StudyWorkerPool:
             for name, at_work in self.store.study.user_attrs.items()
             if name.startswith(WORKER_PREFIX) and at_work
         ]
-        return max(0, AHEAD * min(len(workers), MOST_WORKERS) - len(self.store.away))
+        return max(0, AHEAD * min(len(workers), MAX_WORKERS) - len(self.store.away))
 
     def offer(self, knobs: Knobs, task: TaskRecord) -> None:
         """Put a point into the study's queue."""

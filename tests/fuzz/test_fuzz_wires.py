@@ -21,8 +21,8 @@ from loadgen.transport.poller import READ
 
 pytestmark = pytest.mark.long
 
-MOST_BYTES = 64 << 20
-MOST_READS = 8  # in one go, before the clock is looked at again
+MAX_BYTES = 64 << 20
+MAX_READS = 8  # in one go, before the clock is looked at again
 ROWS = 4
 Make = Callable[[Addresses, Finished], LoadWire]
 
@@ -106,7 +106,7 @@ def outcomes_of(make: Make, opening: bytes, fragments: list[bytes], places: list
         for _ in range(len(stream.coming) + 20):
             before = stream.reads
             wire.handle(stream.fd, READ)
-            assert stream.reads - before <= MOST_READS
+            assert stream.reads - before <= MAX_READS
     for row in list(wire.in_flight):  # the loop's time-out
         wire.give_up(row)
     assert not wire.in_flight
@@ -130,7 +130,7 @@ def test_any_bytes_end_as_outcomes(make: Make, opening: bytes, fragments: st.Sea
         before, _ = tracemalloc.get_traced_memory()
         ends += outcomes_of(make, opening, parts, places, then)
         _, peak = tracemalloc.get_traced_memory()
-        assert peak - before < MOST_BYTES
+        assert peak - before < MAX_BYTES
 
     then = st.none() | st.just(b"") | st.builds(lambda part: part[:64] * 500, fragments)
     tracemalloc.start()

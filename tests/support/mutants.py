@@ -36,7 +36,7 @@ import pytest
 
 ROOT = Path.cwd()
 SEED = 16
-TIMES_LONGER, AT_LEAST_S, CLEAN_S = 10.0, 5.0, 900.0
+TIMES_LONGER, MIN_S, CLEAN_S = 10.0, 5.0, 900.0
 MEMORY_BYTES = 4 * 2**30
 QUIET = ("-qx", "-pno:cacheprovider", "-pno:xdist", "--assert=plain", "-mnot measure and not long")
 
@@ -199,7 +199,7 @@ class Watch:
             found = {item.nodeid: item for item in items}
             items[:] = [found[name] for name in self._chosen]
             for item in items:
-                limit_s = AT_LEAST_S + TIMES_LONGER * self._chosen[item.nodeid]
+                limit_s = MIN_S + TIMES_LONGER * self._chosen[item.nodeid]
                 item.add_marker(pytest.mark.timeout(limit_s), append=False)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -243,7 +243,7 @@ def survivors(
     for fault in drawn:
         names = [name for name, seen in watch.lines.items() if fault.at_import or seen.intersection(fault.lines)]
         wanted = {name: watch.seconds[name] for name in sorted(names, key=watch.seconds.__getitem__)}
-        limit_s = AT_LEAST_S * (1 + len(wanted)) + TIMES_LONGER * sum(wanted.values())
+        limit_s = MIN_S * (1 + len(wanted)) + TIMES_LONGER * sum(wanted.values())
         texts[module] = fault.text(tree) + added
         files = {name.partition("::")[0] for name in wanted}
         if not wanted or _forked(functools.partial(Watch(wanted).run, *files), limit_s):

@@ -13,7 +13,7 @@ LOOKS: dict[str, dict[str, object]] = {
     "print": {"width": 718, "media": "print"},  # A4 within usual margins
 }
 
-LEAST_CONTRAST = 4.5
+MIN_CONTRAST = 4.5
 """WCAG 2 AA, for text of the usual size."""
 
 _VISIBLE = "element => element.checkVisibility() && element.getClientRects().length > 0"
@@ -110,7 +110,7 @@ def faults(tab: Page) -> dict[str, Sequence[object]]:
         "outside or clipped": tab.value(_OUTSIDE),
         "broken words": tab.value(_BROKEN),
         "overlapping labels": tab.value(_OVERLAPPING),
-        "hard to read": [pair for pair in contrasts if not pair[0] >= LEAST_CONTRAST],
+        "hard to read": [pair for pair in contrasts if not pair[0] >= MIN_CONTRAST],
         "small labels": [size for size in sizes if size < 11],
         "complaints": tab.complaints,
     }

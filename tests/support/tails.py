@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from loadgen.measurement.request_log import RequestLog
 
 OFF_MS = 5.0
-MOST_OFF = 0.002
+MAX_OFF = 0.002
 """At most this share of the requests without a stall may differ by more than `OFF_MS`."""
 
-LEAST_QUIET = 500
-MOST_RUNS = 6
+MIN_QUIET = 500
+MAX_RUNS = 6
 """At least so many requests must meet no stall, in at most so many runs."""
 
 AFTER_MS = 10.0
@@ -29,7 +29,7 @@ AFTER_MS = 10.0
 that were off in 20 runs on a crowded host, 25 met no stall, 9 none by this rule, and all of these were so near to
 time that other guests took."""
 
-MOST_BLURRED_MS = 50.0
+MAX_BLURRED_MS = 50.0
 """Stalls may blur the p99 of a run by at most so much; if more, another run is made."""
 
 BELOW_MS = 1.0
@@ -74,7 +74,7 @@ class ServersView:
     @property
     def p99_blurred_ms(self) -> float:
         """Return how much the stalls may have lengthened p99."""
-        most = 0.99 + MOST_OFF
+        most = 0.99 + MAX_OFF
         return (_quantile(self.latency_ns + self.stalled_ns, most) - _quantile(self.latency_ns, most)) / 1e6
 
     def assert_is_p99(self, p99_ms: float, *, rounded_ms: float = 0.0) -> None:
@@ -82,8 +82,8 @@ class ServersView:
 
         A few requests may be off without a stall, and each request by the stalls that it met.
         """
-        least_ns = _quantile(self.latency_ns - self.stalled_ns, 0.99 - MOST_OFF)
-        most_ns = _quantile(self.latency_ns + self.stalled_ns, 0.99 + MOST_OFF)
+        least_ns = _quantile(self.latency_ns - self.stalled_ns, 0.99 - MAX_OFF)
+        most_ns = _quantile(self.latency_ns + self.stalled_ns, 0.99 + MAX_OFF)
         least_ms, most_ms = least_ns / 1e6 - BELOW_MS - rounded_ms, most_ns / 1e6 + OFF_MS + rounded_ms
         assert least_ms <= p99_ms <= most_ms
 
@@ -113,7 +113,7 @@ def assert_no_tail_of_its_own(take: Callable[[], Taken]) -> None:
     """Take runs until they say enough; raise AssertionError if requests are off, or a p99 is."""
     quiet = requests = 0
     off: Counter[str] = Counter()
-    for _ in range(MOST_RUNS):
+    for _ in range(MAX_RUNS):
         taken = take()
         view = taken.view
         quiet, requests = quiet + int(view.quiet.sum()), requests + len(view.quiet)
@@ -121,13 +121,13 @@ def assert_no_tail_of_its_own(take: Callable[[], Taken]) -> None:
             off[how] += int((which & view.quiet).sum())
         for how, count in off.items():
             told = f"{count} of {quiet} requests that met no stall {how}"
-            assert quiet < LEAST_QUIET or count <= MOST_OFF * quiet, told
-        if view.p99_blurred_ms <= MOST_BLURRED_MS:
+            assert quiet < MIN_QUIET or count <= MAX_OFF * quiet, told
+        if view.p99_blurred_ms <= MAX_BLURRED_MS:
             view.assert_is_p99(taken.p99_ms, rounded_ms=taken.rounded_ms)
-            if quiet >= LEAST_QUIET or not taken.off:
+            if quiet >= MIN_QUIET or not taken.off:
                 return
         told = f"{quiet} of {requests} requests met no stall, p99 is unknown by {view.p99_blurred_ms:.0f} ms"
-    raise AssertionError(f"In {MOST_RUNS} runs the machine stood still too much: {told}")
+    raise AssertionError(f"In {MAX_RUNS} runs the machine stood still too much: {told}")
 
 
 def lindley_ns(arrived_ns: NDArray[np.int64], service_ns: Sequence[float]) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.system, pytest.mark.measure, pytest.mark.timeout(1200)
 ROOT = Path(__file__).parents[2]
 COMMANDS = Path(sys.executable).parent
 
-LEAST_SHARE = 0.6
+MIN_SHARE = 0.6
 """Least share of the closed loop's rate: an open loop within a p99 leaves some of the server idle."""
 
 CLOSED_LOOP_S, SLOWEST_S = 30, 2.0
@@ -36,7 +36,7 @@ def test_the_demo_certifies_most_of_a_closed_loop_and_its_bundle_passes_its_chec
     assert done.returncode == 0
     certificate = read_recommendation(run).winner.certificate
     assert certificate is not None
-    assert certificate.rate_per_s >= LEAST_SHARE * closed_loop_per_s(run)
+    assert certificate.rate_per_s >= MIN_SHARE * closed_loop_per_s(run)
     with served_by_its_recipes(run / "bundle", tmp_path) as served:
         for code, said in (served.readme_check(), served.smoke()):
             assert code == 0, said

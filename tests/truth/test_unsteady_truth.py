@@ -29,14 +29,14 @@ SEARCHES = (
     *((RECORDED, number) for number in range(2)),
 )
 
-MOST_ABOVE = 0.05
+MAX_ABOVE = 0.05
 """Share of certificates without a sentence on unseen phases that may be above the long-run capacity."""
 
-MOST_WITH_SENTENCE = 1.1
+MAX_WITH_SENTENCE = 1.1
 """Median of certified / capacity of certificates with that sentence."""
 
-LEAST_MEDIAN, LEAST = 0.85, 0.7  # of the capacity: the median of certified rates, and each
-LEAST_OF_BEST, USUALLY_OF_BEST = 0.75, 0.97
+MIN_MEDIAN, MIN = 0.85, 0.7  # of the capacity: the median of certified rates, and each
+MIN_OF_BEST, USUALLY_OF_BEST = 0.75, 0.97
 """Of the best configuration: each choice, and the mean. A kind whose profile met a slow phase may be missed."""
 
 WIDEST = 1.35  # highest / lowest certified rate of the same machine
@@ -100,8 +100,8 @@ def test_every_machine_gets_a_rate_near_the_capacity_of_nearly_the_best_configur
 ) -> None:
     found = run_on(machine, number)
     assert found.twice
-    assert found.of_capacity >= LEAST
-    assert found.of_best >= LEAST_OF_BEST
+    assert found.of_capacity >= MIN
+    assert found.of_best >= MIN_OF_BEST
     assert found.load_s + found.loading_s <= BUDGET_S
 
 
@@ -114,7 +114,7 @@ def test_at_most_one_rate_without_the_sentence_is_above_the_long_run_capacity() 
 
 
 def test_half_of_the_rates_are_at_85_percent_of_the_capacity_and_not_above_it() -> None:
-    assert LEAST_MEDIAN <= median(one.of_capacity for one in without_sentence(runs())) <= 1
+    assert MIN_MEDIAN <= median(one.of_capacity for one in without_sentence(runs())) <= 1
 
 
 def test_the_same_command_on_the_same_machine_gives_nearly_the_same_rate() -> None:
@@ -136,7 +136,7 @@ def test_certificates_hold_on_machines_with_drawn_phases() -> None:
     found = [run_on("drawn", number) for number in UNSEEN]
     covered, said = without_sentence(found), with_sentence(found)
     assert [one.number for one in found if not one.twice] == []
-    assert sum(one.above for one in covered) <= MOST_ABOVE * len(covered)
-    assert LEAST_MEDIAN <= median(one.of_capacity for one in covered) <= 1
-    assert not said or median(one.of_capacity for one in said) <= MOST_WITH_SENTENCE
+    assert sum(one.above for one in covered) <= MAX_ABOVE * len(covered)
+    assert MIN_MEDIAN <= median(one.of_capacity for one in covered) <= 1
+    assert not said or median(one.of_capacity for one in said) <= MAX_WITH_SENTENCE
     assert mean(one.of_best for one in found) >= USUALLY_OF_BEST

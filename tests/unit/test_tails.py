@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from disturbance import Disturbance
 from numpy.typing import NDArray
-from tails import MOST_RUNS, ServersView, Taken, assert_no_tail_of_its_own, of_a_log
+from tails import MAX_RUNS, ServersView, Taken, assert_no_tail_of_its_own, of_a_log
 
 from loadgen.measurement.request_log import RequestLog
 
@@ -63,4 +63,4 @@ def test_a_machine_that_always_stands_still_says_nothing() -> None:
     calls = []
     with pytest.raises(AssertionError, match="stood still too much"):
         assert_no_tail_of_its_own(lambda: calls.append(1) or taken(stalls_ns=stalls))
-    assert len(calls) == MOST_RUNS
+    assert len(calls) == MAX_RUNS

@@ -15,7 +15,7 @@ from lib.elimination import Elimination
 from lib.exhaustive.call import Call, spending
 from lib.exhaustive.eliminate import eliminate
 from lib.exhaustive.report import FINALISTS
-from lib.plain_bisection import LEAST_REQUESTS, Run, Untrusted, bisected, noting, reader, trusted
+from lib.plain_bisection import MIN_REQUESTS, Run, Untrusted, bisected, noting, reader, trusted
 from lib.raw_lines import Line
 from loadgen.measurement.cpu_contention import (
     NeighbourSampler,
@@ -92,7 +92,7 @@ def capacity(call: Call) -> None:
         growth=2.0,
         resolution=0.01,
         seconds=call.settings.capacity_s,
-        least_requests=LEAST_REQUESTS,
+        least_requests=MIN_REQUESTS,
         seed=CAPACITY_SEED,
         left_s=5 * call.settings.capacity_s,
     )

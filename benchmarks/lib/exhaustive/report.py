@@ -19,10 +19,10 @@ from search.study.store import Key, key_of
 FINALISTS = 3
 """So many of the best configurations of the elimination are bisected at length."""
 
-LEAST_MEAN_OF_BEST, LEAST_OF_BEST = 0.97, 0.93
-MOST_PROMISED = 1.02  # certified rate / audited capacity
-LEAST_PROMISES_MET, LEAST_AUDITS_MET = 0.95, 19 / 20
-MOST_OF_EXHAUSTIVE, MOST_OF_TPE = 1 / 10, 1 / 5
+MIN_MEAN_OF_BEST, MIN_OF_BEST = 0.97, 0.93
+MAX_PROMISED = 1.02  # certified rate / audited capacity
+MIN_PROMISES_MET, MIN_AUDITS_MET = 0.95, 19 / 20
+MAX_OF_EXHAUSTIVE, MAX_OF_TPE = 1 / 10, 1 / 5
 AUDIT_WORDS = {"met": "met", "violated": "**violated**", "inconclusive": "not decided"}
 
 
@@ -198,21 +198,19 @@ def print_thresholds(found: Sequence[Results]) -> None:
     print()
     for one in found:
         load_s = _mean(one.seconds("load_s"))
-        verdict(
-            f"{one.name}: of the best, mean of {len(one.of_best)}", _mean(one.of_best), ">=", LEAST_MEAN_OF_BEST
-        )
-        verdict(f"{one.name}: of the best, worst", min(one.of_best, default=math.nan), ">=", LEAST_OF_BEST)
-        verdict(f"{one.name}: s of load, of exhaustive's", load_s / one.plain_s[0], "<=", MOST_OF_EXHAUSTIVE)
-        verdict(f"{one.name}: s of load, of TPE's", load_s / one.tpe_s, "<=", MOST_OF_TPE)
+        verdict(f"{one.name}: of the best, mean of {len(one.of_best)}", _mean(one.of_best), ">=", MIN_MEAN_OF_BEST)
+        verdict(f"{one.name}: of the best, worst", min(one.of_best, default=math.nan), ">=", MIN_OF_BEST)
+        verdict(f"{one.name}: s of load, of exhaustive's", load_s / one.plain_s[0], "<=", MAX_OF_EXHAUSTIVE)
+        verdict(f"{one.name}: s of load, of TPE's", load_s / one.tpe_s, "<=", MAX_OF_TPE)
         if one.eliminated["left"]:
             print(f"- {one.name} is **not complete**: {one.eliminated['left']} configurations are left to try")
     promised = [share for one in found for share in one.promised]
     answers = [_answer(line) for one in found for line in one.of("audit")]
     audits = [answer == "met" for answer in answers if answer != "inconclusive"]
-    within = _mean([share <= MOST_PROMISED for share in promised])
-    verdict(f"promises within {MOST_PROMISED} x capacity, of {len(promised)}", within, ">=", LEAST_PROMISES_MET)
+    within = _mean([share <= MAX_PROMISED for share in promised])
+    verdict(f"promises within {MAX_PROMISED} x capacity, of {len(promised)}", within, ">=", MIN_PROMISES_MET)
     rest = f" ({len(answers) - len(audits)} not decided)" if len(answers) > len(audits) else ""
-    verdict(f"audits met, of {len(audits)}{rest}", _mean(audits), ">=", LEAST_AUDITS_MET)
+    verdict(f"audits met, of {len(audits)}{rest}", _mean(audits), ">=", MIN_AUDITS_MET)
 
 
 def knobs_words(knobs: dict[str, int | str]) -> str:

@@ -21,7 +21,7 @@ DTYPES = {
     "tensor(uint32)": np.uint32, "tensor(uint64)": np.uint64,
 }  # fmt: skip
 
-MOST_SESSIONS = 16
+MAX_SESSIONS = 16
 """Sessions of one engine, each with the model's weights on the GPU. Shapes beyond share the first."""
 
 _CONVOLUTIONS = (b"\x22\x04Conv", b"\x22\x0dConvTranspose")
@@ -95,7 +95,7 @@ class OnnxRuntimeEngine:
     def _session_of_its_own(self) -> ort.InferenceSession:
         """Return a session for one set of shapes: the first one, then new ones."""
         self._sessions += 1
-        return self._opened() if 1 < self._sessions <= MOST_SESSIONS else self._session
+        return self._opened() if 1 < self._sessions <= MAX_SESSIONS else self._session
 
 
 def convolves(model: Path) -> bool:

@@ -29,10 +29,10 @@ LARGE_BYTES = 32 * 1024
 """Threshold of `auto`, in bytes per batch item. From here on a copy on the CPU costs more than a call of the
 driver."""
 
-MOST_WARM_UPS, ALIKE = 10, 0.2
+MAX_WARM_UPS, ALIKE = 10, 0.2
 """A batch size is warm once two executions in a row differ by less than 20 %, or after 10."""
 
-MOST_BOUND = 64
+MAX_BOUND = 64
 """Number of shapes that are kept ready; above it, the oldest is dropped."""
 
 
@@ -187,7 +187,7 @@ class Runner:
         key = tuple(shapes[name] for name in self._in)
         if key not in self._prepared:
             with self._engine_in_use:
-                if len(self._prepared) >= MOST_BOUND:
+                if len(self._prepared) >= MAX_BOUND:
                     self._forget(next(iter(self._prepared)))
                 self._prepared[key] = self._bind(shapes)
         return self._prepared[key]
@@ -200,7 +200,7 @@ class Runner:
         for size in reversed(self._batch_sizes):
             prepared = self.prepare({name: (size, *shape) for name, shape in row_shapes.items()})
             before_s = 0.0
-            for _ in range(MOST_WARM_UPS):
+            for _ in range(MAX_WARM_UPS):
                 began_s = self._clock()
                 self._execute(prepared)
                 taken_s = self._clock() - began_s

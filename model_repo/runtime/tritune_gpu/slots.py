@@ -34,7 +34,7 @@ LONGEST = _HEAD.size + 64 * _TENSOR.size + LONGEST_TEXT
 PATIENCE_S = 60.0
 """The server kills a runner that has not answered for a minute: the first execution of new shapes may compile."""
 
-MOST_KNOWN = 256
+MAX_KNOWN = 256
 """Messages that are kept ready, with their answers."""
 
 Shapes = dict[str, tuple[int, ...]]
@@ -144,7 +144,7 @@ def _placed(
 
 def _make_room(cache: dict[Any, Any]) -> dict[Any, Any]:
     """Empty a cache that is full; return it."""
-    if len(cache) >= MOST_KNOWN:
+    if len(cache) >= MAX_KNOWN:
         cache.clear()
     return cache
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from search.workload import MOST_TABLES, RequestShapes, request_shapes
+from search.workload import MAX_TABLES, RequestShapes, request_shapes
 
 
 def of_lengths(*lengths: int) -> RequestShapes:
@@ -47,11 +47,11 @@ def test_lengths_without_end_share_tables_and_make_no_common_batch() -> None:
     shapes = of_lengths(*lengths)
     straight = [np.array([[float(shapes.sizes[shape])]]) for shape in shapes.profiled]
     tables, turns = shapes.tables(straight), shapes.numbered()
-    assert len(tables) == MOST_TABLES
+    assert len(tables) == MAX_TABLES
     assert len(set(turns[0].tolist())) == len(set(lengths))
     told = tables[turns[1], 0, 0]
     assert told.mean() == pytest.approx(np.mean(lengths))
-    assert np.abs(told - lengths).max() <= 512 / MOST_TABLES
+    assert np.abs(told - lengths).max() <= 512 / MAX_TABLES
 
 
 def test_a_few_shapes_of_any_kind_are_measured_each() -> None:

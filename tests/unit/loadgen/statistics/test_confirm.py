@@ -11,7 +11,7 @@ from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
 from loadgen.measurement.request_log import no_rows
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe
-from loadgen.statistics.confirm import FIRST_SHARE, MOST_UNTRUSTED, UNTRUSTED_FOR_S, Confirmation, confirm
+from loadgen.statistics.confirm import FIRST_SHARE, MAX_UNTRUSTED, UNTRUSTED_FOR_S, Confirmation, confirm
 from loadgen.statistics.slo_test import certify
 
 KNEE = BATCHING_GPU.rate_at_limit_per_s
@@ -173,16 +173,16 @@ def test_problems_that_go_on_end_it() -> None:
     confirmation = confirmed(load, 0.8 * KNEE, budget_s=600.0)
     assert confirmation.met is None
     assert confirmation.reason == "the client sent late"
-    assert len(load.rates) >= MOST_UNTRUSTED
+    assert len(load.rates) >= MAX_UNTRUSTED
     assert UNTRUSTED_FOR_S <= load.load_s < 2 * UNTRUSTED_FOR_S
 
 
 def test_short_runs_with_problems_are_repeated_until_what_disturbs_them_is_gone() -> None:
-    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset(range(MOST_UNTRUSTED)))
+    load = SimulatedLoad(BATCHING_GPU, problems_in=frozenset(range(MAX_UNTRUSTED)))
     confirmation = confirmed(load, 0.8 * KNEE)
     assert sum(attempt.load_s for attempt in confirmation.attempts[:-1]) < UNTRUSTED_FOR_S
     assert confirmation.met is not None
-    assert len(load.rates) == MOST_UNTRUSTED + 1
+    assert len(load.rates) == MAX_UNTRUSTED + 1
 
 
 def test_stop_is_asked_before_and_within_runs() -> None:

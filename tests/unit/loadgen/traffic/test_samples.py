@@ -10,7 +10,7 @@ from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo, Tensor, model_info
 from loadgen.traffic.payloads import http_request, raw_inputs, request_tensors
-from loadgen.traffic.samples import MOST_LENGTHS, lengths_from_file, shapes_in_file
+from loadgen.traffic.samples import MAX_LENGTHS, lengths_from_file, shapes_in_file
 
 
 def tokens(*sizes: int, max_batch_size: int = 8) -> ModelInfo:
@@ -41,7 +41,7 @@ def test_requests_have_the_lengths_in_turn_in_all_free_dimensions(tmp_path: Path
         ("0\n", "line 1"),
         ("1.5\n", "line 1"),
         ("", "empty"),
-        ("1\n" * (MOST_LENGTHS + 1), "over 10,000"),
+        ("1\n" * (MAX_LENGTHS + 1), "over 10,000"),
     ],
 )
 def test_files_that_hold_no_lengths(tmp_path: Path, text: str, says: str) -> None:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from recommendations import config, trial
 
-from search.answer.analysis import LEAST_TRIALS, knob_importances
+from search.answer.analysis import MIN_TRIALS, knob_importances
 from search.records.trial import TrialRecord
 
 
@@ -37,7 +37,7 @@ def test_the_same_trials_give_the_same_shares() -> None:
 
 def test_too_little_to_tell() -> None:
     assert knob_importances([]) == {}
-    assert knob_importances(grid()[: LEAST_TRIALS - 1]) == {}
+    assert knob_importances(grid()[: MIN_TRIALS - 1]) == {}
     assert knob_importances([trial(number) for number in range(20)]) == {}
     failed = [record.model_copy(update={"rate_at_limit_per_s": None}) for record in grid()]
     assert knob_importances(failed) == {}

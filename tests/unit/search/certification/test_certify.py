@@ -13,7 +13,7 @@ from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import Arrivals
 from model_repo.spec import ServingConfig
 from search.certification.certify import WHEN_STOPPED_S, Caveat
-from search.certification.plans import LEAST_RUN_S
+from search.certification.plans import MIN_RUN_S
 from search.records.confirmations import read_confirmations
 from search.records.trial import GpuRecord, MeasurementRecord
 from search.trials import events
@@ -192,11 +192,11 @@ def test_a_candidate_whose_server_fails_gives_way_to_the_next(tmp_path: Path) ->
     assert found.codes == [("certification_failed", 1)]
 
 
-@pytest.mark.parametrize("total_s", [LEAST_RUN_S, 8.0, 14.0])
+@pytest.mark.parametrize("total_s", [MIN_RUN_S, 8.0, 14.0])
 def test_too_little_time_is_kept_to_and_said(total_s: float, tmp_path: Path) -> None:
     given = bench()
     found = of_two(tmp_path, given, total_s=total_s)
-    assert bool(given.runs) is (total_s > LEAST_RUN_S + LOADING_S)
+    assert bool(given.runs) is (total_s > MIN_RUN_S + LOADING_S)
     found.assert_within_budget()
     if found.certified is not None:
         assert found.certificate.confirmed_again is (found.certificate.caveat is None)

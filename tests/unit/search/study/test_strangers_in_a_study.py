@@ -19,7 +19,7 @@ from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import profile_text
 from search.study.store import TrialStore
 from search.study.tasks import PROFILE, TASK, WORKER_PREFIX
-from search.workers.pool import AHEAD, MOST_WORKERS, StudyWorkerPool
+from search.workers.pool import AHEAD, MAX_WORKERS, StudyWorkerPool
 
 pytestmark = pytest.mark.long
 
@@ -228,6 +228,6 @@ def test_a_database_that_is_garbled_meanwhile_ends_the_worker_in_two_lines_at_mo
 
 def test_names_of_workers_are_not_believed_without_end(study: Any) -> None:
     store, pool = study
-    for number in range(MOST_WORKERS + 50):
+    for number in range(MAX_WORKERS + 50):
         store.study.set_user_attr(f"{WORKER_PREFIX}{number}", "theirs")
-    assert pool.room() == AHEAD * MOST_WORKERS
+    assert pool.room() == AHEAD * MAX_WORKERS

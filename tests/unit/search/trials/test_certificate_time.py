@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.spec.limits import LatencyLimit
 from search.records.slo import Slo
-from search.trials.budget import MOST_CERTIFY_SHARE, Budget
+from search.trials.budget import MAX_CERTIFY_SHARE, Budget
 from search.trials.certificate_time import (
     MARGIN,
     USUAL,
@@ -78,7 +78,7 @@ def test_a_budget_that_is_too_short_is_known_before_the_search(total_s: float, a
     short = budget(total_s)
     text = f"p99 at about 70/s takes some 88 s to certify; {allowed}; --time-budget 127s is enough for all."
     assert keep_time_to_certify(short, 70.0, SLO) == text
-    assert short.certify_s() == pytest.approx(MOST_CERTIFY_SHARE * total_s)
+    assert short.certify_s() == pytest.approx(MAX_CERTIFY_SHARE * total_s)
 
 
 def test_it_is_noted_once_unless_a_faster_configuration_halves_the_time() -> None:

@@ -14,7 +14,7 @@ from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
 from search.records.slo import Slo
 from search.simulator.capacity import Sharpness, rate_at_limit
-from search.simulator.replay import LEAST_REPLAY_S, MOST_REPLAY_S, replay_run, replayed_slowdown, seconds_for
+from search.simulator.replay import MAX_REPLAY_S, MIN_REPLAY_S, replay_run, replayed_slowdown, seconds_for
 from search.simulator.server import SimulatedServer, simulate
 from search.simulator.surrogate import Predicted
 from search.space import knobs_of
@@ -79,10 +79,10 @@ def test_executions_unlike_the_profile_by_far_are_not_explained_by_a_factor() ->
 
 def test_runs_are_long_where_bursts_are_and_short_where_requests_are_many() -> None:
     sharp = Sharpness(elasticity=20, vif=20)
-    assert seconds_for(sharp, 10_000, LIMIT) == LEAST_REPLAY_S
-    assert seconds_for(sharp, 10, LIMIT) == MOST_REPLAY_S
-    assert LEAST_REPLAY_S < seconds_for(sharp, 2_500, LIMIT) < MOST_REPLAY_S
-    assert seconds_for(Sharpness(elasticity=20, vif=80), 2_500, LIMIT) == MOST_REPLAY_S
+    assert seconds_for(sharp, 10_000, LIMIT) == MIN_REPLAY_S
+    assert seconds_for(sharp, 10, LIMIT) == MAX_REPLAY_S
+    assert MIN_REPLAY_S < seconds_for(sharp, 2_500, LIMIT) < MAX_REPLAY_S
+    assert seconds_for(Sharpness(elasticity=20, vif=80), 2_500, LIMIT) == MAX_REPLAY_S
 
 
 @dataclass
