@@ -14,6 +14,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # heeded at the import
+
 import numpy as np
 import onnxruntime as ort
 import triton_python_backend_utils as pb_utils

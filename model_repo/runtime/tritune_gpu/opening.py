@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -148,6 +149,7 @@ def _input_path(parameters: dict[str, str]) -> Any:
 def _engine(version_dir: Path, parameters: dict[str, str], cuda: Cuda, stream: int, device: int) -> GpuEngine:
     backend, file = parameters["engine_backend"], version_dir / parameters["model_file"]
     if backend == "onnxruntime":
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # heeded at the import
         from .onnxruntime_engine import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine(

@@ -6,7 +6,7 @@ COPY --from=python /usr/local /usr/local
 RUN apt-get update && \
     apt-get install -y --no-install-recommends ca-certificates libexpat1 libffi8 libsqlite3-0 libssl3t64 && \
     rm -rf /var/lib/apt/lists/* && ldconfig
-ENV HOME=/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+ENV HOME=/tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 ORT_DISABLE_TELEMETRY=1
 WORKDIR /install
 COPY constraints.txt tritune-0.1.0-py3-none-any.whl ./
 # Packages are named and pinned one by one, and nothing else comes along.
