@@ -44,17 +44,16 @@ def grpc_message(data: bytes) -> bytes:
 
 def grpc_head(target: Target, method: str) -> RequestHead:
     """Return the headers of a call of `method`."""
-    host = f"[{target.host}]" if ":" in target.host else target.host
     fields = [
         (b":method", b"POST"),
         (b":scheme", b"https" if target.is_tls else b"http"),
         (b":path", method.encode()),
-        (b":authority", f"{host}:{target.port}".encode()),
+        (b":authority", target.authority.encode()),
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc"),
         (b"user-agent", b"tritune"),
     ]
-    return request_head(fields, [(name.lower().encode(), value.encode()) for name, value in target.headers])
+    return request_head(fields, [(name.lower().encode(), value.encode()) for name, value in target.own_headers])
 
 
 def status_of(fields: Sequence[Field]) -> tuple[int, str]:

@@ -18,7 +18,8 @@ from loadgen.spec.addresses import parsed_address, plain_address, shown_address
 class Target:
     """The model under load, and its address. `url`: http://, https://, grpc:// or grpcs://.
 
-    `headers` travel with every request and may hold secrets: they are in no repr. `ca_cert` is a PEM file
+    `headers` travel with every request and may hold secrets: they are in no repr; `Host` among them names the
+    server in place of the address, as an ingress needs it. `ca_cert` is a PEM file
     that replaces the system's authorities; `insecure` accepts any certificate. `metrics_url` is where Triton
     reports GPU utilization, usually http://HOST:8002/metrics; None: it is not read.
     """
@@ -55,6 +56,8 @@ class Target:
             if any(character in name + value for character in "\r\n\0") or not name.strip() or ":" in name:
                 raise PlanError(f"the header {name!r} holds a line break or has no proper name.\nRemove it.")
             _check_text("a header", name + value)
+        if sum(name.lower() == "host" for name, _ in self.headers) > 1:
+            raise PlanError("the header Host is given more than once.\nGive the name of one server.")
         _check_text("the model's name or version", self.model_name + self.model_version)
 
     @property
@@ -76,6 +79,20 @@ class Target:
     def port(self) -> int:
         """The port in the address, else the usual one of its scheme (Triton's 8001 for gRPC)."""
         return urlsplit(self.url).port or {"http": 80, "https": 443}.get(urlsplit(self.url).scheme, 8001)
+
+    @property
+    def authority(self) -> str:
+        """The server as requests name it: a header `Host`, else host and port, without the scheme's usual one."""
+        given = next((value for name, value in self.headers if name.lower() == "host"), None)
+        if given is not None:
+            return given
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
+
+    @property
+    def own_headers(self) -> tuple[tuple[str, str], ...]:
+        """The headers without `Host`, which is in `authority`."""
+        return tuple((name, value) for name, value in self.headers if name.lower() != "host")
 
     @property
     def base_path(self) -> str:

@@ -17,9 +17,8 @@ from loadgen.transport.sockets import address_of
 
 def http_head(target: Target, method_and_path: str, fields: Sequence[str]) -> bytes:
     """Return the head of an HTTP request, with the user's own headers."""
-    host = f"[{target.host}]" if ":" in target.host else target.host
-    own = (f"{name}: {value}" for name, value in target.headers)
-    lines = [f"{method_and_path} HTTP/1.1", f"Host: {host}:{target.port}", *own, *fields, "", ""]
+    own = (f"{name}: {value}" for name, value in target.own_headers)
+    lines = [f"{method_and_path} HTTP/1.1", f"Host: {target.authority}", *own, *fields, "", ""]
     return "\r\n".join(lines).encode()
 
 

@@ -62,7 +62,7 @@ def test_of_a_long_message_as_much_is_shown_as_people_read() -> None:
     ("url", "scheme", "authority"),
     [
         ("grpc://example:8001", b"http", b"example:8001"),
-        ("grpcs://example:443", b"https", b"example:443"),
+        ("grpcs://example:443", b"https", b"example"),
         ("grpc://[::1]:8001", b"http", b"[::1]:8001"),
     ],
 )
@@ -83,6 +83,13 @@ def test_a_call_says_where_it_goes_and_carries_the_users_headers(
             (b"user-agent", b"tritune"),
             (b"x-team", b"A"),
         ]
+
+
+def test_a_header_host_is_the_authority_of_a_call_and_no_field_beside_it() -> None:
+    head = grpc_head(Target(url="grpc://10.0.0.1:80", model_name="m", headers=(("Host", "m.example"),)), INFER)
+    fields = HeaderDecoder().decode(head.first)
+    assert (b":authority", b"m.example") in list(fields or [])
+    assert b"host" not in dict(fields or [])
 
 
 def test_a_message_goes_uncompressed_after_its_length() -> None:

@@ -6,6 +6,7 @@ import pytest
 from loadgen.errors import PlanError
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
+from loadgen.transport.single_request import http_head
 
 
 def plan(**changes: Any) -> LoadPlan:
@@ -75,6 +76,35 @@ def test_a_header_with_a_line_break_is_refused_without_showing_it() -> None:
     with pytest.raises(PlanError) as caught:
         Target(url="http://h", model_name="m", headers=(("X-Key", "secret\r\nHost: other"),))
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "header", "authority"),
+    [
+        ("http://h:8000", (), "h:8000"),
+        ("http://h:80", (), "h"),
+        ("http://h", (), "h"),
+        ("http://h:443", (), "h:443"),
+        ("https://h:443", (), "h"),
+        ("https://h", (), "h"),
+        ("grpcs://h:443", (), "h"),
+        ("grpc://[::1]:8001", (), "[::1]:8001"),
+        ("http://10.0.0.1:31380", (("host", "m.ns.example.com"),), "m.ns.example.com"),
+    ],
+)
+def test_requests_name_the_server_once_and_without_a_usual_port(
+    url: str, header: tuple[tuple[str, str], ...], authority: str
+) -> None:
+    target = Target(url=url, model_name="m", headers=(*header, ("X-Key", "value")))
+    assert target.authority == authority
+    lines = http_head(target, "GET /v2", []).decode().split("\r\n")
+    assert [line for line in lines if line.lower().startswith("host:")] == [f"Host: {authority}"]
+    assert "X-Key: value" in lines
+
+
+def test_two_hosts_are_refused() -> None:
+    with pytest.raises(PlanError, match="Host"):
+        Target(url="http://h", model_name="m", headers=(("Host", "a"), ("host", "b")))
 
 
 def test_headers_are_in_no_repr() -> None:
