@@ -143,12 +143,15 @@ def stop_on_first_interrupt() -> Iterator[None]:
     """Until the block ends, SIGINT and SIGTERM raise at once, within `finish_on_first_interrupt` too.
 
     For work before there is any result that a run could finish with. In a thread other than the main one, which
-    no signal reaches, it changes nothing.
+    no signal reaches, it changes nothing. If Python drops the exception, it is raised as the block ends.
     """
+    asked: str | None = None
 
     def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
         del frame
-        raise KeyboardInterrupt(signal.Signals(number).name)
+        asked = signal.Signals(number).name
+        raise KeyboardInterrupt(asked)
 
     heeded = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, on_signal) for number in heeded}
@@ -157,3 +160,5 @@ def stop_on_first_interrupt() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if asked is not None:
+        raise KeyboardInterrupt(asked)

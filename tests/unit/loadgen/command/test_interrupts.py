@@ -37,6 +37,12 @@ def test_a_second_one_that_python_has_dropped_still_stops() -> None:
             stop()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_one_that_python_has_dropped_stops_as_the_block_ends() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_on_first_interrupt():
+        CleanedUp()
+
+
 def test_the_first_stops_now_where_there_is_nothing_to_finish() -> None:
     with finish_on_first_interrupt(lambda: None) as stop:
         with pytest.raises(KeyboardInterrupt), stop_on_first_interrupt():
