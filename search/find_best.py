@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
@@ -16,21 +16,25 @@ from search.certification.certify import certify_best
 from search.certification.default_rate import with_run_at_default_rate
 from search.cost.cost import Price
 from search.records.confirmations import read_confirmations
-from search.records.recommendation import CostRecord, FrontierRecord, SecondsRecord, ServedRecord
+from search.records.recommendation import CostRecord, FrontEndRecord, FrontierRecord, SecondsRecord, ServedRecord
 from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import TrialRecord
+from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
 from search.space import SearchSpace
 from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
-from search.trials.bench import RunBench
+from search.trials.bench import BenchFailed, RunBench
 from search.trials.budget import Budget
 from search.trials.objective import COST, Objective
 from search.trials.observed import observed
 from search.trials.trial import Trial
 from search.workers.pool import Workers, worker_pool
 from search.workload import Workload
+
+FRONT_ENDS_IF_LEFT_S = 60.0
+"""To measure the front ends takes some 10 s; it is done if certification has 60 s and more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,7 @@ class SearchResult:
     load_s: float
     contention: CpuContention | None
     conclusion: Conclusion
+    front_ends: tuple[FrontEndRecord, ...] = ()
 
     def seconds(self, total_s: float) -> SecondsRecord:
         """Return how a run that took `total_s` in all divides into load, loading of models and the rest."""
@@ -136,6 +141,7 @@ def find_best(
             )
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
+        front_ends = _front_ends(request, store.best(), served, budget)
         certified = certify_best(
             store, watched, slo=slo, budget=budget, seed=seed, workload=workload, on_event=on_event, stop=stop
         )
@@ -148,7 +154,23 @@ def find_best(
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
-    return _result(request, store, winner, certified.baseline, served, conclusion)
+    found = _result(request, store, winner, certified.baseline, served, conclusion)
+    return replace(found, front_ends=front_ends)
+
+
+def _front_ends(
+    request: SearchRequest, best: Trial | None, bench: RunBench, budget: Budget
+) -> tuple[FrontEndRecord, ...]:
+    """Return what each protocol lets through, if the best trial is far below its engine and there is time."""
+    if best is None or best.rate_at_limit_per_s is None or budget.left_s() < FRONT_ENDS_IF_LEFT_S:
+        return ()
+    alone_per_s = engine_alone_per_s(best.served.engine, limit_ms=request.slo.first.limit_ms)
+    if best.rate_at_limit_per_s * request.workload.rows_per_request >= FAR_BELOW * alone_per_s:
+        return ()
+    with suppress(BenchFailed):
+        bench.load(best.served)
+        return bench.front_ends()
+    return ()
 
 
 def _evidence(

@@ -103,6 +103,21 @@ class Server:
         """True if it and its models descend from this process: not in a container, nor elsewhere."""
         return self._options.kind in ("embedded", "local")
 
+    @contextmanager
+    def beside(self) -> Iterator[Endpoint]:
+        """Start a second server with the loaded model, for HTTP, gRPC and shared memory, until the block ends.
+
+        It takes no control requests, so that it can listen to both protocols. Raises ServerError.
+        """
+        assert self._loaded is not None
+        options = replace(self._options, shared_memory=True, http_port=None, grpc_port=None, metrics_port=None)
+        model = self.repository / self._loaded.engine.model_name
+        host = ProcessHost(options, LAUNCHERS[options.kind], [model])
+        try:
+            yield host.endpoint
+        finally:
+            host.close()
+
     @property
     def start_s(self) -> float | None:
         """Seconds from its latest start to its first answer; None if we do not start it."""

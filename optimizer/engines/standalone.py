@@ -90,7 +90,7 @@ class _Known:
 class StandaloneTimings:
     """Measures on one GPU, or reuses times measured on a GPU of this name with the same driver.
 
-    `may_run` False: nothing is run. The times are rough if other engines are measured at the same time.
+    `may_run` False: nothing is run. Engines of one cache are measured one after the other, whoever measures.
     `compiling` bounds the processes that compile kernels at the same time, one for each batch size of an engine.
     """
 
@@ -183,6 +183,7 @@ class StandaloneTimings:
             _row_shapes(engine),
             batch_sizes=sizes,
             tf32=engine.precision == "tf32" and engine.backend == "onnxruntime",
+            shared=self.cache.folder,
         )
         *first, last = graphs
         for recorded in first:

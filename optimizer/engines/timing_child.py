@@ -6,8 +6,11 @@ end the search.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -129,11 +132,13 @@ def timed(
     graphs: bool,
     own_scratch: bool = False,
     tf32: bool = False,
+    shared: Path | None = None,
 ) -> dict[str, Any]:
     """Measure these batch sizes; return `loading_s` and `times`, one row per size, ascending.
 
     Kernels that TensorRT-RTX compiles meanwhile are written to the engine's folder. Without batch sizes the shapes
-    are whole tensors, and only these are measured, as batch 1.
+    are whole tensors, and only these are measured, as batch 1. Processes that are given the same folder `shared`
+    load at the same time, and measure one after the other.
     """
     cuda = DriverCuda(0)
     stream = cuda.stream()
@@ -146,7 +151,8 @@ def timed(
     for size in sorted(batch_sizes or (1,), reverse=True):
         whole = {name: (size, *shape) if batch_sizes else shape for name, shape in shapes.items()}
         try:
-            seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs)
+            with nullcontext() if shared is None else in_turn(shared):
+                seen = engine_time(engine, cuda, stream, whole, batch_size=size, graph=graphs)
         except Exception:
             # ONNX Runtime allocates memory for each batch size: a smaller one may fit.
             if backend != "onnxruntime" or size == 1:
@@ -155,6 +161,19 @@ def timed(
         rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
     _keep_kernels(engine, file.parent)
     return {"loading_s": loading_s, "times": rows[::-1]}
+
+
+@contextmanager
+def in_turn(folder: Path) -> Iterator[None]:
+    """Have the GPU to itself among the processes with this folder: two engines at once would each look slow."""
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def merge_kernels(file: Path, backend: str) -> None:

@@ -11,6 +11,7 @@ from search.labels import memory_text, record_text
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
+from search.simulator.surrogate import FAR_BELOW
 
 KNOBS = {
     "engine": "engine",
@@ -76,43 +77,44 @@ def unseen_phases(found: RecommendationRecord) -> str | None:
     return f"Slow phases of the machine that come less than once in {seconds} were not seen, and are not covered."
 
 
-FAR_BELOW = 0.4
-"""A certified rate below 40 % of what its engine does without a server is said to be far below it."""
-
-
 def share_of_engine(found: RecommendationRecord) -> tuple[str, bool] | None:
     """Return the certified rate as a share of the engine's own, and True if it is far below; None if not measured.
 
-    If it is, the text has what closed loops got through, if that is far below too; else the largest part of a
-    request's time.
+    If it is, the text has what closed loops got through, if that is far below too, else the largest part of a
+    request's time; and what each protocol lets through.
     """
     certificate, measured = found.winner.certificate, found.winner.measurement
     if certificate is None or found.standalone_per_s is None or found.objective.rate_per_s is not None:
         return None
     share = certificate.rate_per_s / found.standalone_per_s
-    text = f"{100 * share:.2g} % of the {format_rate(found.standalone_per_s)}/s that its engine does standalone"
+    per_cent = format(100 * share, ".0f" if share > FAR_BELOW else ".2g")
+    text = f"{per_cent} % of the {format_rate(found.standalone_per_s)}/s that its engine does standalone"
     if share >= FAR_BELOW:
         return text, False
     let_through_per_s = _let_through_per_s(found.winner)
     if let_through_per_s is not None and let_through_per_s < FAR_BELOW * found.standalone_per_s:
-        carries_more = CARRIES_MORE.get((found.workload.protocol, found.workload.shared_memory))
-        advice = f"; {carries_more}" if carries_more else ""
-        return f"{text}; its clients got {format_rate(let_through_per_s)}/s through at most{advice}", True
+        return (
+            f"{text}; its clients got {format_rate(let_through_per_s)}/s through at most{_front_ends(found)}",
+            True,
+        )
     stages = {} if measured is None else stage_means(measured)
     known = {stage: ms for stage, ms in stages.items() if ms is not None}
     if known:
         largest = max(known, key=lambda stage: known[stage])
         whole, part = format_ms(sum(known.values())), format_ms(known[largest])
         text += f"; of a request's {whole} ms, {part} are {largest}"
-    return text, True
+    return text + _front_ends(found), True
 
 
-CARRIES_MORE = {
-    ("http", "none"): "--protocol grpc carries more of large requests, and --shared-memory system most",
-    ("grpc", "none"): "--shared-memory system carries more of large requests",
-}
-"""What carries more than a protocol without or with shared memory; EfficientNet-B0's images of 600 kB on 16 cores:
-5,060/s over HTTP, 11,891/s over gRPC, 22,594/s in shared memory."""
+def _front_ends(found: RecommendationRecord) -> str:
+    """Return what each protocol let through, the most first; "" if that was not measured."""
+    names = {"none": "", "system": " with --shared-memory system"}
+    by_rate = sorted(found.front_ends, key=lambda one: one.requests_per_s, reverse=True)
+    each = (
+        f"--protocol {one.protocol}{names[one.shared_memory]} {format_rate(one.requests_per_s)}/s"
+        for one in by_rate
+    )
+    return f"; busy clients get through here: {', '.join(each)}" if by_rate else ""
 
 
 def _let_through_per_s(trial: TrialRecord) -> float | None:

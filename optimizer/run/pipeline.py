@@ -35,8 +35,8 @@ from search.workload import Workload
 
 log = logging.getLogger("tritune")
 
-EXPLAINED_IN_S = 8.0
-"""The layers of the answer are profiled until 8 s after the time budget, or left out."""
+EXPLAINED_IN_S = 5.0
+"""The layers of the answer are profiled until 5 s after the time budget, or left out."""
 
 
 def optimize(

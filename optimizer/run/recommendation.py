@@ -108,6 +108,7 @@ def recommendation_record(
         repository=REPOSITORY,
         accuracy=prepared.accuracy,
         standalone_per_s=_standalone_per_s(config, result.winner),
+        front_ends=result.front_ends,
         time_use=time_use,
     )
 

@@ -221,7 +221,7 @@ def curve_from_loops(
         fit_error=0.0,
         overhead_s=_overhead_s(loops[0]) if of_one is None else of_one.overhead_s,
         noise=noise,
-        answered_per_s=max(map(_answered_per_s, crowds)),
+        answered_per_s=max(answered_per_s(crowd.log) for crowd in crowds),
     )
     off = seconds / curve.at(sizes) - 1
     return replace(curve, fit_error=float(np.sqrt(np.average(off**2, weights=counts))))
@@ -304,9 +304,10 @@ def _hindered(
     return knots.tolist(), np.maximum.accumulate(hindered).tolist()
 
 
-def _answered_per_s(loop: ClosedLoop) -> float:
-    answered = ~loop.log.failed
-    took_ns = int(loop.log.done_ns.max()) - int(loop.log.sent_ns.min()) if answered.any() else 0
+def answered_per_s(log: RequestLog) -> float:
+    """Return the answered requests of a run over its length; 0 if none was."""
+    answered = ~log.failed
+    took_ns = int(log.done_ns.max()) - int(log.sent_ns.min()) if answered.any() else 0
     return _NS_PER_S * int(answered.sum()) / took_ns if took_ns > 0 else 0.0
 
 

@@ -261,6 +261,10 @@ def bounded(error: float, slowdown: float | None) -> float:
     return math.copysign(min(abs(error), most), error)
 
 
+FAR_BELOW = 0.4
+"""A rate below 40 % of what its engine does without a server is said to be far below it."""
+
+
 def engine_alone_per_s(engine: Engine, *, limit_ms: float, largest: int = LARGEST_BATCH) -> float:
     """Return the standalone batch items per second at the best batch within the limit; 0 if none is within it.
 
