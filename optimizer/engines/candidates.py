@@ -44,8 +44,8 @@ COMPUTE_FP32_IN_TF32 = frozenset({"tensorrt_rtx"})
 """Libraries that use TF32 although the plan was built without it (TensorRT-RTX 1.4 on an H100: `tests/gpu`): their
 engine in fp32 is the one in tf32."""
 
-MAX_COMPILING = 8
-"""Kernels are compiled by a process per two cores, and at most eight: each takes a few hundred MB of the GPU."""
+MAX_COMPILING = 16
+"""Kernels are compiled by a process per core, and at most 16: each takes a few hundred MB of the GPU."""
 
 
 def engines_for(
@@ -83,7 +83,7 @@ def engines_for(
         cache=cache,
         max_batch_size=max_batch_size,
         may_run=may_build,
-        compiling=BoundedSemaphore(max(1, min(MAX_COMPILING, machine.logical_cores // 2))),
+        compiling=BoundedSemaphore(max(1, min(MAX_COMPILING, machine.logical_cores))),
     )
     tensorrt = _TensorRtEngines(
         gpu=gpu,
@@ -285,12 +285,9 @@ class _TensorRtEngines:
     def _checked(self, candidate: _Candidate) -> Engine:
         """Return the engine, ready to be served, with its standalone times. Raises EngineFailed."""
         began = time.monotonic()
-        self.alone.compile_all(candidate.built.engine)
-        compiled = time.monotonic()
         if self.judge is not None:
             self._check_accuracy(candidate.built, candidate.model, candidate.precision)
-        took = compiled - began, time.monotonic() - compiled
-        log.info("%s: other batch sizes compiled in %.1f s, judged in %.1f s", candidate.label, *took)
+        log.info("%s: judged in %.1f s", candidate.label, time.monotonic() - began)
         return replace(_with_kernels(candidate.built.engine), alone_ms=candidate.alone_ms)
 
     def _check_accuracy(self, built: BuiltEngine, model: Model, precision: Precision) -> None:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore
@@ -22,7 +22,7 @@ from optimizer.cached import put_file
 from optimizer.child import ChildFailed, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache
-from optimizer.engines.timing_child import compile_kernels, load_engine, merge_kernels, timed
+from optimizer.engines.timing_child import compile_kernels, load_engine, timed
 from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import Tensors, run_feeds
@@ -79,14 +79,6 @@ def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Known:
-    """What is kept of an engine on one GPU: a row per measured size, and the sizes whose kernels are compiled."""
-
-    times: list[dict[str, float]]
-    compiled: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StandaloneTimings:
     """Measures on one GPU, or reuses times measured on a GPU of this name with the same driver.
 
@@ -107,33 +99,17 @@ class StandaloneTimings:
         if known is None and not self.may_run:
             return ()
         if known is None:
-            sizes, began = self._sizes(engine), time.monotonic()
-            if engine.backend == "tensorrt_rtx":
-                self._compile(engine, file, sizes, first=True)
+            began = time.monotonic()
+            if engine.backend == "tensorrt_rtx" and engine.batched:
+                self._compile(engine, file, graph_batch_sizes(self.max_batch_size))
             compiled_s = time.monotonic() - began
-            known = _Known(times=self._measured(engine, file, sizes, graphs=(True,)), compiled=sizes)
+            known = self._measured(engine, file, graphs=(True,))
             self._keep(file.with_name(TIMES_FILE), known)
             log.info(
-                "%s %s: %d batch sizes compiled in %.1f s, measured in %.1f s",
-                *(engine.backend, engine.precision, len(sizes), compiled_s, time.monotonic() - began - compiled_s),
+                "%s %s: compiled in %.1f s, measured in %.1f s",
+                *(engine.backend, engine.precision, compiled_s, time.monotonic() - began - compiled_s),
             )
         return _sorted(known)
-
-    def compile_all(self, engine: Engine) -> None:
-        """Compile TensorRT-RTX's kernels of all batch sizes that are executed, after `of_plan`; they are kept.
-
-        So that a server need not. Raises EngineFailed.
-        """
-        file = dict(engine.files)[PLAN_FILE]
-        known = self._known(file.with_name(TIMES_FILE))
-        if engine.backend != "tensorrt_rtx" or not engine.batched or known is None or not self.may_run:
-            return
-        sizes = graph_batch_sizes(self.max_batch_size)
-        missing = [size for size in sizes if size not in known.compiled]
-        if missing:
-            self._compile(engine, file, missing, first=False)
-            _called(partial(merge_kernels, file, engine.backend), self.gpu)
-            self._keep(file.with_name(TIMES_FILE), _Known(times=known.times, compiled=sizes))
 
     def of_model(self, engine: Engine, model: Model, *, library_version: str) -> Times:
         """Return the times in ONNX Runtime, with CUDA graphs if possible. Raises EngineFailed."""
@@ -143,7 +119,7 @@ class StandaloneTimings:
             return ()
         if known is None:
             file = dict(engine.files)[engine.model_file]
-            known = _Known(times=self._measured(engine, file, self._sizes(engine), graphs=(True, False)))
+            known = self._measured(engine, file, graphs=(True, False))
             self._keep(kept, known)
         return _sorted(known)
 
@@ -152,15 +128,10 @@ class StandaloneTimings:
         known_by = f"{model.sha256} {engine.backend} {engine.precision} {library_version} {self.max_batch_size}"
         return self.cache.folder / "times" / f"{hashlib.sha256(known_by.encode()).hexdigest()[:32]}.json"
 
-    def _sizes(self, engine: Engine) -> tuple[int, ...]:
-        sizes = {min(size, self.max_batch_size) for size in (1, MIDDLE_BATCH, self.max_batch_size)}
-        return tuple(sorted(sizes)) if engine.batched else ()
+    def _compile(self, engine: Engine, file: Path, sizes: Sequence[int]) -> None:
+        """Compile the kernels of these batch sizes, so that a server need not: the first, then the others at once.
 
-    def _compile(self, engine: Engine, file: Path, sizes: Sequence[int], *, first: bool) -> None:
-        """Compile the kernels of these batch sizes at the same time.
-
-        If none of the engine's are compiled yet (`first`), the first size goes before the others, which begin with
-        what it leaves. What fails here fails again, with its reason, where the size is measured.
+        They begin with what it leaves. What fails here fails again, with its reason, where the engine is judged.
         """
         compiled = partial(compile_kernels, file, engine.backend, _row_shapes(engine))
 
@@ -169,19 +140,17 @@ class StandaloneTimings:
                 call_in_child(partial(compiled, batch_size=size), timeout_s=TIMING_LIMIT_S)
 
         with threads(max(1, len(sizes))) as pool:
-            alone = sizes[:1] if first else ()
-            list(map(one, alone))
-            list(pool.map(one, sizes[len(alone) :]))
+            one(sizes[0])
+            list(pool.map(one, sizes[1:]))
 
-    def _measured(
-        self, engine: Engine, file: Path, sizes: Sequence[int], *, graphs: tuple[bool, ...]
-    ) -> list[dict[str, float]]:
+    def _measured(self, engine: Engine, file: Path, *, graphs: tuple[bool, ...]) -> list[dict[str, float]]:
+        sizes = {min(size, self.max_batch_size) for size in (1, MIDDLE_BATCH, self.max_batch_size)}
         call: Callable[..., dict[str, Any]] = partial(
             timed,
             file,
             engine.backend,
             _row_shapes(engine),
-            batch_sizes=sizes,
+            batch_sizes=sorted(sizes) if engine.batched else (),
             tf32=engine.precision == "tf32" and engine.backend == "onnxruntime",
             shared=self.cache.folder,
         )
@@ -191,16 +160,16 @@ class StandaloneTimings:
                 return _times(_called(partial(call, graphs=recorded), self.gpu))
         return _times(_called(partial(call, graphs=last), self.gpu))
 
-    def _keep(self, kept: Path, known: _Known) -> None:
-        found = {"gpu": self.gpu.name, "driver": self.gpu.driver, **asdict(known)}
+    def _keep(self, kept: Path, times: list[dict[str, float]]) -> None:
+        found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
         put_file(kept, json.dumps(found, indent=1).encode())
 
-    def _known(self, kept: Path) -> _Known | None:
+    def _known(self, kept: Path) -> list[dict[str, float]] | None:
         """Return what is kept if it is of a GPU of this name and this driver, else None."""
         try:
             found = json.loads(kept.read_text())
             same = (found["gpu"], found["driver"]) == (self.gpu.name, self.gpu.driver)
-            return _Known(times=found["times"], compiled=tuple(found["compiled"])) if same else None
+            return list(found["times"]) if same else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -214,8 +183,8 @@ def _times(measured: dict[str, Any]) -> list[dict[str, float]]:
     return found
 
 
-def _sorted(known: _Known) -> Times:
-    return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in known.times))
+def _sorted(times: list[dict[str, float]]) -> Times:
+    return tuple(sorted((int(row["batch_size"]), row["batch_ms"]) for row in times))
 
 
 def _called(call: Callable[[], T], gpu: Gpu) -> T:

@@ -176,12 +176,6 @@ def in_turn(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def merge_kernels(file: Path, backend: str) -> None:
-    """Put the kernels of all sizes that were compiled into the one file that a server takes in."""
-    cuda = DriverCuda(0)
-    _keep_kernels(load_engine(file.parent, file.name, backend, cuda, cuda.stream(), graphs=False), file.parent)
-
-
 def _keep_kernels(engine: GpuEngine, folder: Path) -> None:
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:

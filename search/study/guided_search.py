@@ -12,7 +12,7 @@ from itertools import islice
 from model_repo.spec import ServingConfig
 from search.records.trial import Cause, PredictionRecord, WhyRecord
 from search.simulator.service_times_file import read_curves, service_times_record, write_curves
-from search.simulator.surrogate import Predicted, Surrogate, kinds_to_profile
+from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_to_profile
 from search.space import Knobs, knobs_of
 from search.study.acquisition import rank_candidates
 from search.study.belief import Belief
@@ -98,19 +98,30 @@ class GuidedSearch:
     # Profiling
 
     def _profile_all(self, *, first: Knobs) -> None:
-        """Measure the service times of all kinds, the baseline's first, and then verify the baseline at once."""
+        """Measure the service times of all kinds, the baseline's first, and then verify the baseline at once.
+
+        If another engine is far faster standalone, the baseline comes last, if there is time for it: changing the
+        engine takes seconds, and the default is only compared with.
+        """
         space, budget = self.runner.store.space, self.runner.budget
         kinds = kinds_to_profile(space, limit_ms=self.runner.slo.first.limit_ms)
-        points = sorted(kinds, key=lambda knobs: not self._same_kind(knobs, first))
+        alone = alone_per_s(space, limit_ms=self.runner.slo.first.limit_ms)
+        of_fastest, of_first = (alone.get(str(knobs["engine"]), 0.0) for knobs in (kinds[0], first))
+        at_last = of_fastest > FAR_ABOVE * of_first > 0
+        points = kinds if at_last else sorted(kinds, key=lambda knobs: not self._same_kind(knobs, first))
+        in_any_case = 1 if at_last else len(space.engines)
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
         for index, knobs in enumerate(points):
-            used_up = budget.elapsed_s() > until_s and index > len(space.engines)
+            used_up = budget.elapsed_s() > until_s and index > in_any_case
             if self.runner.stop() or used_up or (index > 0 and not self.runner.may_go_on()):
                 self._waiting = True
                 break
             self._profile_unless_known(knobs)
-            if index == 0 and self.runner.may_go_on():
+            if index == 0 and not at_last and self.runner.may_go_on():
                 self._verify_baseline(first)
+        there_is_time = not self.surrogate.curves or budget.search_left_s() > BASELINE_CAPACITY_S
+        if at_last and there_is_time and self.runner.may_go_on():
+            self._verify_baseline(first)
         self.runner.pool.share(self.surrogate.curves)
 
     def _profile_again(self) -> bool:

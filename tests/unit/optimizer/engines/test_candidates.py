@@ -122,7 +122,7 @@ def tf32_and_fp16(model: Model, timed: Path, *, fp16_ms: tuple[float, float]) ->
 def write_times(plan: Path, one_ms: float, eight_ms: float) -> None:
     """Write invented times at batch 1 and 8 on the A10 next to a plan."""
     times = [{"batch_size": 1, "batch_ms": one_ms}, {"batch_size": 8, "batch_ms": eight_ms}]
-    found = {"gpu": A10.name, "driver": "580.1", "times": times, "compiled": [1, 2, 4, 8]}
+    found = {"gpu": A10.name, "driver": "580.1", "times": times}
     plan.with_name("times.json").write_text(json.dumps(found))
 
 
@@ -271,7 +271,7 @@ def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path: Path) ->
     kept = alone.kept_file(engine, model, library_version=version("onnxruntime-gpu"))
     kept.parent.mkdir(parents=True)
     times = [{"batch_size": 8, "batch_ms": 6.0}, {"batch_size": 1, "batch_ms": 3.0}]
-    kept.write_text(json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times, "compiled": []}))
+    kept.write_text(json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times}))
     _, engines, notes = compete(WITH_GPU, tmp_path)
     assert engines[0].alone_ms == ((1, 3.0), (8, 6.0))
     assert "onnxruntime fp32: 3.00 ms standalone at batch 1" in notes

@@ -24,6 +24,40 @@ def contention(config: ServingConfig, busy: int) -> float:
     return float(busy) ** 0.5
 
 
+class SlowToChange(SimulatedBench):
+    """Takes 7 s to load another engine."""
+
+    def load(self, config: ServingConfig) -> None:
+        if not self.loaded or self.loaded[-1].engine != config.engine:
+            self.spent.loading_s += 6.0
+        super().load(config)
+
+
+@pytest.mark.parametrize(("budget_s", "default_tried"), [(25.0, False), (60.0, True)])
+def test_an_engine_that_is_far_faster_standalone_comes_before_the_default(
+    budget_s: float, default_tried: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.onnx"
+    file.write_bytes(b"x")
+    engines = tuple(
+        plain_engine(
+            files=(("model.onnx", file),),
+            precision=precision,
+            device="gpu",
+            alone_ms=tuple((batch, slower * (0.5 + 0.08 * batch)) for batch in (1, 8, 64)),
+        )
+        for precision, slower in (("fp32", 10.0), ("fp16", 1.0))
+    )
+    space = search_space(engines, MachineLimits(cores=16, memory_bytes=2**38), limit_ms=SLO.first.limit_ms)
+    bench = SlowToChange(
+        service_s=lambda config, size: (10 if config.engine.precision == "fp32" else 1) * (5e-4 + 8e-5 * size)
+    )
+    store, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
+    assert certified is not None
+    assert certified.winner.served.engine.precision == "fp16"
+    assert any(trial.served == space.baseline() for trial in store.trials) == default_tried
+
+
 @pytest.mark.parametrize("budget_s", [40.0, 50.0, 600.0])  # 40: profiles take all of the search's time
 def test_eight_instances_that_carry_twice_as_much_as_two_are_found(budget_s: float, tmp_path: Path) -> None:
     file = tmp_path / "model.onnx"
