@@ -7,9 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor, bytes_per_value
 from loadgen.transport.http1_response import Head, excerpt
 from loadgen.transport.http2_call import Call
 from loadgen.transport.json_values import Unusable, short, whole_number
@@ -167,7 +165,7 @@ class ExpectedAnswer:
         if output.raw_bytes is None:
             wanted, found, unit = count, output.numbers, "values"
         else:
-            wanted, found, unit = count * _bytes_per_value(output.datatype), output.raw_bytes, "bytes"
+            wanted, found, unit = count * bytes_per_value(output.datatype), output.raw_bytes, "bytes"
             if output.datatype not in NUMPY_TYPES or (output.datatype == "BYTES" and found >= wanted):
                 return None
         if found == wanted:
@@ -187,12 +185,6 @@ class ExpectedAnswer:
 def _is_fixed(tensor: Tensor, batched: bool) -> bool:
     own = tensor.shape[1:] if batched and tensor.shape[:1] == (-1,) else tensor.shape
     return tensor.datatype != "BYTES" and -1 not in own
-
-
-def _bytes_per_value(datatype: str) -> int:
-    if datatype in ("BYTES", "BF16"):
-        return 4 if datatype == "BYTES" else 2  # a text has a prefix of four bytes
-    return int(np.dtype(NUMPY_TYPES.get(datatype, np.uint8)).itemsize)
 
 
 def _shape_fits(expected: tuple[int, ...], found: tuple[int, ...]) -> bool:

@@ -19,6 +19,14 @@ NUMPY_TYPES: Mapping[str, Any] = {
     "BYTES": np.object_,
 }  # fmt: skip
 
+
+def bytes_per_value(datatype: str) -> int:
+    """Return the bytes that an element takes in a message; of a text the least, and 1 for an unknown type."""
+    if datatype in ("BYTES", "BF16"):
+        return 4 if datatype == "BYTES" else 2  # a text has a prefix of four bytes
+    return int(np.dtype(NUMPY_TYPES.get(datatype, np.uint8)).itemsize)
+
+
 MAX_RANK = 32
 """A tensor of more dimensions is refused: NumPy 1 has no such arrays."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
-from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, bytes_per_value
 
 MAX_UNASKED_BYTES = 1 << 30
 """A larger request is sent only if the user gave the shapes that make it so large."""
@@ -23,7 +23,9 @@ _COPIES = 5  # of a request while it is built: the numbers as drawn, in their ty
 def check_request_size(info: ModelInfo, shapes: Mapping[str, tuple[int, ...]], asked: Collection[str]) -> None:
     """Raise PayloadError if a request takes too much memory. `asked`: the inputs whose shape the user gave."""
     sizes = {
-        tensor.name: math.prod(shapes[tensor.name]) * _bytes_per_value(tensor.datatype) for tensor in info.inputs
+        tensor.name: math.prod(shapes[tensor.name])
+        * (_BYTES_PER_TEXT if tensor.datatype == "BYTES" else bytes_per_value(tensor.datatype))
+        for tensor in info.inputs
     }
     if sum(size for name, size in sizes.items() if name not in asked) > MAX_UNASKED_BYTES:
         name = max((name for name in sizes if name not in asked), key=sizes.__getitem__)
@@ -38,12 +40,6 @@ def check_request_size(info: ModelInfo, shapes: Mapping[str, tuple[int, ...]], a
             f"a request of {info.name} would take {_words(sum(sizes.values()))}, {_COPIES} times of which do not "
             f"fit into the {_words(memory)} of this machine.\nGive smaller shapes, or a smaller batch."
         )
-
-
-def _bytes_per_value(datatype: str) -> int:
-    if datatype == "BYTES":
-        return _BYTES_PER_TEXT
-    return int(np.dtype(NUMPY_TYPES.get(datatype, np.float64)).itemsize)
 
 
 def _words(size: int) -> str:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from loadgen.errors import EnvironmentFailed, LoadError, UserError
 from loadgen.processes import scratch_folder
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import Payload
-from loadgen.traffic.model_info import NUMPY_TYPES
+from loadgen.traffic.model_info import bytes_per_value
 from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed, ServerTimeout
 from model_repo.server.control import server_version
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
@@ -101,8 +99,7 @@ def load_processes(engines: Sequence[Engine], *, cores: int, limit_ms: float, sh
     by_cores = min(MAX_BY_CORES, max(1, cores // CORES_A_LOAD_PROCESS))
     rows_per_s = max(engine_alone_per_s(engine, limit_ms=limit_ms) for engine in engines)
     row_bytes = sum(
-        np.dtype(NUMPY_TYPES[tensor.datatype]).itemsize * math.prod(tensor.concrete_shape or ())
-        for tensor in engines[0].inputs
+        bytes_per_value(tensor.datatype) * math.prod(tensor.concrete_shape or ()) for tensor in engines[0].inputs
     )
     bytes_per_s = 0.0 if shared_memory else rows_per_s * row_bytes
     busy = rows_per_s / REQUESTS_A_LOAD_PROCESS_PER_S + bytes_per_s / BYTES_A_LOAD_PROCESS_PER_S
