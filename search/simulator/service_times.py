@@ -7,9 +7,9 @@ times include the effect of the front end and the senders, which share the machi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -209,14 +209,15 @@ def curve_from_loops(
         raise NotMeasured("the server answered nothing, or has no table of the batch sizes that it executes")
     sizes, counts, seconds = (np.array(column) for column in zip(*rows, strict=True))
     if of_one is None:
-        knots, means = _monotone(*_binned(sizes, counts, seconds))
+        # Times that decrease are pooled (pool adjacent violators).
+        knots, means = _pooled_sizes(sizes, counts, seconds, join=lambda one, two: one[2] > two[2])
     else:
         knots, means = _hindered(of_one, sizes, counts, seconds)
     handover_s, noise = _one_by_one(crowds[0]) if instances == 1 else (None, NO_NOISE)
     curve = ServiceCurve(
         busy=instances,
-        sizes=tuple(knots),
-        seconds=tuple(means),
+        sizes=knots,
+        seconds=means,
         handover_s=handover_s,
         fit_error=0.0,
         overhead_s=_overhead_s(loops[0]) if of_one is None else of_one.overhead_s,
@@ -262,46 +263,43 @@ def _pooled(rows: Iterable[BatchTimings], executed_sizes: Sequence[int]) -> list
     return [(float(size), float(counts[size]), total_s[size] / counts[size]) for size in sorted(counts)]
 
 
-def _binned(sizes: Floats, counts: Floats, seconds: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return means over half octaves of the batch size: the mean of few executions of one size is imprecise."""
+Pool: TypeAlias = tuple[float, float, float]
+"""Mean batch size, number of executions, and the mean of a figure."""
+
+Points: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
+"""Batch sizes, ascending, and a figure of each."""
+
+
+def _pooled_sizes(sizes: Floats, counts: Floats, values: Floats, *, join: Callable[[Pool, Pool], bool]) -> Points:
+    """Return means over half octaves of the batch size, and over adjacent ones while these `join`.
+
+    The mean of few executions of one size is imprecise.
+    """
     bins = np.round(np.log2(sizes) / _BIN_OCTAVES).astype(int)
-    each = [bins == found for found in np.unique(bins)]
-    return (
-        np.array([np.average(sizes[mine], weights=counts[mine]) for mine in each]),
-        np.array([counts[mine].sum() for mine in each]),
-        np.array([np.average(seconds[mine], weights=counts[mine]) for mine in each]),
-    )
-
-
-def _monotone(sizes: Floats, counts: Floats, seconds: Floats) -> tuple[list[float], list[float]]:
-    """Replace adjacent points that decrease by their weighted mean (pool adjacent violators)."""
-    pools: list[tuple[float, float, float]] = []
-    for size, count, value in zip(sizes, counts, seconds, strict=True):
-        pools.append((float(size), float(count), float(value)))
-        while len(pools) > 1 and pools[-2][2] > pools[-1][2]:
+    pools: list[Pool] = []
+    for mine in (bins == found for found in np.unique(bins)):
+        size, value = (float(np.average(one[mine], weights=counts[mine])) for one in (sizes, values))
+        pools.append((size, float(counts[mine].sum()), value))
+        while len(pools) > 1 and join(pools[-2], pools[-1]):
             (a, n, s), (b, m, t) = pools[-2:]
             pools[-2:] = [((a * n + b * m) / (n + m), n + m, (s * n + t * m) / (n + m))]
-    return [pool[0] for pool in pools], [pool[2] for pool in pools]
+    known, _, means = zip(*pools, strict=True)
+    return known, means
 
 
-def _hindered(
-    alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Floats
-) -> tuple[list[float], list[float]]:
+def _hindered(alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Floats) -> Points:
     """Return the curve of one instance times the factor by which several instances slow each other down.
 
     The factor may rise with the batch size, if cores are shared, or fall, if instances take turns on a GPU for
     less of their time. Sizes that were executed too few times to tell it have that of the next smaller ones.
     """
-    pools: list[tuple[float, float, float]] = []  # mean size, executions, mean factor
-    for size, count, factor in zip(*_binned(sizes, counts, seconds / alone.at(sizes)), strict=True):
-        pools.append((float(size), float(count), float(factor)))
-        if len(pools) > 1 and min(pools[-2][1], count) < LEVEL_EXECUTIONS:
-            (a, n, f), (b, m, g) = pools[-2:]
-            pools[-2:] = [((a * n + b * m) / (n + m), n + m, (f * n + g * m) / (n + m))]
-    known, _, factors = zip(*pools, strict=True)
+    factor = seconds / alone.at(sizes)
+    known, factors = _pooled_sizes(
+        sizes, counts, factor, join=lambda one, two: min(one[1], two[1]) < LEVEL_EXECUTIONS
+    )
     knots = np.union1d(alone.sizes, known)
     hindered = alone.at(knots) * np.interp(knots, known, np.maximum(factors, 1.0))
-    return knots.tolist(), np.maximum.accumulate(hindered).tolist()
+    return tuple(knots.tolist()), tuple(np.maximum.accumulate(hindered).tolist())
 
 
 def answered_per_s(log: RequestLog) -> float:
