@@ -28,8 +28,8 @@ class SimulatedServer:
     (2, n), then has the numbers of the requests' shapes, in turn, and below each that of its table: Triton only
     puts consecutive requests of one shape into a batch. `noise` are factors on the times, used in turn.
     `overhead_s` is the rest of a request's time: network, front end, waking threads; they let through
-    `let_through_per_s`, which is not simulated. No preferred sizes mean the
-    maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
+    `let_through_per_s` (infinite if not known), which is not simulated. No preferred sizes mean the maximum alone,
+    as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
     batcher looks at each. `commits_early`: an instance takes its next batch when it begins one (Triton's TensorRT
     backend without CUDA graphs), not when it has finished.
     """

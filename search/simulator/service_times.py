@@ -6,6 +6,7 @@ times include the effect of the front end and the senders, which share the machi
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -63,9 +64,9 @@ class ServiceCurve:
     decrease. `fit_error` is the relative RMS distance of the measured times from the curve. `handover_s` is the
     time between two executions of an instance that always has work; None if it was not measured, as with several
     instances, whose batches cannot be distinguished. `overhead_s` is the time of a request to an idle server
-    without its execution. `noise` are factors with mean 1 by which single executions differ. `answered_per_s` is
-    the highest rate at which closed loops were answered: what front end and network let through, too; 0 if not
-    known.
+    without its execution. `noise` are factors with mean 1 by which single executions differ. `let_through_per_s`
+    is the highest rate at which closed loops were answered: what front end and network let through, too; infinite
+    if not known.
 
     If requests differ in shape, this is the curve of the smallest, and `larger` those of the larger ones that
     were profiled, ascending.
@@ -78,7 +79,7 @@ class ServiceCurve:
     fit_error: float
     overhead_s: float
     noise: tuple[float, ...]
-    answered_per_s: float = 0.0
+    let_through_per_s: float = math.inf
     larger: tuple[ServiceCurve, ...] = ()
 
     def at(self, sizes: Floats) -> Floats:
@@ -101,7 +102,7 @@ class ServiceCurve:
             sizes=tuple(sizes.tolist()),
             seconds=tuple(np.maximum.accumulate(np.minimum(self.at(sizes), other.at(sizes))).tolist()),
             overhead_s=min(self.overhead_s, other.overhead_s),
-            answered_per_s=max(self.answered_per_s, other.answered_per_s),
+            let_through_per_s=max(self.let_through_per_s, other.let_through_per_s),
             larger=tuple(one.fastest(two) for one, two in zip(self.larger, other.larger, strict=True)),
         )
 
@@ -222,7 +223,7 @@ def curve_from_loops(
         fit_error=0.0,
         overhead_s=_overhead_s(loops[0]) if of_one is None else of_one.overhead_s,
         noise=noise,
-        answered_per_s=max(answered_per_s(crowd.log) for crowd in crowds),
+        let_through_per_s=max(answered_per_s(crowd.log) for crowd in crowds) or math.inf,
     )
     off = seconds / curve.at(sizes) - 1
     return replace(curve, fit_error=float(np.sqrt(np.average(off**2, weights=counts))))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -56,8 +57,8 @@ class CurveRecord(Record):
     noise: tuple[Factor, ...] = Field(
         description="Factors by which single executions differ, mean 1.", min_length=1, max_length=MAX_POINTS
     )
-    answered_per_s: float = Field(
-        default=0.0, ge=0, le=1e9, description="Highest rate of closed loops; 0: unknown."
+    let_through_per_s: float | None = Field(
+        default=None, gt=0, le=1e9, description="Highest rate of closed loops; null: not known."
     )
     larger: tuple[CurveRecord, ...] = Field(
         default=(), description="The same for larger requests, ascending.", max_length=64
@@ -96,7 +97,7 @@ def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurv
 def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
     """Return the profile as JSON, for `curves_from_text`."""
     records = tuple(
-        KindRecord(engine=engine, threads=threads, cuda_graphs=graphs, **asdict(curve))
+        KindRecord(engine=engine, threads=threads, cuda_graphs=graphs, **_record(curve))
         for (engine, threads, graphs), by_busy in curves.items()
         for curve in by_busy.values()
     )
@@ -120,6 +121,12 @@ def curves_from_text(text: str | bytes) -> dict[Kind, dict[int, ServiceCurve]]:
     return found
 
 
+def _record(curve: ServiceCurve) -> dict[str, Any]:
+    known = none_if_not_finite(curve.let_through_per_s)
+    return {**asdict(curve), "let_through_per_s": known, "larger": tuple(map(_record, curve.larger))}
+
+
 def _curve(record: CurveRecord) -> ServiceCurve:
     plain = record.model_dump(exclude={"engine", "threads", "cuda_graphs", "larger"})
+    plain["let_through_per_s"] = record.let_through_per_s or math.inf
     return ServiceCurve(**plain, larger=tuple(_curve(one) for one in record.larger))

@@ -120,12 +120,12 @@ class Surrogate:
         tables = [padded(one.table(batch, instances), self.executed_sizes(config)) for one in times]
         shapes = self.workload.shapes
         overheads_s = [one.overhead_s for one in times]
-        measured = shapes is None and known[-1].busy == instances and known[-1].answered_per_s > 0
+        measured = shapes is None and known[-1].busy == instances
         return SimulatedServer(
             service_s=tables[0] if shapes is None else shapes.tables(tables),
             turns=ALIKE if shapes is None else shapes.numbered(),
             overhead_s=overheads_s[0] if shapes is None else shapes.mean(overheads_s),
-            let_through_per_s=known[-1].answered_per_s if measured else math.inf,
+            let_through_per_s=known[-1].let_through_per_s if measured else math.inf,
             noise=times[-1].noise,  # of the largest requests, which take most of the time
             max_queue_delay_s=config.max_queue_delay_us / 1e6,
             preferred_batch_sizes=config.preferred_batch_sizes,

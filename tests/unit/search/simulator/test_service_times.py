@@ -1,5 +1,6 @@
 """Service times from closed loops, on a simulated server whose times are known."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -134,10 +135,11 @@ def test_instances_that_take_turns_for_a_part_of_their_time_hinder_small_batches
 def test_the_highest_rate_of_closed_loops_is_kept_and_failures_are_no_answers() -> None:
     quick, slow = loop(row(1, 20, 2.0), gap_ms=2.0), loop(row(1, 20, 2.0), gap_ms=4.0)
     found = curve_from_loops([loop(row(1, 20, 2.5), gap_ms=1.0), quick, slow], instances=2)
-    assert found.answered_per_s == pytest.approx(20 / 0.041, rel=0.001)  # of the first loop, of one user, nothing
-    quick.log.outcome[:10] = 1
-    found = curve_from_loops([loop(row(1, 20, 2.5)), quick], instances=2)
-    assert found.answered_per_s == pytest.approx(10 / 0.041, rel=0.001)
+    assert found.let_through_per_s == pytest.approx(20 / 0.041, rel=0.001)  # not of one user, the first loop
+    for failed, per_s in ((10, 10 / 0.041), (20, math.inf)):
+        quick.log.outcome[:failed] = 1
+        found = curve_from_loops([loop(row(1, 20, 2.5)), quick], instances=2)
+        assert found.let_through_per_s == pytest.approx(per_s, rel=0.001)
 
 
 def test_a_server_without_a_table_of_batches_is_not_measured() -> None:
@@ -167,9 +169,10 @@ def test_curves_have_to_ascend() -> None:
 
 def test_a_profile_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     of_two_shapes = curve(2, handover_s=None, larger=(curve(2), curve(2, seconds=(0.5, 0.9))))
-    curves = {("onnxruntime-fp32", 1, False): {1: curve(1), 2: of_two_shapes}}
+    curves = {("onnxruntime-fp32", 1, False): {1: curve(1, let_through_per_s=900.0), 2: of_two_shapes}}
     write_curves(tmp_path, curves)
     assert read_curves(tmp_path) == curves
+    assert "Infinity" not in (tmp_path / "service_times.json").read_text()
 
 
 def test_padded_batches_count_as_the_size_that_was_executed() -> None:
