@@ -103,7 +103,7 @@ class StandaloneTimings:
             if engine.backend == "tensorrt_rtx" and engine.batched:
                 self._compile(engine, file, graph_batch_sizes(self.max_batch_size))
             compiled_s = time.monotonic() - began
-            known = self._measured(engine, file, graphs=(True,))
+            known = self._measured(engine, file, graphs=(True,))["times"]
             self._keep(file.with_name(TIMES_FILE), known)
             log.info(
                 "%s %s: compiled in %.1f s, measured in %.1f s",
@@ -119,7 +119,7 @@ class StandaloneTimings:
             return ()
         if known is None:
             file = dict(engine.files)[engine.model_file]
-            known = self._measured(engine, file, graphs=(True, False))
+            known = self._measured(engine, file, graphs=(True, False))["times"]
             self._keep(kept, known)
         return _sorted(known)
 
@@ -143,7 +143,7 @@ class StandaloneTimings:
             one(sizes[0])
             list(pool.map(one, sizes[1:]))
 
-    def _measured(self, engine: Engine, file: Path, *, graphs: tuple[bool, ...]) -> list[dict[str, float]]:
+    def _measured(self, engine: Engine, file: Path, *, graphs: tuple[bool, ...]) -> dict[str, Any]:
         sizes = {min(size, self.max_batch_size) for size in (1, MIDDLE_BATCH, self.max_batch_size)}
         call: Callable[..., dict[str, Any]] = partial(
             timed,
@@ -157,8 +157,8 @@ class StandaloneTimings:
         *first, last = graphs
         for recorded in first:
             with suppress(EngineFailed):
-                return _times(_called(partial(call, graphs=recorded), self.gpu))
-        return _times(_called(partial(call, graphs=last), self.gpu))
+                return _called(partial(call, graphs=recorded), self.gpu)
+        return _called(partial(call, graphs=last), self.gpu)
 
     def _keep(self, kept: Path, times: list[dict[str, float]]) -> None:
         found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
@@ -176,11 +176,6 @@ class StandaloneTimings:
 
 def _row_shapes(engine: Engine) -> dict[str, tuple[int, ...]]:
     return {spec.name: spec.concrete_shape or () for spec in engine.inputs}
-
-
-def _times(measured: dict[str, Any]) -> list[dict[str, float]]:
-    found: list[dict[str, float]] = measured["times"]
-    return found
 
 
 def _sorted(times: list[dict[str, float]]) -> Times:
