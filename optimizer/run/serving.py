@@ -55,6 +55,7 @@ def serving_bench(
         prepared.engines,
         cores=prepared.machine.logical_cores,
         limit_ms=config.limits[0].limit_ms,
+        rows_per_request=workload.rows_per_request,
         shared_memory=config.shared_memory == "system",
     )
     with (
@@ -91,7 +92,9 @@ def server_options(config: OptimizeConfig, prepared: Prepared, scratch: Path) ->
     )
 
 
-def load_processes(engines: Sequence[Engine], *, cores: int, limit_ms: float, shared_memory: bool) -> int:
+def load_processes(
+    engines: Sequence[Engine], *, cores: int, limit_ms: float, rows_per_request: int, shared_memory: bool
+) -> int:
     """Return how many processes send the load, by cores, and by requests and bytes that the engines could take.
 
     With `shared_memory` the inputs are not sent.
@@ -102,7 +105,8 @@ def load_processes(engines: Sequence[Engine], *, cores: int, limit_ms: float, sh
         bytes_per_value(tensor.datatype) * math.prod(tensor.concrete_shape or ()) for tensor in engines[0].inputs
     )
     bytes_per_s = 0.0 if shared_memory else rows_per_s * row_bytes
-    busy = rows_per_s / REQUESTS_A_LOAD_PROCESS_PER_S + bytes_per_s / BYTES_A_LOAD_PROCESS_PER_S
+    requests_per_s = rows_per_s / rows_per_request
+    busy = requests_per_s / REQUESTS_A_LOAD_PROCESS_PER_S + bytes_per_s / BYTES_A_LOAD_PROCESS_PER_S
     return max(by_cores, min(math.ceil(busy), cores // 2))
 
 
