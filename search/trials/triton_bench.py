@@ -73,9 +73,9 @@ class TritonBench:
         self._memory_bytes: dict[ServingConfig, int] = {}
 
     def load(self, config: ServingConfig) -> None:
-        """Serve this configuration; replace the server first if it has died, or was left with requests."""
+        """Serve this configuration; replace the server first if it has died or is worn out."""
         with self._counting_loading(), self._translated():
-            if self._given_up > MAX_GIVEN_UP or not self._server.alive():
+            if self._worn_out or not self._server.alive():
                 self._restart_server()
             self._load_on_server(config)
         self._config = config
@@ -86,6 +86,11 @@ class TritonBench:
         with self._counting_loading(), self._translated():
             self._restart_server()
             self._load_on_server(self._config)
+
+    @property
+    def _worn_out(self) -> bool:
+        """True if clients gave up many requests, and we start the server: another one stays as it is."""
+        return self._given_up > MAX_GIVEN_UP and self._server.start_s is not None
 
     def _restart_server(self) -> None:
         self._server.restart()
@@ -142,9 +147,9 @@ class TritonBench:
         limit_ms: float | None = None,
         watch: Watch | None = None,
     ) -> LoadRun:
-        """Send the load, on a fresh server if clients gave many requests up. A server that is not ours stays."""
+        """Send the load, on a fresh server if this one is worn out."""
         assert self._config is not None
-        if self._given_up > MAX_GIVEN_UP and self._server.is_our_process:
+        if self._worn_out:
             log.info("%d requests timed out: the server is started anew", self._given_up)
             self.restart()
         endpoint, engine = self._server.endpoint, self._config.engine
