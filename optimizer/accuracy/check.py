@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from optimizer.accuracy.metrics import Closeness, closeness
@@ -99,6 +99,11 @@ class Reference:
     classifying: frozenset[str]  # outputs with one score per class
     note: str  # on the number of inputs; "" if there are enough
 
+    def repeated(self, count: int) -> Reference:
+        """Return the results for so many samples; after the last one they begin again."""
+        rows = tuple(islice(cycle(self.rows), count))
+        return replace(self, samples=self.samples.repeated(count), rows=rows)
+
 
 def reference_of(
     runner: ReferenceRunner,
@@ -138,26 +143,25 @@ def judge(
 ) -> AccuracyRecord:
     """Compare the results of `runner` with the reference, at each batch size, output by output.
 
-    At the `further_sizes` fewer inputs are compared. If the variant fails, `first_error` is called for the node at
-    which the error starts. Raises RunFailed.
+    At the `further_sizes` fewer inputs are compared. Inputs that are fewer than a batch has items are used over
+    again. If the variant fails, `first_error` is called for the node at which the error starts. Raises RunFailed.
     """
     thresholds = rule.thresholds(precision)
+    count = reference.samples.count
     sizes = batch_sizes if reference.samples.batched else batch_sizes[:1]
-    feeds = {size: reference.samples.feeds(size) for size in sizes}
+    compared = {size: reference.repeated(max(count, size)) for size in sizes}
     if reference.samples.batched:
-        few = reference.samples.first(INPUTS_OF_FURTHER_SIZES)
-        feeds |= {size: few.feeds(size) for size in sorted({*further_sizes} - {*sizes})}
+        few = min(count, INPUTS_OF_FURTHER_SIZES)
+        further = sorted({*further_sizes} - {*sizes})
+        compared |= {size: reference.repeated(max(few, size)) for size in further}
+    feeds = {size: each.samples.feeds(size) for size, each in compared.items()}
     # One run for all sizes: most of a large model's time is spent on loading it.
     results = iter(runner.run([feed for each in feeds.values() for feed in each]))
     outputs: list[OutputAccuracyRecord] = []
     problems: list[str] = []
     for size, given in feeds.items():
-        few_rows = size not in sizes
-        rows = reference.rows[:INPUTS_OF_FURTHER_SIZES] if few_rows else reference.rows
-        asked = replace(thresholds, top1=None) if few_rows else thresholds
-        for name, seen in _compared(
-            list(islice(results, len(given))), replace(reference, rows=rows), size
-        ).items():
+        asked = thresholds if size in sizes else replace(thresholds, top1=None)
+        for name, seen in _compared(list(islice(results, len(given))), compared[size], size).items():
             problem = shortcoming(seen, asked)
             outputs.append(_to_record(name, size, seen, passed=not problem))
             if problem:
@@ -169,7 +173,7 @@ def judge(
         passed=not problems,
         reason=problems[0] if problems else "",
         first_node=first_error(thresholds) if problems and first_error is not None else None,
-        inputs=reference.samples.count,
+        inputs=count,
         input_source=reference.samples.source,
         note=reference.note,
         outputs=tuple(outputs),

@@ -48,7 +48,11 @@ class Samples:
         """Return the first `count` samples, or all if there are fewer."""
         return self._picked(slice(None, count))
 
-    def _picked(self, which: slice) -> Samples:
+    def repeated(self, count: int) -> Samples:
+        """Return so many samples; after the last one they begin again."""
+        return self.first(count) if count <= self.count else self._picked(np.arange(count) % self.count)
+
+    def _picked(self, which: slice | NDArray[Any]) -> Samples:
         return replace(self, arrays={name: array[which] for name, array in self.arrays.items()})
 
     def parted(self, *, every: int) -> tuple[Samples, Samples]:
@@ -56,8 +60,7 @@ class Samples:
         if self.count < 2:
             return self, self
         second = self._picked(slice(None, None, every))
-        mask = np.arange(self.count) % every != 0
-        return replace(self, arrays={name: array[mask] for name, array in self.arrays.items()}), second
+        return self._picked(np.arange(self.count) % every != 0), second
 
     def feeds(self, batch_size: int) -> list[Tensors]:
         """Return the samples as the model takes them, `batch_size` at a time; the last batch may be smaller.

@@ -60,6 +60,17 @@ def test_an_engine_that_is_wrong_at_one_further_batch_size_fails_there() -> None
     assert judge(Scores(), "fp16", reference(40), STRICT, further_sizes=(16, 32, 64)).passed
 
 
+@pytest.mark.parametrize("wrong", [8, 24, 64])
+@pytest.mark.parametrize("inputs", [3, 20, INPUTS])
+def test_a_wrong_batch_size_is_found_with_few_inputs_too(inputs: int, wrong: int) -> None:
+    """With fewer inputs than a batch has rows, that size was never executed."""
+    runner = Scores(lambda scores: -scores if len(scores) == wrong else scores)
+    record = judge(runner, "fp16", reference(inputs), STRICT, further_sizes=(1, 8, 24, 64))
+    assert {output.batch_size for output in record.outputs if not output.passed} == {wrong}
+    assert record.inputs == inputs
+    assert judge(Scores(), "fp16", reference(inputs), STRICT, further_sizes=(1, 8, 24, 64)).passed
+
+
 def test_equal_results_pass_every_precision() -> None:
     record = judge(Scores(), "fp32", reference(), STRICT)
     assert record.passed
