@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
 from optimizer.cached import put_file
-from optimizer.child import ChildFailed, ChildTimedOut, call_in_child, threads
+from optimizer.child import ChildFailed, ChildRaised, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache
 from optimizer.engines.timing_child import compile_kernels, load_engine, timed
@@ -188,7 +188,8 @@ def _called(call: Callable[[], T], gpu: Gpu) -> T:
         return call_in_child(call, timeout_s=TIMING_LIMIT_S)
     except ChildFailed as error:
         last = (error.trace.strip().splitlines() or ["it printed nothing"])[-1]
-        why = f" within {TIMING_LIMIT_S:g} s" if isinstance(error, ChildTimedOut) else f": {last}"
+        what = " ".join(error.reason.split()) if isinstance(error, ChildRaised) else last
+        why = f" within {TIMING_LIMIT_S:g} s" if isinstance(error, ChildTimedOut) else f": {what}"
         raise EngineFailed(
             f"it does not run on {gpu.name}{why}", "ONNX Runtime can still serve the model."
         ) from error
