@@ -1,10 +1,29 @@
-"""Unit: processes that measure on one GPU take turns."""
+"""Tests of the standalone measurement: on a fake GPU, in virtual time; and that processes take turns."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from optimizer.engines.timing_child import in_turn
+import pytest
+from fake_cuda import DoublingEngine, FakeCuda
+
+from model_repo.runtime.tritune_gpu.engine import Shapes
+from optimizer.engines.timing_child import engine_time, in_turn
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_slow_first_execution_of_a_size_is_no_part_of_its_time(graph: bool) -> None:
+    cuda = FakeCuda()
+    engine = DoublingEngine(cuda)
+
+    def seconds() -> float:
+        """The first execution of each size takes 1 s, all others 2 ms."""
+        return 0.002 * len(engine.executed) + 0.998 * len(set(engine.executed))
+
+    for size in (8, 1):
+        shapes: Shapes = {"x": (size, 3)}
+        seen = engine_time(engine, cuda, cuda.stream(), shapes, batch_size=size, graph=graph, clock=seconds)
+        assert (seen.first_s, seen.batch_ms) == pytest.approx((1.0, 2.0))
 
 
 def test_measurements_with_one_folder_do_not_overlap(tmp_path: Path) -> None:
