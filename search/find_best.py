@@ -11,6 +11,7 @@ from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watche
 from search.answer.analysis import frontier_of
 from search.answer.conclusion import conclude
 from search.answer.evidence import Conclusion, NothingFound, RunEvidence
+from search.answer.pauses import pauses_of
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import certify_best
 from search.certification.default_rate import with_run_at_default_rate
@@ -28,7 +29,7 @@ from search.trials import events
 from search.trials.bench import BenchFailed, RunBench
 from search.trials.budget import Budget
 from search.trials.objective import COST, Objective
-from search.trials.observed import observed
+from search.trials.observed import ObservedBench, observed
 from search.trials.trial import Trial
 from search.workers.pool import Workers, worker_pool
 from search.workload import Workload
@@ -150,7 +151,7 @@ def find_best(
             winner = with_run_at_default_rate(
                 certified, served, slo=slo, budget=budget, seed=seed, on_event=on_event, stop=stop
             )
-    conclusion = conclude(_evidence(request, store, winner, served, budget=budget, interrupted=stop()))
+    conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
@@ -177,12 +178,12 @@ def _evidence(
     request: SearchRequest,
     store: TrialStore,
     winner: Trial | None,
-    bench: RunBench,
+    bench: ObservedBench,
     *,
     budget: Budget,
     interrupted: bool,
 ) -> RunEvidence:
-    workload = request.workload.record
+    workload, first = request.workload.record, request.slo.first
     return RunEvidence(
         slo=request.slo,
         trials=store.trials,
@@ -195,6 +196,7 @@ def _evidence(
         budget_s=budget.total_s,
         prepared_s=budget.prepared_s,
         searched_s=budget.searched_s,
+        pauses=pauses_of(bench.runs, limit_s=first.limit_s, quantile=first.quantile),
     )
 
 

@@ -38,6 +38,13 @@ LONE_SHARE = 0.25
 
 def conclude(run: RunEvidence) -> Conclusion:
     """Return how a run ended."""
+    concluded = _concluded(run)
+    if run.pauses is None or run.interrupted:
+        return concluded
+    return replace(concluded, advice=f"{run.pauses.text} {concluded.advice}".strip())
+
+
+def _concluded(run: RunEvidence) -> Conclusion:
     if run.interrupted:
         return _interrupted(run)
     if run.winner is not None:

@@ -10,6 +10,7 @@ from loadgen.errors import UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import duration_option, format_rate, format_seconds
+from search.answer.pauses import Pauses
 from search.labels import record_text
 from search.records.confirmations import ConfirmationRecord
 from search.records.slo import ObjectiveRecord, Slo
@@ -45,7 +46,8 @@ class RunEvidence:
     """What a run has recorded. `winner` has its certificate; None if no rate was certified.
 
     `several_sizes`: the requests differ in shape. `contention` is that of all load of the run. Its time budget was
-    `budget_s`; preparation took `prepared_s` of it, the search after that `searched_s`.
+    `budget_s`; preparation took `prepared_s` of it, the search after that `searched_s`. `pauses` explain the
+    slowest requests, if they do.
     """
 
     slo: Slo
@@ -59,6 +61,7 @@ class RunEvidence:
     budget_s: float = math.inf
     prepared_s: float = 0.0
     searched_s: float = 0.0
+    pauses: Pauses | None = None
 
     def in_state(self, *states: str) -> list[TrialRecord]:
         """Return the trials that ended in one of these states."""

@@ -12,7 +12,7 @@ from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
 from search.simulator.replay import MIN_REPLAY_S, ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
 from search.simulator.server import SimulatedServer
-from search.simulator.surrogate import Predicted
+from search.simulator.surrogate import Predicted, engine_alone_per_s
 from search.trials.bench import BenchFailed, Spent
 from search.trials.capacity_trial import run_capacity_trial
 from search.trials.context import TrialContext
@@ -104,7 +104,9 @@ class Verification:
         before = replace(bench.spent)
         try:
             bench.load(config)
-            found = self._converge(number, prediction.rate_per_s)
+            alone_per_s = engine_alone_per_s(config.engine, limit_ms=self.context.slo.first.limit_ms)
+            alone_per_s /= self.context.workload.rows_per_request
+            found = self._converge(number, prediction.rate_per_s, alone_per_s)
         except BenchFailed as failure:
             log.warning("trial %d failed: %s", number, failure.reason)
             return self._failed(number, config, failure.reason, bench.spent.since(before))
@@ -154,9 +156,13 @@ class Verification:
             replay=self._replay,
         )
 
-    def _converge(self, number: int, predicted_per_s: float) -> ReplayResult | None:
-        """Run until a run is near the capacity that follows from it, and no earlier run contradicts that."""
+    def _converge(self, number: int, predicted_per_s: float, alone_per_s: float) -> ReplayResult | None:
+        """Run until a run is near the capacity that follows from it, and no earlier run contradicts that.
+
+        The first is not above `alone_per_s`, what the engine does standalone; 0 if that is not known.
+        """
         rate, let_through_per_s = FIRST_RUN_FRACTION * predicted_per_s, self.server.let_through_per_s
+        rate = min(rate, alone_per_s or math.inf)
         if let_through_per_s < OF_A_FRONT_END * predicted_per_s:
             rate = let_through_per_s
         found = self._run_and_replay(number, rate)
