@@ -1,57 +1,17 @@
 """Limits on the memory and CPU time of a child process that handles a model.
 
 A model of a few kilobytes can ask for terabytes, or for years. The kernel enforces the limits (`setrlimit`), so
-they also hold in native code. The available memory is read from the control groups of this process.
+they also hold in native code.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from loadgen.memory import memory_bytes
 from loadgen.processes import die_with_parent
-
-
-def memory_bytes(root: Path = Path("/")) -> int:
-    """Return the installed memory in bytes, or the tightest limit below it."""
-    lines = [line.split() for line in text_of(root / "proc/meminfo").splitlines()]
-    limits = [int(words[1]) * 1024 for words in lines if words[:1] == ["MemTotal:"]]
-    for folder in control_groups(root, "memory"):
-        words = (text_of(folder / "memory.max") or text_of(folder / "memory.limit_in_bytes")).split()
-        limits += [int(word) for word in words if word.isdigit()]
-    return min(limits, default=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
-def control_groups(root: Path, controller: str) -> Iterator[Path]:
-    """Yield this process's control group for `controller` and all groups above it: each of them may set a limit.
-
-    Version 2 has one tree, version 1 has one per controller. Inside a container the path may be the host's, of
-    which only the last parts, or none, are visible here.
-    """
-    mount = root / "sys/fs/cgroup"
-    for line in text_of(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and controller not in controllers.split(","):
-            continue
-        top = mount / controllers if controllers else mount
-        top = top if top.is_dir() else mount / controller
-        folder = top / path.lstrip("/")
-        while folder != top:
-            yield folder
-            folder = folder.parent
-        yield top
-
-
-def text_of(path: Path) -> str:
-    """Return the file's text; "" if it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
-
 
 PARENT = "TRITUNE_PARENT_PID"
 """The environment variable in which a child finds its parent's process id."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimizer.machine.child_limits import control_groups, memory_bytes, text_of
+from loadgen.memory import control_groups, memory_bytes, text_of
 from search.cost.cost import Machine
 
 GPU_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "uuid")
