@@ -20,12 +20,10 @@ from locust.user.task import LOCUST_STATE_STOPPING
 
 from loadgen.sending.locust_stats import LocustFeed
 from loadgen.sending.locust_user import OpenLoopUser
-from loadgen.sending.request_table import own_table
-from loadgen.sending.ring import RingLog, rows_for
+from loadgen.sending.request_table import planned_table
 from loadgen.sending.shard import PreparedTarget, run_shard, shard_of
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.traffic.arrivals import peak_rate_per_s, schedule_pieces
 from loadgen.transport.poller import Poller, precise_timers
 
 _START_IN_NS = 250_000_000  # the load begins after a garbage collection, which would delay the first requests
@@ -56,9 +54,9 @@ class TritonUser(OpenLoopUser):
     def replay(self) -> None:
         """Prepare with the server, then send; when Locust stops, wait for the requests in flight."""
         plan = self._plan()
-        shard = shard_of(plan, 0, 1, limit_ms=None, ring=True)
-        table = own_table(rows_for(peak_rate_per_s(plan), plan.timeout_s, 1))
-        feed = LocustFeed(self.environment.stats, RingLog(table, schedule_pieces(plan)), name=self.model_name)
+        shard = shard_of(plan, 0, 1, limit_ms=None)
+        table = planned_table(plan)
+        feed = LocustFeed(self.environment.stats, table, name=self.model_name)
         poller = Poller()
         prepared = PreparedTarget(self._target(), self.payload, poller, plan.timeout_s)
         origin_ns = 0

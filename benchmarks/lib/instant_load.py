@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadgen.sending.request_table import LogTable
-from loadgen.sending.send_loop import LoopParts, RingSendLoop, SendLoop
+from loadgen.sending.send_loop import LoopParts, SendLoop
 from loadgen.transport.poller import Poller, precise_timers
 
 TIMEOUT_S = 5.0
@@ -59,7 +59,7 @@ class InstantWire:
         return int(os.pread(self._schedstat, 64, 0).split()[1])
 
 
-def send(channel: Any, fd: int, rows: int, part: int, parts: int, *, circular: bool) -> None:
+def send(channel: Any, fd: int, rows: int, part: int, parts: int) -> None:
     """Run a load process: announce it, wait for the start, send, report."""
     precise_timers()
     table, wire = LogTable(fd, rows), InstantWire()
@@ -72,7 +72,7 @@ def send(channel: Any, fd: int, rows: int, part: int, parts: int, *, circular: b
         "timeout_ns": round(TIMEOUT_S * 1e9),
         "tick": lambda _now, _in_flight: False,
     }
-    wire.loop = RingSendLoop(**common) if circular else SendLoop(**common)
+    wire.loop = SendLoop(**common)
     channel.send("ready")
     origin_ns = channel.recv()
     gc.collect()

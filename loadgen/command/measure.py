@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TypedDict, TypeVar
 
 from loadgen.command.live import LiveView
@@ -14,7 +12,6 @@ from loadgen.command.record_builder import load_record, measurement_record, targ
 from loadgen.command.verdict import LoadTestResult, answer
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.row_file import RowFile, check_folder
 from loadgen.records.curves import curve_of, timeline_of
 from loadgen.records.record import (
     ComparisonRecord,
@@ -25,6 +22,7 @@ from loadgen.records.record import (
 )
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
+from loadgen.sending.request_table import check_memory
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, LoadPlan
 from loadgen.statistics.checks import FailFast, judge, p99_bounds
@@ -43,39 +41,29 @@ def run_load_test(
 
 def measure(order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> LoadTestResult:
     """Run one load after a warm-up that is not counted, and judge the limits."""
-    with ExitStack() as stack:
-        rows = stack.enter_context(row_file(order)) if order.is_long else None
-        warm_up(order, generator, view, stop)
-        if stop():
-            return LoadTestResult(run=None, interrupted=True)
-        fail_fast = FailFast(order.limits) if order.fail_fast else None
+    if isinstance(order.plan, LoadPlan):
+        check_memory(order.plan)
+    warm_up(order, generator, view, stop)
+    if stop():
+        return LoadTestResult(run=None, interrupted=True)
+    fail_fast = FailFast(order.limits) if order.fail_fast else None
 
-        def watch(log: RequestLog) -> bool:
-            view.look(log)
-            return stop() or (fail_fast is not None and fail_fast.look(log))
+    def watch(log: RequestLog) -> bool:
+        view.look(log)
+        return stop() or (fail_fast is not None and fail_fast.look(log))
 
-        view.phase(f"Measuring {order.target.model_name}", order.plan.duration_s)
-        run = generator.run(
-            order.target,
-            order.plan,
-            payload=order.payload,
-            # A load that changes may pile up and come down again: only a steady one is stopped for it.
-            limit_ms=order.limits.strictest_ms if order.is_stationary else None,
-            watch=watch,
-            rows=rows,
-        )
+    view.phase(f"Measuring {order.target.model_name}", order.plan.duration_s)
+    run = generator.run(
+        order.target,
+        order.plan,
+        payload=order.payload,
+        # A load that changes may pile up and come down again: only a steady one is stopped for it.
+        limit_ms=order.limits.strictest_ms if order.is_stationary else None,
+        watch=watch,
+    )
     # A verdict that was reached stands: the answers that came after it may show longer bursts, and undo nothing.
     violated_by = fail_fast.violated_by if fail_fast is not None else ()
     return LoadTestResult(run=run, checks=violated_by or judge(run.log, order.limits), interrupted=stop())
-
-
-def row_file(order: LoadTest) -> RowFile:
-    """Return the folder for the requests of a run longer than memory. Raises BadInput if no disk has room."""
-    assert isinstance(order.plan, LoadPlan)
-    outputs, requests = order.outputs, order.plan.expected_requests
-    if outputs.log is not None:
-        return RowFile(check_folder([outputs.log], requests), keep=True)
-    return RowFile(check_folder([*outputs.folders, Path(), Path("/var/tmp")], requests))  # noqa: S108 - no names
 
 
 def warm_up(order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> None:
@@ -165,7 +153,7 @@ def _figures(order: LoadTest, run: LoadRun | None, notes: list[str]) -> _Figures
     return {
         "measurement": measurement_record(
             run.measurement,
-            least_ms=log.latency.least_ns / 1e6 if len(log) else None,
+            least_ms=int(log.latency_ns.min()) / 1e6 if len(log) else None,
             target=order.target,
             plan=order.plan,
             bounds=p99_bounds(log, confidence),

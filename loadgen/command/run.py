@@ -72,7 +72,7 @@ def run(
     run = finding.run
     log = None if run is None else run.log
     problems += write_reports(record, log, order.outputs)
-    if log is not None and not order.is_long:
+    if log is not None:
         problems += write_log(log, order.outputs)
     problems += show(record, as_json=as_json)
     for problem in problems:

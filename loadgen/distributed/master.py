@@ -20,7 +20,6 @@ from loadgen.distributed.messages import Message
 from loadgen.distributed.run import RemoteWorkers
 from loadgen.distributed.secret import keys_from_secret
 from loadgen.errors import BadInput, PlanError, WorkerDied
-from loadgen.measurement.row_file import RowFile
 from loadgen.processes import Silence
 from loadgen.sending.load_process import error_from
 from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch
@@ -91,7 +90,6 @@ class DistributedGenerator:
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Watch | None = None,
-        rows: RowFile | None = None,
     ) -> LoadRun:
         """As `LoadGenerator.run`; a worker that is lost during the load is a problem of the measurement.
 
@@ -105,9 +103,9 @@ class DistributedGenerator:
         workers = self.connected
         if len(workers) < self._count:
             raise WorkerDied(f"{len(workers)} of {self._count} workers are left.\nStart the others again.")
-        job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms, to_file=rows is not None)
+        job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms)
         group = RemoteWorkers(messenger=self, run=self._runs, workers=workers, job=job)
-        return PlanRun(job=job, workers=group, watch=watch, rows=rows, gpu=None).execute()
+        return PlanRun(job=job, workers=group, watch=watch, gpu=None).execute()
 
     def send(self, kind: str, worker: str, message: Message) -> None:
         """Send a message to one worker."""

@@ -66,7 +66,6 @@ class _Rows(_Part):
 
 
 class _RowsOfRun(_OfRun):
-    until_ns: NonNegativeInt
     rows: _Rows
 
 
@@ -139,7 +138,6 @@ class _Prepare(_OfRun):
     target: _Target
     payload: _Payload
     limit_ms: Positive | None
-    to_file: bool
 
 
 class _Start(_OfRun):

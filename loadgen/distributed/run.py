@@ -13,15 +13,17 @@ import numpy as np
 from loadgen.distributed import messages as kinds
 from loadgen.distributed.messages import Message
 from loadgen.errors import WorkerDied
-from loadgen.measurement.request_log import RequestLog, concatenate, no_rows
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.load_process import error_from
 from loadgen.sending.plan_run import LoadJob
+from loadgen.sending.request_table import LogTable, planned_table
 from loadgen.spec.plan import LoadPlan
 
 _START_DELAY_NS = 1_000_000_000
 _CLOCK_ROUNDS = 10
 _ANSWER_S = 10.0
+_DRAWING_S = 1e-6  # per request of the schedule: ten times what it takes
 _POLL_S = 0.01
 
 
@@ -47,10 +49,9 @@ class _Part:
     """One worker's shard, as far as it is known."""
 
     worker: str
+    number: int
     offset_ns: int  # its clock minus ours
-    rows: list[RequestLog] = field(default_factory=list)
-    n: int = 0  # requests that are known
-    until_ns: int = 0  # its requests that were due before this time have ended, and their rows were received
+    n: int = 0  # requests that are known: its first ones
     result: ShardResult | None = None
     lost: bool = False
 
@@ -68,23 +69,29 @@ class RemoteWorkers:
     workers: Sequence[str]
     job: LoadJob
     _parts: list[_Part] = field(default_factory=list)
+    _table: LogTable = field(init=False)
 
     def prepare(self) -> None:
         """Compare clocks, and give each worker its shard. Return when all have tried a request."""
-        self._parts = [_Part(worker=worker, offset_ns=self._clock_offset_ns(worker)) for worker in self.workers]
         assert isinstance(self.job.plan, LoadPlan)
+        # In a thread: to draw a long schedule takes seconds, in which Locust's heartbeats must go on.
+        self._table = gevent.get_hub().threadpool.apply(planned_table, (self.job.plan,))
+        self._parts = [
+            _Part(worker=worker, number=number, offset_ns=self._clock_offset_ns(worker))
+            for number, worker in enumerate(self.workers)
+        ]
         shard = {
             "parts": len(self._parts),
             "plan": kinds.plan_to_message(self.job.plan),
             "target": kinds.target_to_message(self.job.target),
             "payload": kinds.payload_to_message(self.job.payload),
             "limit_ms": self.job.limit_ms,
-            "to_file": self.job.to_file,
         }
-        for number, part in enumerate(self._parts):
-            self._send(kinds.PREPARE, part.worker, part=number, **shard)
         for part in self._parts:
-            self.messenger.wait_for(kinds.PREPARED, part.worker, _ANSWER_S + 2 * self.job.plan.timeout_s)
+            self._send(kinds.PREPARE, part.worker, part=part.number, **shard)
+        ready_s = _ANSWER_S + 2 * self.job.plan.timeout_s + _DRAWING_S * self.job.plan.expected_requests
+        for part in self._parts:
+            self.messenger.wait_for(kinds.PREPARED, part.worker, ready_s)
 
     def read_statistics(self) -> dict[str, Any] | None:
         """Ask the first worker that is left for the server's counters."""
@@ -128,9 +135,7 @@ class RemoteWorkers:
         connected = self.messenger.connected
         for part in self._parts:
             for message in self._messages(kinds.ROWS, part):
-                part.rows.append(kinds.rows_from_message(message["rows"]))
-                part.n += len(part.rows[-1])
-                part.until_ns = message["until_ns"]
+                self._write(part, kinds.rows_from_message(message["rows"]))
             for message in self._messages(kinds.DONE, part):
                 part.result = ShardResult(**message["result"])
             failure = self.messenger.receive(kinds.FAILED, part.worker)
@@ -159,25 +164,20 @@ class RemoteWorkers:
 
     def log(self) -> RequestLog:
         """Return the requests before the first that may still be missing; all that came, after the run."""
-        merged, end = self._merge()
-        return merged.rows(0, end)
+        missing = (part.number + part.n * len(self._parts) for part in self._parts if not part.ended)
+        return self._table.finished(min(missing, default=self._table.rows))
 
-    def take_rows(self) -> RequestLog:
-        """Return the same without those that were taken before, and forget them."""
-        merged, end = self._merge()
-        for part in self._parts:
-            part.rows = []
-        self._parts[0].rows = [merged.rows(end, len(merged))]
-        return merged.rows(0, end)
-
-    def _merge(self) -> tuple[RequestLog, int]:
-        """Return all rows in the order of the schedule, and how many come before the first that is not known."""
-        logs = [log for part in self._parts for log in part.rows]
-        merged = concatenate(logs) if logs else no_rows()
-        if all(part.ended for part in self._parts):
-            return merged, len(merged)
-        until_ns = min(part.until_ns for part in self._parts if not part.lost)
-        return merged, int(np.searchsorted(merged.scheduled_ns, until_ns))
+    def _write(self, part: _Part, log: RequestLog) -> None:
+        """Write the next requests of a worker: it has every n-th row of the table, from its own number on."""
+        parts, table = len(self._parts), self._table
+        rows = slice(part.number + part.n * parts, part.number + (part.n + len(log)) * parts, parts)
+        if not np.array_equal(table.scheduled_ns[rows], log.scheduled_ns):
+            raise WorkerDied(
+                f"the worker {part.worker} sent other requests than the plan has.\n"
+                "Install the same versions of tritune and NumPy on all machines, and start again."
+            )
+        table.sent_ns[rows], table.done_ns[rows], table.outcome[rows] = log.sent_ns, log.done_ns, log.outcome
+        part.n += len(log)
 
     def stop(self) -> None:
         """Ask the workers that have not ended to send nothing that is due later."""

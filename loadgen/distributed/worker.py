@@ -24,19 +24,16 @@ from loadgen.errors import LoadError, PlanError
 from loadgen.measurement.request_log import RequestLog
 from loadgen.processes import scratch_folder
 from loadgen.sending.locust_user import OpenLoopUser
-from loadgen.sending.request_table import LogTable, own_table
-from loadgen.sending.ring import RingLog, rows_for
+from loadgen.sending.request_table import GrowingLog, LogTable, planned_table
 from loadgen.sending.shard import PreparedTarget, Shard, run_shard, shard_of
 from loadgen.sending.worker import run_with_locust
 from loadgen.spec.addresses import is_on_this_machine, shown_address
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target, WorkerRights
-from loadgen.traffic.arrivals import peak_rate_per_s, schedule, schedule_pieces, split, split_pieces
 from loadgen.transport.poller import Poller, precise_timers
 
 _ROWS_PERIOD_NS = 500_000_000
 _ROWS_MAX = 20_000  # per message: half a megabyte, packed in half a millisecond
-_NEVER_NS = 1 << 62
 _FAREWELL_S = 0.2
 
 
@@ -100,18 +97,12 @@ class DistributedWorker:
         target = self._target(message["target"])
         plan = kinds.plan_from_message(message["plan"])
         part, parts = message["part"], message["parts"]
-        shard = shard_of(plan, part, parts, limit_ms=message["limit_ms"], ring=True)
+        table = gevent.get_hub().threadpool.apply(planned_table, (plan, part, parts))  # heartbeats go on
+        shard = shard_of(plan, part, parts, limit_ms=message["limit_ms"])
         shard = replace(shard, part=0, parts=1)  # the table has only this worker's rows
         prepared = PreparedTarget(target, self._payload(message["payload"]), self._poller, plan.timeout_s)
         prepared.connect(shard.connections_ahead)
-        if message["to_file"]:
-            rows, pieces = rows_for(peak_rate_per_s(plan) / parts, plan.timeout_s, 1), schedule_pieces(plan)
-        else:  # a ring that holds the whole schedule: nothing is drawn while the load runs
-            due_ns = schedule(plan)
-            rows, pieces = len(split(due_ns, part, parts)) + 2, iter([due_ns])
-        table = own_table(rows)
-        ring = RingLog(table, split_pieces(pieces, part, parts))
-        self._job = _Job(run=message["run"], shard=shard, table=table, ring=ring, prepared=prepared)
+        self._job = _Job(run=message["run"], shard=shard, table=table, prepared=prepared)
         self.send(kinds.PREPARED, {"run": message["run"]})
 
     def _start(self, message: Mapping[str, Any]) -> None:
@@ -121,6 +112,7 @@ class DistributedWorker:
             return
         origin_ns: int = message["origin_ns"]
         next_ns = _ROWS_PERIOD_NS
+        growing = GrowingLog(job.table, late_ns=None)
 
         def tick() -> bool:
             nonlocal next_ns
@@ -128,7 +120,7 @@ class DistributedWorker:
             now_ns = time.monotonic_ns() - origin_ns
             if now_ns >= next_ns:
                 next_ns = now_ns + _ROWS_PERIOD_NS
-                self._ship(job, job.ring.turn(), job.ring.settled_until_ns)
+                self._ship(job, growing.at(now_ns))
             return job.stop
 
         result = run_with_locust(
@@ -136,16 +128,15 @@ class DistributedWorker:
         )
         self._job = None
         job.prepared.close()
-        self._ship(job, job.ring.turn(), job.ring.settled_until_ns)
-        self._ship(job, job.ring.rest(), _NEVER_NS)
+        self._ship(job, job.table.finished(result.rows))
         self.send(kinds.DONE, {"run": job.run, "result": dataclasses.asdict(result)})
 
-    def _ship(self, job: _Job, log: RequestLog, until_ns: int) -> None:
-        """Send rows that are settled. With them all that were due before `until_ns` are known."""
-        for at in range(0, max(1, len(log)), _ROWS_MAX):
+    def _ship(self, job: _Job, log: RequestLog) -> None:
+        """Send the rows of a growing log that were not sent yet."""
+        for at in range(job.shipped, len(log), _ROWS_MAX):
             rows = log.rows(at, min(len(log), at + _ROWS_MAX))
-            here_ns = until_ns if at + len(rows) == len(log) else int(rows.scheduled_ns[-1])
-            self.send(kinds.ROWS, {"run": job.run, "until_ns": here_ns, "rows": kinds.rows_to_message(rows)})
+            self.send(kinds.ROWS, {"run": job.run, "rows": kinds.rows_to_message(rows)})
+        job.shipped = len(log)
 
     def _stop(self, message: Mapping[str, Any]) -> None:
         if self._job is not None and self._job.run == message["run"]:
@@ -215,7 +206,7 @@ class _Job:
     shard: Shard
     table: LogTable
     prepared: PreparedTarget
-    ring: RingLog
+    shipped: int = 0  # rows that the master has
     stop: bool = False
 
 

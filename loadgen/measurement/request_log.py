@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement.chunked_times import PART, Times
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.status import outcome_name
@@ -67,25 +66,11 @@ class RequestLog:
         return latency
 
     @property
-    def latency(self) -> Times:
-        """`latency_ns` in parts, for a long log."""
-        return Times(len(self), lambda rows: self.part(rows).latency_ns)
-
-    @property
-    def latency_failures_last(self) -> Times:
-        """`latency` with `FAILED_NS` for every failed request."""
-
-        def of(rows: slice) -> NDArray[np.int64]:
-            part = self.part(rows)
-            latency_ns = part.latency_ns
-            latency_ns[part.failed] = FAILED_NS
-            return latency_ns
-
-        return Times(len(self), of)
-
-    def latency_charged(self, timeout_ns: int) -> Times:
-        """Return `latency_charged_ns` in parts, for a long log."""
-        return Times(len(self), lambda rows: self.part(rows).latency_charged_ns(timeout_ns))
+    def latency_failures_last_ns(self) -> NDArray[np.int64]:
+        """The latency, `FAILED_NS` for a failed request, shape (n,)."""
+        latency = self.latency_ns
+        latency[self.failed] = FAILED_NS
+        return latency
 
     def rows(self, start: int, stop: int) -> RequestLog:
         """Return the requests start..stop-1 of the schedule, as views."""
@@ -104,12 +89,6 @@ class RequestLog:
         """Return the requests that were due in [start_s, end_s) since the run's start, as views."""
         first, last = np.searchsorted(self.scheduled_ns, [round(start_s * 1e9), round(end_s * 1e9)])
         return self.rows(int(first), int(last))
-
-
-def no_rows() -> RequestLog:
-    """Return an empty log."""
-    none = np.zeros(0, np.int64)
-    return RequestLog(scheduled_ns=none, sent_ns=none, done_ns=none, outcome=np.zeros(0, np.uint8))
 
 
 def concatenate(logs: Sequence[RequestLog]) -> RequestLog:
@@ -215,8 +194,5 @@ class Measurement:
 
 def errors_by_kind(log: RequestLog) -> dict[str, int]:
     """Count the failed requests by kind of failure, the most frequent first."""
-    counts = np.zeros(256, np.int64)
-    for start in range(0, len(log), PART):  # bincount turns each byte into eight
-        counts += np.bincount(log.outcome[start : start + PART], minlength=256)
-    kinds = sorted((int(kind) for kind in np.flatnonzero(counts) if kind), key=lambda kind: -counts[kind])
-    return {outcome_name(kind): int(counts[kind]) for kind in kinds}
+    kinds, counts = np.unique(log.outcome[log.failed], return_counts=True)
+    return {outcome_name(int(kinds[at])): int(counts[at]) for at in np.argsort(-counts, kind="stable")}

@@ -10,9 +10,8 @@ from typing import Required, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement.chunked_times import PART, Times
 from loadgen.measurement.gpu import GpuUse
-from loadgen.measurement.request_log import ClientUse, Measurement, RequestLog, errors_by_kind
+from loadgen.measurement.request_log import ClientUse, Measurement, RequestLog, errors_by_kind, percentiles_ns
 from loadgen.measurement.send_lag import most_send_lag_ms, server_is_overloaded
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
@@ -86,9 +85,9 @@ def measurement_of(
 ) -> Measurement:
     """Return all figures of a run. The rates of a stopped run count up to the last send."""
     n, timeout_ns = len(log), round(plan.timeout_s * 1e9)
-    latency = _in_ms(log.latency_charged(timeout_ns))
+    latency = _in_ms(log.latency_charged_ns(timeout_ns))
     lag = _lag_ms(log, plan)
-    service = _in_ms(Times(n, lambda rows: log.part(rows).service_ns), (0.5, 0.99))
+    service = _in_ms(log.service_ns, (0.5, 0.99))
     last_sent_s = float(log.sent_ns.max()) / 1e9 if n else 0.0
     errors = errors_by_kind(log)
     duration_s = last_sent_s if circumstances.get("stopped") else max(plan.duration_s, last_sent_s)
@@ -170,39 +169,24 @@ def _problems(
     return found
 
 
-def _in_ms(times: Times, quantiles: tuple[float, ...] = _QUANTILES) -> list[float]:
-    """Return the quantiles, then the maximum and the mean, in ms; NaN if there are no times."""
-    if len(times) == 0:
+def _in_ms(times_ns: NDArray[np.int64], quantiles: tuple[float, ...] = _QUANTILES) -> list[float]:
+    """Return the quantiles, then the maximum and the mean, in ms; NaN if there are no times. Reorders them."""
+    if len(times_ns) == 0:
         return [math.nan] * (len(quantiles) + 2)
-    return [time / _NS_PER_MS for time in (*times.percentiles_ns(quantiles), times.greatest_ns, times.mean_ns)]
+    figures = (*percentiles_ns(times_ns, quantiles), float(times_ns.max()), float(times_ns.mean()))
+    return [time / _NS_PER_MS for time in figures]
 
 
 def _lag_ms(log: RequestLog, plan: LoadPlan | ClosedLoopPlan) -> list[float]:
     """Return p50 and p99 of the send lag, without the requests that a cap held back: their lag is intended."""
     if not isinstance(plan, LoadPlan) or plan.max_in_flight is None:
-        return _in_ms(Times(len(log), lambda rows: log.part(rows).send_lag_ns), _LAG_QUANTILES)[:2]
-    held = _held_back(log, plan.max_in_flight)
-    first = int(np.count_nonzero(held))  # requests that were held back get -1 below and sort before all others
-    own = len(log) - first
-    if not own:
-        return [math.nan] * 2
-    lag = Times(len(log), lambda rows: np.where(held[rows], -1, log.part(rows).send_lag_ns))
-    ranks = [first + max(0, math.ceil(quantile * own) - 1) for quantile in _LAG_QUANTILES]
-    return [lag_ns / _NS_PER_MS for lag_ns in lag.at_ranks(ranks)]
+        return _in_ms(log.send_lag_ns, _LAG_QUANTILES)[:2]
+    own = ~_held_back(log, plan.max_in_flight)
+    return _in_ms(log.send_lag_ns[own], _LAG_QUANTILES)[:2]
 
 
 def _held_back(log: RequestLog, most: int) -> NDArray[np.bool_]:
     """Return True for each request that was due while `most` others were in flight, shape (n,)."""
-    held = np.zeros(len(log), np.bool_)
-    left = ended = 0  # requests of earlier parts that are no longer in the arrays below
-    sent_ns = done_ns = np.zeros(0, np.int64)  # times of earlier parts, after the last due time of those parts
-    for start in range(0, len(log), PART):
-        part = log.rows(start, min(start + PART, len(log)))
-        sent_ns = np.sort(np.concatenate([sent_ns, part.sent_ns]))
-        done_ns = np.sort(np.concatenate([done_ns, part.done_ns]))
-        in_flight = np.searchsorted(sent_ns, part.scheduled_ns) - np.searchsorted(done_ns, part.scheduled_ns)
-        held[start : start + len(part)] = in_flight + (left - ended) >= most
-        past_sent, past_done = (int(np.searchsorted(times, part.scheduled_ns[-1])) for times in (sent_ns, done_ns))
-        left, ended = left + past_sent, ended + past_done
-        sent_ns, done_ns = sent_ns[past_sent:], done_ns[past_done:]
-    return held
+    in_flight = np.searchsorted(np.sort(log.sent_ns), log.scheduled_ns)
+    in_flight -= np.searchsorted(np.sort(log.done_ns), log.scheduled_ns)
+    return in_flight >= most

@@ -134,8 +134,7 @@ class LoadTestOptions:
     )
     junit: Path | None = OUTPUT("Write JUnit XML, one case per limit.", "FILE")
     keep_log: Path | None = OUTPUT(
-        "Keep the times of every request in this folder, as NumPy files. Those of a run of over 10 million "
-        "requests are written while it goes on, 25 bytes each; without this option they are gone when it ends.",
+        "Keep the times of every request in this folder, as NumPy files of 25 bytes per request.",
         "FOLDER",
     )
     web: bool = OUTPUT("Locust's web UI on http://127.0.0.1:8089 while the load runs.", default=False)

@@ -27,7 +27,7 @@ def curve_of(log: RequestLog, timeout_ns: int) -> CurveRecord | None:
     decades = math.log10(len(log))
     steps = max(1, math.ceil(decades * _POINTS_PER_DECADE))
     shares = [0.0] + [1 - 10 ** -(decades * step / steps) for step in range(1, steps)] + [1.0]
-    latencies_ns = log.latency_charged(timeout_ns).percentiles_ns(shares)
+    latencies_ns = percentiles_ns(log.latency_charged_ns(timeout_ns), shares)
     return CurveRecord(quantile=tuple(shares), latency_ms=tuple(ns / _NS_PER_MS for ns in latencies_ns))
 
 

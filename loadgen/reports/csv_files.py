@@ -15,8 +15,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement.chunked_times import PART
-from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.printable import printable
 from loadgen.records.record import LoadTestRecord
 
@@ -41,12 +40,13 @@ _NOT_AVAILABLE = "N/A"
 
 def stats_csv(record: LoadTestRecord, log: RequestLog) -> str:
     """`PREFIX_stats.csv`: the model, and the same figures again as `Aggregated`, as Locust has it."""
-    latency, n, failures = log.latency_charged(_timeout_ns(record)), len(log), int(np.count_nonzero(log.outcome))
+    latency_ns = log.latency_charged_ns(_timeout_ns(record))
+    n, failures = len(log), int(np.count_nonzero(log.outcome))
     summary: list[object] = [0, 0, 0, 0]
     figures: list[object] = [_NOT_AVAILABLE] * len(QUANTILES)
     if n:
-        figures = [_ms(ns) for ns in latency.percentiles_ns(QUANTILES)]
-        summary = [figures[0], _ms(latency.mean_ns), _ms(latency.least_ns), figures[-1]]
+        figures = [_ms(ns) for ns in percentiles_ns(latency_ns, QUANTILES)]
+        summary = [figures[0], _ms(float(latency_ns.mean())), _ms(int(latency_ns.min())), figures[-1]]
     per_s = [count / _seconds(record) if count else 0.0 for count in (n, failures)]
     middle = [n, failures, *summary, _mean_size(record), *per_s, *figures]
     return _table(
@@ -73,21 +73,17 @@ def failures_csv(record: LoadTestRecord, log: RequestLog) -> str:
 
 def _failures(log: RequestLog) -> dict[int, tuple[int, int, int]]:
     """How often requests failed in each way, and when the first and the last of them ended."""
-    found: dict[int, tuple[int, int, int]] = {}
-    for start in range(0, len(log), PART):
-        part = log.rows(start, min(start + PART, len(log)))
-        for kind in np.unique(part.outcome[part.failed]).tolist():
-            times_ns = part.done_ns[part.outcome == kind]
-            count, first_ns, last_ns = found.get(kind, (0, int(times_ns[0]), int(times_ns[0])))
-            first_ns, last_ns = min(first_ns, int(times_ns.min())), max(last_ns, int(times_ns.max()))
-            found[kind] = count + len(times_ns), first_ns, last_ns
+    found = {}
+    for kind in np.unique(log.outcome[log.failed]).tolist():
+        times_ns = log.done_ns[log.outcome == kind]
+        found[kind] = len(times_ns), int(times_ns.min()), int(times_ns.max())
     return found
 
 
 def _history_rows(record: LoadTestRecord, log: RequestLog) -> Iterator[list[object]]:
     """Percentiles so far come from counts in steps of 0.23 %: sorting it all every second would take too long."""
     timeout_ns = _timeout_ns(record)
-    longest_ns = log.latency_charged(timeout_ns).greatest_ns if len(log) else 0
+    longest_ns = int(log.latency_charged_ns(timeout_ns).max()) if len(log) else 0
     counts = np.zeros(int(_steps(np.array([longest_ns]))[0]) + 1, np.int64)
     total, failed, spent, least, most = 0, 0, 0.0, math.inf, 0.0
     started = int(record.started_at.timestamp())

@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from loadgen.errors import BadInput, Bug, EnvironmentFailed, UserError, unforeseen
-from loadgen.files import write_atomically
+from loadgen.files import whole_file, write_atomically
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.row_file import RowFile
 from loadgen.printable import printable_json
 from loadgen.records.record import LoadTestRecord
 from loadgen.spec.load_test import Outputs
@@ -75,12 +76,11 @@ def write_log(log: RequestLog, outputs: Outputs) -> list[UserError]:
     if outputs.log is None:
         return []
     try:
-        with RowFile(outputs.log, keep=True) as rows:
-            rows.add(log)
+        for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome"):
+            with whole_file(outputs.log / f"{name}.npy") as file:
+                np.save(file, getattr(log, name))
     except OSError as error:
         return [ReportNotWritten(f"--keep-log {outputs.log} was not written: {error.strerror or error}.", _STANDS)]
-    except UserError as error:
-        return [error]
     return []
 
 

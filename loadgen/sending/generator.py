@@ -10,23 +10,30 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import numpy as np
+
 from loadgen import errors
 from loadgen.measurement.gpu import reader_for
-from loadgen.measurement.request_log import RequestLog, concatenate
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
-from loadgen.measurement.row_file import RowFile
+from loadgen.memory import memory_bytes
 from loadgen.sending.load_process import PATIENCE_S, LoadProcess, error_from
 from loadgen.sending.messages import Message, payload_to_json, target_to_json
 from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun, Watch
-from loadgen.sending.request_table import ClosedLog, GrowingLog, LogTable, create_table_fd
-from loadgen.sending.ring import RingLog, rows_for
+from loadgen.sending.request_table import (
+    BYTES_PER_REQUEST,
+    ClosedLog,
+    GrowingLog,
+    LogTable,
+    check_memory,
+    create_table_fd,
+)
 from loadgen.sending.send_loop import PATIENCE_NS
 from loadgen.sending.shard import shard_of
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.traffic.arrivals import peak_rate_per_s, schedule_pieces
+from loadgen.traffic.arrivals import schedule
 
-_MEMORY_ROWS_MAX = 100_000_000
 _START_DELAY_NS = 100_000_000
 _CLOSED_LOOP_RATE_MAX_PER_S = 50_000  # one process sends fewer; memory that stays unused takes none
 
@@ -42,7 +49,6 @@ class Generator(Protocol):
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Watch | None = None,
-        rows: RowFile | None = None,
     ) -> LoadRun:
         """See `LoadGenerator.run`."""
         ...
@@ -86,7 +92,6 @@ class LoadGenerator:
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Watch | None = None,
-        rows: RowFile | None = None,
     ) -> LoadRun:
         """Send the plan's load to the target, and return when every request has ended.
 
@@ -94,20 +99,16 @@ class LoadGenerator:
         called about every 0.5 s with the log so far, which ends at the first request whose latency could
         still be under the limit; True stops the run. After a stop, requests that were sent still get their time.
 
-        With `rows`, requests go to that file as they end: memory stays the same however long the run, and the
-        logs lie in the file. `watch` then gets the requests before the first that has not ended.
-
-        Raises TargetUnreachable, TargetRefused, PayloadError before the load, WorkerDied during it, and
-        EnvironmentFailed when the disk of `rows` is full.
+        Raises PlanError if the times do not fit into memory, TargetUnreachable, TargetRefused or PayloadError
+        before the load, and WorkerDied during it.
         """
         if not self._workers:
             raise RuntimeError(
                 "LoadGenerator.run is called outside its with block.\nUse `with LoadGenerator() as g:`."
             )
-        rows = rows if isinstance(plan, LoadPlan) else None  # users in a closed loop send too little for a file
-        job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms, to_file=rows is not None)
+        job = LoadJob(target, plan, payload or Payload(), limit_ms=limit_ms)
         workers = _LocalWorkers(workers=self._workers, job=job, start_one=self._start)
-        return PlanRun(job=job, workers=workers, watch=watch, rows=rows, gpu=reader_for(target)).execute()
+        return PlanRun(job=job, workers=workers, watch=watch, gpu=reader_for(target)).execute()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,10 +119,8 @@ class _LocalWorkers:
     job: LoadJob
     start_one: Callable[[], LoadProcess]
     results: list[ShardResult] = field(default_factory=list)
-    losses: tuple[str, ...] = ()
     _table: LogTable = field(init=False)
     _growing: GrowingLog | ClosedLog = field(init=False)
-    _ring: RingLog | None = None
     _busy: bool = False  # a worker is not free for the next plan
     _unfinished: list[LoadProcess] = field(init=False)
     _origin_ns: int = 0
@@ -146,9 +145,7 @@ class _LocalWorkers:
             raise error_from(failed)
 
     def _preparation(self, number: int) -> Message:
-        shard = shard_of(
-            self.job.plan, number, len(self.workers), limit_ms=self.job.limit_ms, ring=self._ring is not None
-        )
+        shard = shard_of(self.job.plan, number, len(self.workers), limit_ms=self.job.limit_ms)
         return {
             "do": "prepare",
             "rows": self._table.rows,
@@ -158,27 +155,18 @@ class _LocalWorkers:
         }
 
     def _create_table(self) -> int:
-        """Make an empty log with its schedule, or with the beginning of it; return its file descriptor."""
-        plan, parts = self.job.plan, len(self.workers)
+        """Make a log with its schedule, empty for a closed loop; return its file descriptor."""
+        plan, due_ns = self.job.plan, np.zeros(0, np.int64)
         if isinstance(plan, ClosedLoopPlan):
-            rows = plan.concurrency + math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MAX_PER_S) * parts
-        elif self.job.to_file:
-            rows = rows_for(peak_rate_per_s(plan), plan.timeout_s, parts)
-        elif plan.expected_requests > _MEMORY_ROWS_MAX:
-            raise errors.PlanError(
-                f"{plan.expected_requests:.3g} requests are too many for memory.\nGive a file for their rows."
-            )
+            most = math.ceil(plan.duration_s * _CLOSED_LOOP_RATE_MAX_PER_S) * len(self.workers)
+            rows = plan.concurrency + min(most, memory_bytes(kind="MemAvailable") // BYTES_PER_REQUEST)
         else:
-            rows = sum(map(len, schedule_pieces(plan)))
+            check_memory(plan)
+            due_ns = schedule(plan)
+            rows = len(due_ns)
         fd = create_table_fd(rows)
         self._table = LogTable(fd, rows)
-        if self.job.to_file and isinstance(plan, LoadPlan):
-            self._ring = RingLog(self._table, schedule_pieces(plan), parts)
-        elif isinstance(plan, LoadPlan):
-            at = 0
-            for piece in schedule_pieces(plan):
-                self._table.scheduled_ns[at : at + len(piece)] = piece
-                at += len(piece)
+        self._table.scheduled_ns[: len(due_ns)] = due_ns
         return fd
 
     def read_statistics(self) -> dict[str, Any] | None:
@@ -219,10 +207,12 @@ class _LocalWorkers:
         rows = max(result.rows for result in self.results) * len(self.workers)
         return self._table.finished(min(self._table.rows, rows))
 
-    def take_rows(self) -> RequestLog:
-        assert self._ring is not None
-        ended = self._ring.turn()
-        return ended if self._unfinished else concatenate([ended, self._ring.rest()])
+    @property
+    def losses(self) -> tuple[str, ...]:
+        most = self._table.rows // len(self.workers)
+        if isinstance(self.job.plan, LoadPlan) or max(result.rows for result in self.results) < most:
+            return ()
+        return (f"the memory for times was full after {self._table.rows:,} requests, and the load ended early",)
 
     def stop(self) -> None:
         for worker in self.workers:

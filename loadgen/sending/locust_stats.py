@@ -8,22 +8,24 @@ import numpy as np
 from locust.stats import RequestStats, StatsEntry, StatsError, bucket_response_time
 
 from loadgen.measurement.request_log import RequestLog, errors_by_kind
-from loadgen.sending.ring import RingLog
+from loadgen.sending.request_table import GrowingLog, LogTable
 
 _PERIOD_NS = 1_000_000_000
 METHOD = "infer"
 
 
 class LocustFeed:
-    """Adds each request to Locust's statistics once, every second, and makes room for more in the ring.
+    """Adds each request to Locust's statistics once, every second.
 
     Locust counts a request in the second in which it is added. Requests are added in the order of the schedule:
     a slow request holds back those after it until it has ended.
     """
 
-    def __init__(self, stats: RequestStats, ring: RingLog, *, name: str) -> None:
+    def __init__(self, stats: RequestStats, table: LogTable, *, name: str) -> None:
         self._stats = stats
-        self._ring = ring
+        self._table = table
+        self._growing = GrowingLog(table, late_ns=None)
+        self._added = 0
         self._name = name
         self._next_ns = _PERIOD_NS
 
@@ -31,14 +33,15 @@ class LocustFeed:
         """Add the requests that have ended, if the last update was a second ago."""
         if now_ns >= self._next_ns:
             self._next_ns = now_ns + _PERIOD_NS
-            self._add(self._ring.turn())
+            self._add(self._growing.at(now_ns))
 
     def finish(self) -> None:
         """Add all other requests that were sent."""
-        self._add(self._ring.turn())
-        self._add(self._ring.rest())
+        self._add(self._table.finished(self._table.rows))
 
-    def _add(self, new: RequestLog) -> None:
+    def _add(self, log: RequestLog) -> None:
+        new = log.rows(self._added, len(log))
+        self._added = len(log)
         if len(new) == 0:
             return
         entry = self._entry(new)

@@ -10,7 +10,6 @@ from typing import Any, Literal, Protocol
 from loadgen.measurement.gpu import GpuSampler, ReadSample
 from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
-from loadgen.measurement.row_file import RowFile
 from loadgen.measurement.server_stats import cold_remarks, statistics_remarks, timings_between
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
@@ -33,13 +32,12 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True)
 class LoadJob:
-    """All that the workers of a run need. `to_file`: rows go to a file, and a part of the plan is in memory."""
+    """All that the workers of a run need."""
 
     target: Target
     plan: LoadPlan | ClosedLoopPlan
     payload: Payload
     limit_ms: float | None
-    to_file: bool
 
 
 class WorkerGroup(Protocol):
@@ -66,13 +64,10 @@ class WorkerGroup(Protocol):
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """One sentence for each worker that was lost after the start."""
+        """One sentence for each worker that was lost after the start, or for a load that ended early."""
 
     def log(self) -> RequestLog:
         """Return the requests before the first whose latency is not known yet; all of them after the run."""
-
-    def take_rows(self) -> RequestLog:
-        """Return the requests that were not taken yet and have ended, as `log` does, and forget them."""
 
     def stop(self) -> None:
         """Ask all workers to send nothing that is due later."""
@@ -88,7 +83,6 @@ class PlanRun:
     job: LoadJob
     workers: WorkerGroup
     watch: Watch | None
-    rows: RowFile | None
     gpu: ReadSample | None
     _stopped: StopReason | None = field(default=None, init=False)
     _next_watch_s: float = field(default=0.0, init=False)
@@ -114,8 +108,7 @@ class PlanRun:
             gpu=gpu.use,
             stopped=self._stopped is not None,
         )
-        self._move_rows()
-        log = self._log()
+        log = workers.log()
         measurement = measurement_of(log, self.job.plan, **circumstances)
         measurement = replace(measurement, problems=(*measurement.problems, *workers.losses))
         return LoadRun(log=log, measurement=measurement, stopped=self._stopped)
@@ -127,7 +120,6 @@ class PlanRun:
             self._stop_if_overloaded()
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + _LOOK_PERIOD_S
-                self._move_rows()
                 self._show()
         self._stop_if_overloaded()
 
@@ -136,16 +128,9 @@ class PlanRun:
         began_s = time.monotonic()
         if self.watch is None or self._stopped is not None or began_s < self._next_watch_s:
             return
-        if self.watch(self._log()):
+        if self.watch(self.workers.log()):
             self._stop("watch")
         self._next_watch_s = began_s + (time.monotonic() - began_s) / _WATCH_TIME_FRACTION
-
-    def _move_rows(self) -> None:
-        if self.rows is not None:
-            self.rows.add(self.workers.take_rows())
-
-    def _log(self) -> RequestLog:
-        return self.rows.log() if self.rows is not None else self.workers.log()
 
     def _stop_if_overloaded(self) -> None:
         if self._stopped is None and any(result.overloaded for result in self.workers.results):

@@ -8,8 +8,27 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.errors import PlanError
 from loadgen.measurement.request_log import ROW_BYTES, RequestLog
+from loadgen.memory import memory_bytes
+from loadgen.spec.plan import LoadPlan
 from loadgen.status import UNFINISHED
+from loadgen.traffic.arrivals import schedule
+
+BYTES_PER_REQUEST = 2 * ROW_BYTES
+"""The memory that a run needs per request: its row, and as much again while the figures are computed."""
+
+
+def check_memory(plan: LoadPlan, parts: int = 1) -> None:
+    """Raise PlanError if one of `parts` equal shares of the plan does not fit into the memory that is free."""
+    requests, free = plan.expected_requests / parts, memory_bytes(kind="MemAvailable")
+    needed = requests * BYTES_PER_REQUEST
+    if needed > free:
+        raise PlanError(
+            f"{requests:,.0f} requests take {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free: "
+            f"{ROW_BYTES} bytes each for their times, and as many for the figures.\n"
+            f"Use a duration of at most {plan.duration_s * free / needed:.0f} s, or a lower rate."
+        )
 
 
 class LogTable:
@@ -58,6 +77,15 @@ def create_table_fd(rows: int) -> int:
     fd = os.memfd_create("request-log")
     os.ftruncate(fd, max(1, rows * ROW_BYTES))
     return fd
+
+
+def planned_table(plan: LoadPlan, part: int = 0, parts: int = 1) -> LogTable:
+    """Return a log with a shard's schedule that only this process uses. Raises PlanError if it does not fit."""
+    check_memory(plan, parts)
+    due_ns = schedule(plan, part, parts)
+    table = own_table(len(due_ns))
+    table.scheduled_ns[:] = due_ns
+    return table
 
 
 def own_table(rows: int) -> LogTable:

@@ -1,4 +1,4 @@
-"""The send loops: a schedule, a schedule in a ring buffer, and a closed loop of users."""
+"""The send loops: a schedule, and a closed loop of users."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import NotRequired, Protocol, TypedDict, Unpack
 
 from loadgen.clients.wire import Wire
 from loadgen.sending.request_table import LogTable
-from loadgen.sending.ring import NOT_WRITTEN_NS
 from loadgen.status import OK, TIMED_OUT
 from loadgen.transport.poller import Poller
 
@@ -183,45 +182,6 @@ class SendLoop:
 
     def _stop(self, now: int) -> None:
         self._end_row = bisect.bisect_right(self._scheduled, now, self._next_row, self._end_row)
-        self._set_due()
-
-
-class RingSendLoop(SendLoop):
-    """Begins again at the first row after the last; `loadgen.sending.ring.RingLog` writes and empties the rows.
-
-    If the next row is not written yet, the loop waits. A schedule that gets late in this way shows as send lag.
-    """
-
-    def __init__(self, *, max_in_flight: int | None = None, **common: Unpack[LoopParts]) -> None:
-        super().__init__(max_in_flight=max_in_flight, **common)
-        self._places = self._end_row
-        self._end_row = NEVER_NS  # unknown until the schedule has ended
-        self._last_due_ns = NOT_WRITTEN_NS
-        self._before_this_lap = 0
-
-    @property
-    def rows_sent(self) -> int:
-        """The number of rows of this part that were sent, or that failed to be sent."""
-        return self._before_this_lap + self._next_row
-
-    def _set_due(self) -> None:
-        self._due_ns = NEVER_NS
-        if self._next_row == self._places:
-            self._next_row = 0
-            self._before_this_lap += self._places
-        due_ns = self._scheduled[self._next_row]
-        if due_ns > self._last_due_ns:
-            self._end_row = 0
-        elif due_ns < NOT_WRITTEN_NS and len(self._wire.in_flight) < self._cap:
-            self._due_ns = due_ns
-
-    def _housekeep(self, now: int) -> None:
-        super()._housekeep(now)
-        if self._due_ns == NEVER_NS and self._end_row:
-            self._set_due()
-
-    def _stop(self, now: int) -> None:
-        self._last_due_ns = now
         self._set_due()
 
 

@@ -15,7 +15,7 @@ from loadgen.clients.wire import LoadWire
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.request_table import LogTable
-from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, RingSendLoop, SendLoop, Tick
+from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, SendLoop, Tick
 from loadgen.sending.shared_memory import SharedInputs
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
@@ -69,8 +69,7 @@ class Shard:
     """Rows `part`, `part + parts`, ... of a table, and the rules for them.
 
     `rate_per_s` is the highest rate of this shard. Without `limit_ms` no backlog stops the run. `concurrency` is
-    the number of this shard's users in a closed loop of `duration_s`. `ring`: the table is a ring buffer, see
-    `loadgen.sending.ring`.
+    the number of this shard's users in a closed loop of `duration_s`.
     """
 
     part: int
@@ -81,7 +80,6 @@ class Shard:
     duration_s: float
     max_in_flight: int | None = None
     concurrency: int | None = None
-    ring: bool = False
 
     @property
     def connections_ahead(self) -> int:
@@ -93,9 +91,7 @@ class Shard:
         return min(4 + math.ceil(expected), most)
 
 
-def shard_of(
-    plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms: float | None, ring: bool
-) -> Shard:
+def shard_of(plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms: float | None) -> Shard:
     """Return the shard `part` of `parts` of a plan."""
     rate_per_s = cap = concurrency = None
     if isinstance(plan, ClosedLoopPlan):
@@ -112,7 +108,6 @@ def shard_of(
         duration_s=plan.duration_s,
         max_in_flight=cap,
         concurrency=concurrency,
-        ring=ring,
     )
 
 
@@ -253,8 +248,7 @@ def _loop(
         "clock": clock,
     }
     if shard.concurrency is None:
-        kind = RingSendLoop if shard.ring else SendLoop
-        return kind(**common, max_in_flight=shard.max_in_flight)
+        return SendLoop(**common, max_in_flight=shard.max_in_flight)
     return ClosedLoop(**common, concurrency=shard.concurrency, duration_ns=round(shard.duration_s * 1e9))
 
 

@@ -10,9 +10,6 @@ from loadgen.spec.limits import Limits
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 
-MAX_KEPT = 10_000_000
-"""Requests whose times are kept in memory: 250 MB. Those of a longer run go to a file."""
-
 STATIONARY = ("poisson", "constant", "gamma")
 """Arrivals whose rate does not change over the run."""
 
@@ -26,11 +23,6 @@ class Outputs:
     junit: Path | None = None
     csv_prefix: Path | None = None
     log: Path | None = None
-
-    @property
-    def folders(self) -> list[Path]:
-        """The folders of the reports."""
-        return [path.parent for path in (self.record, self.html, self.junit, self.csv_prefix) if path is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +38,7 @@ class LoadTest:
     """The whole order. With `find_max` the plan's duration is the budget of load, and its rate the first guess.
 
     `warmup_s` None: as long as the limits ask for. `first_rate_known` is False if `find_max` has to find
-    even the first guess. The times of more than `most_kept` requests go to a file.
+    even the first guess.
     """
 
     target: Target
@@ -62,7 +54,6 @@ class LoadTest:
     accept_observed: bool = False
     compare: Path | None = None
     outputs: Outputs = field(default_factory=Outputs)
-    most_kept: int = MAX_KEPT
 
     def __post_init__(self) -> None:
         if self.find_max and not self.limits.latency:
@@ -92,13 +83,6 @@ class LoadTest:
     def is_stationary(self) -> bool:
         """True if the load is the same from its beginning to its end."""
         return isinstance(self.plan, ClosedLoopPlan) or self.plan.arrivals.kind in STATIONARY
-
-    @property
-    def is_long(self) -> bool:
-        """True if the load is one run with more requests than are kept in memory."""
-        if self.find_max or not isinstance(self.plan, LoadPlan):
-            return False
-        return self.plan.expected_requests > self.most_kept
 
     @property
     def effective_warmup_s(self) -> float:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.measurement.request_log import FAILED_NS, RequestLog, none_if_not_finite
+from loadgen.measurement.request_log import FAILED_NS, RequestLog, none_if_not_finite, percentiles_ns
 from loadgen.records.formats import format_percent
 from loadgen.records.record import CheckRecord
 from loadgen.spec.limits import LatencyLimit, Limits
-from loadgen.spec.load_test import MAX_KEPT
 from loadgen.statistics.dependence import least_burst
 from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
 from loadgen.statistics.slo_test import Verdict, certify
-from loadgen.transport.poller import original
 
 _NS_PER_MS = 1e6
 _LONGER = 1.25
@@ -121,7 +118,7 @@ def p99_bounds(log: RequestLog, confidence: float) -> P99Bounds:
     """Return the bounds of p99 of a run."""
     if not len(log):
         return P99Bounds()
-    (p99_ns,) = log.latency_failures_last.percentiles_ns((0.99,))
+    (p99_ns,) = percentiles_ns(log.latency_failures_last_ns, (0.99,))
     if p99_ns == FAILED_NS:
         return P99Bounds()
     verdict = certify(log, LatencyLimit(limit_ms=max(1e-3, p99_ns / _NS_PER_MS)), confidence=confidence)
@@ -190,47 +187,16 @@ def _last_s(log: RequestLog) -> float:
     return float(log.scheduled_ns[-1]) / 1e9 if len(log) else 0.0
 
 
-_PAUSE_FACTOR = 9.0
-
-
 class FailFast:
-    """Judges a growing log at each look until a limit is violated; `violated_by` are the checks of that look.
+    """Judges a growing log at each look until a limit is violated; `violated_by` are the checks of that look."""
 
-    Judging more than `most_at_once` requests takes seconds, during which the caller has to keep the load going. A
-    thread does it, and pauses nine times as long as it worked.
-    """
-
-    def __init__(self, limits: Limits, most_at_once: int = MAX_KEPT) -> None:
+    def __init__(self, limits: Limits) -> None:
         self.violated_by: tuple[CheckRecord, ...] = ()
         self._limits = limits
-        self._most_at_once = most_at_once
-        self._at_work = False
-        self._next_s = 0.0
-        self._error: Exception | None = None
 
     def look(self, log: RequestLog) -> bool:
         """Return True once a limit is violated."""
-        if self._error is not None:
-            raise self._error
-        if self.violated_by:
-            return True
-        if len(log) <= self._most_at_once:
-            self._judge(log)
-        elif not self._at_work and time.monotonic() >= self._next_s:
-            self._at_work = True
-            original("_thread", "start_new_thread")(self._judge_aside, (log,))
+        if not self.violated_by:
+            checks = judge(log, self._limits)
+            self.violated_by = checks if any_violated(checks) else ()
         return bool(self.violated_by)
-
-    def _judge(self, log: RequestLog) -> None:
-        checks = judge(log, self._limits)
-        self.violated_by = checks if any_violated(checks) else ()
-
-    def _judge_aside(self, log: RequestLog) -> None:
-        started = time.monotonic()
-        try:
-            self._judge(log)
-        except Exception as error:
-            self._error = error
-        now = time.monotonic()
-        self._next_s = now + _PAUSE_FACTOR * (now - started)
-        self._at_work = False

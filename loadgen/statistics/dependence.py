@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement.chunked_times import Times
-
 ONE_SIDED_95 = 1.645
 """Standard errors between an estimate and a one-sided bound of 95 %."""
 
@@ -39,7 +37,9 @@ class Clustering:
     size_to_break: float
 
 
-def bursts(scheduled_ns: NDArray[np.int64], latency: Times, *, limit_ns: int, start_ns: int) -> Clustering | None:
+def bursts(
+    scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], *, limit_ns: int, start_ns: int
+) -> Clustering | None:
     """Measure the bursts in which requests exceed `limit_ns`; requests are sorted by due time, shape (n,).
 
     Few runs have enough violations for that. But a queue leaves a high level much as it leaves a lower one, so
@@ -61,8 +61,8 @@ def bursts(scheduled_ns: NDArray[np.int64], latency: Times, *, limit_ns: int, st
     starts_ns = np.ceil(start_ns + np.arange(blocks + 1) * block_ns).astype(np.int64)  # floats would copy the log
     edges = np.searchsorted(scheduled_ns, starts_ns)
     counts = np.diff(edges)
-    levels = _levels(latency.between(int(edges[0]), int(edges[-1])), limit_ns)
-    slower = np.stack([latency.over_between(level, edges) for level in levels])
+    levels = _levels(latency_ns[edges[0] : edges[-1]], limit_ns)
+    slower = np.stack([np.diff(np.searchsorted(np.flatnonzero(latency_ns > level), edges)) for level in levels])
     return _bursts(counts, slower, n / span_ns * 1e9, limit_ns)
 
 
@@ -77,8 +77,9 @@ def least_burst(rate_per_s: float, limit_ms: float) -> float:
     return rate_per_s * limit_ms / 4000
 
 
-def _levels(latency: Times, limit_ns: int) -> list[float]:
-    levels = np.quantile(latency.sample(_SAMPLE), [1 - share for share in _LEVELS])
+def _levels(latency_ns: NDArray[np.int64], limit_ns: int) -> list[float]:
+    sample = latency_ns[:: max(1, len(latency_ns) // _SAMPLE)]
+    levels = np.quantile(sample, [1 - share for share in _LEVELS])
     return [limit_ns, *(level for level in levels if limit_ns / 4 <= level < limit_ns)]
 
 

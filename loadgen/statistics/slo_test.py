@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from loadgen.measurement.chunked_times import Times
 from loadgen.measurement.request_log import FAILED_NS, RequestLog, concatenate
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.dependence import Clustering, bursts
@@ -104,15 +104,15 @@ def verdict_of_steady(steady: Steady, judge: Callable[[int], Verdict]) -> Verdic
 def _judge(limit: LatencyLimit, confidence: float, log: RequestLog, start_ns: int) -> Verdict:
     """Return the verdict on the requests due from `start_ns` on, as if they were stationary."""
     first = int(np.searchsorted(log.scheduled_ns, start_ns))
-    latency = log.latency_failures_last.between(first, len(log))
+    latency_ns = log.rows(first, len(log)).latency_failures_last_ns
     return verdict_of_counts(
         limit,
         confidence,
-        n=len(latency),
-        violations=latency.over(limit.limit_ns),
-        found=bursts(log.scheduled_ns[first:], latency, limit_ns=limit.limit_ns, start_ns=start_ns),
+        n=len(latency_ns),
+        violations=int(np.count_nonzero(latency_ns > limit.limit_ns)),
+        found=bursts(log.scheduled_ns[first:], latency_ns, limit_ns=limit.limit_ns, start_ns=start_ns),
         start_ns=start_ns,
-        order_statistics_ms=lambda thresholds: _order_statistics_ms(latency, limit.quantile, thresholds),
+        order_statistics_ms=lambda thresholds: _order_statistics_ms(latency_ns, limit.quantile, thresholds),
     )
 
 
@@ -194,14 +194,18 @@ def _answer(
 
 
 def _order_statistics_ms(
-    latency: Times, quantile: float, thresholds: tuple[int, int]
+    latency_ns: NDArray[np.int64], quantile: float, thresholds: tuple[int, int]
 ) -> tuple[float, float, float]:
-    """Return the quantile, its upper and its lower bound: limits at which the answer would change."""
-    n, (most, fewest) = len(latency), thresholds
+    """Return the quantile, its upper and its lower bound: limits at which the answer would change.
+
+    Reorders `latency_ns`.
+    """
+    n, (most, fewest) = len(latency_ns), thresholds
     if n == 0:
         return math.nan, math.inf, 0.0
     ranks = [max(0, math.ceil(quantile * n) - 1), n - 1 - max(most, 0), max(n - fewest, 0)]
-    point, upper, lower = (math.inf if time == FAILED_NS else time / 1e6 for time in latency.at_ranks(ranks))
+    latency_ns.partition(sorted(set(ranks)))
+    point, upper, lower = (math.inf if time == FAILED_NS else float(time) / 1e6 for time in latency_ns[ranks])
     return point, upper if most >= 0 else math.inf, lower if fewest <= n else 0.0
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measurement.chunked_times import PART, Times
 from loadgen.measurement.request_log import RequestLog
 
 _BIN_NS = 50_000_000
@@ -44,9 +43,9 @@ def steady_state(log: RequestLog, *, limit_ms: float) -> Steady:
     first = int(np.searchsorted(log.scheduled_ns, earliest_ns))
     cut, stationary = 0, True
     if first < len(log.scheduled_ns):
-        latency = log.latency.between(first, len(log))
-        cut, stationary = mser(_batch_means(log.scheduled_ns[first:], latency, earliest_ns))
-        stationary &= not rising(latency.sample(_SAMPLE))
+        judged = log.rows(first, len(log))
+        cut, stationary = mser(_batch_means(judged.scheduled_ns, judged.latency_ns, earliest_ns))
+        stationary &= not rising(judged.part(slice(0, None, max(1, len(judged) // _SAMPLE))).latency_ns)
     end_ns = float(log.scheduled_ns[-1]) if len(log.scheduled_ns) else 0.0
     rate_per_s = len(log.scheduled_ns) / (end_ns / 1e9) if end_ns else 0.0
     backed_up, growing = backlog(log, limit_ms, rate_per_s)
@@ -64,7 +63,9 @@ def left_out_ns(limit_ms: float) -> int:
     return round(max(1.0, 3e-3 * limit_ms) * 1e9)
 
 
-def _batch_means(scheduled_ns: NDArray[np.int64], latency: Times, start_ns: int) -> NDArray[np.float64]:
+def _batch_means(
+    scheduled_ns: NDArray[np.int64], latency_ns: NDArray[np.int64], start_ns: int
+) -> NDArray[np.float64]:
     """Return means of five consecutive mean latencies per 50 ms; an empty bin repeats the one before it."""
     bins = int((scheduled_ns[-1] - start_ns) // _BIN_NS)
     bins -= bins % BINS_PER_BATCH
@@ -73,7 +74,9 @@ def _batch_means(scheduled_ns: NDArray[np.int64], latency: Times, start_ns: int)
     edges = np.searchsorted(scheduled_ns, start_ns + np.arange(bins + 1) * _BIN_NS)
     counts = np.diff(edges)
     filled = np.maximum.accumulate(np.where(counts > 0, np.arange(bins), -1))
-    means = latency.sums_between(edges) / np.maximum(counts, 1)
+    sums = np.zeros(bins)
+    sums[counts > 0] = np.add.reduceat(latency_ns[: edges[-1]], edges[:-1][counts > 0])
+    means = sums / np.maximum(counts, 1)
     means = np.where(filled >= 0, means[filled], means[np.argmax(counts > 0)])
     batches: NDArray[np.float64] = means.reshape(-1, BINS_PER_BATCH).mean(axis=1)
     return batches
@@ -115,8 +118,7 @@ def backlog(log: RequestLog, limit_ms: float, rate_per_s: float) -> tuple[bool, 
     if times[0] < 0:
         return False, False
     due = np.searchsorted(scheduled, times, side="right")
-    parts = (log.done_ns[start : start + PART] for start in range(0, len(log), PART))
-    later = np.sort(np.concatenate([part[part > times[0]] for part in parts]))
+    later = np.sort(log.done_ns[log.done_ns > times[0]])
     done = len(scheduled) - len(later) + np.searchsorted(later, times, side="right")
     waiting = due - done
     threshold = max(_MIN_BACKLOG, 3e-3 * limit_ms * rate_per_s)

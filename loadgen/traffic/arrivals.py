@@ -15,16 +15,21 @@ PIECE = 1 << 18
 _RAMP_STEPS = 2000  # a ramp has so many constant pieces: its number of requests is exact, its slope to 1/2000
 
 
-def schedule(plan: LoadPlan) -> NDArray[np.int64]:
+def schedule(plan: LoadPlan, part: int = 0, parts: int = 1) -> NDArray[np.int64]:
     """Return the send time of each request in ns since the start: ascending, within [0, duration), shape (n,).
 
-    n is random for random arrivals and may be 0 if rate x duration is small.
+    n is random for random arrivals and may be 0 if rate x duration is small. With `parts`, only every `parts`-th
+    request, from the `part`-th on: all parts together are the schedule.
     """
-    return np.concatenate([np.zeros(0, np.int64), *schedule_pieces(plan)])
+    own, before = [np.zeros(0, np.int64)], 0
+    for piece in _pieces(plan):
+        own.append(piece[(part - before) % parts :: parts].copy())  # without the rest of the piece
+        before += len(piece)
+    return np.concatenate(own)
 
 
-def schedule_pieces(plan: LoadPlan) -> Iterator[NDArray[np.int64]]:
-    """Yield the schedule in pieces of at most `PIECE` times: that of a long plan need not fit in memory."""
+def _pieces(plan: LoadPlan) -> Iterator[NDArray[np.int64]]:
+    """Yield the schedule in pieces of about `PIECE` times."""
     end_ns = round(plan.duration_s * _NS_PER_S)
     for times_s in _times_s(plan):
         ns = np.rint(times_s * _NS_PER_S).astype(np.int64)
@@ -45,19 +50,6 @@ def _times_s(plan: LoadPlan) -> Iterator[NDArray[np.float64]]:
     if kind == "trace":
         return _trace_s(plan)
     return _poisson_s(rng, *_rate_profile(plan))
-
-
-def split(schedule_ns: NDArray[np.int64], part: int, parts: int) -> NDArray[np.int64]:
-    """Return every `parts`-th arrival, from the `part`-th on, as a view. All parts together are the schedule."""
-    return schedule_ns[part::parts]
-
-
-def split_pieces(pieces: Iterator[NDArray[np.int64]], part: int, parts: int) -> Iterator[NDArray[np.int64]]:
-    """Yield `split` of a schedule in pieces."""
-    before = 0
-    for piece in pieces:
-        yield piece[(part - before) % parts :: parts]
-        before += len(piece)
 
 
 def recorded_duration_s(arrivals: Arrivals) -> float:

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from loadgen.spec.plan import Arrivals, LoadPlan
 from loadgen.traffic.arrivals import (
     PIECE,
+    _pieces,
     peak_rate_per_s,
     recorded_duration_s,
     recorded_rate_per_s,
     schedule,
-    schedule_pieces,
-    split,
-    split_pieces,
 )
 
 LEVELS = st.floats(0.0, 4.0)
@@ -67,28 +65,17 @@ def test_times_ascend_within_the_duration_and_are_the_same_again(plan: LoadPlan)
 
 @given(PLANS, st.integers(1, 7))
 @settings(max_examples=50, deadline=None)
-def test_the_union_of_all_parts_is_the_schedule(plan: LoadPlan, parts: int) -> None:
+def test_each_part_has_every_nth_request(plan: LoadPlan, parts: int) -> None:
     times = schedule(plan)
-    union = np.concatenate([split(times, part, parts) for part in range(parts)])
-    assert np.array_equal(np.sort(union), times)
-
-
-@given(PLANS, st.integers(1, 7))
-@settings(max_examples=50, deadline=None)
-def test_parts_of_pieces_are_pieces_of_parts(plan: LoadPlan, parts: int) -> None:
-    times = schedule(plan)
-    # As if it came in pieces of any size: lengths 1, 2, 3, ...
-    edges = np.cumsum(np.arange(int(math.sqrt(2 * len(times)))))
     for part in range(parts):
-        pieces = split_pieces(iter(np.split(times, edges)), part, parts)
-        assert np.array_equal(np.concatenate(list(pieces)), split(times, part, parts))
+        assert np.array_equal(schedule(plan, part, parts), times[part::parts])
 
 
 @pytest.mark.parametrize("kind", ["poisson", "constant", "gamma", "trace"])
 def test_a_long_schedule_comes_in_pieces_without_a_seam(kind: Any) -> None:
     rate = 1e5
     arrivals = Arrivals(kind=kind, times_s=(0.0, 1e-5, 2e-5) if kind == "trace" else ())
-    pieces = list(schedule_pieces(LoadPlan(rate_per_s=rate, duration_s=8, seed=3, arrivals=arrivals)))
+    pieces = list(_pieces(LoadPlan(rate_per_s=rate, duration_s=8, seed=3, arrivals=arrivals)))
     assert len(pieces) > 2
     assert max(map(len, pieces)) <= PIECE
     assert sum(map(len, pieces)) == pytest.approx(8 * rate, abs=5 * math.sqrt(8 * rate))

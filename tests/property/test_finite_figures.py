@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from load_records import no_rows
 from rich.console import Console
 
 from loadgen.command.arguments import order_from_options
 from loadgen.command.measure import record_of
 from loadgen.command.verdict import LoadTestResult
-from loadgen.measurement.request_log import RequestLog, no_rows
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions

@@ -5,6 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.server_stats import BatchTimings, ServerTimings
 from loadgen.records.record import (
     CapacityRecord,
@@ -191,3 +194,9 @@ def record(**changes: Any) -> LoadTestRecord:
         "comparison": (),
     }
     return LoadTestRecord(**{**values, **changes})
+
+
+def no_rows() -> RequestLog:
+    """Return an empty log."""
+    none = np.zeros(0, np.int64)
+    return RequestLog(scheduled_ns=none, sent_ns=none, done_ns=none, outcome=np.zeros(0, np.uint8))

@@ -19,8 +19,6 @@ from loadgen.traffic.arrivals import schedule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loadgen.measurement.row_file import RowFile
-
 _WATCH_EVERY_NS = 500_000_000
 
 
@@ -46,27 +44,19 @@ class SimulatedGenerator:
         payload: Payload | None = None,
         limit_ms: float | None = None,
         watch: Callable[[RequestLog], bool] | None = None,
-        rows: RowFile | None = None,
     ) -> LoadRun:
         if target.model_name == "absent":
             raise TargetRefused("absent is not loaded.\nLoad it.")
         self.plans.append(plan)
         log = self._log(plan)
-        stopped, written = False, 0
+        stopped = False
         for now_ns in range(_WATCH_EVERY_NS, round(plan.duration_s * 1e9), _WATCH_EVERY_NS):
             waiting = np.flatnonzero((log.scheduled_ns >= now_ns) | (log.done_ns > now_ns))
             known = log.rows(0, int(waiting[0]) if len(waiting) else len(log))
-            if rows is not None:
-                rows.add(known.rows(written, len(known)))
-                known = rows.log()
-                written = len(known)
             if watch is not None and watch(known):
                 log = log.between(0.0, now_ns / 1e9)
                 stopped = True
                 break
-        if rows is not None:
-            rows.add(log.rows(written, len(log)))
-            log = rows.log()
         measurement = measurement_of(
             log,
             plan,

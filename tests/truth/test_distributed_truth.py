@@ -27,25 +27,21 @@ PLAN = LoadPlan(rate_per_s=300, duration_s=4.0, seed=5, timeout_s=1.0)
 
 PROGRAM = """
 import json, os, sys
-from contextlib import nullcontext
-from pathlib import Path
 import locust
 from loadgen.distributed.secret import cluster_secret
 secret = cluster_secret("127.0.0.1", os.environ)
 from loadgen.distributed.master import DistributedGenerator
 from loadgen.spec.plan import LoadPlan
 from loadgen.spec.target import Target
-from loadgen.measurement.row_file import RowFile
 
-url, port, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-plan = LoadPlan(**json.loads(sys.argv[4]))
-rows = RowFile(Path(folder)) if folder else None
+url, port = sys.argv[1], int(sys.argv[2])
+plan = LoadPlan(**json.loads(sys.argv[3]))
 looks = []
 master = DistributedGenerator(host="127.0.0.1", port=port, workers=2, secret=secret)
-with rows if folder else nullcontext(), master as several:
+with master as several:
     several.wait_for_workers(lambda: False)
     run = several.run(
-        Target(url=url, model_name="delay"), plan, rows=rows,
+        Target(url=url, model_name="delay"), plan,
         watch=lambda log: bool(looks.append(log.scheduled_ns.tolist())),
     )
 print(json.dumps({
@@ -60,16 +56,16 @@ print(json.dumps({
 
 
 @pytest.fixture
-def together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, str], dict[str, Any]]:
-    """Carries `PLAN` out with two workers against the server at an address; rows go to a folder, if any."""
+def together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """Carries `PLAN` out with two workers against the server at an address."""
     monkeypatch.delenv("TRITUNE_CLUSTER_SECRET", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     fields = {name: getattr(PLAN, name) for name in ("rate_per_s", "duration_s", "seed", "timeout_s")}
 
-    def carried_out(url: str, folder: str = "") -> dict[str, Any]:
+    def carried_out(url: str) -> dict[str, Any]:
         port = free_port()
         with workers(port, (), ()):
-            command = [sys.executable, "-c", PROGRAM, url, str(port), folder, json.dumps(fields)]
+            command = [sys.executable, "-c", PROGRAM, url, str(port), json.dumps(fields)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         seen: dict[str, Any] = json.loads(done.stdout)
         return seen
@@ -78,45 +74,26 @@ def together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, 
 
 
 def test_every_request_of_two_workers_waits_as_long_as_the_queue_of_both_says(
-    together: Callable[[str, str], dict[str, Any]],
+    together: Callable[[str], dict[str, Any]],
 ) -> None:
     """M/D/1. Clocks that do not agree, or a request of either that the other's do not wait for, would be seen."""
     planned = schedule(PLAN)
 
     def take() -> Taken:
         with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
-            seen = together(server.url)  # type: ignore[call-arg]
+            seen = together(server.url)
             _, arrived_ns = server.kept(len(planned))
         log = RequestLog(**{name: np.array(column) for name, column in seen["log"].items()})
         assert log.scheduled_ns.tolist() == planned.tolist()
         assert seen["server_requests"] == len(planned)
         assert not log.failed.any()
+        for look in seen["looks"]:
+            assert look == planned[: len(look)].tolist()
         counts = [len(look) for look in seen["looks"]]
         assert counts == sorted(counts)
         assert counts[-1] > 0.5 * len(planned)
         expected_ns = lindley_ns(arrived_ns, [DELAY_MS * 1e6] * len(planned))
         view = ServersView(planned, expected_ns, arrived_ns, watch.seen, after_ms=QUEUE_MS)
         return of_a_log(log, view, seen["p99_ms"])
-
-    assert_no_tail_of_its_own(take)
-
-
-def test_the_master_of_a_load_longer_than_memory_writes_what_comes_to_a_file(
-    together: Callable[[str, str], dict[str, Any]], tmp_path: Path
-) -> None:
-    planned = schedule(PLAN)
-
-    def take() -> Taken:
-        with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
-            seen = together(server.url, str(tmp_path))
-            view = ServersView(planned, *server.kept(len(planned)), watch.seen)
-        assert seen["n"] == seen["server_requests"] == len(planned)
-        assert (
-            seen["log"]["scheduled_ns"] == planned.tolist()
-        )  # the union of two workers, in the order of the plan
-        for look in seen["looks"]:
-            assert look == planned[: len(look)].tolist()
-        assert len(seen["looks"][-1]) > 0.5 * len(planned)
-        return Taken(view=view, p99_ms=seen["p99_ms"])
 
     assert_no_tail_of_its_own(take)

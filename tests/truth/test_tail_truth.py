@@ -17,7 +17,6 @@ from fake_triton import fake_triton
 from numpy.typing import NDArray
 from tails import ServersView, Taken, assert_no_tail_of_its_own, lindley_ns, of_a_log
 
-from loadgen.measurement.row_file import RowFile
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target
@@ -64,21 +63,6 @@ def test_the_client_adds_no_tail_of_its_own(
             assert run.log.scheduled_ns.tolist() == schedule(plan).tolist()
         view = ServersView(run.log.scheduled_ns, *times_ns, watch.seen)
         return of_a_log(run.log, view, run.measurement.p99_ms)
-
-    assert_no_tail_of_its_own(take)
-
-
-@pytest.mark.parametrize("scheme", ["http", "grpc"])
-def test_a_load_whose_times_go_to_a_file_has_no_tail_of_its_own(scheme: str, tmp_path: Path) -> None:
-    due_ns = schedule(OPEN)
-
-    def take() -> Taken:
-        several, rows = LoadGenerator(processes=2), RowFile(tmp_path)
-        with Watch() as watch, several as generator, rows, five_ms(scheme) as (target, kept):
-            run = generator.run(target, OPEN, rows=rows)
-            times_ns = kept(len(run.log))
-        assert run.log.scheduled_ns.tolist() == due_ns.tolist()
-        return of_a_log(run.log, ServersView(due_ns, *times_ns, watch.seen), run.measurement.p99_ms)
 
     assert_no_tail_of_its_own(take)
 

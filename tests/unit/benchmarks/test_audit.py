@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from load_records import no_rows
 from recommendations import contention
 
 from loadgen.spec.limits import LatencyLimit
@@ -16,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from audit import audited_run, exit_code
 from lib.audits import answer_of, audited_log, summary
 
-from loadgen.measurement.request_log import ClientUse, RequestLog, no_rows
+from loadgen.measurement.request_log import ClientUse, RequestLog
 from loadgen.measurement.result import measurement_of
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import LoadPlan

@@ -46,7 +46,6 @@ def prepare() -> dict[str, Any]:
         "target": kinds.target_to_message(TARGET),
         "payload": kinds.payload_to_message(Payload(shapes={"ids": (128,)})),
         "limit_ms": 50.0,
-        "to_file": False,
     }
 
 
@@ -55,7 +54,7 @@ def travelled(message: object) -> Any:
 
 
 def rows(**columns: Any) -> dict[str, Any]:
-    return {"run": 1, "until_ns": 10, "rows": kinds.rows_to_message(dataclasses.replace(LOG, **columns))}
+    return {"run": 1, "rows": kinds.rows_to_message(dataclasses.replace(LOG, **columns))}
 
 
 def test_what_master_and_workers_send_fits() -> None:

@@ -1,7 +1,6 @@
 """Workers on other machines as one group: what came of whom, in which order, and who was lost."""
 
 from collections import defaultdict, deque
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,13 @@ from loadgen.distributed.messages import Message
 from loadgen.distributed.run import RemoteWorkers
 from loadgen.errors import TargetRefused, WorkerDied
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.row_file import RowFile
 from loadgen.sending import plan_run
 from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun
-from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.plan import Arrivals, LoadPlan, Payload
 from loadgen.spec.target import Target
 
 RUN = 7
+PLAN = LoadPlan(rate_per_s=100.0, duration_s=1.0, seed=0, arrivals=Arrivals(kind="constant"))
 RESULT = {
     "rows": 50,
     "overloaded": False,
@@ -71,24 +70,22 @@ def whole_log() -> RequestLog:
 def rows(worker: str, start: int, end: int) -> tuple[str, str, Message]:
     """The rows start..end-1 of worker a, who has the even ones of all, or of b."""
     part = whole_log().part(slice("ab".index(worker), None, 2)).rows(start, end)
-    until_ns = int(part.scheduled_ns[-1]) + 1
-    return kinds.ROWS, worker, {"until_ns": until_ns, "rows": kinds.rows_to_message(part)}
+    return kinds.ROWS, worker, {"rows": kinds.rows_to_message(part)}
 
 
 def done(worker: str) -> tuple[str, str, Message]:
     return kinds.DONE, worker, {"result": RESULT}
 
 
-def execute(looks: list[Look], file: RowFile | None = None) -> LoadRun:
+def execute(looks: list[Look]) -> LoadRun:
     job = LoadJob(
         target=Target(url="http://127.0.0.1:9", model_name="m"),
-        plan=LoadPlan(rate_per_s=100.0, duration_s=1.0, seed=0),
+        plan=PLAN,
         payload=Payload(),
         limit_ms=None,
-        to_file=file is not None,
     )
     workers = RemoteWorkers(messenger=Replay(looks), run=RUN, workers=["a", "b"], job=job)
-    return PlanRun(job=job, workers=workers, watch=None, rows=file, gpu=None).execute()
+    return PlanRun(job=job, workers=workers, watch=None, gpu=None).execute()
 
 
 @pytest.fixture(autouse=True)
@@ -96,19 +93,15 @@ def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_run, "_LOOK_PERIOD_S", 0.0)
 
 
-@pytest.mark.parametrize("to_file", [False, True])
-def test_rows_of_a_lost_worker_that_come_late_are_in_the_log_in_the_order_of_the_schedule(
-    tmp_path: Path, to_file: bool
-) -> None:
-    """The file has the other worker's requests up to 40 when those of b from 10 to 30 come."""
+def test_rows_of_a_lost_worker_that_come_late_are_in_the_log_in_the_order_of_the_schedule() -> None:
+    """The log has the other worker's requests up to 40 when those of b from 10 to 30 come."""
     looks: list[Look] = [
         ("ab", [rows("a", 0, 20), rows("b", 0, 10)]),
         ("a", [rows("a", 20, 40)]),
         ("a", [rows("b", 10, 30)]),
         ("a", [rows("a", 40, 50), done("a")]),
     ]
-    with RowFile(tmp_path) as file:
-        run = execute(looks, file if to_file else None)
+    run = execute(looks)
     known = np.r_[np.arange(0, 100, 2), np.arange(1, 60, 2)]
     for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome"):
         assert getattr(run.log, name).tolist() == getattr(whole_log(), name)[np.sort(known)].tolist()
@@ -126,23 +119,29 @@ def test_a_look_shows_only_what_every_worker_has_reported() -> None:
     ]
     job = LoadJob(
         target=Target(url="http://127.0.0.1:9", model_name="m"),
-        plan=LoadPlan(rate_per_s=100.0, duration_s=1.0, seed=0),
+        plan=PLAN,
         payload=Payload(),
         limit_ms=None,
-        to_file=False,
     )
     workers = RemoteWorkers(messenger=Replay(looks), run=RUN, workers=["a", "b"], job=job)
     workers.prepare()
     workers.start()
     while workers.wait(0.0):
         workers_log.append(len(workers.log()))
-    assert workers_log == [0, 10, 99]
+    assert workers_log == [1, 11, 100]
     assert len(workers.log()) == 100
 
 
 def test_a_run_whose_workers_are_all_lost_says_so() -> None:
     with pytest.raises(WorkerDied, match="every worker was lost"):
         execute([("ab", [rows("a", 0, 20)]), ("a", []), ("", [])])
+
+
+@pytest.mark.parametrize("wrong", [rows("b", 0, 5), rows("a", 1, 5)])
+def test_requests_that_the_plan_does_not_have_end_the_run(wrong: tuple[str, str, Message]) -> None:
+    _, _, message = wrong
+    with pytest.raises(WorkerDied, match="other requests than the plan has"):
+        execute([("ab", [(kinds.ROWS, "a", message)])])
 
 
 def test_an_error_that_a_worker_reports_ends_the_run() -> None:

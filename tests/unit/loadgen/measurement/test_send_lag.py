@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from load_records import no_rows
 
-from loadgen.measurement.request_log import RequestLog, no_rows
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.send_lag import JUDGED_AFTER_S, is_hopelessly_late, most_send_lag_ms, stop_when_late
 from loadgen.spec.plan import LoadPlan
 

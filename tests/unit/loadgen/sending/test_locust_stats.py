@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from loadgen.sending.request_table import own_table
-from loadgen.sending.ring import RingLog
 
 with pytest.MonkeyPatch.context() as environment:
     # Locust replaces parts of the standard library unless told not to: the other tests of this process need them.
@@ -21,10 +20,11 @@ def test_latencies_count_from_the_scheduled_time_and_each_request_once() -> None
     """The client stood still for 50 ms before the last two of four requests, and one of them failed."""
     due_ns = np.arange(4) * 10 * MS
     lag_ns = np.array([0, 0, 50, 50]) * MS
-    table, stats = own_table(8), RequestStats()
-    feed = LocustFeed(stats, RingLog(table, iter([due_ns])), name="m")
-    table.sent_ns[:4] = due_ns + np.maximum(lag_ns, 1)
-    table.done_ns[:4] = due_ns + lag_ns + np.array([5, 7, 5, 6]) * MS
+    table, stats = own_table(4), RequestStats()
+    table.scheduled_ns[:] = due_ns
+    feed = LocustFeed(stats, table, name="m")
+    table.sent_ns[:] = due_ns + np.maximum(lag_ns, 1)
+    table.done_ns[:] = due_ns + lag_ns + np.array([5, 7, 5, 6]) * MS
     table.outcome[3] = 1
     feed.update(SECOND - 1)
     assert stats.total.num_requests == 0
@@ -41,8 +41,9 @@ def test_latencies_count_from_the_scheduled_time_and_each_request_once() -> None
 
 
 def test_what_never_left_is_not_counted() -> None:
-    table, stats = own_table(8), RequestStats()
-    feed = LocustFeed(stats, RingLog(table, iter([np.arange(6) * MS])), name="m")
+    table, stats = own_table(6), RequestStats()
+    table.scheduled_ns[:] = np.arange(6) * MS
+    feed = LocustFeed(stats, table, name="m")
     table.sent_ns[:3] = 1 + np.arange(3) * MS
     table.done_ns[:3] = 2 * MS + np.arange(3) * MS
     feed.finish()

@@ -1,6 +1,5 @@
 """One run of a plan over any group of workers: when it looks, why it stops, and what it leaves behind."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from loadgen.errors import WorkerDied
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
-from loadgen.measurement.row_file import RowFile
 from loadgen.sending import plan_run
 from loadgen.sending.plan_run import LoadJob, PlanRun, Watch
 from loadgen.spec.plan import LoadPlan, Payload
@@ -21,7 +19,6 @@ JOB = LoadJob(
     plan=LoadPlan(rate_per_s=100.0, duration_s=0.3, seed=0),
     payload=Payload(),
     limit_ms=50.0,
-    to_file=False,
 )
 
 
@@ -40,7 +37,7 @@ class TenPerWait:
         self.losses: tuple[str, ...] = ()
         self.calls: list[str] = []
         self.results: list[ShardResult] = []
-        self._waits = self._taken = 0
+        self._waits = 0
 
     def _note(self, call: str) -> None:
         self.calls.append(call)
@@ -80,11 +77,6 @@ class TenPerWait:
     def log(self) -> RequestLog:
         return log_of(10 * self._waits)
 
-    def take_rows(self) -> RequestLog:
-        rows = self.log().rows(self._taken, 10 * self._waits)
-        self._taken += len(rows)
-        return rows
-
     def stop(self) -> None:
         self._note("stop")
 
@@ -92,8 +84,8 @@ class TenPerWait:
         self._note("abandon")
 
 
-def run_of(workers: TenPerWait, *, watch: Watch | None = None, rows: RowFile | None = None) -> PlanRun:
-    return PlanRun(job=JOB, workers=workers, watch=watch, rows=rows, gpu=None)
+def run_of(workers: TenPerWait, *, watch: Watch | None = None) -> PlanRun:
+    return PlanRun(job=JOB, workers=workers, watch=watch, gpu=None)
 
 
 @pytest.fixture
@@ -109,16 +101,14 @@ def test_a_run_asks_the_server_before_and_after_the_load_and_shows_no_log_withou
 
 
 @pytest.mark.usefixtures("looks_each_time")
-@pytest.mark.parametrize("to_file", [False, True])
-def test_a_watch_sees_the_log_grow_and_the_end_has_all(tmp_path: Path, to_file: bool) -> None:
+def test_a_watch_sees_the_log_grow_and_the_end_has_all() -> None:
     seen: list[int] = []
 
     def watch(log: RequestLog) -> bool:
         seen.append(len(log))
         return False
 
-    with RowFile(tmp_path) as rows:
-        run = run_of(TenPerWait(), watch=watch, rows=rows if to_file else None).execute()
+    run = run_of(TenPerWait(), watch=watch).execute()
     assert seen[0] == 10
     assert seen == sorted(seen)
     assert run.log.scheduled_ns.tolist() == log_of(30).scheduled_ns.tolist()
@@ -137,11 +127,9 @@ def test_a_watch_that_says_so_stops_the_workers_once_and_is_asked_no_more() -> N
 
 
 @pytest.mark.usefixtures("looks_each_time")
-def test_a_slow_watch_takes_a_tenth_of_the_time_and_rows_go_to_the_file_all_the_same(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_slow_watch_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes 10 s, so it is not asked again in the seconds of this run."""
-    now_s, seen, written = [0.0], list[int](), list[int]()
+    now_s, seen = [0.0], list[int]()
     monkeypatch.setattr(plan_run, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
 
     def watch(log: RequestLog) -> bool:
@@ -149,19 +137,8 @@ def test_a_slow_watch_takes_a_tenth_of_the_time_and_rows_go_to_the_file_all_the_
         seen.append(len(log))
         return False
 
-    with RowFile(tmp_path) as rows:
-        workers = TenPerWait()
-        take = workers.take_rows
-
-        def counted() -> RequestLog:
-            taken = take()
-            written.append(len(taken))
-            return taken
-
-        workers.take_rows = counted  # type: ignore[method-assign]
-        run_of(workers, watch=watch, rows=rows).execute()
+    run_of(TenPerWait(), watch=watch).execute()
     assert seen == [10]
-    assert written == [10, 10, 10]
 
 
 def test_workers_that_overload_the_server_stop_the_others() -> None:

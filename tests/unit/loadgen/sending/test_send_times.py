@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 from virtual_server import BEGIN_NS, MS, VirtualServer
 
-from loadgen.measurement.request_log import RequestLog, concatenate
 from loadgen.sending.request_table import LogTable, own_table
-from loadgen.sending.ring import RingLog
-from loadgen.sending.send_loop import ClosedLoop, RingSendLoop, SendLoop
+from loadgen.sending.send_loop import ClosedLoop, SendLoop
 from loadgen.status import CLOSED, OK, TIMED_OUT
 from loadgen.transport.poller import Poller
 
@@ -249,47 +247,6 @@ def test_answers_wait_for_four_milliseconds_at_most_while_much_is_due_at_once() 
     server = VirtualServer(lambda row: 5 * MS // 2, send_ns=MS // 10)
     sent(server, [*(np.arange(40) * 0.9), *[40.0] * 300])
     assert 16 < server.most_sent_between_reads <= 40 + 16
-
-
-def test_a_ring_goes_round_and_waits_for_what_is_not_written_yet() -> None:
-    """Eight rows hold seven requests; every 50 ms those that have ended make room for more, which are late."""
-    table, taken = own_table(8), list[RequestLog]()
-    laps = RingLog(table, iter([np.arange(20) * 2 * MS]))
-
-    def tick(_now_ns: int, _in_flight: int) -> bool:
-        taken.append(laps.turn())
-        return False
-
-    loop = carried_out(RingSendLoop, VirtualServer(lambda row: 3 * MS), table, tick=tick)
-    log = concatenate([*taken, laps.rest()])
-    left_ms = [0, 2, 4, 6, 8, 10, 12] + [50] * 7 + [100] * 6
-    assert (log.scheduled_ns // MS).tolist() == list(range(0, 40, 2))
-    assert (log.sent_ns // MS).tolist() == left_ms
-    assert log.done_ns.tolist() == [(ms + 3) * MS for ms in left_ms]
-    assert loop.rows_sent == 20
-
-
-def test_a_ring_holds_requests_back_at_its_cap() -> None:
-    table, server, taken = own_table(8), VirtualServer(lambda row: 30 * MS), list[RequestLog]()
-    laps = RingLog(table, iter([np.arange(7) * 5 * MS]))
-
-    def tick(_now_ns: int, _in_flight: int) -> bool:
-        taken.append(laps.turn())
-        return False
-
-    carried_out(RingSendLoop, server, table, tick=tick, max_in_flight=2)
-    log = concatenate([*taken, laps.rest()])
-    assert server.most_in_flight == 2
-    assert (log.sent_ns // MS).tolist() == [0, 5, 30, 35, 60, 65, 90]
-
-
-def test_a_ring_that_is_stopped_sends_what_was_due_and_nothing_after_it() -> None:
-    table = own_table(32)
-    RingLog(table, iter([np.arange(20) * 10 * MS]))
-    server = VirtualServer(lambda row: 3 * MS)
-    loop = carried_out(RingSendLoop, server, table, tick=lambda now_ns, _: now_ns > 90 * MS)  # asked at 100
-    assert loop.rows_sent == 11
-    assert (table.done_ns > 0).tolist() == [True] * 11 + [False] * 21
 
 
 def test_a_user_asks_again_as_soon_as_the_answer_is_read_and_none_after_the_time() -> None:

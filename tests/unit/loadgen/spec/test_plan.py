@@ -20,7 +20,6 @@ def plan(**changes: Any) -> LoadPlan:
         (plan, {"rate_per_s": -1}, "rate of -1"),
         (plan, {"rate_per_s": 1e9}, "rate of 1000000000.0"),
         (plan, {"rate_per_s": float("nan")}, "rate of nan"),
-        (plan, {"rate_per_s": 1e6, "duration_s": 1e6}, "over 100000000000 requests"),
         (plan, {"duration_s": 0}, "load of 0 s"),
         (plan, {"duration_s": float("inf")}, "load of inf s"),
         (plan, {"timeout_s": 0}, "time-out of 0"),

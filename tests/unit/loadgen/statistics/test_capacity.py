@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from load_records import no_rows
 from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU, LONG_BURSTS, Queue, constant_servers, log_of
 
-from loadgen.measurement.request_log import no_rows
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity import CapacityEstimate, _Search, find_capacity
 from loadgen.statistics.capacity_fit import HeadroomEstimate, Probe, ProbeResult, fit_capacity

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from load_records import no_rows
 from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
 
-from loadgen.measurement.request_log import no_rows
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.statistics.confirm import FIRST_SHARE, MAX_UNTRUSTED, UNTRUSTED_FOR_S, Confirmation, confirm
