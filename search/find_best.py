@@ -34,8 +34,8 @@ from search.trials.trial import Trial
 from search.workers.pool import Workers, worker_pool
 from search.workload import Workload
 
-FRONT_ENDS_IF_LEFT_S = 60.0
-"""To measure the front ends takes some 10 s; it is done if certification has 60 s and more."""
+FRONT_ENDS_IF_LEFT_S = 40.0
+"""To measure the front ends takes some 10 s; it is done if certification has 40 s and more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +184,11 @@ def _evidence(
     interrupted: bool,
 ) -> RunEvidence:
     workload, first = request.workload.record, request.slo.first
+    lost = [
+        (len(run.sent_s) / run.seconds, run.lost)
+        for run in bench.runs
+        if run.lost > (1 - first.quantile) * len(run.sent_s)
+    ]
     return RunEvidence(
         slo=request.slo,
         trials=store.trials,
@@ -197,6 +202,7 @@ def _evidence(
         prepared_s=budget.prepared_s,
         searched_s=budget.searched_s,
         pauses=pauses_of(bench.runs, limit_s=first.limit_s, quantile=first.quantile),
+        lost=min(lost, default=None),
     )
 
 

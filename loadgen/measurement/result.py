@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Required, TypedDict, Unpack
 
@@ -121,7 +121,7 @@ def measurement_of(
     )
 
 
-def lost_answers(n: int, errors: dict[str, int], server: ServerTimings | None) -> int:
+def lost_answers(n: int, errors: Mapping[str, int], server: ServerTimings | None) -> int:
     """Count those of n requests that timed out although the server counts them as answered.
 
     0 if other clients used the server meanwhile: its count then includes their requests.

@@ -80,8 +80,8 @@ def unseen_phases(found: RecommendationRecord) -> str | None:
 def share_of_engine(found: RecommendationRecord) -> tuple[str, bool] | None:
     """Return the certified rate as a share of the engine's own, and True if it is far below; None if not measured.
 
-    If it is, the text has what closed loops got through, if that is far below too, else the largest part of a
-    request's time; and what each protocol lets through.
+    If it is, the text has the reason: the time, what closed loops got through if that is far below too, or the
+    largest part of a request's time; and what each protocol lets through.
     """
     certificate, measured = found.winner.certificate, found.winner.measurement
     if certificate is None or found.standalone_per_s is None or found.objective.rate_per_s is not None:
@@ -91,6 +91,12 @@ def share_of_engine(found: RecommendationRecord) -> tuple[str, bool] | None:
     text = f"{per_cent} % of the {format_rate(found.standalone_per_s)}/s that its engine does standalone"
     if share >= FAR_BELOW:
         return text, False
+    estimated_per_s = found.winner.rate_at_limit_per_s or 0.0
+    if estimated_per_s >= FAR_BELOW * found.standalone_per_s:
+        return (
+            f"{text}; {format_rate(estimated_per_s)}/s are estimated, which could not be certified in the time",
+            True,
+        )
     let_through_per_s = _let_through_per_s(found.winner)
     if let_through_per_s is not None and let_through_per_s < FAR_BELOW * found.standalone_per_s:
         return (

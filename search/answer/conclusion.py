@@ -39,9 +39,16 @@ LONE_SHARE = 0.25
 def conclude(run: RunEvidence) -> Conclusion:
     """Return how a run ended."""
     concluded = _concluded(run)
-    if run.pauses is None or run.interrupted:
+    causes = [] if run.pauses is None else [run.pauses.text]
+    if run.lost is not None:
+        rate_per_s, count = run.lost
+        causes.append(
+            f"At {format_rate(rate_per_s)}/s Triton's HTTP front end lost {count:,} answers: "
+            "give --protocol grpc, or raise net.core.wmem_default."
+        )
+    if run.interrupted or not causes:
         return concluded
-    return replace(concluded, advice=f"{run.pauses.text} {concluded.advice}".strip())
+    return replace(concluded, advice=" ".join(filter(None, (*causes, concluded.advice))))
 
 
 def _concluded(run: RunEvidence) -> Conclusion:

@@ -47,7 +47,8 @@ class RunEvidence:
 
     `several_sizes`: the requests differ in shape. `contention` is that of all load of the run. Its time budget was
     `budget_s`; preparation took `prepared_s` of it, the search after that `searched_s`. `pauses` explain the
-    slowest requests, if they do.
+    slowest requests, if they do. `lost` is the lowest rate at which more answers were lost than may be late, and
+    their number.
     """
 
     slo: Slo
@@ -62,6 +63,7 @@ class RunEvidence:
     prepared_s: float = 0.0
     searched_s: float = 0.0
     pauses: Pauses | None = None
+    lost: tuple[float, int] | None = None
 
     def in_state(self, *states: str) -> list[TrialRecord]:
         """Return the trials that ended in one of these states."""

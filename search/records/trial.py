@@ -108,6 +108,9 @@ class MeasurementRecord(Record):
     achieved_rate_per_s: float
     requests: int = Field(ge=0)
     failures: int = Field(ge=0)
+    lost_answers: int = Field(
+        default=0, ge=0, description="Failures that the server counts as answered: its HTTP front end lost them."
+    )
     latency_p50_ms: float | None
     latency_p90_ms: float | None
     latency_p95_ms: float | None

@@ -22,13 +22,15 @@ MIN_ANSWERS = 10
 class ObservedRun:
     """The answered requests of a load run: when they were sent, ascending, and their seconds, shape (n,).
 
-    `outside_s` is the mean time outside of the server's own: in network, front end and client; 0 if not known.
+    `outside_s` is the mean time outside of the server's own: in network, front end and client; 0 if not known. In
+    addition, the server lost the answers to `lost` requests.
     """
 
     config: ServingConfig
     sent_s: Floats
     taken_s: Floats
     outside_s: float = 0.0
+    lost: int = 0
 
     @property
     def seconds(self) -> float:
@@ -101,6 +103,7 @@ class ObservedBench:
                 sent_s=sent_s,
                 taken_s=answered.service_ns / 1e9,
                 outside_s=(outside_ms or 0.0) / 1000,
+                lost=0 if measured is None else measured.lost_answers,
             )
         )
 

@@ -13,6 +13,7 @@ from typing import get_args
 from loadgen.errors import EnvironmentFailed, LoadError
 from loadgen.measurement.cpu_contention import NeighbourSampler, counters_of_family
 from loadgen.measurement.request_log import Measurement
+from loadgen.measurement.result import lost_answers
 from loadgen.measurement.send_lag import stop_when_late
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
@@ -263,6 +264,7 @@ def measurement_to_record(seen: Measurement, rate_per_s: float, *, rows_per_requ
     return MeasurementRecord(
         rate_per_s=rate_per_s,
         **seen.figures,
+        lost_answers=lost_answers(seen.n, seen.errors, server),
         server=None
         if server is None
         else ServerTimingsRecord(

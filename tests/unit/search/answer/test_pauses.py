@@ -82,3 +82,10 @@ def test_a_run_whose_machine_paused_says_so_whatever_came_of_it() -> None:
         assert (after.status, after.reason) == (before.status, before.reason)
         assert pauses.text in after.advice
         assert before.advice in after.advice
+
+
+def test_answers_that_the_front_end_lost_are_named_with_the_rate() -> None:
+    evidence = RunEvidence(slo=Slo(limits=(LatencyLimit(limit_ms=50.0),)), trials=(trial(),), lost=(12_583.0, 434))
+    assert "12,583/s" in conclude(evidence).advice
+    assert "434" in conclude(evidence).advice
+    assert "--protocol grpc" in conclude(evidence).advice
