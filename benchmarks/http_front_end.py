@@ -93,7 +93,7 @@ def one_loop(generator: LoadGenerator, target: Target, connections: int) -> str:
     seen = generator.run(target, plan, payload=Payload(seed=1)).measurement
     spent = sorted((now - ticks.get(thread, 0) for thread, now in thread_ticks().items()), reverse=True)
     counted = 0 if seen.server is None else seen.server.requests
-    lost = lost_answers(seen.n, seen.errors, seen.server)  # type: ignore[arg-type]
+    lost = lost_answers(seen.n, seen.errors, seen.server)
     return (
         f"{connections} connections: {seen.achieved_rate_per_s:,.0f}/s, "
         f"p50 {seen.p50_ms:.0f} p99 {seen.p99_ms:.0f} ms; "
