@@ -36,7 +36,7 @@ from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
 from search.workload import REQUESTS
 
-_ROUNDS = 5
+_ROUNDS, _EXPLAINED = 5, 0.9
 UNLUCKY = 0.02
 """A kind that was always slower than profiled only met slow phases, unless that is less likely."""
 
@@ -299,7 +299,10 @@ class Belief:
         return self._candidates[trial.served]
 
     def _new_candidate(self, trial: Trial) -> _Candidate:
-        """Return the trial at the usual speed; slow windows explain no more of its rate than their factor."""
+        """Return the trial at the usual speed; slow windows explain no more of its rate than their factor.
+
+        Where slower executions would not leave its rate, something else limits it, such as a front end.
+        """
         limits, unit = self.surrogate.limits, self._unit(0, REQUESTS)[:REQUESTS]
         measured_per_s = trial.rate_at_limit_per_s or 0.0
         usual = self._usual.get(self._kind(trial.served))
@@ -308,11 +311,14 @@ class Belief:
             server = self.surrogate.server(trial.served).slowed(math.exp(usual))
             rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
             most_per_s = measured_per_s * math.exp(self._slowest(trial, usual)) if measured_per_s else rate_per_s
+            least_per_s = min(rate_per_s, _EXPLAINED * measured_per_s)
             for _ in range(_ROUNDS):
                 if rate_per_s <= 1.01 * most_per_s:
                     break
                 server = server.slowed(rate_per_s / most_per_s)
                 rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=most_per_s)
+            if rate_per_s < least_per_s:
+                rate_per_s = 0.0
         if rate_per_s > 0:
             return _Candidate(server, rate_per_s)
         return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
