@@ -1,21 +1,25 @@
-"""Locust's master and worker for load tests: connections with keys, and known messages only."""
+"""Locust's master and worker for load tests: connections with keys, and one message of ours in each direction."""
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable
+from typing import Any
 
 from locust import __version__
 from locust.env import Environment
 from locust.rpc import Message
 from locust.runners import CONNECT_RETRY_COUNT, CONNECT_TIMEOUT, MasterRunner, WorkerRunner
 
-from loadgen.distributed.encrypted_sockets import MasterSocket, WorkerSocket, sockets_for_locust
-from loadgen.distributed.message_schema import FROM_MASTER, FROM_WORKER, is_dropped, problem_of
+from loadgen.distributed.encrypted_sockets import use_encrypted_sockets
+from loadgen.distributed.messages import Order, Report, refusal
 from loadgen.distributed.secret import ClusterKeys
-from loadgen.errors import WorkerDied
 
-OnWrong = Callable[[str, str], None]
-"""Takes the sender of a message that does not fit its schema, and the reason."""
+ORDER, REPORT = "tritune_order", "tritune_report"
+
+_FROM_WORKER = ("client_ready", "heartbeat", "quit")
+_FROM_MASTER = ("ack", "heartbeat", "quit", "reconnect")
+"""Messages that Locust handles. All others are dropped, such as statistics that are not used here."""
 
 _LOOK_PERIOD_S = 0.1
 
@@ -27,44 +31,48 @@ class WrongSecret(ConnectionError):
 class ClusterMaster(MasterRunner):
     """Locust's master for workers that have the secret. Raises RPCError if the port is taken."""
 
-    def __init__(
-        self, environment: Environment, host: str, port: int, keys: ClusterKeys, *, on_wrong: OnWrong
-    ) -> None:
-        self._keys = keys
-        self._on_wrong = on_wrong
-        with sockets_for_locust(Server=self._socket):
-            super().__init__(environment, host, port)
+    def __init__(self, host: str, port: int, keys: ClusterKeys) -> None:
+        self._reports: dict[str, deque[Report]] = defaultdict(deque)
+        use_encrypted_sockets(keys)
+        super().__init__(Environment(user_classes=[]), host, port)
+
+    @property
+    def connected(self) -> list[str]:
+        """The workers that are connected now, in the order in which they came."""
+        return [node.id for node in self.clients.all if node.state != "missing"]
+
+    def give(self, worker: str, order: Order) -> None:
+        """Send an order to a worker."""
+        self.server.send_to_client(Message(ORDER, order.model_dump_json(), worker))  # type: ignore[no-untyped-call]
+
+    def take(self, worker: str) -> Report | None:
+        """Return the oldest report of a worker not taken yet; a failure for a message that does not fit."""
+        reports = self._reports[worker]
+        return reports.popleft() if reports else None
 
     def handle_message(self, client_id: str, msg: Message) -> None:
-        """Handle a message as Locust does if it fits its schema."""
-        if is_dropped(msg.type):
-            return
-        problem = problem_of(msg.type, msg.data, FROM_WORKER)
-        if problem is None:
-            super().handle_message(client_id, msg)
-        else:
-            self._on_wrong(client_id, problem)
-
-    def reset_connection(self) -> None:
-        """Make a new socket, with keys."""
-        with sockets_for_locust(Server=self._socket):
-            super().reset_connection()
-
-    def _socket(self, host: str, port: int) -> MasterSocket:
-        return MasterSocket(host, port, self._keys)
+        """Keep a report; handle Locust's own messages as Locust does."""
+        try:
+            if msg.type == REPORT:
+                self._reports[client_id].append(Report.model_validate_json(msg.data))
+            elif msg.type in _FROM_WORKER:
+                super().handle_message(client_id, msg)
+        except Exception as error:  # Locust would end its loop
+            self._reports[client_id].append(refusal(f"the worker {client_id}", error))
 
 
 class ClusterWorker(WorkerRunner):
     """Locust's worker for a master that has the secret.
 
-    Raises ConnectionError if there is no master, and WrongSecret.
+    `on_order` gets the orders that come after it is set. Raises ConnectionError without a master, and WrongSecret.
     """
 
-    def __init__(self, environment: Environment, host: str, port: int, keys: ClusterKeys) -> None:
-        self.on_wrong: OnWrong | None = None
-        self._keys = keys
-        with sockets_for_locust(Client=self._socket):
-            super().__init__(environment, host, port)
+    client: Any  # a WorkerSocket
+
+    def __init__(self, host: str, port: int, keys: ClusterKeys) -> None:
+        self.on_order: Callable[[Order], object] | None = None
+        use_encrypted_sockets(keys)
+        super().__init__(Environment(user_classes=[]), host, port)
 
     def connect_to_master(self) -> None:
         """Connect as Locust does. Raises WrongSecret at once if the secret is refused."""
@@ -75,30 +83,20 @@ class ClusterWorker(WorkerRunner):
                 if self.connection_event.wait(timeout=_LOOK_PERIOD_S):
                     self.connected = True
                     return
-                if self._current.refused:
+                if self.client.refused:
                     raise WrongSecret
         raise ConnectionError
 
+    def report(self, report: Report) -> None:
+        """Send a report to the master."""
+        self.client.send(Message(REPORT, report.model_dump_json(), self.client_id))  # type: ignore[no-untyped-call]
+
     def handle_message(self, msg: Message) -> None:
-        """Handle a message as Locust does if it fits its schema."""
-        problem = problem_of(msg.type, msg.data, FROM_MASTER)
-        if problem is None:
-            super().handle_message(msg)
-        elif self.on_wrong is not None:
-            self.on_wrong("the master", problem)
-
-    def reset_connection(self) -> None:
-        """Make a new socket, with keys."""
-        with sockets_for_locust(Client=self._socket):
-            super().reset_connection()
-
-    def _socket(self, host: str, port: int, identity: str) -> WorkerSocket:
-        self._current = WorkerSocket(host, port, identity, self._keys)
-        return self._current
-
-
-def wrong_message(sender: str, problem: str) -> WorkerDied:
-    """Return the error for a message that does not fit its schema."""
-    return WorkerDied(
-        f"{sender} sent a message that does not fit: {problem}.\nUse the same version of tritune on all machines."
-    )
+        """Pass an order on; handle Locust's own messages as Locust does."""
+        try:
+            if msg.type in _FROM_MASTER:
+                super().handle_message(msg)
+            elif msg.type == ORDER and self.on_order is not None:
+                self.on_order(Order.model_validate_json(msg.data))
+        except Exception as error:  # Locust would end its loop
+            self.report(refusal("the master", error))

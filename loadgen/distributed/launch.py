@@ -3,56 +3,37 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
 
 from loadgen.distributed.secret import VARIABLE
 from loadgen.errors import BadInput, ClientFailed
+from loadgen.processes import die_with_parent
 from loadgen.spec.target import WorkerRights
-
-_TERM_LOOK_S, _TERM_LOOKS = 0.05, 40
 
 
 def work_on_all(host: str, port: int, rights: WorkerRights, *, processes: int) -> int:
     """Run `processes` workers until the master has ended. Raises ClientFailed if there is no master."""
     if not 1 <= processes <= 1024:
         raise BadInput(f"--processes {processes} cannot be started.", "Use 1 or more; one a core.")
-    children = [_fork(host, port, rights) for _ in range(processes - 1)]
-    try:
-        _work(host, port, rights)
-    finally:
-        for child in children:
-            _end(child)
+    for _ in range(processes - 1):
+        _fork(host, port, rights)
+    _work(host, port, rights)
     return 0
 
 
-def _end(child: int) -> None:
-    """End a process that we started: with SIGTERM, then with SIGKILL if it is stopped and does not end."""
-    os.kill(child, signal.SIGTERM)
-    for _ in range(_TERM_LOOKS):
-        if os.waitpid(child, os.WNOHANG)[0]:
-            return
-        time.sleep(_TERM_LOOK_S)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+def _fork(host: str, port: int, rights: WorkerRights) -> None:
+    """Start one more process, by fork before Locust is imported: so no secret is in a command line.
 
-
-def _fork(host: str, port: int, rights: WorkerRights) -> int:
-    """Start one more process, by fork before Locust is imported: so no secret is in a command line."""
+    It ends with this process at the latest.
+    """
     parent = os.getpid()
-    child = os.fork()
-    if child:
-        return child
-    code = 1
+    if os.fork():
+        return
     try:
-        from loadgen.processes import die_with_parent
-
         die_with_parent(parent)
         _work(host, port, rights)
-        code = 0
     finally:
-        os._exit(code)
+        os._exit(0)
 
 
 def _work(host: str, port: int, rights: WorkerRights) -> None:

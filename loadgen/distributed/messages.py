@@ -1,84 +1,102 @@
-"""The messages between master and workers on other machines, in values that msgpack supports."""
+"""The two messages of a load test on several machines: the master's orders, and the workers' reports.
+
+Each is a JSON document. It is checked as a whole before it is used: exact types, no unknown keys, finite numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt, ValidationError
 
-from loadgen.errors import PlanError
+from loadgen.errors import PlanError, first_problem
 from loadgen.measurement.request_log import RequestLog
-from loadgen.spec.plan import Arrivals, LoadPlan, Payload
-from loadgen.spec.target import Target
+from loadgen.measurement.result import ShardResult
+from loadgen.sending.plan_run import LoadJob
 
-Message = dict[str, Any]
+ROW = np.dtype([("scheduled_ns", "<i8"), ("sent_ns", "<i8"), ("done_ns", "<i8"), ("outcome", "u1")])
+"""A request in `Report.rows`: times in ns from the start of the run."""
 
-CLOCK = "tritune_clock"
-PREPARE = "tritune_prepare"
-PREPARED = "tritune_prepared"
-FAILED = "tritune_failed"
-START = "tritune_start"
-ROWS = "tritune_rows"
-STOP = "tritune_stop"
-DONE = "tritune_done"
-STATISTICS = "tritune_statistics"
+Task = Literal["clock", "prepare", "statistics", "start", "stop"]
 
 _DATA_BYTES_MAX = 64_000_000
-_COLUMNS = ("scheduled_ns", "sent_ns", "done_ns")
 
 
-def plan_to_message(plan: LoadPlan) -> Message:
-    """Return all of a plan."""
-    return asdict(plan)
+class _Message(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, ser_json_bytes="base64", val_json_bytes="base64"
+    )
+
+    run: NonNegativeInt  # 0: unknown
 
 
-def plan_from_message(message: Mapping[str, Any]) -> LoadPlan:
-    """Return the plan of a message. Raises PlanError for values that no plan has."""
-    arrivals = dict(message["arrivals"])
-    for name in ("levels", "times_s"):
-        arrivals[name] = tuple(arrivals[name])
-    return LoadPlan(**{**message, "arrivals": Arrivals(**arrivals)})
+class Order(_Message):
+    """The master's order to a worker, which answers each but "stop" with reports.
+
+    "prepare" has the other fields: shard `part` of `parts` of the job, the contents of its files, and the names of
+    its headers, whose values each worker has. "start" has `origin_ns`, by the worker's clock.
+    """
+
+    do: Task
+    job: LoadJob | None = None
+    part: NonNegativeInt = 0
+    parts: PositiveInt = 1
+    header_names: tuple[str, ...] = ()
+    ca_cert: bytes | None = None
+    data: bytes | None = None
+    origin_ns: NonNegativeInt = 0
 
 
-def rows_to_message(log: RequestLog) -> Message:
-    """Return the rows as raw little-endian bytes, one column after the other: 25 bytes per request."""
-    columns = {name: getattr(log, name).astype("<i8").tobytes() for name in _COLUMNS}
-    return {**columns, "outcome": log.outcome.astype(np.uint8).tobytes()}
+class Report(_Message):
+    """A worker's answer: its clock, the server's counters, or requests and at last the result; empty if prepared.
+
+    `failure` is the class and the text of an error.
+    """
+
+    here_ns: NonNegativeInt = 0
+    statistics: dict[str, Any] | None = None
+    rows: bytes = b""
+    result: ShardResult | None = None
+    failure: tuple[str, str] | None = None
 
 
-def rows_from_message(message: Mapping[str, Any]) -> RequestLog:
-    """Return the rows of a message."""
-    columns = {name: np.frombuffer(message[name], "<i8").astype(np.int64) for name in _COLUMNS}
-    return RequestLog(**columns, outcome=np.frombuffer(message["outcome"], np.uint8))
-
-
-def target_to_message(target: Target) -> Message:
-    """Return the target without the values of its headers: each worker has its own."""
-    return {
-        "url": target.url,
-        "model_name": target.model_name,
-        "model_version": target.model_version,
-        "header_names": [name for name, _ in target.headers],
-        "ca_cert": None if target.ca_cert is None else target.ca_cert.read_bytes(),
-        "insecure": target.insecure,
-    }
-
-
-def payload_to_message(payload: Payload) -> Message:
-    """Return the payload with its data. Raises PlanError if the data is too large for a message."""
-    file = payload.data_file
+def order_of_job(run: int, job: LoadJob, parts: int) -> Order:
+    """Return the order to prepare the first shard. Raises PlanError if the data is too large for a message."""
+    target, file = job.target, job.payload.data_file
     if file is not None and file.stat().st_size > _DATA_BYTES_MAX:
         raise PlanError(
             f"{file} holds {file.stat().st_size} bytes, and at most {_DATA_BYTES_MAX} travel to the workers.\n"
             "Use fewer samples."
         )
-    return {
-        "batch_size": payload.batch_size,
-        "shapes": {name: list(shape) for name, shape in payload.shapes.items()},
-        "data": None if file is None else file.read_bytes(),
-        "data_name": None if file is None else file.name,
-        "seed": payload.seed,
-        "shared_memory": payload.shared_memory,
-    }
+    name = None if file is None else Path(f"samples{file.suffix}")
+    return Order(
+        run=run,
+        do="prepare",
+        job=replace(
+            job,
+            target=replace(target, headers=(), ca_cert=None, metrics_url=None),
+            payload=replace(job.payload, shapes=dict(job.payload.shapes), data_file=name),
+        ),
+        parts=parts,
+        header_names=tuple(key for key, _ in target.headers),
+        ca_cert=None if target.ca_cert is None else target.ca_cert.read_bytes(),
+        data=None if file is None else file.read_bytes(),
+    )
+
+
+def rows_of(log: RequestLog) -> bytes:
+    """Return the requests for a report, 25 bytes each."""
+    rows = np.empty(len(log), ROW)
+    for name in ROW.names or ():
+        rows[name] = getattr(log, name)
+    return rows.tobytes()
+
+
+def refusal(sender: str, error: Exception) -> Report:
+    """Return the failure for a message that does not fit."""
+    reason = first_problem(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+    problem = f"{sender} sent a message that does not fit: {reason}."
+    return Report(run=0, failure=("WorkerDied", f"{problem}\nUse the same version of tritune on all machines."))

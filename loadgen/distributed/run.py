@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gevent
 import numpy as np
 
-from loadgen.distributed import messages as kinds
-from loadgen.distributed.messages import Message
+from loadgen.distributed.messages import ROW, Order, Report, Task, order_of_job
 from loadgen.errors import WorkerDied
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
+from loadgen.processes import Silence
 from loadgen.sending.load_process import error_from
 from loadgen.sending.plan_run import LoadJob
 from loadgen.sending.request_table import LogTable, planned_table
 from loadgen.spec.plan import LoadPlan
+from loadgen.status import is_outcome
 
 _START_DELAY_NS = 1_000_000_000
 _CLOCK_ROUNDS = 10
 _ANSWER_S = 10.0
 _DRAWING_S = 1e-6  # per request of the schedule: ten times what it takes
 _POLL_S = 0.01
+_REPORTED = ("sent_ns", "done_ns", "outcome")
 
 
 class Messenger(Protocol):
@@ -34,14 +36,11 @@ class Messenger(Protocol):
     def connected(self) -> list[str]:
         """The workers that are connected now."""
 
-    def send(self, kind: str, worker: str, message: Message) -> None:
-        """Send a message to one worker."""
+    def give(self, worker: str, order: Order) -> None:
+        """Send an order to a worker."""
 
-    def receive(self, kind: str, worker: str) -> Message | None:
-        """Return the oldest message of a kind that was not taken yet; None if there is none."""
-
-    def wait_for(self, kind: str, worker: str, timeout_s: float) -> Message:
-        """Return the next message of a kind. Raises the error that the worker reports, or WorkerDied."""
+    def take(self, worker: str) -> Report | None:
+        """Return the oldest report of a worker that was not taken yet; None if there is none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,37 +79,29 @@ class RemoteWorkers:
             _Part(worker=worker, number=number, offset_ns=self._clock_offset_ns(worker))
             for number, worker in enumerate(self.workers)
         ]
-        shard = {
-            "parts": len(self._parts),
-            "plan": kinds.plan_to_message(self.job.plan),
-            "target": kinds.target_to_message(self.job.target),
-            "payload": kinds.payload_to_message(self.job.payload),
-            "limit_ms": self.job.limit_ms,
-        }
+        order = order_of_job(self.run, self.job, len(self._parts))
         for part in self._parts:
-            self._send(kinds.PREPARE, part.worker, part=part.number, **shard)
+            self.messenger.give(part.worker, order.model_copy(update={"part": part.number}))
         ready_s = _ANSWER_S + 2 * self.job.plan.timeout_s + _DRAWING_S * self.job.plan.expected_requests
         for part in self._parts:
-            self.messenger.wait_for(kinds.PREPARED, part.worker, ready_s)
+            self._answer(part.worker, ready_s)
 
     def read_statistics(self) -> dict[str, Any] | None:
         """Ask the first worker that is left for the server's counters."""
         part = next((part for part in self._parts if not part.lost), None)
         if part is None:
             return None
-        self._send(kinds.STATISTICS, part.worker, target=kinds.target_to_message(self.job.target))
+        self._order(part.worker, "statistics")
         try:
-            answer = self.messenger.wait_for(kinds.STATISTICS, part.worker, _ANSWER_S)
+            return self._answer(part.worker, _ANSWER_S).statistics
         except WorkerDied:
             return None
-        statistics: dict[str, Any] | None = answer["statistics"]
-        return statistics
 
     def start(self) -> None:
         """Start all workers at the same moment, each by its own clock."""
         origin_ns = time.monotonic_ns() + _START_DELAY_NS
         for part in self._parts:
-            self._send(kinds.START, part.worker, origin_ns=origin_ns + part.offset_ns)
+            self._order(part.worker, "start", origin_ns=origin_ns + part.offset_ns)
 
     def _clock_offset_ns(self, worker: str) -> int:
         """Return the worker's clock minus ours, from the quickest of several answers.
@@ -120,8 +111,8 @@ class RemoteWorkers:
         answers = []
         for _ in range(_CLOCK_ROUNDS):
             asked_ns = time.monotonic_ns()
-            self._send(kinds.CLOCK, worker)
-            there_ns: int = self.messenger.wait_for(kinds.CLOCK, worker, _ANSWER_S)["here_ns"]
+            self._order(worker, "clock")
+            there_ns = self._answer(worker, _ANSWER_S).here_ns
             now_ns = time.monotonic_ns()
             answers.append((now_ns - asked_ns, there_ns - (asked_ns + now_ns) // 2))
         return min(answers)[1]
@@ -134,13 +125,9 @@ class RemoteWorkers:
         gevent.sleep(min(timeout_s, _POLL_S))
         connected = self.messenger.connected
         for part in self._parts:
-            for message in self._messages(kinds.ROWS, part):
-                self._write(part, kinds.rows_from_message(message["rows"]))
-            for message in self._messages(kinds.DONE, part):
-                part.result = ShardResult(**message["result"])
-            failure = self.messenger.receive(kinds.FAILED, part.worker)
-            if failure is not None:
-                raise error_from(failure)
+            while (report := self._next(part.worker)) is not None:
+                self._write(part, report.rows)
+                part.result = report.result or part.result
             part.lost = part.lost or not (part.ended or part.worker in connected)
         if not all(part.ended for part in self._parts):
             return True
@@ -167,32 +154,55 @@ class RemoteWorkers:
         missing = (part.number + part.n * len(self._parts) for part in self._parts if not part.ended)
         return self._table.finished(min(missing, default=self._table.rows))
 
-    def _write(self, part: _Part, log: RequestLog) -> None:
+    def _write(self, part: _Part, data: bytes) -> None:
         """Write the next requests of a worker: it has every n-th row of the table, from its own number on."""
-        parts, table = len(self._parts), self._table
-        rows = slice(part.number + part.n * parts, part.number + (part.n + len(log)) * parts, parts)
-        if not np.array_equal(table.scheduled_ns[rows], log.scheduled_ns):
+        count, parts, table = len(data) // ROW.itemsize, len(self._parts), self._table
+        sent = np.frombuffer(data, ROW, count)
+        rows = slice(part.number + part.n * parts, part.number + (part.n + count) * parts, parts)
+        planned = np.array_equal(table.scheduled_ns[rows], sent["scheduled_ns"])
+        if not planned or not all(is_outcome(number) for number in np.unique(sent["outcome"]).tolist()):
             raise WorkerDied(
                 f"the worker {part.worker} sent other requests than the plan has.\n"
                 "Install the same versions of tritune and NumPy on all machines, and start again."
             )
-        table.sent_ns[rows], table.done_ns[rows], table.outcome[rows] = log.sent_ns, log.done_ns, log.outcome
-        part.n += len(log)
+        table.sent_ns[rows], table.done_ns[rows], table.outcome[rows] = (sent[name] for name in _REPORTED)
+        part.n += count
 
     def stop(self) -> None:
         """Ask the workers that have not ended to send nothing that is due later."""
         for part in self._parts:
             if not part.ended:
-                self._send(kinds.STOP, part.worker)
+                self._order(part.worker, "stop")
 
     def abandon(self) -> None:
         """Stop the workers: they take a new plan at any time."""
         self.stop()
 
-    def _send(self, kind: str, worker: str, **message: Any) -> None:
-        self.messenger.send(kind, worker, {"run": self.run, **message})
+    def _order(self, worker: str, do: Task, *, origin_ns: int = 0) -> None:
+        self.messenger.give(worker, Order(run=self.run, do=do, origin_ns=origin_ns))
 
-    def _messages(self, kind: str, part: _Part) -> Iterator[Message]:
-        while (message := self.messenger.receive(kind, part.worker)) is not None:
-            if message["run"] == self.run:
-                yield message
+    def _answer(self, worker: str, timeout_s: float) -> Report:
+        """Wait for the next report.
+
+        Raises the error that the worker reports, or WorkerDied if it is stopped or gone, or after the time-out.
+        """
+        deadline = time.monotonic() + timeout_s
+        silence = Silence(lambda: worker in self.messenger.connected)
+        while time.monotonic() < deadline:
+            report = self._next(worker)
+            if report is not None:
+                return report
+            if silence.too_long():
+                raise WorkerDied(f"the worker {worker} was stopped, or is gone.\nStart it again.")
+            gevent.sleep(0.001)
+        raise WorkerDied(f"the worker {worker} gave no answer in {timeout_s:g} s.\nStart it again.")
+
+    def _next(self, worker: str) -> Report | None:
+        """Return the next report of this run; None if there is none. Raises the error that a worker reports."""
+        while (report := self.messenger.take(worker)) is not None:
+            if report.run not in (0, self.run):
+                continue
+            if report.failure is not None:
+                raise error_from(*report.failure)
+            return report
+        return None

@@ -142,7 +142,7 @@ class _LocalWorkers:
                     worker.send({"do": "cancel"})
                     worker.receive()
             self._busy = False
-            raise error_from(failed)
+            raise error_from(failed["error"], failed["text"])
 
     def _preparation(self, number: int) -> Message:
         shard = shard_of(self.job.plan, number, len(self.workers), limit_ms=self.job.limit_ms)
@@ -196,7 +196,7 @@ class _LocalWorkers:
             if worker.waits(0.0) or overdue:
                 answer = worker.receive(within_s=0.0)
                 if "error" in answer:
-                    raise error_from(answer)
+                    raise error_from(answer["error"], answer["text"])
                 self.results.append(ShardResult(**answer))
                 self._unfinished.remove(worker)
         return bool(self._unfinished)

@@ -92,8 +92,8 @@ class LoadProcess:
         return errors.WorkerDied(f"a load process ended with exit code {code}. Its last words:\n{stderr}")
 
 
-def error_from(message: Message) -> errors.LoadError:
-    """Return the error that a worker reports, of the same class."""
-    found = getattr(errors, message["error"], errors.LoadError)
+def error_from(name: str, text: str) -> errors.LoadError:
+    """Return the error that a worker reports, of the class of that name."""
+    found = getattr(errors, name, errors.LoadError)
     kind = found if isinstance(found, type) and issubclass(found, errors.LoadError) else errors.LoadError
-    return kind(message["text"])
+    return kind(text)

@@ -177,27 +177,39 @@ with DistributedGenerator(host="127.0.0.1", port=int(sys.argv[1]), workers=1, se
 LIAR = """
 import os, sys
 import locust
-from locust.env import Environment
-from loadgen.distributed.cluster import ClusterWorker
+from loadgen.distributed.cluster import ClusterWorker, Message
 from loadgen.distributed.secret import cluster_secret, keys_from_secret
 
-keys = keys_from_secret(cluster_secret("127.0.0.1", os.environ))
-worker = ClusterWorker(Environment(user_classes=[]), "127.0.0.1", int(sys.argv[1]), keys)
+worker = ClusterWorker("127.0.0.1", int(sys.argv[1]), keys_from_secret(cluster_secret("127.0.0.1", os.environ)))
 
-def answer(*, msg, **_):
-    worker.send_message("tritune_clock", {**msg.data, "here_ns": float("nan")})
+def say(kind, data):
+    worker.client.send(Message(kind, data, worker.client_id))
 
-worker.register_message("tritune_clock", answer)
+worker.on_order = lambda order: [{LIES}]
 worker.greenlet.join()
 """
 
 
-def test_a_message_that_does_not_fit_is_refused_with_the_name_of_its_sender() -> None:
+@pytest.mark.parametrize(
+    ("lies", "reason"),
+    [
+        ("""say("tritune_report", '{"run": 1, "here_ns": NaN}')""", "here_ns"),
+        ("""say("tritune_report", '{"run": 1, "more": 1}')""", "more"),
+        ("""say("tritune_report", {"run": 1})""", "JSON"),
+        ("""say("heartbeat", {"status": "ready"})""", "KeyError"),
+        (
+            """worker.client.socket.send(b"no msgpack"), say("spawn", {}), say(["a"], 1), say("heartbeat", 5)""",
+            "TypeError",
+        ),
+    ],
+)
+def test_a_message_that_does_not_fit_is_refused_with_the_name_of_its_sender(lies: str, reason: str) -> None:
     port = free_port()
     with running([sys.executable, "-c", TAMPERED, str(port)]) as master:
         wait_until_listening(port)
-        with running([sys.executable, "-c", LIAR, str(port)]):
+        with running([sys.executable, "-c", LIAR.replace("{LIES}", lies), str(port)]):
             out, err = master.communicate(timeout=240)
     assert master.returncode == 0, err
-    assert "here_ns" in out
-    assert "same version" in out
+    assert reason in out
+    assert "the worker" in out
+    assert "same version" in out.splitlines()[1]

@@ -1,16 +1,16 @@
 """Workers on other machines as one group: what came of whom, in which order, and who was lost."""
 
 from collections import defaultdict, deque
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from loadgen.distributed import messages as kinds
-from loadgen.distributed.messages import Message
+from loadgen.distributed.messages import Order, Report, rows_of
 from loadgen.distributed.run import RemoteWorkers
 from loadgen.errors import TargetRefused, WorkerDied
 from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.result import ShardResult
 from loadgen.sending import plan_run
 from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload
@@ -18,18 +18,18 @@ from loadgen.spec.target import Target
 
 RUN = 7
 PLAN = LoadPlan(rate_per_s=100.0, duration_s=1.0, seed=0, arrivals=Arrivals(kind="constant"))
-RESULT = {
-    "rows": 50,
-    "overloaded": False,
-    "wall_s": 1.0,
-    "cpu_s": 0.1,
-    "bytes_sent": 1,
-    "bytes_received": 1,
-    "connections_opened": 0,
-    "error_example": None,
-}
-Look = tuple[str, list[tuple[str, str, Message]]]
-"""The workers that are connected, a letter each, and the messages that came: kind, worker, content."""
+RESULT = ShardResult(
+    rows=50,
+    overloaded=False,
+    wall_s=1.0,
+    cpu_s=0.1,
+    bytes_sent=1,
+    bytes_received=1,
+    connections_opened=0,
+    error_example=None,
+)
+Look = tuple[str, list[tuple[str, Report]]]
+"""The workers that are connected, a letter each, and the reports that came, each with its worker."""
 
 
 class Replay:
@@ -37,27 +37,23 @@ class Replay:
 
     def __init__(self, looks: list[Look]) -> None:
         self._looks = deque(looks)
-        self._inbox: dict[tuple[str, str], deque[Message]] = defaultdict(deque)
-        self.sent: list[tuple[str, str]] = []
+        self._inbox: dict[str, deque[Report]] = defaultdict(deque)
 
     @property
     def connected(self) -> list[str]:
-        names, messages = self._looks.popleft()
-        for kind, worker, message in messages:
-            self._inbox[kind, worker].append({"run": RUN, **message})
+        names, reports = self._looks.popleft()
+        for worker, report in reports:
+            self._inbox[worker].append(report)
         return list(names)
 
-    def send(self, kind: str, worker: str, message: Message) -> None:
-        assert message["run"] == RUN
-        self.sent.append((kind, worker))
+    def give(self, worker: str, order: Order) -> None:
+        assert order.run == RUN
+        if order.do in ("clock", "prepare", "statistics"):
+            self._inbox[worker].append(Report(run=RUN, here_ns=5))
 
-    def receive(self, kind: str, worker: str) -> Message | None:
-        waiting = self._inbox[kind, worker]
+    def take(self, worker: str) -> Report | None:
+        waiting = self._inbox[worker]
         return waiting.popleft() if waiting else None
-
-    def wait_for(self, kind: str, worker: str, timeout_s: float) -> Message:
-        answers: dict[str, dict[str, Any]] = {kinds.CLOCK: {"here_ns": 5}, kinds.STATISTICS: {"statistics": None}}
-        return {"run": RUN, **answers.get(kind, {})}
 
 
 def whole_log() -> RequestLog:
@@ -67,14 +63,19 @@ def whole_log() -> RequestLog:
     )
 
 
-def rows(worker: str, start: int, end: int) -> tuple[str, str, Message]:
+def rows(worker: str, start: int, end: int) -> tuple[str, Report]:
     """The rows start..end-1 of worker a, who has the even ones of all, or of b."""
     part = whole_log().part(slice("ab".index(worker), None, 2)).rows(start, end)
-    return kinds.ROWS, worker, {"rows": kinds.rows_to_message(part)}
+    return worker, Report(run=RUN, rows=rows_of(part))
 
 
-def done(worker: str) -> tuple[str, str, Message]:
-    return kinds.DONE, worker, {"result": RESULT}
+def no_such_outcome() -> Report:
+    log = whole_log().part(slice(0, None, 2)).rows(0, 5)
+    return Report(run=RUN, rows=rows_of(replace(log, outcome=np.full(5, 250, np.uint8))))
+
+
+def done(worker: str) -> tuple[str, Report]:
+    return worker, Report(run=RUN, result=RESULT)
 
 
 def execute(looks: list[Look]) -> LoadRun:
@@ -137,23 +138,23 @@ def test_a_run_whose_workers_are_all_lost_says_so() -> None:
         execute([("ab", [rows("a", 0, 20)]), ("a", []), ("", [])])
 
 
-@pytest.mark.parametrize("wrong", [rows("b", 0, 5), rows("a", 1, 5)])
-def test_requests_that_the_plan_does_not_have_end_the_run(wrong: tuple[str, str, Message]) -> None:
-    _, _, message = wrong
+@pytest.mark.parametrize("wrong", [rows("b", 0, 5), rows("a", 1, 5), ("a", no_such_outcome())])
+def test_requests_that_the_plan_does_not_have_end_the_run(wrong: tuple[str, Report]) -> None:
+    _, report = wrong
     with pytest.raises(WorkerDied, match="other requests than the plan has"):
-        execute([("ab", [(kinds.ROWS, "a", message)])])
+        execute([("ab", [("a", report)])])
 
 
 def test_an_error_that_a_worker_reports_ends_the_run() -> None:
-    failure = (kinds.FAILED, "b", {"error": "TargetRefused", "text": "no such model.\nLoad it."})
+    failure = Report(run=RUN, failure=("TargetRefused", "no such model.\nLoad it."))
     with pytest.raises(TargetRefused, match="no such model"):
-        execute([("ab", [failure])])
+        execute([("ab", [("b", failure)])])
 
 
-def test_messages_of_an_earlier_run_are_passed_over() -> None:
-    kind, worker, message = rows("a", 0, 20)
+def test_reports_of_an_earlier_run_are_passed_over() -> None:
+    worker, report = rows("a", 0, 20)
     looks: list[Look] = [
-        ("ab", [(kind, worker, {**message, "run": RUN - 1}), rows("a", 0, 50), rows("b", 0, 50)]),
+        ("ab", [(worker, report.model_copy(update={"run": RUN - 1})), rows("a", 0, 50), rows("b", 0, 50)]),
         ("ab", [done("a"), done("b")]),
     ]
     assert execute(looks).measurement.n == 100

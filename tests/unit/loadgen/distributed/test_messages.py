@@ -1,0 +1,118 @@
+"""Messages between master and workers: those that are sent fit, and nothing else does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
+
+from loadgen.distributed.messages import ROW, Order, Report, order_of_job, refusal, rows_of
+from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.result import ShardResult
+from loadgen.sending.plan_run import LoadJob
+from loadgen.spec.plan import Arrivals, LoadPlan, Payload
+from loadgen.spec.target import Target
+
+PLAN = LoadPlan(rate_per_s=10, duration_s=2, seed=1, arrivals=Arrivals(kind="steps", levels=(0.5, 1.5)))
+TARGET = Target(url="http://127.0.0.1:8000", model_name="m", headers=(("Authorization", "s3cret"),))
+RESULT = ShardResult(
+    rows=2,
+    overloaded=False,
+    wall_s=2.0,
+    cpu_s=0.1,
+    bytes_sent=10,
+    bytes_received=10,
+    connections_opened=0,
+    error_example=None,
+)
+LOG = RequestLog(
+    scheduled_ns=np.array([0, 10]),
+    sent_ns=np.array([1, 11]),
+    done_ns=np.array([5, 30]),
+    outcome=np.array([0, 1], np.uint8),
+)
+
+
+def order(payload: Payload | None = None) -> Order:
+    payload = payload or Payload(shapes={"ids": (128,)}, picked=(3, 1))
+    return order_of_job(1, LoadJob(TARGET, PLAN, payload, limit_ms=50.0), parts=2)
+
+
+REPORT = Report(run=1, rows=rows_of(LOG), result=RESULT, statistics={"a": [1]}, failure=("PlanError", "no"))
+
+
+@pytest.mark.parametrize("message", [order(), Order(run=1, do="start", origin_ns=5), REPORT, Report(run=1)])
+def test_what_master_and_workers_send_arrives_as_it_was(message: BaseModel) -> None:
+    assert type(message).model_validate_json(message.model_dump_json()) == message
+
+
+def test_requests_arrive_as_they_were() -> None:
+    rows = np.frombuffer(Report.model_validate_json(REPORT.model_dump_json()).rows, ROW)
+    for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome"):
+        assert rows[name].tolist() == getattr(LOG, name).tolist()
+
+
+def test_an_order_has_the_data_and_no_header_and_no_path(tmp_path: Path) -> None:
+    file = tmp_path / "data.json"
+    file.write_bytes(b"\xff\x00")
+    text = order(Payload(data_file=file)).model_dump_json()
+    assert "s3cret" not in text
+    assert str(tmp_path) not in text
+    arrived = Order.model_validate_json(text)
+    assert arrived.header_names == ("Authorization",)
+    assert arrived.data == b"\xff\x00"
+    assert arrived.job is not None
+    assert arrived.job.payload.data_file == Path("samples.json")
+
+
+@pytest.mark.parametrize("name", ["rows", "wall_s", "cpu_s", "bytes_sent", "bytes_received"])
+@pytest.mark.parametrize("value", ["NaN", "Infinity", '"1"', "null", "true"])
+def test_a_result_with_a_number_that_is_none_is_refused(name: str, value: str) -> None:
+    text = Report(run=1, result=RESULT).model_dump_json()
+    wrong = text.replace(f'"{name}":{json.dumps(getattr(RESULT, name))}', f'"{name}":{value}')
+    assert wrong != text
+    with pytest.raises(ValidationError, match=name):
+        Report.model_validate_json(wrong)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"do": "spawn"},
+        {"do": "stop", "more": 2},
+        {"do": "start", "origin_ns": "soon"},
+        {"do": "start", "run": -1},
+        {"do": "prepare", "job": {"plan": {}}},
+        {},
+    ],
+)
+def test_other_orders_and_keys_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Order.model_validate_json(json.dumps({"run": 1, **fields}))
+
+
+def test_a_plan_that_nobody_can_send_is_refused() -> None:
+    text = order().model_dump_json()
+    with pytest.raises(ValidationError, match="cannot be sent"):
+        Order.model_validate_json(text.replace('"rate_per_s":10', '"rate_per_s":-1'))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(data=ANYTHING)
+def test_whatever_comes_is_refused_in_two_lines(data: Any) -> None:
+    for kind in (Order, Report):
+        with pytest.raises(ValidationError) as raised:
+            kind.model_validate_json(data)
+        failure = refusal("the master", raised.value).failure
+        assert failure is not None
+        assert "same version" in failure[1].splitlines()[-1]
