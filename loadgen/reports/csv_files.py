@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from loadgen.measurement.request_log import RequestLog, percentiles_ns
 from loadgen.printable import printable
 from loadgen.records.record import LoadTestRecord
+from loadgen.status import outcome_name
 
 QUANTILES = (0.5, 0.66, 0.75, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 0.9999, 1.0)
 PERCENTILE_NAMES = tuple(f"{100 * quantile:.6g}%" for quantile in QUANTILES)
@@ -47,11 +48,10 @@ def stats_csv(record: LoadTestRecord, log: RequestLog) -> str:
     if n:
         figures = [_ms(ns) for ns in percentiles_ns(latency_ns, QUANTILES)]
         summary = [figures[0], _ms(float(latency_ns.mean())), _ms(int(latency_ns.min())), figures[-1]]
-    per_s = [count / _seconds(record) if count else 0.0 for count in (n, failures)]
-    middle = [n, failures, *summary, _mean_size(record), *per_s, *figures]
-    return _table(
-        STATS_COLUMNS, [[_protocol(record), record.target.model_name, *middle], ["", "Aggregated", *middle]]
-    )
+    seconds = (record.load if record.measurement is None else record.measurement).duration_s
+    per_s = [count / seconds if count else 0.0 for count in (n, failures)]
+    both = [n, failures, *summary, _mean_size(record), *per_s, *figures]
+    return _table(STATS_COLUMNS, [[*_names(record), *both], ["", "Aggregated", *both]])
 
 
 def history_csv(record: LoadTestRecord, log: RequestLog) -> str:
@@ -61,23 +61,13 @@ def history_csv(record: LoadTestRecord, log: RequestLog) -> str:
 
 def failures_csv(record: LoadTestRecord, log: RequestLog) -> str:
     """`PREFIX_failures.csv`: a line for each kind of failure, with its first and last time."""
-    from loadgen.status import outcome_name
-
     started = record.started_at.timestamp()
     rows = []
-    for kind, (count, *first_last_ns) in sorted(_failures(log).items()):
-        seen = [f"{started + ns / 1e9:.3f}" for ns in first_last_ns]
-        rows.append([_protocol(record), record.target.model_name, outcome_name(kind), count, *seen])
-    return _table(FAILURE_COLUMNS, rows)
-
-
-def _failures(log: RequestLog) -> dict[int, tuple[int, int, int]]:
-    """How often requests failed in each way, and when the first and the last of them ended."""
-    found = {}
     for kind in np.unique(log.outcome[log.failed]).tolist():
-        times_ns = log.done_ns[log.outcome == kind]
-        found[kind] = len(times_ns), int(times_ns.min()), int(times_ns.max())
-    return found
+        ended_ns = log.done_ns[log.outcome == kind]
+        seen = [f"{started + ns / 1e9:.3f}" for ns in (int(ended_ns.min()), int(ended_ns.max()))]
+        rows.append([*_names(record), outcome_name(kind), len(ended_ns), *seen])
+    return _table(FAILURE_COLUMNS, rows)
 
 
 def _history_rows(record: LoadTestRecord, log: RequestLog) -> Iterator[list[object]]:
@@ -87,49 +77,29 @@ def _history_rows(record: LoadTestRecord, log: RequestLog) -> Iterator[list[obje
     counts = np.zeros(int(_steps(np.array([longest_ns]))[0]) + 1, np.int64)
     total, failed, spent, least, most = 0, 0, 0.0, math.inf, 0.0
     started = int(record.started_at.timestamp())
-    for second, (start, end) in enumerate(_seconds_of(log), start=1):
-        part, part_failed = (
-            log.rows(start, end).latency_charged_ns(timeout_ns),
-            int(np.count_nonzero(log.outcome[start:end])),
-        )
-        counts += np.bincount(_steps(part), minlength=len(counts))
-        total, failed, spent = total + len(part), failed + part_failed, spent + float(part.sum())
-        least = min(least, float(part.min(initial=np.iinfo(np.int64).max)))
-        most = max(most, float(part.max(initial=0)))
+    due_ns = log.scheduled_ns
+    edges = np.searchsorted(due_ns, np.arange(0, (int(due_ns[-1]) if len(log) else -1) + 10**9 + 1, 10**9))
+    for second, (start, end) in enumerate(pairwise(edges.tolist()), start=1):
+        part_ns = log.rows(start, end).latency_charged_ns(timeout_ns)
+        part_failed = int(np.count_nonzero(log.outcome[start:end]))
+        counts += np.bincount(_steps(part_ns), minlength=len(counts))
+        total, failed, spent = total + len(part_ns), failed + part_failed, spent + float(part_ns.sum())
+        least = min(least, float(part_ns.min(initial=np.iinfo(np.int64).max)))
+        most = max(most, float(part_ns.max(initial=0)))
         if not total:
             continue
         ranks = [max(1, math.ceil(quantile * total)) for quantile in QUANTILES]
-        upper = [min(most, _upper_ns(int(step))) for step in np.searchsorted(np.cumsum(counts), ranks)]
-        so_far = [_ms(max(least, ns)) for ns in upper]
+        steps = np.searchsorted(np.cumsum(counts), ranks).tolist()
+        so_far = [_ms(max(least, min(most, 1000 * 10.0 ** (step / _STEPS_PER_DECADE)))) for step in steps]
+        now = [started + second, record.load.concurrency or 0, "", "Aggregated", len(part_ns), part_failed]
         totals = [total, failed, so_far[0], _ms(spent / total), _ms(least), _ms(most), _mean_size(record)]
-        yield [
-            started + second,
-            record.load.concurrency or 0,
-            "",
-            "Aggregated",
-            len(part),
-            part_failed,
-            *so_far,
-            *totals,
-        ]
+        yield [*now, *so_far, *totals]
 
 
 def _steps(latency_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     """Each time as the number of a step on a logarithmic scale of 1 us and up."""
     steps: NDArray[np.float64] = np.ceil(np.log10(np.maximum(latency_ns, 1000) / 1000) * _STEPS_PER_DECADE)
     return steps.astype(np.int64)
-
-
-def _upper_ns(step: int) -> float:
-    return float(1000 * 10.0 ** (step / _STEPS_PER_DECADE))
-
-
-def _seconds_of(log: RequestLog) -> Iterator[tuple[int, int]]:
-    """Rows that were due in each second of the run."""
-    last = int(log.scheduled_ns[-1]) if len(log) else -1
-    edges = np.searchsorted(log.scheduled_ns, np.arange(0, last + 10**9 + 1, 10**9))
-    for start, end in pairwise(edges):
-        yield int(start), int(end)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -154,12 +124,9 @@ def _timeout_ns(record: LoadTestRecord) -> int:
     return round(record.load.timeout_s * 1e9)
 
 
-def _seconds(record: LoadTestRecord) -> float:
-    return record.measurement.duration_s if record.measurement is not None else record.load.duration_s
-
-
-def _protocol(record: LoadTestRecord) -> str:
-    return "HTTP" if record.target.url.startswith("http") else "gRPC"
+def _names(record: LoadTestRecord) -> tuple[str, str]:
+    """Return the protocol and the model."""
+    return "HTTP" if record.target.url.startswith("http") else "gRPC", record.target.model_name
 
 
 def _mean_size(record: LoadTestRecord) -> float:
