@@ -21,8 +21,8 @@ from typing import IO, TypeVar
 
 from loadgen.errors import UserError
 from loadgen.processes import scratch_folder
-from optimizer.errors import RunFailed
-from optimizer.machine.child_limits import ChildLimits, begin_as_child, environment_of_child
+from optimizer.errors import RunFailed, UnsupportedModel
+from optimizer.machine.child_limits import GIB, ChildLimits, begin_as_child, environment_of_child
 
 T = TypeVar("T")
 
@@ -30,6 +30,8 @@ COMMAND = (sys.executable, "-P", "-m", "optimizer.child")
 """-P keeps the current directory off the import path: a folder in it may have the name of one of our packages."""
 
 CALL, OUTCOME = "call.pickle", "outcome.pickle"
+
+_EXPORT_AGAIN = "Export it again. If ONNX Runtime runs it, please report this, with the output of --debug."
 
 
 class ChildFailed(Exception):
@@ -86,6 +88,46 @@ def call_in_child(
     if error is None or isinstance(error, OSError):
         raise ChildRaised(reason, trace, error)
     raise error from ChildFailed(reason, trace)
+
+
+def call_limited(call: Callable[[], T], *, model: Path, limits: ChildLimits) -> T:
+    """Run `call` (a function of a module, or a `partial` of one) in a child process, and return its result.
+
+    Raises the UserError or OSError that `call` raises there, and UnsupportedModel, which names `model`, if the
+    child exceeds the limits, crashes, or raises anything else.
+    """
+    try:
+        return call_in_child(call, limits=limits)
+    except ChildCrashed as error:
+        raise _crashed(model, limits, error) from error
+    except ChildRaised as error:
+        if error.error is not None:
+            raise error.error from error
+        if error.reason.startswith(MemoryError.__name__):
+            raise _beyond_memory(model, limits) from error
+        words = " ".join(error.reason.split())[:300]
+        raise UnsupportedModel(f"{model} cannot be prepared: {words}.", _EXPORT_AGAIN) from error
+
+
+def _crashed(model: Path, limits: ChildLimits, error: ChildCrashed) -> UnsupportedModel:
+    if -error.returncode == signal.SIGXCPU:
+        return UnsupportedModel(
+            f"Reading {model} took more than {limits.cpu_s} s of processor time, so it was stopped.",
+            "Simplify the model: nested functions or subgraphs may make it far larger than its file.",
+        )
+    if -error.returncode == signal.SIGKILL:
+        return UnsupportedModel(
+            f"The process that read {model} was killed, probably for lack of memory.",
+            "Free some memory, or use a machine with more.",
+        )
+    return UnsupportedModel(f"Reading {model} crashed the ONNX library ({error.reason}).", _EXPORT_AGAIN)
+
+
+def _beyond_memory(model: Path, limits: ChildLimits) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"Reading {model} took more than {limits.memory_bytes / GIB:.1f} GiB of memory, so it was stopped.",
+        "Look for constants or shapes of an absurd size; export the model again.",
+    )
 
 
 _running: set[subprocess.Popen[bytes]] = set()

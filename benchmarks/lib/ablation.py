@@ -29,7 +29,7 @@ class ablated:  # noqa: N801 - reads as a clause
         from loadgen.statistics import slo_test
         from loadgen.statistics.dependence import Clustering
         from search.simulator import capacity
-        from search.study.sampler_search import SamplerSearch
+        from search.study.run import SamplerSearch
         from search.trials import predicted_trial
 
         if self.without == "simulator":

@@ -13,8 +13,8 @@ from optimizer.accuracy.check import shortcoming
 from optimizer.accuracy.metrics import closeness
 from optimizer.accuracy.thresholds import Thresholds
 from optimizer.batching.inner_tensors import common_inner_tensors, write_exposing
+from optimizer.child import call_limited
 from optimizer.errors import RunFailed, UnsupportedModel
-from optimizer.limited_call import call_limited
 from optimizer.machine.child_limits import graph_limits
 from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import run_model

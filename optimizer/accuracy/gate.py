@@ -14,9 +14,8 @@ from optimizer.accuracy.diagnose import classifying_outputs, first_diverging_nod
 from optimizer.accuracy.kept import Judgments, Once, digest_of, judgments_of, value_of, variant_from_entry
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import NO_CACHE, ResultCache
-from optimizer.child import threads
+from optimizer.child import call_limited, threads
 from optimizer.errors import RunFailed, UnsupportedModel
-from optimizer.limited_call import call_limited
 from optimizer.machine.child_limits import graph_limits, machine_limits
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model

@@ -1,21 +1,221 @@
-"""Explain the request time of the recommendation and of the baseline, once the search is over."""
+"""Explain the request time of the recommendation and of the baseline, once the search is over.
+
+Their engines are profiled standalone. The ceilings of layers are measured and not taken from a data sheet: the
+arithmetic of a large matrix product and the bytes of a large copy, run by ONNX Runtime with the engine's number of
+threads.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from loadgen.processes import scratch_folder
+from loadgen.traffic.model_info import NUMPY_TYPES
 from model_repo.repository.config_pbtxt import executed_batch_sizes
+from model_repo.spec import Engine
 from optimizer.errors import RunFailed
 from optimizer.model.checks import plain, shortened
 from optimizer.model.onnx_model import Model
-from optimizer.profiling.layer_profile import Execution, profile_engine
+from optimizer.model.ort_child import Tensors, run_in_child
+from optimizer.model.samples import synthetic_samples
+from optimizer.profiling.layers import LayerTime, bound_of, shares
+from optimizer.profiling.profile_child import profiled
 from optimizer.profiling.text import time_summary
-from search.records.engine_profile import EngineProfileRecord, TimeUseRecord
+from search.records.engine_profile import Bound, CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
+from search.space import engine_label
 from search.trials import events
 from search.trials.events import OnEvent
 from search.trials.trial import Trial
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+Timer = Callable[[Path, Tensors], float | None]
+"""Returns the seconds that an ONNX file takes for a feed; None if it cannot be run."""
+
+PRODUCT_SIZE = {"cpu": 768, "gpu": 8192}
+COPIED_ELEMENTS = {"cpu": 2**24, "gpu": 2**28}
+OPSET, IR_VERSION = 17, 8
+
+
+def measured_ceilings(timer: Timer, folder: Path, *, precision: str, device: str) -> CeilingsRecord:
+    """Return the ceilings for an engine of this precision. The models that are timed are written to `folder`."""
+    size, elements = PRODUCT_SIZE[device], COPIED_ELEMENTS[device]
+    product_s = timer(*_product(folder, size, precision, device))
+    copy_s = timer(*_copy(folder, elements))
+    return CeilingsRecord(
+        flops_per_s=2.0 * size**3 / product_s if product_s else None,
+        bytes_per_s=2.0 * 4 * elements / copy_s if copy_s else None,
+    )
+
+
+def _product(folder: Path, size: int, precision: str, device: str) -> tuple[Path, Tensors]:
+    """Write a square matrix product in the types that an engine of this precision multiplies on this device."""
+    from onnx import TensorProto, helper
+
+    shape = (size, size)
+    if precision == "int8":
+        feed: Tensors = {"a": np.ones(shape, np.uint8), "b": np.ones(shape, np.int8)}
+        node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+        types = (TensorProto.UINT8, TensorProto.INT8, TensorProto.INT32)
+    else:
+        half = device == "gpu" and precision in {"fp16", "bf16", "fp8"}  # equally fast on a GPU; CPUs use fp32
+        dtype, kind = (np.float16, TensorProto.FLOAT16) if half else (np.float32, TensorProto.FLOAT)
+        feed = {"a": np.ones(shape, dtype), "b": np.ones(shape, dtype)}
+        node, types = helper.make_node("MatMul", ["a", "b"], ["y"]), (kind, kind, kind)
+    names = ("a", "b", "y")
+    values = [helper.make_tensor_value_info(name, kind, shape) for name, kind in zip(names, types, strict=True)]
+    return _written(folder / "product.onnx", helper.make_graph([node], "product", values[:2], values[2:])), feed
+
+
+def _copy(folder: Path, elements: int) -> tuple[Path, Tensors]:
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (elements,)) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "copy", values[:1], values[1:])
+    return _written(folder / "copy.onnx", graph), {"x": np.ones(elements, np.float32)}
+
+
+def _written(path: Path, graph: GraphProto) -> Path:
+    import onnx
+
+    opsets = [onnx.helper.make_opsetid("", OPSET)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION), path)
+    return path
+
+
+PROFILE_TIMEOUT_S = 90.0
+"""A child process of a profile may take 90 s, if the profile's time is not shorter."""
+
+SLOWEST = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """The execution to profile: an engine at `batch_size`, and its settings.
+
+    `model` is the source of the engine. `threads` 0 means one per core. `graphs` means CUDA graphs, if the engine
+    runs on a GPU. Its child processes have to end at `until_s` on the clock of `time.monotonic`.
+    """
+
+    engine: Engine
+    model: Model
+    batch_size: int
+    threads: int
+    graphs: bool
+    seed: int = 0
+    until_s: float = field(default=math.inf, compare=False)
+
+    def feed(self) -> Tensors:
+        """Return random inputs in the engine's own types, as whole tensors."""
+        samples = synthetic_samples(self.model, self.batch_size, seed=self.seed)
+        types = {spec.name: NUMPY_TYPES[spec.datatype] for spec in self.engine.inputs}
+        whole = samples.feeds(self.batch_size)[0]
+        return {name: array.astype(types[name], copy=False) for name, array in whole.items()}
+
+
+def profile_engine(execution: Execution) -> EngineProfileRecord:
+    """Profile an engine on this machine, in child processes. Raises RunFailed if it does not run."""
+    engine = execution.engine
+    feed = execution.feed()
+    file = dict(engine.files)[engine.model_file]
+    whole = _run(execution, _request(execution, file), feed)
+    nodes = {} if engine.backend == "onnxruntime" else _nodes(execution)
+    profiled = _run(execution, _request(execution, file) | {"layers": True, "nodes": nodes}, feed)
+    layers = tuple(LayerTime(**layer) for layer in profiled["layers"])
+    with scratch_folder("ceilings") as folder:
+        ceilings = measured_ceilings(
+            lambda path, feed: _seconds(execution, path, feed),
+            Path(folder),
+            precision=engine.precision,
+            device=engine.device,
+        )
+    return profile_record(execution, whole, layers, ceilings)
+
+
+def profile_record(
+    execution: Execution, whole: dict[str, float], layers: Sequence[LayerTime], ceilings: CeilingsRecord
+) -> EngineProfileRecord:
+    """Return the record of these measurements; `whole` has `execution_ms`, and on a GPU `other_graph_ms`."""
+    total_ms = sum(layer.ms for layer in layers)
+    bounds: list[Bound] = [
+        bound_of(layer, flops_per_s=ceilings.flops_per_s, bytes_per_s=ceilings.bytes_per_s) for layer in layers
+    ]
+    ranked = sorted(zip(layers, bounds, strict=True), key=lambda pair: -pair[0].ms)
+    return EngineProfileRecord(
+        engine=engine_label(execution.engine),
+        batch_size=execution.batch_size,
+        execution_ms=whole["execution_ms"],
+        other_graph_ms=whole.get("other_graph_ms"),
+        layers=tuple(
+            LayerRecord(
+                name=layer.name,
+                operator=layer.operator,
+                mean_ms=layer.ms,
+                share=layer.ms / total_ms if total_ms > 0 else 0.0,
+                bound=bound,
+            )
+            for layer, bound in ranked[:SLOWEST]
+        ),
+        layer_count=len(layers),
+        bound_shares=shares((bound, layer.ms) for layer, bound in zip(layers, bounds, strict=True)),
+        operator_shares=shares((layer.operator, layer.ms) for layer in layers),
+        ceilings=ceilings,
+        profiler=execution.engine.backend,
+    )
+
+
+def _nodes(execution: Execution) -> dict[str, dict[str, Any]]:
+    """Return the work of each node of the fp32 model at batch 1, by name, from ONNX Runtime's profile."""
+    alone = replace(execution, batch_size=1, threads=0)
+    request = _request(alone, execution.model.path)
+    request |= {"backend": "onnxruntime", "device": "cpu", "layers": True, "optimized": False}
+    whole = synthetic_samples(execution.model, 1, seed=execution.seed).feeds(1)[0]
+    return {layer["name"]: layer for layer in _run(execution, request, whole)["layers"]}
+
+
+def _seconds(execution: Execution, path: Path, feed: Tensors) -> float | None:
+    """Return the seconds that ONNX Runtime takes for another model, on the same device with the same threads.
+
+    Returns None if it does not run.
+    """
+    try:
+        answer = _run(execution, _request(execution, path) | {"backend": "onnxruntime"}, feed)
+    except RunFailed:
+        return None
+    return float(answer["execution_ms"]) / 1000
+
+
+def _request(execution: Execution, file: Path) -> dict[str, Any]:
+    return {
+        "folder": str(file.parent.absolute()),
+        "file": file.name,
+        "backend": execution.engine.backend,
+        "device": execution.engine.device,
+        "batch_size": execution.batch_size,
+        "threads": execution.threads,
+        "graphs": execution.graphs,
+        "layers": False,
+        "optimized": True,
+    }
+
+
+def _run(execution: Execution, request: dict[str, Any], feed: Tensors) -> dict[str, Any]:
+    """Call `profiled` in a child process and return its result. Raises RunFailed."""
+    timeout_s = min(PROFILE_TIMEOUT_S, execution.until_s - time.monotonic())
+    if timeout_s <= 0:
+        raise RunFailed("run", "the time budget is used up")
+    return run_in_child(partial(profiled, request, feed), limits=None, timeout_s=timeout_s)
+
 
 log = logging.getLogger("tritune")
 

@@ -1,4 +1,4 @@
-"""Time an engine standalone, as a whole or per layer; `layer_profile` calls this in a child process."""
+"""Time an engine standalone, as a whole or per layer; `breakdown` calls this in a child process."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import settled
 from optimizer.cached import ResultCache, default_cache_dir, result_cache, sha256_of_file
+from optimizer.child import call_limited
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import Device, device_of, engines_for
 from optimizer.engines.standalone import EngineRunner
-from optimizer.limited_call import call_limited
 from optimizer.machine.child_limits import graph_limits
 from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
 from optimizer.model.export import export_model

@@ -2,17 +2,88 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from loadgen.files import write_atomically
-from model_repo.spec import Engine
+from model_repo.spec import Engine, ServingConfig
 from search.record import Record
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
-from search.space import MachineLimits, SearchSpace
+from search.records.trial import WhyRecord
+from search.space import Knobs, MachineLimits, SearchSpace, knobs_of
 from search.study.guided_search import GuidedSearch, surrogate_for
-from search.study.sampler_search import SamplerSearch
 from search.study.trial_runner import TrialRunner
+from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
+from search.trials.trial import Trial
+
+if TYPE_CHECKING:
+    import optuna
+
+SAMPLED_TRIALS = 6
+"""Trials that the sampler chooses before points adjacent to the best are tried; it chooses again after them only
+while they keep improving."""
+
+
+@dataclass(slots=True)
+class SamplerSearch:
+    """Every trial searches for its capacity, or until it cannot beat the best."""
+
+    runner: TrialRunner
+    measure: Callable[[TrialRunner, ServingConfig, int], Trial | None] = run_capacity_or_rate_trial
+    _sampled: int = 0
+
+    def run(self) -> None:
+        """Try configurations until nothing promising is left, the budget is used, or `stop` returns True."""
+        while self.runner.may_go_on():
+            self.runner.collect_finished()
+            asked, why = self._next()
+            if asked is not None:
+                landmarks = ((knobs, WhyRecord(cause="landmark")) for knobs in self._landmarks())
+                self.runner.hand_out(landmarks)
+                self.runner.run_trial(asked, partial(self.measure, self.runner), why)
+            elif not self.runner.pool.wait():
+                return
+
+    def _next(self) -> tuple[optuna.trial.Trial | None, WhyRecord]:
+        store, wanted = self.runner.store, self.runner.promising
+        space = store.space
+        baseline = [knobs_of(space.baseline())]
+        if (asked := store.ask_for(baseline, wanted=wanted)) is not None:
+            return asked, WhyRecord(cause="baseline")
+        if (asked := store.ask_for(self._landmarks(), wanted=wanted)) is not None:
+            return asked, WhyRecord(cause="landmark")
+        if self._sampled < SAMPLED_TRIALS:
+            self._sampled += 1
+            if (asked := store.ask_sampler(wanted=wanted)) is not None:
+                return asked, WhyRecord(cause="sampler")
+        best = store.best()
+        around = space.adjacent(knobs_of(best.served)) if best is not None else ()
+        return store.ask_for(around, wanted=wanted), WhyRecord(cause="adjacent")
+
+    def _landmarks(self) -> Iterator[Knobs]:
+        """Yield a few points that span the space: batch sizes and instance counts, small and large."""
+        space = self.runner.store.space
+        most_threads = space.intra_op_threads[-1]
+        sizes = space.max_batch_sizes
+        for engine in space.axes()["engine"]:
+            widest = space.most_instances(str(engine))
+            for size in dict.fromkeys((sizes[len(sizes) // 2], sizes[0], sizes[-1])):
+                for instances, threads in dict.fromkeys(((widest, min(1, most_threads)), (1, most_threads))):
+                    knobs: Knobs = {
+                        "engine": engine,
+                        "max_batch_size": size,
+                        "instance_count": instances,
+                        "intra_op_threads": threads,
+                        "max_queue_delay_us": 0,
+                    }
+                    if space.has_cuda_graphs:
+                        knobs["cuda_graphs"] = 1
+                    if space.is_legal(knobs):
+                        yield knobs
+
 
 SEARCH_FILE = "search.json"
 

@@ -31,7 +31,7 @@ from optimizer.machine.hardware import hardware
 from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.ort_child import run_model
 from optimizer.model.shapes import with_shapes
-from optimizer.profiling.layer_profile import Execution, profile_engine
+from optimizer.profiling.breakdown import Execution, profile_engine
 
 pytestmark = [pytest.mark.gpu, pytest.mark.measure]
 

@@ -103,8 +103,7 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
 
     from search.certification.certify import certify_best
     from search.records.slo import Slo
-    from search.study.run import run_search
-    from search.study.sampler_search import SamplerSearch
+    from search.study.run import SamplerSearch, run_search
     from search.study.store import open_store
     from search.study.trial_runner import TrialRunner
     from search.trials import events

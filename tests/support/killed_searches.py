@@ -27,7 +27,7 @@ from model_repo.spec import ServingConfig
 from search.records.line_files import whole_lines
 from search.records.run_files import TRIALS_FILE
 from search.records.slo import Slo
-from search.study.sampler_search import SamplerSearch
+from search.study.run import SamplerSearch
 from search.study.store import STUDY_FILE, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.bench import Spent

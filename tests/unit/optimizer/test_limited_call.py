@@ -14,9 +14,8 @@ from bad_models import nested_functions
 from waiting import wait_until
 
 from optimizer.batching.dynamic_batch import read_settled
-from optimizer.child import ChildRaised
+from optimizer.child import ChildRaised, call_limited
 from optimizer.errors import ModelError, UnsupportedModel
-from optimizer.limited_call import call_limited
 from optimizer.machine.child_limits import ChildLimits, graph_limits
 from optimizer.model.onnx_model import read_model
 

@@ -13,7 +13,7 @@ from optimizer.cli import app
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
 from optimizer.options import KEPT, OPTIONS
-from optimizer.reports.commands import _arguments
+from optimizer.reports.report import _arguments
 
 COMMAND = typer.main.get_command(app)
 

@@ -5,7 +5,7 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
-from deploy.images.wheel import own_wheel, wheel_name
+from deploy.images.sources import own_wheel, wheel_name
 
 ROOT = Path(__file__).parents[4]
 

@@ -11,7 +11,7 @@ from optimizer.engines.candidates import onnxruntime_engine
 from optimizer.errors import RunFailed
 from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.shapes import with_shapes
-from optimizer.profiling.layer_profile import Execution, _nodes, profile_engine, profile_record
+from optimizer.profiling.breakdown import Execution, _nodes, profile_engine, profile_record
 from optimizer.profiling.layers import LayerTime
 from optimizer.profiling.profile_child import layer_profiler, seconds_each
 from search.records.engine_profile import CeilingsRecord

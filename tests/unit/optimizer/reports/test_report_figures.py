@@ -12,10 +12,9 @@ from loadgen.reports import kit
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.reports import plots, tables
-from optimizer.reports.commands import commands
 from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.reasons import LONGEST_REASON, load_run_answer, reason_of, short_and_rest
-from optimizer.reports.report import html_page, report_of
+from optimizer.reports.report import commands, html_page, report_of
 from optimizer.reports.run_views import explanation_view
 from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config

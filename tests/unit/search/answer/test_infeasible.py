@@ -5,8 +5,8 @@ from typing import Any
 from recommendations import measurement, timings, trial
 
 from loadgen.spec.limits import LatencyLimit
+from search.answer.conclusion import too_slow, what_binds
 from search.answer.evidence import RunEvidence
-from search.answer.infeasible import too_slow, what_binds
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 
