@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -66,6 +67,16 @@ def copy_whole(source: Path, target: Path) -> None:
     """Copy a file, whole or not at all."""
     with source.open("rb") as file, whole_file(target) as copy:
         shutil.copyfileobj(file, copy, 1 << 20)
+
+
+def sha256_of(path: Path, more: Mapping[str, Path] | None = None) -> str:
+    """Return the hexadecimal SHA-256 of a file, followed by the names and contents of more. Raises OSError."""
+    digest = hashlib.sha256()
+    for name, part in (("", path), *sorted((more or {}).items())):
+        digest.update(name.encode())
+        with part.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
 
 
 def flush_folder(folder: Path) -> None:

@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from loadgen.files import flush_folder, whole_file
+from loadgen.files import flush_folder, sha256_of, whole_file
 from loadgen.processes import scratch_folder
 
 ENTRY_FILE = "entry.json"
@@ -34,8 +34,6 @@ RESULTS = "results"
 
 SWITCH = "TRITUNE_CACHE"
 """The environment variable that switches the results off if it is `off`; engines are kept nevertheless."""
-
-BLOCK_BYTES = 1 << 20
 
 Key = Mapping[str, Any]
 """All that decides a result, as JSON."""
@@ -81,8 +79,7 @@ class ResultCache:
             found = json.loads((folder / ENTRY_FILE).read_bytes())
             files = {str(name): folder / str(name) for name in found["files"]}
             whole = found["key"] == _plain(key) and all(
-                path.parent == folder and sha256_of_file(path) == found["files"][name]
-                for name, path in files.items()
+                path.parent == folder and sha256_of(path) == found["files"][name] for name, path in files.items()
             )
             value = found["value"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -105,7 +102,7 @@ class ResultCache:
             def fill(draft: Path) -> None:
                 for name, path in files.items():
                     shutil.copyfile(path, draft / name)
-                sums = {name: sha256_of_file(draft / name) for name in files}
+                sums = {name: sha256_of(draft / name) for name in files}
                 text = json.dumps({"key": _plain(key), "value": value, "files": sums}, indent=1)
                 (draft / ENTRY_FILE).write_text(text + "\n", encoding="utf-8")
 
@@ -166,15 +163,6 @@ def put_file(path: Path, data: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def sha256_of_file(path: Path) -> str:
-    """Return the hexadecimal SHA-256 of a file's contents. Raises OSError."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 @cache

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.files import sha256_of
 from loadgen.processes import scratch_folder
 from model_repo.spec import weights_name
 from optimizer.batching.inner_tensors import common_inner_tensors, write_exposing
@@ -16,7 +17,7 @@ from optimizer.batching.proof import Disproved, Proof, check_runs_whole, prove_b
 from optimizer.batching.rewrite import BATCH, free_batch
 from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.model.checks import check_runs
-from optimizer.model.files import Graph, load_weights, sha256_of, write_model
+from optimizer.model.files import Graph, load_weights, write_model
 from optimizer.model.graph_shapes import is_small
 from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor, read_model
 from optimizer.model.shapes import require_shapes, with_shapes

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from loadgen.files import sha256_of
 from optimizer.batching.dynamic_batch import Batching, dynamic_batch, served_model
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
-from optimizer.model.files import Graph, external_files, load_proto, sha256_of
+from optimizer.model.files import Graph, external_files, load_proto
 from optimizer.model.onnx_model import Model, ModelTensor, read_model
 from optimizer.model.shapes import with_shapes
 

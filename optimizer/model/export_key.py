@@ -10,7 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from optimizer.cached import Key, sha256_of_file, versions_digest
+from loadgen.files import sha256_of
+from optimizer.cached import Key, versions_digest
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 def key_of_program(path: Path, target: Path) -> Key:
     """Return the key of a `.pt2` file, whose contents decide everything. Raises OSError."""
-    return {"program": sha256_of_file(path), "target": target.name, "versions": versions_digest()}
+    return {"program": sha256_of(path), "target": target.name, "versions": versions_digest()}
 
 
 def key_of_factory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -268,17 +267,6 @@ def _check_extent(path: Path, entries: Mapping[str, str], tensor: str) -> None:
             f"which has {size_bytes} bytes.",
             "Copy the whole file again.",
         )
-
-
-def sha256_of(path: Path, external: Mapping[str, Path]) -> str:
-    """Return the hexadecimal SHA-256 of the model file followed by each external file's name and contents."""
-    digest = hashlib.sha256()
-    for name, part in (("", path), *sorted(external.items())):
-        digest.update(name.encode())
-        with part.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def write_model(

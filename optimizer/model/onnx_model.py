@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.files import sha256_of
 from model_repo.repository.write import README_FILE
 from model_repo.spec import TensorSpec
 from optimizer.errors import UnsupportedModel
 from optimizer.model.checks import check_names, check_runs, check_valid
-from optimizer.model.files import Graph, external_files, load_proto, sha256_of
+from optimizer.model.files import Graph, external_files, load_proto
 from optimizer.model.graph_shapes import type_name
 
 if TYPE_CHECKING:

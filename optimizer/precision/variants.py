@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from loadgen.files import sha256_of
 from loadgen.processes import scratch_folder
 from optimizer.errors import UnsupportedModel
-from optimizer.model.files import Graph, external_files, sha256_of
+from optimizer.model.files import Graph, external_files
 from optimizer.model.graph_shapes import tensor_types
 from optimizer.model.onnx_model import Model, ModelTensor
 from optimizer.model.samples import Samples

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from loadgen.errors import BadInput
+from loadgen.files import sha256_of
 from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
 from optimizer.accuracy.check import judge
@@ -22,7 +23,7 @@ from optimizer.accuracy.gate import (
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import settled
-from optimizer.cached import ResultCache, default_cache_dir, result_cache, sha256_of_file
+from optimizer.cached import ResultCache, default_cache_dir, result_cache
 from optimizer.child import call_limited
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
@@ -161,7 +162,7 @@ def judged_engine(
     assert usable.reference is not None
     assert usable.judgments is not None
     of = {
-        "engine": sha256_of_file(dict(runner.engine.files)[runner.engine.model_file]),
+        "engine": sha256_of(dict(runner.engine.files)[runner.engine.model_file]),
         "runner": runner.name,
         "precision": precision,
         "gpu": gpu.name,

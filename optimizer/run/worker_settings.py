@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +12,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from loadgen.errors import BadInput, first_problem
+from loadgen.files import sha256_of
 from loadgen.spec.plan import SharedMemory
 from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import Protocol, ServerKind
@@ -163,15 +164,6 @@ def checksum(path: Path | None) -> str | None:
     if path is None:
         return None
     if not path.is_dir():
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    whole = hashlib.sha256()
-    for name, part in sorted(_files_in(path)):
-        whole.update(f"{name}\0{part}\n".encode())
-    return whole.hexdigest()
-
-
-def _files_in(folder: Path) -> Iterator[tuple[str, str]]:
-    for path in folder.iterdir():
-        if path.is_file():
-            yield path.name, str(checksum(path))
+        return sha256_of(path)
+    parts = (f"{part.name}\0{sha256_of(part)}\n" for part in path.iterdir() if part.is_file())
+    return hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()

@@ -9,9 +9,9 @@ import pytest
 from batch_models import node, write
 from onnx_models import small_cnn
 
+from loadgen.files import sha256_of
 from optimizer.batching.kept import Settled, settled
 from optimizer.cached import ResultCache
-from optimizer.model.files import sha256_of
 
 
 def mixed(path: Path) -> Path:

@@ -9,8 +9,9 @@ import pytest
 from batch_models import draw, node, write
 from onnx import AttributeProto, GraphProto, ModelProto, SparseTensorProto, TensorProto
 
+from loadgen.files import sha256_of
 from optimizer.errors import ModelError, UnsafeModel
-from optimizer.model.files import external_files, load_proto, load_weights, sha256_of, write_model
+from optimizer.model.files import external_files, load_proto, load_weights, write_model
 
 
 def refused(path: Path) -> str:
