@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
@@ -14,10 +14,10 @@ from pydantic import ValidationError
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import Entry, ResultCache, versions_digest
 from optimizer.model.files import Graph
-from optimizer.model.onnx_model import Model
+from optimizer.model.onnx_model import Model, ModelRecord
 from optimizer.model.samples import Samples
 from optimizer.precision.names import Precision
-from optimizer.precision.variants import Variant, as_half
+from optimizer.precision.variants import Variant
 from search.records.accuracy import AccuracyRecord
 
 KIND = "judgment"
@@ -109,10 +109,7 @@ def value_of(variant: Variant, model: Model) -> tuple[dict[str, Any], dict[str, 
     """Return what to keep of a variant of `model`, as JSON and files; no files if its graph is that of `model`."""
     made = variant.model
     value = {
-        "half_io": made.all_inputs != model.all_inputs or made.all_outputs != model.all_outputs,
-        "opset": made.opset,
-        "size_bytes": made.size_bytes,
-        "sha256": made.sha256,
+        "model": ModelRecord.model_validate(made, from_attributes=True).model_dump(mode="json"),
         "optimizable": variant.optimizable,
         "kept": dict(variant.kept),
     }
@@ -126,16 +123,8 @@ def variant_from_entry(entry: Entry, precision: Precision, model: Model, folder:
     try:
         value, files = entry.value, entry.copied(folder)
         path = files.pop("model.onnx").absolute()
-        made = replace(
-            model,
-            graph=Graph(path),
-            external=tuple((name, file.absolute()) for name, file in sorted(files.items())),
-            all_inputs=tuple(map(as_half, model.all_inputs)) if value["half_io"] else model.all_inputs,
-            all_outputs=tuple(map(as_half, model.all_outputs)) if value["half_io"] else model.all_outputs,
-            opset=int(value["opset"]),
-            size_bytes=int(value["size_bytes"]),
-            sha256=str(value["sha256"]),
-        )
+        external = tuple((name, file.absolute()) for name, file in sorted(files.items()))
+        made = ModelRecord.model_validate(value["model"]).with_files(Graph(path), external)
         return Variant(
             precision=precision,
             model=made,

@@ -53,12 +53,15 @@ PROBES = 64
 _BATCH_NAME = re.compile(r"batch|^(?:n|b|bs)$", re.IGNORECASE)
 
 
+Action = Literal["kept", "rewritten", "unbatched"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
     """The result for the batch. `model` is the model to serve; its `batch` is now proven: `dynamic` or `none`."""
 
     model: Model
-    action: Literal["kept", "rewritten", "unbatched"]
+    action: Action
     reason: str  # a sentence or two for the user
 
 

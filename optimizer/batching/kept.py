@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from pydantic import BaseModel
 
 from loadgen.files import sha256_of
-from optimizer.batching.dynamic_batch import Batching, dynamic_batch, served_model
+from optimizer.batching.dynamic_batch import Action, Batching, dynamic_batch, served_model
 from optimizer.cached import NO_CACHE, Entry, Key, ResultCache, versions_digest
 from optimizer.model.files import Graph, external_files, load_proto
-from optimizer.model.onnx_model import Model, ModelTensor, read_model
+from optimizer.model.onnx_model import Model, ModelRecord, read_model
 from optimizer.model.shapes import with_shapes
 
 KIND = "model"
@@ -25,6 +26,13 @@ class Settled:
     model: Model
     batching: Batching
     cached: bool = False
+
+
+class _Kept(BaseModel):
+    model: ModelRecord
+    served: ModelRecord
+    action: Action
+    reason: str
 
 
 def settled(
@@ -80,13 +88,13 @@ def _keep(cache: ResultCache, key: Key, done: Settled) -> None:
     rewritten = served.path != done.model.path
     if rewritten and served.external:
         return
-    value = {
-        "model": _to_json(done.model),
-        "served": _to_json(served),
-        "action": done.batching.action,
-        "reason": done.batching.reason,
-    }
-    cache.put(KIND, key, value, {REWRITTEN: served.path} if rewritten else None)
+    value = _Kept(
+        model=ModelRecord.model_validate(done.model, from_attributes=True),
+        served=ModelRecord.model_validate(served, from_attributes=True),
+        action=done.batching.action,
+        reason=done.batching.reason,
+    )
+    cache.put(KIND, key, value.model_dump(mode="json"), {REWRITTEN: served.path} if rewritten else None)
 
 
 def _from_entry(
@@ -94,55 +102,13 @@ def _from_entry(
 ) -> Settled | None:
     """Return the result of an earlier run; None if the entry does not have the form that `_keep` writes."""
     try:
-        value = entry.value
-        model = _from_json(value["model"], graph, external)
-        served = _from_json(value["served"], graph, external)
-        if value["action"] not in ("kept", "rewritten", "unbatched"):
-            return None
+        kept = _Kept.model_validate(entry.value)
         if entry.files:
-            file = entry.copied(work_dir / f"{model.name}-settled")[REWRITTEN].absolute()
-            served = replace(served, graph=Graph(file, load_proto(file)), external=())
-        batching = Batching(model=served, action=value["action"], reason=str(value["reason"]))
-    except (KeyError, TypeError, ValueError, OSError):
+            file = entry.copied(work_dir / f"{kept.model.name}-settled")[REWRITTEN].absolute()
+            served = kept.served.with_files(Graph(file, load_proto(file)))
+        else:
+            served = kept.served.with_files(graph, external)
+    except (KeyError, ValueError, OSError):
         return None
-    return Settled(model=model, batching=batching, cached=True)
-
-
-def _to_json(model: Model) -> dict[str, Any]:
-    return {
-        "name": model.name,
-        "inputs": [_tensor_to_json(tensor) for tensor in model.all_inputs],
-        "outputs": [_tensor_to_json(tensor) for tensor in model.all_outputs],
-        "batch": model.batch,
-        "opset": model.opset,
-        "size_bytes": model.size_bytes,
-        "sha256": model.sha256,
-    }
-
-
-def _tensor_to_json(tensor: ModelTensor) -> list[Any]:
-    return [tensor.name, tensor.datatype, tensor.dims, tensor.sample_dims]
-
-
-def _from_json(value: Mapping[str, Any], graph: Graph, external: tuple[tuple[str, Path], ...]) -> Model:
-    return Model(
-        name=value["name"],
-        graph=graph,
-        external=external,
-        all_inputs=tuple(map(_tensor_from_json, value["inputs"])),
-        all_outputs=tuple(map(_tensor_from_json, value["outputs"])),
-        batch=value["batch"],
-        opset=int(value["opset"]),
-        size_bytes=int(value["size_bytes"]),
-        sha256=value["sha256"],
-    )
-
-
-def _tensor_from_json(value: list[Any]) -> ModelTensor:
-    name, datatype, dims, sample_dims = value
-    return ModelTensor(
-        name=name,
-        datatype=datatype,
-        dims=tuple(dims),
-        sample_dims=None if sample_dims is None else tuple(sample_dims),
-    )
+    batching = Batching(model=served, action=kept.action, reason=kept.reason)
+    return Settled(model=kept.model.with_files(graph, external), batching=batching, cached=True)

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from pydantic import BaseModel
+
 from loadgen.files import sha256_of
 from model_repo.repository.write import README_FILE
 from model_repo.spec import TensorSpec
@@ -114,6 +116,22 @@ class Model:
     def files(self) -> tuple[tuple[str, Path], ...]:
         """Each file's name in a version folder and its path, as `model_repo.spec.Engine.files` needs them."""
         return (("model.onnx", self.path), *self.external)
+
+
+class ModelRecord(BaseModel):
+    """A model without its files, as the cache keeps it in JSON."""
+
+    name: str
+    all_inputs: tuple[ModelTensor, ...]
+    all_outputs: tuple[ModelTensor, ...]
+    batch: Batch
+    opset: int
+    size_bytes: int
+    sha256: str
+
+    def with_files(self, graph: Graph, external: tuple[tuple[str, Path], ...] = ()) -> Model:
+        """Return the model in these files."""
+        return Model(graph=graph, external=external, **dict(self))
 
 
 def read_model(path: Path) -> Model:
