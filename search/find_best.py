@@ -121,36 +121,29 @@ def find_best(
         objective=request.objective,
         on_event=on_event,
     )
-    slo, seed, workload = request.slo, request.seed, request.workload
     with closing(store.storage), bench as served:
         watched = observed(served)
         on_event(events.PhaseStarted(name="search", detail=f"{request.space.size()} configurations"))
+        runner = TrialRunner(
+            store=store,
+            bench=watched,
+            slo=request.slo,
+            budget=budget,
+            seed=request.seed,
+            workload=request.workload,
+            on_event=on_event,
+            stop=stop,
+            despite_noise=request.despite_noise,
+        )
         with worker_pool(store, workers) as pool, suppress(SearchImpossible):
-            run_search(
-                TrialRunner(
-                    store=store,
-                    bench=watched,
-                    slo=slo,
-                    budget=budget,
-                    seed=seed,
-                    workload=workload,
-                    on_event=on_event,
-                    stop=stop,
-                    pool=pool,
-                    despite_noise=request.despite_noise,
-                )
-            )
+            run_search(replace(runner, pool=pool))
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
         front_ends = _front_ends(request, store.best(), served, budget)
-        certified = certify_best(
-            store, watched, slo=slo, budget=budget, seed=seed, workload=workload, on_event=on_event, stop=stop
-        )
+        certified = certify_best(runner)
         winner = None
         if certified is not None:
-            winner = with_run_at_default_rate(
-                certified, served, slo=slo, budget=budget, seed=seed, on_event=on_event, stop=stop
-            )
+            winner = with_run_at_default_rate(certified, replace(runner, bench=served))
     conclusion = conclude(_evidence(request, store, winner, watched, budget=budget, interrupted=stop()))
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)

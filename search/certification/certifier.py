@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from bisect import insort
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,15 +18,13 @@ from search.certification.evidence import ConfirmationRun, Evidence
 from search.certification.plans import MIN_RUN_S, Plan
 from search.labels import memory_text
 from search.records.confirmations import keep_attempt
-from search.records.slo import Slo
 from search.study.belief import Belief
 from search.trials import events
 from search.trials.bench import BenchFailed
 from search.trials.certificate_time import CONFIRMATIONS
-from search.trials.objective import Objective
+from search.trials.context import TrialContext
 from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
-from search.workload import Workload
 
 log = logging.getLogger("tritune.certification")
 
@@ -56,18 +53,12 @@ ANOTHER = 15_485_863
 class Certifier:
     """Sends the runs of certification until `deadline_s` on a clock of elapsed seconds."""
 
+    context: TrialContext
     bench: ObservedBench
     belief: Belief
-    slo: Slo
-    objective: Objective
-    seed: int
     directory: Path
-    workload: Workload
-    elapsed_s: Callable[[], float]
     deadline_s: float
     confidence: float
-    on_event: events.OnEvent
-    stop: Callable[[], bool]
     server: int = 0
     """The number of restarts so far."""
 
@@ -81,17 +72,17 @@ class Certifier:
 
     def left_s(self) -> float:
         """Return the seconds that may still be spent; never negative."""
-        return max(0.0, self.deadline_s - self.elapsed_s())
+        return max(0.0, self.deadline_s - self.context.budget.elapsed_s())
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence on a trial, at the present confidence."""
-        found = self._evidence.setdefault(trial.number, Evidence(limits=self.slo.limits))
+        found = self._evidence.setdefault(trial.number, Evidence(limits=self.context.slo.limits))
         found.confidence = self.confidence
         return found
 
     def loading_s(self, trial: Trial) -> float:
         """Return the seconds until the trial is loaded and, if it has to be confirmed again, loaded once more."""
-        again = not self.stop() and len(self.evidence(trial).on(0.0)) < CONFIRMATIONS
+        again = not self.context.stop() and len(self.evidence(trial).on(0.0)) < CONFIRMATIONS
         return (again + (self.bench.config != trial.served)) * trial.loading_s
 
     def untrusted(self) -> bool:
@@ -111,7 +102,7 @@ class Certifier:
             if self.bench.config != plan.trial.served:
                 self.bench.load(plan.trial.served)
             met_here = self.server in self.evidence(plan.trial).on(plan.rate_per_s)
-            if met_here and not self.stop() and self.left_s() >= MIN_RUN_S:
+            if met_here and not self.context.stop() and self.left_s() >= MIN_RUN_S:
                 self.bench.restart()
                 self.server += 1
             if self.left_s() < MIN_RUN_S:
@@ -145,11 +136,11 @@ class Certifier:
             duration_s = max(MIN_RUN_S, FIRST_SHARE * (duration_s - trial.loading_s))
         before = self.bench.spent.contention
         self._runs += 1
-        patient = self.workload.to_the_end(decided, rate_per_s, duration_s)
-        probe = self.bench.measure(rate_per_s, duration_s, self.seed + ANOTHER * self._runs, patient)
+        patient = self.context.workload.to_the_end(decided, rate_per_s, duration_s)
+        probe = self.bench.measure(rate_per_s, duration_s, self.context.seed + ANOTHER * self._runs, patient)
         at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)
         attempt = attempt_of(probe, rate_per_s, at_the_end, met_at)
-        change = None if attempt.overloaded else change_of(probe.log, self.slo.limits)
+        change = None if attempt.overloaded else change_of(probe.log, self.context.slo.limits)
         keep_attempt(self.directory, attempt, trial=trial.number, again=again, change=change, why=plan.reason)
         if change is not None:
             self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)
@@ -173,7 +164,7 @@ class Certifier:
             self.belief.give_up(trial, rate_per_s)
         certified = self._with_certificate(trial, attempt) if attempt.met else None
         certificate = None if certified is None else certified.certificate
-        self.on_event(
+        self.context.on_event(
             events.ConfirmationEnded(
                 trial=trial, rate_per_s=rate_per_s, certificate=certificate, violated=attempt.violated
             )
@@ -181,7 +172,7 @@ class Certifier:
         return certified
 
     def _with_certificate(self, trial: Trial, attempt: Attempt) -> Trial:
-        caveats = (self.workload.caveat(attempt.load_s * attempt.rate_per_s), self.caveat)
+        caveats = (self.context.workload.caveat(attempt.load_s * attempt.rate_per_s), self.caveat)
         caveat = "; ".join(filter(None, caveats)) or None
         certificate = self.evidence(trial).certificate(attempt.rate_per_s, caveat=caveat)
         return trial.changed(
@@ -194,7 +185,7 @@ class Certifier:
         """Return how rare slow phases have to be to be unlikely to be seen; None if enough of them were seen."""
         if self.belief.slow_phases() >= ENOUGH_PHASES:
             return None
-        return sum(run.seconds for run in self.bench.runs) / -math.log1p(-self.slo.confidence)
+        return sum(run.seconds for run in self.bench.runs) / -math.log1p(-self.context.slo.confidence)
 
     def covered_per_s(self, trial: Trial) -> float:
         """Return the certified rate, or as much of it as the trial keeps under the speeds of the whole run.
@@ -203,7 +194,7 @@ class Certifier:
         """
         assert trial.certificate is not None
         rate_per_s = trial.certificate.rate_per_s
-        if self.objective.rate_per_s is not None or self.belief.covers(trial, rate_per_s):
+        if self.context.objective.rate_per_s is not None or self.belief.covers(trial, rate_per_s):
             return rate_per_s
         return min(rate_per_s, self.belief.highest_covered(trial))
 
@@ -224,12 +215,12 @@ class Certifier:
 
     def watch(self, trial: Trial) -> None:
         """Use time that is left to look at the machine under a certified trial, until it was seen long enough."""
-        while self.belief.seen_s < WATCHED_S and self.left_s() > WATCH_S and not self.stop():
+        while self.belief.seen_s < WATCHED_S and self.left_s() > WATCH_S and not self.context.stop():
             try:
                 if self.bench.config != trial.served:
                     self.bench.load(trial.served)
                 self._runs += 1
-                self.bench.measure(self.covered_per_s(trial), WATCH_S, self.seed + ANOTHER * self._runs)
+                self.bench.measure(self.covered_per_s(trial), WATCH_S, self.context.seed + ANOTHER * self._runs)
             except BenchFailed as failure:
                 log.warning("the machine was not watched: %s", failure.reason)
                 return
@@ -238,7 +229,7 @@ class Certifier:
 
     def fits(self, trial: Trial) -> bool:
         """True unless the server took more memory than allowed; emit a note if it did."""
-        most = self.slo.max_memory_bytes
+        most = self.context.slo.max_memory_bytes
         if most is None or not trial.over_memory(most):
             return True
         taken, limit = memory_text(trial.memory_bytes or 0), memory_text(most)
@@ -249,4 +240,4 @@ class Certifier:
 
     def note(self, text: str, code: events.NoteCode, trial: Trial, *, warning: bool = True) -> None:
         """Emit a note about a trial."""
-        self.on_event(events.Note(text=text, warning=warning, code=code, trial=trial.number))
+        self.context.on_event(events.Note(text=text, warning=warning, code=code, trial=trial.number))

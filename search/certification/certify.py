@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from search.certification.certifier import Certifier
 from search.certification.plans import SHARES, Plan, Planner
-from search.records.slo import Slo
 from search.simulator.service_times_file import read_curves
 from search.simulator.surrogate import Surrogate
 from search.study.belief import Belief
-from search.study.store import TrialStore
+from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.bench import Bench
-from search.trials.budget import Budget
 from search.trials.certificate_time import affordable_confidence
-from search.trials.objective import Objective
+from search.trials.context import TrialContext
 from search.trials.observed import observed
 from search.trials.trial import Trial
-from search.workload import Workload
 
 log = logging.getLogger("tritune.certification")
 
@@ -54,42 +49,26 @@ class CertifiedResult:
     baseline: Trial | None
 
 
-def certify_best(
-    store: TrialStore,
-    bench: Bench,
-    *,
-    slo: Slo,
-    budget: Budget,
-    seed: int,
-    workload: Workload | None = None,
-    on_event: events.OnEvent = events.ignore,
-    stop: Callable[[], bool] = lambda: False,
-) -> CertifiedResult | None:
+def certify_best(runner: TrialRunner) -> CertifiedResult | None:
     """Return the best trial whose rate is confirmed on two servers, the second one restarted; None if none is.
 
-    If `stop` is true, only one server confirms it; in 30 s at most, if it was true at the start.
+    If `runner.stop` is true, only one server confirms it; in 30 s at most, if it was true at the start.
     """
-    workload = workload or Workload()
-    surrogate = Surrogate(space=store.space, slo=slo, seed=seed, workload=workload)
+    store, budget = runner.store, runner.budget
+    surrogate = Surrogate(space=store.space, slo=runner.slo, seed=runner.seed, workload=runner.workload)
     surrogate.curves.update(read_curves(store.path.parent))
-    watched = observed(bench)
+    watched = observed(runner.bench)
     certifier = Certifier(
+        context=runner,
         bench=watched,
         belief=Belief(surrogate=surrogate, bench=watched),
-        slo=slo,
-        objective=store.objective,
-        seed=seed,
         directory=store.path.parent,
-        workload=workload,
-        elapsed_s=budget.elapsed_s,
-        deadline_s=min(budget.total_s, budget.elapsed_s() + WHEN_STOPPED_S) if stop() else budget.total_s,
-        confidence=slo.confidence,
-        on_event=on_event,
-        stop=stop,
+        deadline_s=min(budget.total_s, budget.elapsed_s() + WHEN_STOPPED_S) if runner.stop() else budget.total_s,
+        confidence=runner.slo.confidence,
     )
     candidates = [trial for trial in store.objective.best_first(store.trials) if trial.rate_at_limit_per_s]
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
-    return Certification(certifier=certifier, objective=store.objective).result(
+    return Certification(certifier=certifier, context=runner).result(
         candidates, defaults[-1] if defaults else None
     )
 
@@ -99,7 +78,7 @@ class Certification:
     """Decides what is sent next, and which trial is the answer."""
 
     certifier: Certifier
-    objective: Objective
+    context: TrialContext
     _certified: dict[int, Trial] = field(default_factory=dict)
 
     def result(self, candidates: list[Trial], default: Trial | None) -> CertifiedResult | None:
@@ -108,12 +87,12 @@ class Certification:
         candidates = self._ranked(candidates)
         self._choose_confidence(candidates)
         measured = default if default is not None and default.state == "complete" else None
-        begun_s = certifier.elapsed_s()
+        begun_s = self.context.budget.elapsed_s()
         winner = self._best_of(candidates, paired=measured)
         if winner is None:
             return None
-        if measured is not None and measured.number != winner.number and not certifier.stop():
-            ends_s, now_s = certifier.deadline_s, certifier.elapsed_s()
+        if measured is not None and measured.number != winner.number and not self.context.stop():
+            ends_s, now_s = certifier.deadline_s, self.context.budget.elapsed_s()
             certifier.deadline_s = min(ends_s, now_s + max(MIN_FOR_DEFAULT_S, now_s - begun_s))
             default = self._best_of([measured]) or measured
             certifier.deadline_s = ends_s
@@ -125,24 +104,25 @@ class Certification:
             default = certifier.at_covered_rate(default)
             mine, other = map(self._worth, (winner, default))
             if other[0] >= mine[0] and other[1] > mine[1]:
-                does = "is certified for more than" if self.objective.name == "cost" else "does better than"
+                by_rate = self.context.objective.name == "cost"
+                does = "is certified for more than" if by_rate else "does better than"
                 text = f"The default configuration {does} trial {winner.number}, so it is the answer."
                 certifier.note(text, "default_is_better", winner, warning=False)
                 winner = default
         return CertifiedResult(winner=winner, baseline=default)
 
     def _ranked(self, candidates: list[Trial]) -> list[Trial]:
-        if self.objective.name != "cost":
+        if self.context.objective.name != "cost":
             return candidates
         return sorted(candidates, key=self.certifier.belief.usual_per_s, reverse=True)
 
     def _choose_confidence(self, candidates: list[Trial]) -> None:
         """Certify with a lower confidence if the time left is too short for that of the SLO."""
-        certifier, wanted = self.certifier, self.certifier.slo.confidence
+        certifier, objective, wanted = self.certifier, self.context.objective, self.context.slo.confidence
         if not candidates:
             return
-        rate_per_s = self.objective.rate_per_s or SHARES[0] * certifier.belief.highest_covered(candidates[0])
-        certifier.confidence = affordable_confidence(rate_per_s, certifier.slo, certifier.left_s())
+        rate_per_s = objective.rate_per_s or SHARES[0] * certifier.belief.highest_covered(candidates[0])
+        certifier.confidence = affordable_confidence(rate_per_s, self.context.slo, certifier.left_s())
         if certifier.confidence < wanted:
             certifier.caveat = (
                 f"the confidence is {100 * certifier.confidence:g} % instead of {100 * wanted:g} %, for which the "
@@ -150,16 +130,16 @@ class Certification:
             )
             text = f"The time is too short for {100 * wanted:g} % confidence: "
             text += f"{100 * certifier.confidence:g} % is certified."
-            certifier.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
+            self.context.on_event(events.Note(text=text, warning=True, code="lower_confidence"))
 
     def _plan(self, candidates: list[Trial], held_per_s: float = 0.0) -> Plan | None:
         """Return what to run next: of the first candidates, the plan that is worth most; None if none can pass."""
-        certifier, by_rate = self.certifier, self.objective.name == "cost"
+        certifier, by_rate = self.certifier, self.context.objective.name == "cost"
         planner = Planner(
             belief=certifier.belief,
             server=certifier.server,
-            once=certifier.stop(),
-            fixed_per_s=self.objective.rate_per_s,
+            once=self.context.stop(),
+            fixed_per_s=self.context.objective.rate_per_s,
         )
         able = [one for one in candidates if one.number not in certifier.lost and certifier.fits(one)]
         best: Plan | None = None
@@ -186,12 +166,12 @@ class Certification:
         best = next((self._certified[one.number] for one in candidates if one.number in self._certified), None)
         while True:
             held_per_s = self._held_per_s(best)
-            if best is not None and held_per_s and self.objective.name != "cost":
+            if best is not None and held_per_s and self.context.objective.name != "cost":
                 candidates = [best]  # a higher rate is no reason for another one
             plan = self._plan(candidates, held_per_s)
             if held_per_s and (plan is None or plan.worth <= held_per_s):
                 return best
-            if plan is None or (certifier.stop() and best is not None) or certifier.untrusted():
+            if plan is None or (self.context.stop() and best is not None) or certifier.untrusted():
                 return None if best is None else self._with_caveat(best)
             between = None if paired is None else self._between(plan, paired)
             if between is not None:
@@ -230,7 +210,7 @@ class Certification:
     def _worth(self, trial: Trial) -> tuple[bool, float]:
         """Return whether a rate of it is certified on two servers, and what that rate is worth."""
         again = trial.certificate is not None and trial.certificate.confirmed_again
-        return again, self.objective.certified_worth(trial) or -math.inf
+        return again, self.context.objective.certified_worth(trial) or -math.inf
 
     def _with_caveat(self, trial: Trial) -> Trial:
         """Return the trial with the reason why it is confirmed on one server only."""
@@ -241,7 +221,7 @@ class Certification:
         evidence = certifier.evidence(trial)
         refuted = evidence.runs[-1].server not in evidence.on(certificate.rate_per_s)
         caveat = Caveat.NOT_AGAIN if refuted else Caveat.NO_TIME
-        if certifier.stop():
+        if self.context.stop():
             caveat = Caveat.STOPPED
         elif trial.number in certifier.lost:
             caveat = Caveat.SERVER_FAILED

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import evaluate_probe
 from loadgen.statistics.steady_state import left_out_ns
 from search.answer.analysis import similar_rates
 from search.certification.certify import CertifiedResult
-from search.records.slo import Slo
-from search.trials import events
-from search.trials.bench import Bench, BenchFailed
-from search.trials.budget import Budget
+from search.trials.bench import BenchFailed
+from search.trials.context import TrialContext
 from search.trials.fixed_rate_trial import MAX_RUN_S, MIN_RUN_S, REQUESTS_BEYOND
 from search.trials.load_run import emit_probed, load_run_of
 from search.trials.trial import Trial
@@ -30,40 +27,31 @@ SEED_OF_RUN = 32_452_843
 """Added to the seed of the run: other arrivals than those of trials and confirmations."""
 
 
-def with_run_at_default_rate(
-    certified: CertifiedResult,
-    bench: Bench,
-    *,
-    slo: Slo,
-    budget: Budget,
-    seed: int,
-    on_event: events.OnEvent = events.ignore,
-    stop: Callable[[], bool] = lambda: False,
-) -> Trial:
+def with_run_at_default_rate(certified: CertifiedResult, context: TrialContext) -> Trial:
     """Return the winner with one more load run, at the certified rate of the default.
 
     Without it, if there is no such rate, if the winner was measured near it before, or if the time left is too
-    short, or if `stop` is true. The run decides nothing.
+    short, or if `context.stop` is true. The run decides nothing.
     """
-    winner = certified.winner
+    winner, slo, stop = certified.winner, context.slo, context.stop
     rate_per_s = _rate_to_compare_at(certified)
     if rate_per_s is None:
         return winner
     seconds = _seconds(rate_per_s, slo.first)
     least_s = LOADING_MARGIN * winner.loading_s + (seconds or 0.0) + slo.first.limit_s
-    if seconds is None or budget.left_s() < least_s or stop():
+    if seconds is None or context.budget.left_s() < least_s or stop():
         return winner
-    seed += SEED_OF_RUN
+    seed = context.seed + SEED_OF_RUN
     try:
-        bench.load(winner.served)
-        probe = bench.measure(rate_per_s, seconds, seed, lambda _: stop())
+        context.bench.load(winner.served)
+        probe = context.bench.measure(rate_per_s, seconds, seed, lambda _: stop())
     except BenchFailed as failure:
         log.warning("trial %d failed at the rate of the default: %s", winner.number, failure.reason)
         return winner
     if stop():
         return winner
     seen = evaluate_probe(probe, rate_per_s, slo.limits)
-    emit_probed(on_event, winner.number, seen, met=seen.reading.met)
+    emit_probed(context.on_event, winner.number, seen, met=seen.reading.met)
     runs = (*winner.load_runs, load_run_of(seen, probe.log, slo.limits, seed=seed))
     return winner.changed(load_runs=runs, probes=len(runs))
 

@@ -23,6 +23,7 @@ from search.simulator.surrogate import Surrogate
 from search.space import default_config, knobs_of
 from search.study.belief import Belief
 from search.study.store import open_store
+from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.objective import COST, Objective
 from search.trials.observed import ObservedBench
@@ -207,5 +208,5 @@ def ended(
     if profiled:
         write_curves(folder, profile(folder, *trials, slo=slo).curves)
     known: dict[str, Any] = {"slo": slo, "budget": budget, "seed": 1, "on_event": seen.append, **options}
-    certified = certify_best(store, given, **known)
+    certified = certify_best(TrialRunner(store=store, bench=given, **known))
     return Ended(certified=certified, seen=seen, budget=budget, bench=given, folder=folder)

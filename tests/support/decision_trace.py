@@ -143,13 +143,12 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
         "on_event": on_event,
         "workload": bench.workload,
     }
-    observed = ObservedBench(bench)
-    runner = TrialRunner(store=store, bench=observed, **common)
+    runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
     if number == 1:
         SamplerSearch(runner).run()
     else:
         run_search(runner)
-    certified = certify_best(store, observed, **common)
+    certified = certify_best(runner)
     return {
         "trials": [_trial(trial) for trial in store.trials],
         "confirmations": confirmations,

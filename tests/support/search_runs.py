@@ -72,7 +72,6 @@ def search_run(
         "limit_ms": server.limit_ms,
     }
     bench = AccountedBench(**truth)
-    observed = ObservedBench(bench)
     certified_at_s: dict[int, float] = {}
 
     def on_event(event: Event) -> None:
@@ -86,9 +85,10 @@ def search_run(
         "seed": server.number,
         "on_event": on_event,
     }
-    search(TrialRunner(store=store, bench=observed, **common))
+    runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
+    search(runner)
     search_s = bench.spent.load_s
-    certified = certify_best(store, observed, **common)
+    certified = certify_best(runner)
     winner = None if certified is None else certified.winner
     certificate = None if winner is None else winner.certificate
     chosen = None if winner is None else true_rate(winner.served, **truth)

@@ -41,6 +41,6 @@ def search_on(
     budget = BudgetOfLoad(total_s=budget_s, spent=bench.spent)
     common: dict[str, Any] = {"slo": slo, "budget": budget, "seed": seed, "on_event": seen.append, "stop": stop}
     common["workload"] = bench.workload
-    observed = ObservedBench(bench)
-    run_search(TrialRunner(store=store, bench=observed, **common))
-    return store, certify_best(store, observed, **common), seen
+    runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
+    run_search(runner)
+    return store, certify_best(runner), seen

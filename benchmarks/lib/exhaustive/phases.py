@@ -173,7 +173,7 @@ def searched(
     runner = TrialRunner(store=store, bench=observed, slo=slo, budget=budget, seed=seed, on_event=on_event)
     way(runner)
     search_s = bench.spent.load_s
-    certified = certify_best(store, observed, slo=slo, budget=budget, seed=seed, on_event=on_event)
+    certified = certify_best(runner)
     winner = None if certified is None else certified.winner
     certificate = None if winner is None else winner.certificate
     return {

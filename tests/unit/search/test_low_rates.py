@@ -48,9 +48,9 @@ class Run:
             "seed": seed,
             "on_event": self.seen.append,
         }
-        observed = ObservedBench(self.bench)
-        run_search(TrialRunner(store=store, bench=observed, **common))
-        self.certified: CertifiedResult | None = certify_best(store, observed, **common)
+        runner = TrialRunner(store=store, bench=ObservedBench(self.bench), **common)
+        run_search(runner)
+        self.certified: CertifiedResult | None = certify_best(runner)
 
     def service_s(self, config: ServingConfig, size: int) -> float:
         return self.slower * execution_s(config, size)

@@ -7,17 +7,25 @@ import pytest
 from certifications import DEFAULT, SLO, NotedBench, bench, tried
 from recommendations import certificate
 from simulated_bench import BudgetOfLoad
+from spaces import two_core_space
 
 from loadgen.spec.limits import LatencyLimit
 from search.certification.certify import CertifiedResult
 from search.certification.default_rate import MIN_BEYOND, SEED_OF_RUN, with_run_at_default_rate
 from search.records.slo import Slo
 from search.records.trial import LoadRunRecord
+from search.study.store import open_store
+from search.study.trial_runner import TrialRunner
 from search.trials import events
 from search.trials.fixed_rate_trial import MAX_RUN_S
 from search.trials.trial import Trial
 
 RUN = LoadRunRecord(rate_per_s=980.0, latency_ms=35.0, met=True, trusted=True)
+
+
+def context(folder: Path, given: NotedBench, budget: BudgetOfLoad, **changes: Any) -> TrialRunner:
+    store = open_store(two_core_space(folder), folder, storage="sqlite://", seed=7)
+    return TrialRunner(store=store, bench=given, **{"slo": SLO, "budget": budget, "seed": 7, **changes})
 
 
 def compared(
@@ -29,7 +37,7 @@ def compared(
     its = None if default_per_s is None else certificate(default_per_s)
     certified = CertifiedResult(winner=winner, baseline=tried(folder, DEFAULT, 0).changed(certificate=its))
     budget = BudgetOfLoad(total_s=left_s, spent=given.spent)
-    return with_run_at_default_rate(certified, given, **{"slo": SLO, "budget": budget, "seed": 7, **changes})
+    return with_run_at_default_rate(certified, context(folder, given, budget, **changes))
 
 
 def test_the_winner_has_one_more_run_at_the_rate_of_the_default(tmp_path: Path) -> None:
@@ -117,5 +125,5 @@ def test_the_default_itself_is_compared_with_nothing(tmp_path: Path) -> None:
     winner = tried(tmp_path, DEFAULT, 0).changed(certificate=certificate(500.0))
     certified = CertifiedResult(winner=winner, baseline=winner)
     budget = BudgetOfLoad(total_s=60.0, spent=given.spent)
-    assert with_run_at_default_rate(certified, given, slo=SLO, budget=budget, seed=7) is winner
+    assert with_run_at_default_rate(certified, context(tmp_path, given, budget)) is winner
     assert given.batches == []

@@ -39,9 +39,9 @@ def searched(bench: Any, folder: Path, slo: Slo) -> tuple[TrialStore, CertifiedR
         "seed": 3,
         "on_event": seen.append,
     }
-    observed = ObservedBench(bench)
-    run_search(TrialRunner(store=store, bench=observed, **common))
-    return store, certify_best(store, observed, **common), seen
+    runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
+    run_search(runner)
+    return store, certify_best(runner), seen
 
 
 def test_both_limits_are_met_at_nearly_the_best_rate(tmp_path: Path) -> None:

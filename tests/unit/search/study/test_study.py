@@ -80,7 +80,7 @@ def certified_in(total_s: float, store: TrialStore, observed: ObservedBench) -> 
     """Certify the best in so many seconds more."""
     spent = observed.spent
     budget = BudgetOfLoad(total_s=spent.load_s + spent.loading_s + total_s, spent=spent)
-    certified = certify_best(store, observed, slo=SLO, budget=budget, seed=3)
+    certified = certify_best(TrialRunner(store=store, bench=observed, slo=SLO, budget=budget, seed=3))
     assert certified is not None
     return certified
 

@@ -45,9 +45,9 @@ def searched(
         "seed": 3,
         "on_event": seen.append,
     }
-    observed = ObservedBench(bench)
-    run_search(TrialRunner(store=store, bench=observed, **common))
-    return store, certify_best(store, observed, **common), seen
+    runner = TrialRunner(store=store, bench=ObservedBench(bench), **common)
+    run_search(runner)
+    return store, certify_best(runner), seen
 
 
 def true_p99_ms(config: ServingConfig) -> float:
