@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from loadgen.errors import BadInput
-from loadgen.options.declare import Declared, check_values, option, options_of_one_field
+from loadgen.options.declare import check_values, latency_limits, option
 from loadgen.spec.addresses import plain_address
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
@@ -58,14 +58,6 @@ def kept(
     in_unit = f"{{:g}}{unit}".format
     more = Kept(show=show if unit is None else in_unit, always=always, may_change=may_change)
     return option(text, metavar, unit=unit, absolute=True, more=more, **rest)
-
-
-def kept_limits(**texts: str) -> Any:
-    """Return a dataclass field for the latency limits, each with an option of its own and its help text."""
-    more = Kept(show=None)
-    return options_of_one_field(
-        {name: Declared(help=text, panel="Limit", metavar="DURATION", more=more) for name, text in texts.items()}
-    )
 
 
 MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = (
@@ -155,13 +147,7 @@ class OptimizeConfig:
     io_precision: IoPrecision = MODEL(
         "`keep`, or `fp16` for fp16 inputs and outputs of engines that compute in fp16.", "TYPE", default="keep"
     )
-    limits: tuple[LatencyLimit, ...] = kept_limits(
-        p99="Latency limit for 99 % of all requests, such as `50ms` or `0.2s`.",
-        p50="The same for half of them. Several limits must all be met.",
-        p90="The same for 90 %.",
-        p95="The same for 95 %.",
-        p999="The same for 99.9 %.",
-    )
+    limits: tuple[LatencyLimit, ...] = latency_limits("Limit", more=Kept(show=None))
     max_memory_bytes: int | None = LIMIT(
         "Memory that the server may take with the model, such as `8GiB`.",
         "SIZE",

@@ -9,7 +9,7 @@ from loadgen.errors import BadInput
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.spec.addresses import is_on_this_machine
 from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
-from loadgen.spec.limits import QUANTILES, LatencyLimit, Limits
+from loadgen.spec.limits import Limits
 from loadgen.spec.load_test import LoadTest, Note, Outputs
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target, WorkerRights, headers_from_options
@@ -147,7 +147,7 @@ def _plan(options: LoadTestOptions, notes: list[Note]) -> tuple[LoadPlan | Close
 
 def _timeout_s(options: LoadTestOptions) -> float:
     """Return the time-out: above all limits, as requests that are given up before say nothing about them."""
-    longest_s = max((limit.limit_ms / 1e3 for limit in _limits(options).latency), default=0.0)
+    longest_s = max((limit.limit_ms / 1e3 for limit in options.limits), default=0.0)
     if options.timeout_s is None:
         return max(DEFAULT_TIMEOUT_S, 2 * longest_s)
     if options.timeout_s <= longest_s:
@@ -187,13 +187,9 @@ def _rate(options: LoadTestOptions, arrivals: Arrivals, notes: list[Note]) -> tu
 
 
 def _limits(options: LoadTestOptions) -> Limits:
-    latency = tuple(
-        LatencyLimit(quantile=quantile, limit_ms=limit_ms)
-        for name, quantile in QUANTILES.items()
-        if (limit_ms := getattr(options, name)) is not None
-    )
     if not 0.5 < options.confidence < 1:
         raise BadInput(
             f"--confidence {options.confidence:g} is not a confidence.", "Use more than 0.5 and less than 1."
         )
+    latency = tuple(sorted(options.limits, key=lambda one: one.quantile))
     return Limits(latency=latency, max_error_ratio=options.max_error_ratio, confidence=options.confidence)

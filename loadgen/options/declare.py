@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from loadgen.errors import BadInput
 from loadgen.printable import printable
+from loadgen.spec.limits import QUANTILES, LatencyLimit
 from loadgen.spec.units import noted_duration_ms
 
 Kind = TypeVar("Kind")
@@ -25,7 +26,8 @@ class Declared:
     `default` is the flag's default; `...` stands for a field that has none. `name` is the option's, if it is
     not that of its field. Text becomes the field's value by `parse`, which raises BadInput, or is a duration in
     `unit`, which `zero` allows to be 0. A path may have to be that of a file that `exists`, or be made `absolute`.
-    A number may have to be `positive` or in `bounds`.
+    A number may have to be `positive` or in `bounds`. With a `quantile` the value is a latency limit, one of
+    those in its field.
 
     `variable`: an environment variable of another name, besides the one that every option has. `flag_only`:
     neither the environment nor a file can set it. `alone`: with this flag only the command line is read. `beside`
@@ -40,6 +42,7 @@ class Declared:
     name: str | None = None
     parse: Callable[[Any], Any] | None = None
     unit: Literal["ms", "s"] | None = None
+    quantile: float | None = None
     zero: bool = False
     exists: bool = False
     absolute: bool = False
@@ -58,6 +61,8 @@ class Declared:
             return 0.0
         if self.unit is not None:
             value_ms = noted_duration_ms(given, option=flag, default_unit=self.unit, note=note)
+            if self.quantile is not None:
+                return LatencyLimit(limit_ms=value_ms, quantile=self.quantile)
             return value_ms / 1000 if self.unit == "s" else value_ms
         if self.parse is not None:
             return self.parse(given)
@@ -87,9 +92,15 @@ def option(text: str, metavar: str | None = None, *, default: Any = None, **rest
     return field(default=value, metadata={_KEY: {None: declared}})
 
 
-def options_of_one_field(declared: Mapping[str, Declared]) -> Any:
-    """Return a dataclass field without a default that several options make, which are given as text."""
-    return field(metadata={_KEY: declared})
+def latency_limits(panel: str, *, more: Any = None) -> Any:
+    """Return a dataclass field that declares the options of all latency limits, in the order of `QUANTILES`."""
+    texts = {name: f"The same for {100 * share:g} %. All limits must be met." for name, share in QUANTILES.items()}
+    texts["p99"] = "Latency limit for 99 % of all requests, such as `50ms`."
+    declared = {
+        name: Declared(help=text, metavar="DURATION", panel=panel, unit="ms", quantile=QUANTILES[name], more=more)
+        for name, text in texts.items()
+    }
+    return field(default=(), metadata={_KEY: declared})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +149,7 @@ class OptionField:
                     f"Give {self.flag} a number from {least:g} to {most:.15g}.",
                 )
         positive = self.declared.positive or (self.declared.unit and not self.declared.zero)
-        if positive and not 0 < value < math.inf:
+        if positive and not isinstance(value, tuple) and not 0 < value < math.inf:
             raise BadInput(
                 f"{self.flag} {_number(value)} is not above zero and finite.",
                 f"Give {self.flag} a positive number.",
@@ -198,8 +209,10 @@ def made_of(kind: type[Kind], values: Mapping[str, Any], note: Callable[[str], o
 
     `made` are fields that are known already; `note` takes assumptions. Raises BadInput.
     """
+    known = set(made)
     for name, one in option_fields(kind).items():
         given = values.get(name, one.default)
-        if one.field not in made and given is not None:
-            made[one.field] = one.declared.value(given, one.flag, note)
+        if one.field not in known and given is not None:
+            value = one.declared.value(given, one.flag, note)
+            made[one.field] = value if one.declared.quantile is None else (*made.get(one.field, ()), value)
     return kind(**made)

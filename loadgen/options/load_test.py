@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from loadgen.options.declare import check_values, option
+from loadgen.options.declare import check_values, latency_limits, option
+from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from loadgen.spec.units import shapes_from_texts, share_from_text
 
@@ -67,11 +68,7 @@ class LoadTestOptions:
     )
     processes: int = LOAD("Load processes; one per core.", "N", default=1)
     seed: int = LOAD("Seed of the arrivals and of generated inputs.", default=0)
-    p99: float | None = LIMITS("Latency limit for 99 % of all requests, such as `50ms`.", "DURATION", unit="ms")
-    p50: float | None = LIMITS("The same for half of them.", "DURATION", unit="ms")
-    p90: float | None = LIMITS("The same for 90 %.", "DURATION", unit="ms")
-    p95: float | None = LIMITS("The same for 95 %.", "DURATION", unit="ms")
-    p999: float | None = LIMITS("The same for 99.9 %.", "DURATION", unit="ms")
+    limits: tuple[LatencyLimit, ...] = latency_limits("Limits")
     max_error_ratio: float | None = LIMITS(
         "Share of requests that may fail, such as `0.1%`. Without it failures still count as too late.",
         "PERCENT",

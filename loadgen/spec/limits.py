@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
-"""The latency limits that the command line knows."""
+QUANTILES = {"p99": 0.99, "p999": 0.999, "p95": 0.95, "p90": 0.9, "p50": 0.5}
+"""The latency limits that the command line knows. The limit that comes first here is the first one of a run."""
 
 
 def quantile_name(quantile: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from loadgen.options.command import Values
 from loadgen.options.declare import made_of
 from loadgen.options.sources import Origins, note_on
 from loadgen.printable import printable
-from loadgen.spec.limits import QUANTILES, LatencyLimit
-from loadgen.spec.units import noted_duration_ms
+from loadgen.spec.limits import LatencyLimit, quantile_option
 from optimizer.config import OptimizeConfig
 from optimizer.environment import SERVER_URL_VARIABLE, STORAGE_VARIABLE
 from optimizer.model_source import source_from_text, stem_of
@@ -22,35 +21,15 @@ from optimizer.options import KEPT
 from optimizer.run.workload_inputs import check_traffic
 from search.redact import has_password, is_storage_url, shown_storage
 
-FIRST = "p99"
-"""The limit that comes first, in reports as well; if it is not given, that of the highest quantile comes first."""
 
-
-def latency_limits(given: Mapping[str, str | None]) -> tuple[tuple[LatencyLimit, ...], list[str]]:
-    """Return the limits in `given` (`p99` -> `50ms`), `FIRST` at the front, and notes on units that were assumed.
-
-    Raises BadInput if there is no limit, and if one implies another: the implied one would only cost confidence.
-    """
-    notes: list[str] = []
-    limits: dict[str, LatencyLimit] = {}
-    for name, quantile in sorted(QUANTILES.items(), key=lambda item: (item[0] != FIRST, -item[1])):
-        text = given.get(name)
-        if text is None:
-            continue
-        limit_ms = noted_duration_ms(text, option=f"--{name}", default_unit="ms", note=notes.append)
-        limits[name] = LatencyLimit(limit_ms=limit_ms, quantile=quantile)
-    if not limits:
-        raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")
-    _refuse_implied(limits)
-    return tuple(limits.values()), notes
-
-
-def _refuse_implied(limits: Mapping[str, LatencyLimit]) -> None:
-    for name, limit in limits.items():
-        for other_name, other in limits.items():
+def _refuse_implied(limits: Sequence[LatencyLimit]) -> None:
+    """Raise BadInput for a limit that another one implies: it would only cost confidence."""
+    for limit in limits:
+        for other in limits:
             if limit.quantile < other.quantile and limit.limit_ms >= other.limit_ms:
+                name, stricter = (quantile_option(one.quantile) for one in (limit, other))
                 raise BadInput(
-                    f"--{name} {limit.limit_ms:g}ms follows from --{other_name} {other.limit_ms:g}ms.",
+                    f"--{name} {limit.limit_ms:g}ms follows from --{stricter} {other.limit_ms:g}ms.",
                     f"Give --{name} a shorter duration, or leave it out.",
                 )
 
@@ -59,11 +38,12 @@ def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfi
     """Return the configuration, and notes on assumptions. Raises BadInput."""
     if values["model"] is None:
         raise BadInput("No model was given.", "Add --model FILE.onnx")
-    limits, notes = latency_limits({name: values[name] for name in QUANTILES})
-    made: dict[str, Any] = {"limits": limits, "origins": recorded(origins)}
+    notes: list[str] = []
+    made: dict[str, Any] = {"origins": recorded(origins)}
     if values["output"] is None:
         made["output"] = _default_output(source_from_text(values["model"]))
     config = made_of(OptimizeConfig, values, notes.append, **made)
+    _refuse_implied(config.limits)
     _check_together(config, values)
     if config.trace is not None and "arrivals" in origins:
         raise BadInput("--trace brings its own arrivals.", "Leave --arrivals out.")
