@@ -75,21 +75,17 @@ class ResultCache:
         folder = self._entry(self.folder, kind, key)
         if not folder.is_dir():
             return None
-        try:
+        with suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads((folder / ENTRY_FILE).read_bytes())
             files = {str(name): folder / str(name) for name in found["files"]}
-            whole = found["key"] == _plain(key) and all(
-                path.parent == folder and sha256_of(path) == found["files"][name] for name, path in files.items()
-            )
-            value = found["value"]
-        except (OSError, ValueError, KeyError, TypeError):
-            whole = False
-        if not whole:
-            shutil.rmtree(folder, ignore_errors=True)
-            return None
-        with suppress(OSError):
-            os.utime(folder)
-        return Entry(value=value, files=files)
+            sums = {name: sha256_of(path) for name, path in files.items() if path.parent == folder}
+            if found["key"] == _plain(key) and sums == found["files"]:
+                entry = Entry(value=found["value"], files=files)
+                with suppress(OSError):
+                    os.utime(folder)
+                return entry
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
 
     def put(self, kind: str, key: Key, value: Any, files: Mapping[str, Path] | None = None) -> None:
         """Keep a result with copies of its files; if it cannot be written, the next run only takes longer."""
@@ -155,14 +151,10 @@ def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[
                 raise
 
 
-def put_file(path: Path, data: bytes) -> bool:
-    """Replace an optional file atomically; return False if it could not be written."""
-    try:
-        with whole_file(path) as file:
-            file.write(data)
-    except OSError:
-        return False
-    return True
+def put_file(path: Path, data: bytes) -> None:
+    """Replace a file atomically, if it can be written: without it, the next run only takes longer."""
+    with suppress(OSError), whole_file(path) as file:
+        file.write(data)
 
 
 @cache

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from loadgen.errors import EnvironmentFailed
+from loadgen.files import sha256_of
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from optimizer.cached import put_file, put_whole
@@ -71,16 +73,12 @@ class EngineCache:
         entry = self._entry(key)
         if not entry.exists():
             return None
-        try:
+        with suppress(OSError, ValidationError):
             metadata = EngineMetadata.model_validate_json((entry / METADATA_FILE).read_bytes())
-            plan = (entry / PLAN_FILE).read_bytes()
-        except (OSError, ValidationError):
-            shutil.rmtree(entry, ignore_errors=True)
-            return None
-        if metadata.key != key or hashlib.sha256(plan).hexdigest() != metadata.plan_sha256:
-            shutil.rmtree(entry, ignore_errors=True)
-            return None
-        return entry, metadata
+            if metadata.key == key and sha256_of(entry / PLAN_FILE) == metadata.plan_sha256:
+                return entry, metadata
+        shutil.rmtree(entry, ignore_errors=True)
+        return None
 
     def put(self, plan: bytes, metadata: EngineMetadata) -> Path:
         """Write an entry and return its folder. Raises CacheWriteFailed, and then leaves nothing of it."""
