@@ -14,7 +14,8 @@ from loadgen.records.record import ComparisonRecord, LoadTestRecord
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
 
-_SAME_RATE = 0.005  # planned rates closer than this are the same load
+SAME_RATE = 0.005
+"""Rates within 0.5 % of each other count as the same load."""
 
 
 def read_baseline(path: Path) -> LoadTestRecord:
@@ -59,7 +60,7 @@ def check_comparable(baseline: LoadTestRecord, order: LoadTest) -> None:
     before_per_s = baseline.load.rate_per_s
     if isinstance(order.plan, LoadPlan) and before_per_s is not None:
         now_per_s = order.plan.rate_per_s
-        if abs(now_per_s - before_per_s) > _SAME_RATE * before_per_s:
+        if abs(now_per_s - before_per_s) > SAME_RATE * before_per_s:
             raise BadInput(
                 f"The baseline was measured at {before_per_s:g} requests/s, this run at {now_per_s:g}.",
                 f"Latencies compare at the same load only: use --rate {before_per_s:g}",

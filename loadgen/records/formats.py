@@ -132,13 +132,17 @@ def beyond_in_words(check: CheckRecord) -> str:
 def comparison_in_words(compared: ComparisonRecord) -> str:
     """`p99 41.2 ms, baseline 30.1 ms: 37 % more (21 to 55 %), worse`."""
     show = format_ms if compared.unit == "ms" else format_rate
-    change = 100 * (compared.ratio - 1)
-    low, high = (
-        "?" if ratio is None else f"{100 * (ratio - 1):+.1f}"
-        for ratio in (compared.ratio_low, compared.ratio_high)
-    )
     now, before = (f"{show(value)} {compared.unit}" for value in (compared.now, compared.baseline))
-    return f"{compared.figure} {now}, baseline {before}: {change:+.1f} % ({low} to {high} %), {compared.answer}"
+    return f"{compared.figure} {now}, baseline {before}: {change_in_words(compared)}, {compared.answer}"
+
+
+def change_in_words(compared: ComparisonRecord) -> str:
+    """Return such as `-6.7 % (-11.2 to -2.1 %)`, with bounds at 95 % each; `?` stands for an unknown bound."""
+    change, low, high = (
+        "?" if ratio is None else f"{100 * (ratio - 1):+.1f}"
+        for ratio in (compared.ratio, compared.ratio_low, compared.ratio_high)
+    )
+    return f"{change} % ({low} to {high} %)"
 
 
 def traffic_in_words(measured: MeasurementRecord) -> str:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
+from optimizer.reports.compare import check_same_limits, check_same_traffic
 from search.choices import TERMS, Term
 from search.cost.cost import replicas
 from search.records.fleet import FleetRecord, OfferRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
-from search.records.slo import traffic_text
 
 MAX_REPLICAS = 10_000
 """If more are needed, the rates or the units are wrong."""
@@ -57,17 +57,8 @@ def _check_one_promise(found: Mapping[Path, RecommendationRecord]) -> None:
                 f"{first.model.name} ({first.model.sha256[:12]}): they cannot share traffic.",
                 "Give runs of one model file.",
             )
-        if other.workload.text != first.workload.text:
-            raise BadInput(
-                f"{path} was measured with {traffic_text(other.workload)}, {first_path} with "
-                f"{traffic_text(first.workload)}.",
-                "Give runs under the same traffic.",
-            )
-        if other.slo.limits != first.slo.limits:
-            raise BadInput(
-                f"{path} was certified for {other.slo.text}, {first_path} for {first.slo.text}.",
-                "Give runs with the same limit.",
-            )
+        check_same_traffic(path, other, first)
+        check_same_limits(path, other.slo, first.slo)
 
 
 def _names(runs: Sequence[Path]) -> dict[Path, str]:

@@ -13,7 +13,7 @@ from loadgen.processes import scratch_folder
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
 from optimizer.machine.gpus import use_gpus
-from optimizer.reports.compare import TOLERANCE, check_same_demand, comparison_view, read_baseline
+from optimizer.reports.compare import TOLERANCE, check_same_traffic, comparison_view, read_baseline
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import LOG_FILE, locked, log, logging_to, make_directory, to_log_and
@@ -62,7 +62,9 @@ def run(
                     found = (search or optimize)(config, gpus=gpus, on_event=on_event, stop=stop)
                     comparison = None
                     if baseline is not None and before is not None:
-                        comparison = _comparison(before, found, names=(str(baseline), str(config.output)))
+                        check_same_traffic(baseline, before, found)
+                        names = str(baseline), str(config.output)
+                        comparison = compare_runs(before, found, names=names, tolerance=TOLERANCE)
                 except KeyboardInterrupt:
                     _keep_failure(config.output, Interrupted("Stopped.", WHEN_STOPPED), on_event)
                     raise
@@ -116,13 +118,6 @@ def _show(found: RecommendationRecord, directory: Path, *, as_json: bool) -> lis
     if as_json:
         return print_result(lambda: print(document(), end=""), document=document)  # noqa: T201
     return print_result(lambda: SafeConsole().print(recommendation_view(found, directory)), document=document)
-
-
-def _comparison(
-    before: RecommendationRecord, now: RecommendationRecord, *, names: tuple[str, str]
-) -> RunComparisonRecord:
-    check_same_demand(before, now, name=names[0])
-    return compare_runs(before, now, names=names, tolerance=TOLERANCE)
 
 
 def _write_report(directory: Path, on_event: OnEvent) -> None:

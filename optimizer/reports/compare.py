@@ -10,7 +10,7 @@ from rich.text import Text
 from loadgen.errors import BadInput
 from loadgen.exit_codes import CODES
 from loadgen.printable import printable
-from loadgen.records.formats import format_rate
+from loadgen.records.formats import change_in_words, format_rate
 from loadgen.records.record import ComparisonRecord
 from loadgen.reports.kit import NUMBER, Cell, Table, literal, markdown_table, table_of_texts, terminal_table
 from search.answer.comparison import RunComparisonRecord, compare_runs
@@ -27,21 +27,26 @@ _STYLES = {"worse": "bold red", "better": "green", "no difference seen": "dim"}
 def read_baseline(directory: Path, slo: Slo) -> RecommendationRecord:
     """Return the earlier run's recommendation. Raises BadInput if it cannot be read or has other limits."""
     baseline = read_recommendation(directory)
-    if baseline.slo.limits != slo.limits:
-        raise BadInput(
-            f"The run in {directory} has the limit {baseline.slo.text}, the other one {slo.text}.",
-            "Compare runs with the same limit.",
-        )
+    check_same_limits(directory, baseline.slo, slo)
     return baseline
 
 
-def check_same_demand(baseline: RecommendationRecord, now: RecommendationRecord, *, name: str) -> None:
-    """Raise BadInput if the runs were measured with different kinds of traffic: their rates do not compare."""
-    if baseline.workload.text != now.workload.text:
+def check_same_limits(path: Path, slo: Slo, other: Slo) -> None:
+    """Raise BadInput if the run in `path` has other limits."""
+    if slo.limits != other.limits:
         raise BadInput(
-            f"The run in {name} was measured with {traffic_text(baseline.workload)}, the other one with "
-            f"{traffic_text(now.workload)}.",
-            "Compare runs under the same traffic.",
+            f"The run in {path} has the limit {slo.text}, the other one {other.text}.",
+            "Give runs with the same limit.",
+        )
+
+
+def check_same_traffic(path: Path, found: RecommendationRecord, other: RecommendationRecord) -> None:
+    """Raise BadInput if the run in `path` was measured with other traffic: the rates of the two do not compare."""
+    if found.workload.text != other.workload.text:
+        raise BadInput(
+            f"The run in {path} was measured with {traffic_text(found.workload)}, the other one with "
+            f"{traffic_text(other.workload)}.",
+            "Give runs under the same traffic.",
         )
 
 
@@ -51,7 +56,7 @@ def compare_directories(before: Path, now: Path, *, tolerance: float) -> RunComp
         raise BadInput(f"--tolerance {tolerance:g} is out of range.", "Give a share, such as 0.02 for 2 %.")
     later = read_recommendation(now)
     earlier = read_baseline(before, later.slo)
-    check_same_demand(earlier, later, name=str(before))
+    check_same_traffic(before, earlier, later)
     return compare_runs(earlier, later, names=(str(before), str(now)), tolerance=tolerance)
 
 
@@ -81,7 +86,7 @@ def _table(comparison: RunComparisonRecord) -> Table:
             figure.figure,
             [
                 *(Cell(text=_figure(figure, value), style=NUMBER) for value in (figure.baseline, figure.now)),
-                Cell(text=change(figure), style=NUMBER),
+                Cell(text=change_in_words(figure), style=NUMBER),
                 Cell(text=figure.answer, style=figure.answer),
             ],
         )
@@ -98,13 +103,6 @@ def _verdict(comparison: RunComparisonRecord) -> str:
         "better": "Better than before",
         "no difference seen": "No difference seen",
     }[comparison.answer]
-
-
-def change(figure: ComparisonRecord) -> str:
-    """Return such as `-6.7 % (-11 to -2)`, with bounds at 95 % each; `?` stands for an unknown bound."""
-    low = "?" if figure.ratio_low is None else f"{100 * (figure.ratio_low - 1):+.0f}"
-    high = "?" if figure.ratio_high is None else f"{100 * (figure.ratio_high - 1):+.0f}"
-    return f"{100 * (figure.ratio - 1):+.1f} % ({low} to {high})"
 
 
 def _figure(figure: ComparisonRecord, value: float) -> str:

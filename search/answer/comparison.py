@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from loadgen.command.baseline import Bounds, compared
+from loadgen.command.baseline import SAME_RATE, Bounds, compared
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_rate
 from loadgen.records.record import ComparisonRecord
 from search.record import Record
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import TrialRecord
-
-SAME_RATE = 0.005
-"""Rates within 0.5 % of each other count as the same load."""
 
 NORMAL_95 = 1.6449
 """The one-sided 95 % quantile of the normal distribution, as in the bounds of the other figures."""

@@ -83,5 +83,5 @@ def test_a_baseline_is_looked_at_before_the_run_starts(tmp_path: Path, capsys: p
     one = run(tmp_path / "one", 1000.0)
     command = ["--model", str(model), "--p99", "20ms", "--output", str(tmp_path / "out"), "--baseline", one]
     assert run_command(command) == 2
-    assert "Compare runs with the same limit" in capsys.readouterr().err
+    assert "Give runs with the same limit" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
