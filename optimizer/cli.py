@@ -19,9 +19,8 @@ from loadgen.options.command import Values, command_from
 from loadgen.options.declare import made_of, option_fields
 from loadgen.options.sources import TRUTHS, Origins, prefix_of
 from optimizer.command.finished_runs import commands
-from optimizer.config import WorkerOptions
+from optimizer.config import OPTIONS, CallOptions, WorkerOptions
 from optimizer.errors import WHEN_STOPPED
-from optimizer.options import OPTIONS, CallOptions
 
 app = typer.Typer(
     add_completion=False,

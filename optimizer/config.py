@@ -1,4 +1,4 @@
-"""The configuration of a run: each field is declared once, together with its option of `optimize`."""
+"""The options of `optimize` and its workers, each declared once: most are fields of a run's configuration."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from loadgen.errors import BadInput
-from loadgen.options.declare import check_values, latency_limits, option
+from loadgen.options.declare import check_values, latency_limits, option, option_fields
 from loadgen.spec.addresses import plain_address
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from loadgen.spec.units import memory_bytes, shapes_from_texts
 from model_repo.spec import Protocol, ServerKind
 from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
-from optimizer.environment import SERVER_URL_VARIABLE, STORAGE_VARIABLE
 from optimizer.model_source import source_beside, source_from_text
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
+
+STORAGE_VARIABLE = "TRITUNE_STORAGE"
+SERVER_URL_VARIABLE = "TRITUNE_SERVER_URL"
 
 
 def _plain(value: Any) -> str:
@@ -64,6 +66,8 @@ MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = (
     partial(kept, panel=panel) for panel in ("Model", "Traffic", "Limit", "Server", "Money", "Run")
 )
 """Declare an option in a panel of `optimize --help`."""
+
+CALL = partial(option, panel="Run")
 
 
 def _shown_shapes(shapes: dict[str, tuple[int, ...]]) -> list[str]:
@@ -265,6 +269,38 @@ class OptimizeConfig:
         if not self.limits:
             raise BadInput("No latency limit was given.", "Add --p99, for example --p99 50ms")
         check_values(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """The options that are no part of a run's configuration."""
+
+    resume: Path | None = CALL(
+        "Go on with an earlier run's directory. Time budget, price, rates and `--workers` may change; options "
+        "that its trials depend on may not.",
+        "DIR",
+        flag_only=True,
+    )
+    baseline: Path | None = CALL(
+        "Directory of an earlier run: the exit code is 97 if this one is worse by more than noise.", "RUN_DIR"
+    )
+    accept_provisional: bool = CALL(
+        "End with 0 also if a rate was certified once and not again on a restarted server.", default=False
+    )
+    dry_run: bool = CALL("Print the plan and start nothing.", default=False)
+    json: bool = CALL("Print only recommendation.json on stdout, whatever the outcome.", default=False)
+    config: Path | None = CALL(
+        "A YAML file of options, such as `time_budget: 20m`. Flags and variables TRITUNE_OPTIMIZE_... go first.",
+        "FILE",
+        flag_only=True,
+    )
+    debug: bool = CALL("Show tracebacks.", default=False, flag_only=True)
+    version: bool = option("Print the version and leave.", default=False, flag_only=True, alone=True)
+
+
+KEPT = option_fields(OptimizeConfig)
+OF_THIS_CALL = option_fields(CallOptions)
+OPTIONS = {**KEPT, **OF_THIS_CALL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

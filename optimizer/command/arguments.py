@@ -14,10 +14,8 @@ from loadgen.options.declare import made_of
 from loadgen.options.sources import Origins, note_on
 from loadgen.printable import printable
 from loadgen.spec.limits import LatencyLimit, quantile_option
-from optimizer.config import OptimizeConfig
-from optimizer.environment import SERVER_URL_VARIABLE, STORAGE_VARIABLE
+from optimizer.config import KEPT, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.model_source import source_from_text, stem_of
-from optimizer.options import KEPT
 from optimizer.run.workload_inputs import check_traffic
 from search.redact import has_password, is_storage_url, shown_storage
 

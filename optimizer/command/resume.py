@@ -9,8 +9,7 @@ from loadgen.errors import BadInput
 from loadgen.options.command import Values
 from loadgen.options.sources import Origins, note_on
 from optimizer.command.arguments import check_rates, recorded
-from optimizer.config import OptimizeConfig
-from optimizer.options import KEPT, OF_THIS_CALL
+from optimizer.config import KEPT, OF_THIS_CALL, OptimizeConfig
 from optimizer.run_file import saved_config
 
 FIELDS = {name: one.field for name, one in KEPT.items() if one.declared.more.may_change}

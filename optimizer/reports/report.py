@@ -12,8 +12,7 @@ from loadgen.files import write_atomically
 from loadgen.records.formats import format_percent, format_rate
 from loadgen.reports.kit import Report, Section, markdown, page
 from loadgen.spec.limits import LatencyLimit
-from optimizer.config import OptimizeConfig
-from optimizer.options import KEPT
+from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports import plots, tables, text, trial_tables
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
 from search.records.recommendation import RecommendationRecord

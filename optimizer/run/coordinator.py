@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from loadgen.errors import BadInput, first_problem
 from loadgen.options.declare import option_fields
 from loadgen.printable import printable
-from optimizer.config import OptimizeConfig, WorkerOptions
-from optimizer.environment import STORAGE_VARIABLE
+from optimizer.config import STORAGE_VARIABLE, OptimizeConfig, WorkerOptions
 from optimizer.machine.gpus import VISIBLE, hardware_label
 from optimizer.model.weights import number_format
 from optimizer.run.prepare import Prepared

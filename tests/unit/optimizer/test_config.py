@@ -11,8 +11,7 @@ from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.command.resume import resumed_config
-from optimizer.config import OptimizeConfig
-from optimizer.options import OPTIONS
+from optimizer.config import OPTIONS, OptimizeConfig
 from optimizer.run_file import save_config, saved_config
 
 

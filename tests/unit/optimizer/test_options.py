@@ -11,8 +11,7 @@ from loadgen.options.command import read_options
 from loadgen.spec.limits import QUANTILES
 from optimizer.cli import app
 from optimizer.command.arguments import config_from_options
-from optimizer.config import OptimizeConfig
-from optimizer.options import KEPT, OPTIONS
+from optimizer.config import KEPT, OPTIONS, OptimizeConfig
 from optimizer.reports.report import _arguments
 
 COMMAND = typer.main.get_command(app)

@@ -10,8 +10,7 @@ from loadgen.options.command import read_options
 from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import app, run_command
 from optimizer.command.arguments import config_from_options
-from optimizer.config import OptimizeConfig
-from optimizer.options import KEPT, OPTIONS
+from optimizer.config import KEPT, OPTIONS, OptimizeConfig
 from optimizer.run_file import save_config, saved_config
 
 
