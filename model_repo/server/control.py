@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from model_repo.errors import RequestRefused, ServerDied, ServerTimeout
@@ -13,6 +14,14 @@ from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET
 from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0
+
+_GRPC_OPTIONS = (
+    # A model that fails to load sends its traceback in a trailer; the default limit of 8 kB makes that an error.
+    ("grpc.max_metadata_size", 2**20),
+    ("grpc.absolute_max_metadata_size", 2**20),
+    # Else a new server under the same address waits for the backoff of the one before it.
+    ("grpc.use_local_subchannel_pool", 1),
+)
 
 
 def is_live(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> bool:
@@ -30,22 +39,18 @@ def load_model(endpoint: Endpoint, model_name: str, *, timeout_s: float) -> None
 
     Raises RequestRefused with the model's own message, ServerTimeout (the load may then hang forever), ServerDied.
     """
-    if (grpc_socket := _grpc_socket(endpoint)) is not None:
-        from model_repo.server import control_grpc  # brings all of gRPC, a quarter of a second
-
-        return control_grpc.load_model(grpc_socket, model_name, timeout_s=timeout_s)
-    _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/load", timeout_s)
-    return None
+    if (path := _grpc_socket(endpoint)) is not None:
+        _grpc_request(path, "RepositoryModelLoad", {"model_name": model_name}, timeout_s)
+    else:
+        _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/load", timeout_s)
 
 
 def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> None:
     """Take a model out of service. Returns at once; the server frees its memory later (see `model_state`)."""
-    if (grpc_socket := _grpc_socket(endpoint)) is not None:
-        from model_repo.server import control_grpc
-
-        return control_grpc.unload_model(grpc_socket, model_name, timeout_s=timeout_s)
-    _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/unload", timeout_s)
-    return None
+    if (path := _grpc_socket(endpoint)) is not None:
+        _grpc_request(path, "RepositoryModelUnload", {"model_name": model_name}, timeout_s)
+    else:
+        _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/unload", timeout_s)
 
 
 def model_state(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str | None:
@@ -76,12 +81,10 @@ def _described(endpoint: Endpoint, key: str, timeout_s: float) -> str | None:
 
 
 def _index_entry(endpoint: Endpoint, model_name: str, timeout_s: float) -> dict[str, str]:
-    if (grpc_socket := _grpc_socket(endpoint)) is not None:
-        from model_repo.server import control_grpc
-
-        entries = control_grpc.model_states(grpc_socket, timeout_s=timeout_s)
-    else:
-        entries = json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s))
+    if (path := _grpc_socket(endpoint)) is not None:
+        models = _grpc_request(path, "RepositoryIndex", {}, timeout_s).models
+        return next(({"state": one.state, "reason": one.reason} for one in models if one.name == model_name), {})
+    entries = json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s))
     return next((entry for entry in entries if entry["name"] == model_name), {})
 
 
@@ -151,3 +154,39 @@ def _refusal(where: str, path: str, status: int, body: bytes) -> str:
         return str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
         return f"The server at {where} answered {path} with HTTP status {status}.\nIs it a Triton server?"
+
+
+def _grpc_request(path: Path, method: str, fields: dict[str, str], timeout_s: float) -> Any:
+    """Make a request on Triton's Unix socket. All of gRPC takes a quarter of a second to import."""
+    import grpc
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    request = getattr(service_pb2, f"{method}Request")(**fields)
+    with grpc.insecure_channel(f"unix:{path}", options=_GRPC_OPTIONS) as channel:
+        call = getattr(service_pb2_grpc.GRPCInferenceServiceStub(channel), method)
+        try:
+            return call(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _translated(error, path, method, timeout_s) from error
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def _translated(error: Any, path: Path, method: str, timeout_s: float) -> Exception:
+    import grpc
+
+    if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServerTimeout(
+            f"The server did not answer {method} within {timeout_s:g} s.\n"
+            "A model that hangs while it loads does this; see the server's log."
+        )
+    # Triton itself refuses with this code as well.
+    if error.code() is grpc.StatusCode.UNAVAILABLE and not _listens(path):
+        return ServerDied(
+            f"The server's control socket does not answer: {error.details()}.\n"
+            "See the server's log for its last words, then start it again."
+        )
+    return RequestRefused(str(error.details()), status=error.code().value[0])
