@@ -18,8 +18,7 @@ from typing import Any
 
 from locust.user.task import LOCUST_STATE_STOPPING
 
-from loadgen.sending.locust_stats import LocustFeed
-from loadgen.sending.locust_user import OpenLoopUser
+from loadgen.sending.locust_user import LocustFeed, OpenLoopUser
 from loadgen.sending.request_table import planned_table
 from loadgen.sending.shard import PreparedTarget, run_shard, shard_of
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload

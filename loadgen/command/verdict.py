@@ -10,7 +10,7 @@ from loadgen.records.record import CapacityRecord, CheckRecord, ComparisonRecord
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
-from loadgen.statistics.halves import change_of
+from loadgen.statistics.checks import change_of
 
 _UNTRUSTED, _NOTHING = "the client was measured, not the server", "nothing was measured"
 CLOSED_LOOP = "in a closed loop: independent users, who do not wait for each other, would see more"

@@ -15,7 +15,7 @@ from search.labels import record_text
 from search.records.confirmations import ConfirmationRecord
 from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import TrialRecord
-from search.trials.certificate_time import budget_for, usual_certificate_s
+from search.trials.budget import budget_for, usual_certificate_s
 
 GO_ON = "go on with optimize --resume and the run's directory"
 

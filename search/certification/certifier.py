@@ -11,8 +11,8 @@ from pathlib import Path
 from loadgen.measurement.cpu_contention import none_if_not_watched
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.formats import format_rate
+from loadgen.statistics.checks import change_of
 from loadgen.statistics.confirm import LOOKS_MET, Attempt, attempt_of, is_hopeless
-from loadgen.statistics.halves import change_of
 from loadgen.statistics.slo_test import Verdict, combined_answer
 from search.certification.evidence import ConfirmationRun, Evidence
 from search.certification.plans import MIN_RUN_S, Plan
@@ -21,7 +21,7 @@ from search.records.confirmations import keep_attempt
 from search.study.belief import Belief
 from search.trials import events
 from search.trials.bench import BenchFailed
-from search.trials.certificate_time import CONFIRMATIONS
+from search.trials.budget import CONFIRMATIONS
 from search.trials.context import TrialContext
 from search.trials.observed import ObservedBench
 from search.trials.trial import Trial

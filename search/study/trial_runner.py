@@ -18,7 +18,7 @@ from search.space import Knobs, engine_label, knobs_of, takes_graphs
 from search.study.store import TrialStore
 from search.study.tasks import TaskRecord
 from search.trials import events
-from search.trials.certificate_time import keep_time_to_certify
+from search.trials.budget import keep_time_to_certify
 from search.trials.context import TrialContext
 from search.trials.objective import Objective
 from search.trials.trial import Trial

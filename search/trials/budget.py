@@ -1,10 +1,17 @@
-"""The wall time of a run, and how it is divided."""
+"""The wall time of a run: how it is divided, and how long a certificate takes at a likely rate."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from loadgen.records.formats import duration_option, format_rate, format_seconds
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.confirm import shortest_s
+from loadgen.statistics.slo_test import confidence_of_each
+from search.records.slo import Slo
 
 CERTIFY_SHARE = 0.45
 CERTIFY_MAX_S = 300.0
@@ -82,3 +89,95 @@ class Budget:
 
     def _most_s(self) -> float:
         return min(TRIAL_MAX_S, TRIAL_SHARE * (self.total_s - self.prepared_s))
+
+
+CONFIRMATIONS = 2
+"""A rate is certified by two confirmations, the second on a restarted server."""
+
+BAD_LUCK = 1.3
+"""A confirmation takes 1.3 times as long as the shortest run that decides, for its warm-up and its half-second
+checks."""
+
+USUAL = 2.0
+"""A confirmation near the capacity usually takes twice as long as one in which no request violates a limit."""
+
+MARGIN = 1.25
+LOWER_CONFIDENCES = (0.9, 0.8)
+"""The confidences that are certified, as such, if the time is below 1.25 times the least for that of the SLO."""
+
+LOWER_QUANTILES = (0.99, 0.95, 0.9)
+"""The limits that a note names as alternatives."""
+
+
+def confidence_of_a_run(confidence: float) -> float:
+    """Return the confidence of each of two confirmations that together have `confidence`.
+
+    A rate that is too high would have to pass both by luck, with fresh arrivals each time.
+    """
+    return 1 - math.sqrt(1 - confidence)
+
+
+def least_s(rate_per_s: float, slo: Slo, confidence: float) -> float:
+    """Return the seconds of a confirmation with this confidence if no request violates a limit."""
+    each = confidence_of_each(confidence, len(slo.limits))
+
+    def one_s(limit: LatencyLimit) -> float:
+        return BAD_LUCK * shortest_s(limit, rate_per_s, each) + 3e-3 * limit.limit_ms
+
+    return max(one_s(limit) for limit in slo.limits)
+
+
+def least_certificate_s(rate_per_s: float, slo: Slo, confidence: float) -> float:
+    """Return the seconds of both confirmations, together with this confidence, if no request violates a limit."""
+    return CONFIRMATIONS * least_s(rate_per_s, slo, confidence_of_a_run(confidence))
+
+
+def usual_certificate_s(rate_per_s: float, slo: Slo) -> float:
+    """Return the seconds that both confirmations usually take with the confidence of the SLO."""
+    return USUAL * least_certificate_s(rate_per_s, slo, slo.confidence)
+
+
+def budget_for(needs_s: float, *, prepared_s: float, searched_s: float = 0.0) -> float:
+    """Return the seconds of a time budget that leaves `needs_s` to certification.
+
+    The preparation and the search before it take as long as they did; certification gets at most 70 % of the rest.
+    """
+    return prepared_s + max(searched_s + needs_s, needs_s / MAX_CERTIFY_SHARE)
+
+
+def affordable_confidence(rate_per_s: float, slo: Slo, seconds: float) -> float:
+    """Return the SLO's confidence; if `seconds` are too short for it, the highest lower one, or the lowest."""
+    confidences = (slo.confidence, *(one for one in LOWER_CONFIDENCES if one < slo.confidence))
+    fits = (one for one in confidences if MARGIN * least_certificate_s(rate_per_s, slo, one) <= seconds)
+    return next(fits, confidences[-1])
+
+
+def keep_time_to_certify(budget: Budget, rate_per_s: float, slo: Slo) -> str | None:
+    """Divide the budget so that a certificate at this rate fits, if it can.
+
+    If a certificate takes longer than usual, return a note: how long it takes and, if the budget is too short,
+    what it allows. Return another one if a faster configuration halves the time.
+    """
+    before_s, budget.certify_needs_s = budget.certify_needs_s, 0.0
+    usual_s = budget.certify_s()
+    budget.certify_needs_s = needs_s = usual_certificate_s(rate_per_s, slo)
+    if (needs_s > before_s / 2) if before_s > usual_s else (before_s or needs_s <= usual_s):
+        return None
+    strictest = max(slo.limits, key=lambda limit: limit.quantile)
+    kept_s = budget.certify_s()
+    needs = format_seconds(round(needs_s))
+    text = f"{strictest.name} at about {format_rate(rate_per_s)}/s takes some {needs} to certify; "
+    text += f"{format_seconds(round(kept_s))} of the time budget are kept for it"
+    if kept_s >= needs_s:
+        return f"{text}."
+    advised = duration_option(budget_for(needs_s, prepared_s=budget.prepared_s))
+    affordable = affordable_confidence(rate_per_s, slo, kept_s)
+    fits = least_certificate_s(rate_per_s, slo, affordable) <= kept_s
+    fitting = [f"{100 * affordable:g} % confidence at a lower rate"] if fits else []
+    for quantile in (one for one in LOWER_QUANTILES if one < strictest.quantile):
+        easier = replace(strictest, quantile=quantile)
+        if usual_certificate_s(rate_per_s, slo.model_copy(update={"limits": (easier,)})) <= kept_s:
+            fitting.append(easier.name)
+            break
+    allows = f"allows {' or '.join(fitting)}" if fitting else "is too short"
+    return f"{text}. That {allows}; --time-budget {advised} is enough for all."

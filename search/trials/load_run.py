@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from loadgen.measurement.request_log import RequestLog, none_if_not_finite
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe, ProbeResult, evaluate_probe
-from loadgen.statistics.halves import change_of
+from loadgen.statistics.checks import change_of
 from loadgen.statistics.slo_test import certify_each, combined_answer
 from search.records.trial import LoadRunRecord, run_word
 from search.trials import events

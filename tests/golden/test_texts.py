@@ -14,7 +14,7 @@ from optimizer.reports.report import report_of
 from search.certification.certify import Caveat
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import ObjectiveRecord
-from search.trials.certificate_time import least_certificate_s
+from search.trials.budget import least_certificate_s
 from search.trials.objective import Objective
 
 GOLDEN = Path(__file__).with_name("texts.json")

@@ -10,7 +10,7 @@ with pytest.MonkeyPatch.context() as environment:
     environment.setenv("LOCUST_SKIP_MONKEY_PATCH", "1")
     from locust.stats import RequestStats
 
-    from loadgen.sending.locust_stats import METHOD, LocustFeed
+    from loadgen.sending.locust_user import METHOD, LocustFeed
 
 MS = 1_000_000
 SECOND = 1000 * MS

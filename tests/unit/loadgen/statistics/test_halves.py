@@ -5,7 +5,7 @@ import pytest
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
-from loadgen.statistics.halves import change_of
+from loadgen.statistics.checks import change_of
 
 LIMITS = (LatencyLimit(limit_ms=50.0),)
 WARM, MIDDLE, END = 100, 2100, 4100

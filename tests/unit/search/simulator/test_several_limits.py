@@ -19,7 +19,7 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.certificate_time import least_s
+from search.trials.budget import least_s
 from search.trials.observed import ObservedBench
 from search.workload import unit_arrivals
 

@@ -24,8 +24,7 @@ from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
 from search.trials.bench import BenchFailed
-from search.trials.budget import Budget
-from search.trials.certificate_time import least_s
+from search.trials.budget import Budget, least_s
 from search.trials.observed import ObservedBench
 
 pytestmark = pytest.mark.slow

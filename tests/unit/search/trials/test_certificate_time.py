@@ -4,10 +4,11 @@ import pytest
 
 from loadgen.spec.limits import LatencyLimit
 from search.records.slo import Slo
-from search.trials.budget import MAX_CERTIFY_SHARE, Budget
-from search.trials.certificate_time import (
+from search.trials.budget import (
     MARGIN,
+    MAX_CERTIFY_SHARE,
     USUAL,
+    Budget,
     affordable_confidence,
     budget_for,
     keep_time_to_certify,
