@@ -33,8 +33,7 @@ from lib.judges.laws import LAWS, MEAN_MS, Law, sampled_ms
 from lib.judges.tools import TOOLS, Figures, measured
 from lib.raw_lines import add_line, lines_of
 
-from optimizer.machine.gpus import hardware_label
-from optimizer.machine.hardware import hardware
+from optimizer.machine.hardware import hardware, hardware_label
 
 LOADS = (0.3, 0.6, 0.8)
 """The rates, as shares of the capacity of the queues; the fixed delay gets the same rates."""

@@ -48,8 +48,7 @@ from loadgen.spec.limits import LatencyLimit
 from model_repo.repository.write import write_repository
 from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
-from optimizer.machine.gpus import hardware_label
-from optimizer.machine.hardware import hardware
+from optimizer.machine.hardware import hardware, hardware_label
 from optimizer.run.prepare import Prepared, prepare
 from optimizer.run.serving import serving_bench
 from optimizer.run.workload_inputs import workload_of

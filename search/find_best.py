@@ -10,8 +10,7 @@ from pathlib import Path
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
 from search.answer.analysis import frontier_of
 from search.answer.conclusion import conclude
-from search.answer.evidence import Conclusion, NothingFound, RunEvidence
-from search.answer.pauses import pauses_of
+from search.answer.evidence import Conclusion, NothingFound, RunEvidence, pauses_of
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import certify_best
 from search.certification.default_rate import with_run_at_default_rate

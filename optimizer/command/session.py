@@ -12,7 +12,7 @@ from loadgen.exit_codes import CODES, Status, exit_code
 from loadgen.processes import scratch_folder
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
-from optimizer.machine.gpus import use_gpus
+from optimizer.machine.hardware import use_gpus
 from optimizer.reports.compare import TOLERANCE, check_same_traffic, comparison_view, read_baseline
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation

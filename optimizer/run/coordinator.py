@@ -18,7 +18,7 @@ from loadgen.errors import BadInput, first_problem
 from loadgen.options.declare import option_fields
 from loadgen.printable import printable
 from optimizer.config import STORAGE_VARIABLE, OptimizeConfig, WorkerOptions
-from optimizer.machine.gpus import VISIBLE, hardware_label
+from optimizer.machine.hardware import VISIBLE, hardware_label
 from optimizer.model.weights import number_format
 from optimizer.run.prepare import Prepared
 from optimizer.run.worker_settings import settings_of

@@ -13,7 +13,7 @@ from loadgen.command.app import stop_on_first_interrupt
 from loadgen.errors import UserError
 from model_repo.repository.write import write_final_repository
 from optimizer.config import OptimizeConfig
-from optimizer.machine.gpus import hardware_label
+from optimizer.machine.hardware import hardware_label
 from optimizer.machine.stalls import SchedulingStalls, check_quiet, measure_stalls
 from optimizer.model_source import label_of
 from optimizer.profiling.breakdown import time_use_of
@@ -51,7 +51,7 @@ def optimize(
 ) -> RecommendationRecord:
     """Find, certify and write the recommendation. All files go to `config.output`, which must exist.
 
-    `gpus` get workers of their own; see `optimizer.machine.gpus`. `bench_for` returns the bench, None for a real
+    `gpus` get workers of their own; see `use_gpus`. `bench_for` returns the bench, None for a real
     Triton; `clock` returns the seconds of the time budget; `measure_machine` watches this machine for some
     seconds. Raises UserError: BadInput, MachineStalls or CannotMeasure if this machine is too noisy, and
     NothingFound if no rate is certified.

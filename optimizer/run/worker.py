@@ -20,8 +20,7 @@ from loadgen.errors import BadInput, UserError, first_problem
 from loadgen.files import write_atomically
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig, WorkerOptions
-from optimizer.machine.gpus import hardware_label, use_gpus
-from optimizer.machine.hardware import hardware
+from optimizer.machine.hardware import hardware, hardware_label, use_gpus
 from optimizer.run import coordinator
 from optimizer.run.coordinator import worker_arguments, workers_on
 from optimizer.run.prepare import MODELS_FOLDER, prepare

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from onnx_models import small_cnn
 
-from optimizer.machine.gpus import matching
-from optimizer.machine.hardware import hardware
+from optimizer.machine.hardware import hardware, matching
 from optimizer.run.coordinator import WORKERS_FOLDER
 from search.records.line_files import whole_lines
 from search.records.recommendation import RecommendationRecord

@@ -13,7 +13,7 @@ from shared_studies import task
 
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
-from optimizer.machine.gpus import hardware_label
+from optimizer.machine.hardware import hardware_label
 from optimizer.run.coordinator import COMMAND, job_of
 from optimizer.run.prepare import prepare
 from search.space import default_config, knobs_of

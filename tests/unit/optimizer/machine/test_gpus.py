@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from loadgen.errors import BadInput
-from optimizer.machine import gpus as gpus_module
-from optimizer.machine.gpus import VISIBLE, hardware_label, matching, use_gpus, wanted
-from optimizer.machine.hardware import Gpu, Hardware
+from optimizer.machine import hardware as hardware_module
+from optimizer.machine.hardware import VISIBLE, Gpu, Hardware, hardware_label, matching, use_gpus, wanted
 
 
 def gpu(name: str, uuid: str | None) -> Gpu:
@@ -38,7 +37,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     monkeypatch.setenv(VISIBLE, "as it was")
 
     def has(*gpus: Any) -> None:
-        monkeypatch.setattr(gpus_module, "hardware", lambda: machine(*gpus))
+        monkeypatch.setattr(hardware_module, "hardware", lambda: machine(*gpus))
 
     return has
 

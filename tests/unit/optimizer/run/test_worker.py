@@ -19,8 +19,7 @@ from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig
-from optimizer.machine.gpus import hardware_label
-from optimizer.machine.hardware import hardware
+from optimizer.machine.hardware import hardware, hardware_label
 from optimizer.run.worker_settings import WorkerSettings, check_same, checksum, settings_of, worker_config
 from optimizer.run_file import slo_of
 from search.study.tasks import ORDER, WorkerJob
