@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from bisect import insort
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,16 +73,6 @@ class Certifier:
     def left_s(self) -> float:
         """Return the seconds that may still be spent; never negative."""
         return max(0.0, self.deadline_s - self.context.budget.elapsed_s())
-
-    @contextmanager
-    def at_most(self, seconds: float) -> Iterator[None]:
-        """Take no more than these seconds until the block ends."""
-        ends_s = self.deadline_s
-        self.deadline_s = min(ends_s, self.context.budget.elapsed_s() + seconds)
-        try:
-            yield
-        finally:
-            self.deadline_s = ends_s
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence on a trial, at the present confidence."""

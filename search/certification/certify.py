@@ -92,8 +92,10 @@ class Certification:
         if winner is None:
             return None
         if measured is not None and measured.number != winner.number and not self.context.stop():
-            with certifier.at_most(max(MIN_FOR_DEFAULT_S, self.context.budget.elapsed_s() - begun_s)):
-                default = self._best_of([measured]) or measured
+            ends_s, now_s = certifier.deadline_s, self.context.budget.elapsed_s()
+            certifier.deadline_s = min(ends_s, now_s + max(MIN_FOR_DEFAULT_S, now_s - begun_s))
+            default = self._best_of([measured]) or measured
+            certifier.deadline_s = ends_s
         certifier.watch(winner)
         winner = certifier.at_covered_rate(winner)
         if default is not None and default.number == winner.number:
@@ -175,8 +177,7 @@ class Certification:
             if between is not None:
                 plan, paired = between, None
             log.info("next: trial %d, %s", plan.trial.number, plan.reason)
-            with certifier.at_most(math.inf if between is None else MIN_FOR_DEFAULT_S + plan.loading_s):
-                found = certifier.run(plan)
+            found = certifier.run(plan)
             if found is not None:
                 self._certified[found.number] = self._better(self._certified.get(found.number), found)
             if found is not None and between is None:

@@ -299,28 +299,23 @@ class Belief:
         return self._candidates[trial.served]
 
     def _new_candidate(self, trial: Trial) -> _Candidate:
-        """Return the trial at the usual speed; slow windows explain no more of its rate than their factor.
-
-        Where slower executions would not leave its rate, something else limits it, such as a front end.
-        """
+        """Return the trial at the usual speed; or as its rate alone if slower executions do not explain it."""
+        # Slow windows explain no more of its rate than their factor.
         limits, unit = self.surrogate.limits, self._unit(0, REQUESTS)[:REQUESTS]
         measured_per_s = trial.rate_at_limit_per_s or 0.0
         usual = self._usual.get(self._kind(trial.served))
-        rate_per_s = 0.0
         if usual is not None and self._known(trial.served):
             server = self.surrogate.server(trial.served).slowed(math.exp(usual))
             rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
             most_per_s = measured_per_s * math.exp(self._slowest(trial, usual)) if measured_per_s else rate_per_s
-            least_per_s = min(rate_per_s, _EXPLAINED * measured_per_s)
+            least_per_s = min(rate_per_s, _EXPLAINED * (measured_per_s or rate_per_s))
             for _ in range(_ROUNDS):
                 if rate_per_s <= 1.01 * most_per_s:
                     break
                 server = server.slowed(rate_per_s / most_per_s)
                 rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=most_per_s)
-            if rate_per_s < least_per_s:
-                rate_per_s = 0.0
-        if rate_per_s > 0:
-            return _Candidate(server, rate_per_s)
+            if rate_per_s >= least_per_s > 0:
+                return _Candidate(server, rate_per_s)
         return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
 
     def _slowest(self, trial: Trial, usual: float) -> float:
