@@ -42,6 +42,9 @@ class TritonUser(OpenLoopUser):
     headers: tuple[tuple[str, str], ...] = ()
     ca_cert: Path | None = None
     insecure = False
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    server_name: str | None = None
     rate_per_s = 1.0
     duration_s: float | None = None  # None: Locust's run time, else ten minutes
     arrivals = Arrivals()
@@ -95,6 +98,9 @@ class TritonUser(OpenLoopUser):
             headers=self.headers,
             ca_cert=self.ca_cert,
             insecure=self.insecure,
+            client_cert=self.client_cert,
+            client_key=self.client_key,
+            server_name=self.server_name,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from loadgen.distributed.secret import cluster_secret
 from loadgen.errors import BadInput
@@ -13,6 +14,7 @@ from loadgen.spec.limits import Limits
 from loadgen.spec.load_test import LoadTest, Note, Outputs
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target, WorkerRights, headers_from_options
+from loadgen.transport.sockets import tls_context
 
 DEFAULT_DURATION_S = 30.0
 DEFAULT_TIMEOUT_S = 10.0
@@ -73,16 +75,30 @@ def worker_from_options(options: LoadTestOptions, environment: Mapping[str, str]
     """Return the headers that a worker may send, and the server it may load. Raises BadInput or PlanError."""
     assert options.worker is not None
     found = headers_from_options(options.header, options.header_env, environment)
-    if found and options.url is None:
+    if (found or options.client_cert or options.client_key) and options.url is None:
         raise BadInput(
-            "A worker was given headers, and no server that they are for.",
-            f"Give the address of the test as well: loadtest http://HOST:8000 --worker {options.worker} "
-            "--header-env ...",
+            "A worker was given headers or a client certificate, and no server that they are for.",
+            f"Give the address of the test as well: loadtest https://HOST:8000 --worker {options.worker} ...",
         )
     if options.url is not None:
-        Target(url=options.url, model_name="any")
-    secret = cluster_secret(options.worker, environment)
-    return WorkerRights(secret=secret, server=options.url, headers=found, may_load_others=options.yes)
+        _check_pair(Target(url=options.url, model_name="any", **_client_pair(options)))
+    return WorkerRights(
+        secret=cluster_secret(options.worker, environment),
+        server=options.url,
+        headers=found,
+        **_client_pair(options),
+        may_load_others=options.yes,
+    )
+
+
+def _client_pair(options: LoadTestOptions) -> dict[str, Any]:
+    return {"client_cert": options.client_cert, "client_key": options.client_key}
+
+
+def _check_pair(target: Target) -> None:
+    """Raise PlanError if the target's client certificate and key cannot be used."""
+    if target.client_cert is not None:
+        tls_context(target)
 
 
 def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
@@ -99,12 +115,15 @@ def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
         headers=headers_from_options(options.header, options.header_env, environment),
         ca_cert=options.ca_cert,
         insecure=options.insecure,
+        **_client_pair(options),
+        server_name=options.server_name,
     )
     if not target.is_tls and (options.insecure or options.ca_cert):
         raise BadInput(
             f"{options.url} is not encrypted, so there is no certificate to check.",
             "Use https:// or grpcs://, or leave --insecure and --ca-cert out.",
         )
+    _check_pair(target)
     return target
 
 

@@ -36,8 +36,9 @@ class _Message(BaseModel):
 class Order(_Message):
     """The master's order to a worker, which answers each but "stop" with reports.
 
-    "prepare" has the other fields: shard `part` of `parts` of the job, the contents of its files, and the names of
-    its headers, whose values each worker has. "start" has `origin_ns`, by the worker's clock.
+    "prepare" has the other fields: shard `part` of `parts` of the job, the contents of its files, the names of
+    its headers, whose values each worker has, and if the worker needs a `client_cert` of its own. "start" has
+    `origin_ns`, by the worker's clock.
     """
 
     do: Task
@@ -46,6 +47,7 @@ class Order(_Message):
     parts: PositiveInt = 1
     header_names: tuple[str, ...] = ()
     ca_cert: bytes | None = None
+    client_cert: bool = False
     data: bytes | None = None
     origin_ns: NonNegativeInt = 0
 
@@ -77,12 +79,13 @@ def order_of_job(run: int, job: LoadJob, parts: int) -> Order:
         do="prepare",
         job=replace(
             job,
-            target=replace(target, headers=(), ca_cert=None, metrics_url=None),
+            target=replace(target, headers=(), ca_cert=None, client_cert=None, client_key=None, metrics_url=None),
             payload=replace(job.payload, shapes=dict(job.payload.shapes), data_file=name),
         ),
         parts=parts,
         header_names=tuple(key for key, _ in target.headers),
         ca_cert=None if target.ca_cert is None else target.ca_cert.read_bytes(),
+        client_cert=target.client_cert is not None,
         data=None if file is None else file.read_bytes(),
     )
 

@@ -136,13 +136,21 @@ class DistributedWorker:
         job.shipped = len(log)
 
     def _target(self, order: Order, target: Target) -> Target:
-        """Return the target with this worker's headers. Raises PlanError for other headers, or without --yes."""
+        """Return the target with this worker's headers and certificate.
+
+        Raises PlanError for other headers, without a certificate if the test has one, or without --yes.
+        """
         rights = self._rights
         names = sorted(name.lower() for name, _ in rights.headers)
         if names != sorted(name.lower() for name in order.header_names):
             raise PlanError(
                 f"this worker sends the headers {names}, and the test needs {list(order.header_names)}.\n"
                 "Start it with the same --header-env; values never travel between machines."
+            )
+        if order.client_cert and rights.client_cert is None:
+            raise PlanError(
+                "this worker has no client certificate, and the test has one.\n"
+                "Start it with its own --client-cert; keys never travel between machines."
             )
         if rights.server is not None and _server_of(rights.server) != _server_of(target.url):
             raise PlanError(
@@ -154,7 +162,13 @@ class DistributedWorker:
                 f"{target.host} is not the worker's machine, and a load test can take a server down.\n"
                 "Start the worker with --yes when it may load it."
             )
-        return replace(target, headers=rights.headers, ca_cert=self._file("authority.pem", order.ca_cert))
+        return replace(
+            target,
+            headers=rights.headers,
+            ca_cert=self._file("authority.pem", order.ca_cert),
+            client_cert=rights.client_cert,
+            client_key=rights.client_key,
+        )
 
     def _payload(self, order: Order, payload: Payload) -> Payload:
         suffix = "" if payload.data_file is None else payload.data_file.suffix

@@ -119,6 +119,20 @@ class LoadTestOptions:
     ca_cert: Path | None = CONNECTION(
         "PEM file of the authority to trust instead of the system's.", "FILE", exists=True
     )
+    client_cert: Path | None = CONNECTION(
+        "PEM file of a client certificate, for a server that asks for one (mutual TLS). With several machines "
+        "each worker has its own.",
+        "FILE",
+        exists=True,
+    )
+    client_key: Path | None = CONNECTION(
+        "PEM file of its key, without a password. Default: the key is in the certificate's file.",
+        "FILE",
+        exists=True,
+    )
+    server_name: str | None = CONNECTION(
+        "The server's name in its certificate and for SNI, if the address is another one.", "NAME"
+    )
     insecure: bool = CONNECTION("Do NOT check the server's certificate.", default=False, flag_only=True)
     yes: bool = CONNECTION(
         "Confirm that you may load this server: needed if it is not this machine.", default=False, flag_only=True
@@ -146,7 +160,8 @@ class LoadTestOptions:
     expect_workers: int = MACHINES("Number of workers to wait for; they share the load.", "N", default=1)
     worker: str | None = MACHINES(
         "Be a worker for the master on that host. Takes --port, --processes, --yes, and the server's address "
-        "with --header and --header-env, which it sends nowhere else; the rest comes from the master.",
+        "with --header, --header-env, --client-cert and --client-key, which it uses nowhere else; the rest comes "
+        "from the master.",
         "HOST",
         flag_only=True,
         alone=True,

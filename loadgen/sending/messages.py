@@ -17,6 +17,7 @@ from loadgen.transport.poller import original
 
 Message = dict[str, Any]
 _LENGTH_BYTES = 4
+_FILES = ("ca_cert", "client_cert", "client_key")  # the paths in a target
 
 
 class Channel:
@@ -69,14 +70,15 @@ class Channel:
 
 def target_to_json(target: Target) -> Message:
     """Return all of a target, secrets included: for a socket to a child, never for a file."""
-    return {**asdict(target), "ca_cert": None if target.ca_cert is None else str(target.ca_cert)}
+    message = asdict(target)
+    return {**message, **{name: message[name] and str(message[name]) for name in _FILES}}
 
 
 def target_from_json(message: Mapping[str, Any]) -> Target:
     """Return the target of a message of `target_to_json`."""
     headers = tuple((name, value) for name, value in message["headers"])
-    ca_cert = None if message["ca_cert"] is None else Path(message["ca_cert"])
-    return Target(**{**message, "headers": headers, "ca_cert": ca_cert})
+    files = {name: message[name] and Path(message[name]) for name in _FILES}
+    return Target(**{**message, "headers": headers, **files})
 
 
 def payload_to_json(payload: Payload) -> Message:

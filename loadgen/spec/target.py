@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from loadgen.errors import BadInput, LoadError, PlanError
+from loadgen.printable import printable
 from loadgen.spec.addresses import parsed_address, plain_address, shown_address
 
 
@@ -20,7 +23,9 @@ class Target:
 
     `headers` travel with every request and may hold secrets: they are in no repr; `Host` among them names the
     server in place of the address, as an ingress needs it. `ca_cert` is a PEM file
-    that replaces the system's authorities; `insecure` accepts any certificate. `metrics_url` is where Triton
+    that replaces the system's authorities; `insecure` accepts any certificate. `client_cert` is a PEM file with
+    the client's own certificate; its key is in `client_key`, None: in the same file. `server_name` is the name
+    for SNI and for the check of the certificate; None: the address. `metrics_url` is where Triton
     reports GPU utilization, usually http://HOST:8002/metrics; None: it is not read.
     """
 
@@ -30,6 +35,9 @@ class Target:
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     ca_cert: Path | None = None
     insecure: bool = False
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    server_name: str | None = None
     metrics_url: str | None = None
 
     def __post_init__(self) -> None:
@@ -59,6 +67,23 @@ class Target:
         if sum(name.lower() == "host" for name, _ in self.headers) > 1:
             raise PlanError("the header Host is given more than once.\nGive the name of one server.")
         _check_text("the model's name or version", self.model_name + self.model_version)
+        self._check_tls(shown)
+
+    def _check_tls(self, shown: str) -> None:
+        if not self.is_tls and (self.client_cert or self.client_key or self.server_name is not None):
+            raise PlanError(
+                f"{shown} is not encrypted, so no certificates are used.\n"
+                "Use https:// or grpcs://, or leave --client-cert, --client-key and --server-name out."
+            )
+        if self.client_key and not self.client_cert:
+            raise PlanError(
+                f"--client-key {self.client_key} has no certificate.\nAdd the certificate with --client-cert."
+            )
+        if self.server_name is not None and not _is_server_name(self.server_name):
+            raise PlanError(
+                f"--server-name {printable(self.server_name)!r} is not a host name.\n"
+                "Give the name in the server's certificate, without scheme and port."
+            )
 
     @property
     def is_http(self) -> bool:
@@ -104,6 +129,13 @@ class Target:
         """The model's path on the server, without a trailing slash."""
         version = f"/versions/{quote(self.model_version, safe='')}" if self.model_version else ""
         return f"{self.base_path}/v2/models/{quote(self.model_name, safe='')}{version}"
+
+
+def _is_server_name(text: str) -> bool:
+    try:
+        return bool(re.fullmatch(rb"[\w-]+(\.[\w-]+)*", text.encode("idna")) or ipaddress.ip_address(text))
+    except ValueError:
+        return False
 
 
 def _check_text(what: str, text: str) -> None:
@@ -181,12 +213,14 @@ def _credentials(word: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRights:
-    """The headers to send, to which server, and whether it may be on another machine than the worker (`--yes`).
+    """The headers and the client certificate to use, for which server, and whether it may be elsewhere (`--yes`).
 
-    `secret` is that of the test, which the master has as well. `server` None: any, and there are no headers.
+    `secret` is that of the test, which the master has as well. `server` None: any, without headers or certificate.
     """
 
     secret: bytes = field(repr=False)
     server: str | None = None
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    client_cert: Path | None = None
+    client_key: Path | None = None
     may_load_others: bool = False

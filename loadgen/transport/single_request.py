@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from loadgen.errors import MalformedAnswer, TargetRefused, TargetUnreachable
+from loadgen.errors import ClosedEarly, MalformedAnswer, TargetRefused, TargetUnreachable
 from loadgen.printable import printable
 from loadgen.spec.target import Target
 from loadgen.transport.http1_response import AnswerReader, ReadBuffer
@@ -73,8 +73,10 @@ def line_to(target: Target, patience_s: float | None = None) -> Iterator[Line]:
     except ssl.SSLCertVerificationError as error:
         raise TargetUnreachable(
             f"the certificate of {target.url} is not accepted: {error.verify_message}.\n"
-            "Give its authority as a CA file, or use the name it was made for."
+            "Give its authority as a CA file, or use the name it was made for, as the address or as --server-name."
         ) from error
+    except ssl.SSLError as error:
+        raise TargetUnreachable(f"the TLS handshake with {target.url} failed: {_tls_problem(error)}") from error
     except MalformedAnswer as error:
         raise TargetRefused(
             f"{target.url} answers, but not as a server of its protocol does: {printable(str(error))}.\n"
@@ -82,13 +84,25 @@ def line_to(target: Target, patience_s: float | None = None) -> Iterator[Line]:
         ) from error
     except OSError as error:
         reason = printable(str(error)) or type(error).__name__
-        raise TargetUnreachable(
-            f"{target.url} does not answer: {reason}.\nStart the server, or correct the address."
-        ) from error
+        fix = "Start the server, or correct the address."
+        if target.is_tls and isinstance(error, ClosedEarly | ConnectionResetError | BrokenPipeError):
+            fix = "If it asks for a client certificate, give one that it accepts: --client-cert. Else see its log."
+        raise TargetUnreachable(f"{target.url} does not answer: {reason}.\n{fix}") from error
     finally:
         poller.close()
         if line is not None:
             line.stream.close()
+
+
+def _tls_problem(error: ssl.SSLError) -> str:
+    """Return the reason and the advice; the server's alerts on certificates are about the client's."""
+    reason = error.reason or str(error)
+    words = reason.rpartition("_ALERT_")[2].replace("_", " ").lower()
+    if "_ALERT_" in reason and ("certificate" in words or words == "unknown ca"):
+        return f"{words}.\nGive a client certificate that it accepts: --client-cert and --client-key."
+    if words.endswith("handshake failure"):
+        return f"{words}.\nCheck its TLS settings; if it asks for a client certificate, give --client-cert."
+    return f"{printable(words)}.\nCheck its address, scheme and TLS settings."
 
 
 def http_answer(target: Target, request: bytes, patience_s: float | None = None) -> tuple[int, bytes]:

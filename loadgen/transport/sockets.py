@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _socket  # the sockets below gevent's, see loadgen.transport.poller
 import contextlib
+import errno
 import os
 import socket as socket_names
 import ssl
@@ -11,9 +12,9 @@ import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from loadgen.errors import TargetUnreachable
+from loadgen.errors import PlanError, TargetUnreachable
 from loadgen.spec.target import Target
 from loadgen.transport.poller import READ, WRITE
 
@@ -82,6 +83,8 @@ class TcpStream(_socket.socket):
 
     def connected(self) -> bool:
         """See `Stream`."""
+        if self._connected:
+            return True  # a later error must not hide what the server sent before it, such as a TLS alert
         error = self.getsockopt(_socket.SOL_SOCKET, _socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error))
@@ -220,17 +223,17 @@ class TlsStream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The address to connect to, and the TLS context if the target needs one."""
+    """The address to connect to, the server's name for TLS, and the TLS context if the target needs one."""
 
     family: int
     sockaddr: tuple[Any, ...]
-    host: str
+    server_name: str
     context: ssl.SSLContext | None
 
     def open(self) -> Stream:
         """Return a stream that begins to connect. Raises OSError if it cannot begin."""
         tcp = TcpStream(self.family, self.sockaddr)
-        return tcp if self.context is None else TlsStream(tcp, self.context, self.host)
+        return tcp if self.context is None else TlsStream(tcp, self.context, self.server_name)
 
 
 def address_of(target: Target) -> Address:
@@ -246,7 +249,9 @@ def address_of(target: Target) -> Address:
         ) from error
     family, _, _, _, sockaddr = next((entry for entry in found if len(found) == 1 or _answers(entry)), found[0])
     context = tls_context(target) if target.is_tls else None
-    return Address(family=family, sockaddr=sockaddr, host=target.host, context=context)
+    return Address(
+        family=family, sockaddr=sockaddr, server_name=target.server_name or target.host, context=context
+    )
 
 
 def _answers(entry: tuple[Any, ...]) -> bool:
@@ -259,7 +264,7 @@ def _answers(entry: tuple[Any, ...]) -> bool:
 def tls_context(target: Target) -> ssl.SSLContext:
     """Return a context that checks certificates as the target requires; for gRPC it offers HTTP/2 by ALPN.
 
-    Raises TargetUnreachable if the target's CA file cannot be used.
+    Raises TargetUnreachable if the target's CA file cannot be used, PlanError if its client certificate cannot.
     """
     try:
         context = ssl.create_default_context(cafile=_readable(target.ca_cert))
@@ -268,9 +273,30 @@ def tls_context(target: Target) -> ssl.SSLContext:
     if target.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
+    if target.client_cert is not None:
+        _load_client_pair(context, target.client_cert, target.client_key)
     if not target.is_http:
         context.set_alpn_protocols(["h2"])
     return context
+
+
+def _load_client_pair(context: ssl.SSLContext, cert: Path, key: Path | None) -> None:
+    try:
+        context.load_cert_chain(cert, key, _no_password)
+    except OSError as error:
+        reason = error.strerror
+        if isinstance(error, ssl.SSLError):
+            other = error.reason == "KEY_VALUES_MISMATCH"
+            reason = "the key is that of another certificate" if other else "no certificate or no key in PEM"
+        pair = f"--client-cert {cert}" + (f" with --client-key {key}" if key else "")
+        raise PlanError(
+            f"{pair} cannot be used: {reason}.\n"
+            "Give a PEM certificate, and its key without a password in the same file or as --client-key."
+        ) from error
+
+
+def _no_password() -> NoReturn:
+    raise OSError(errno.EACCES, "the key has a password")  # OpenSSL would ask for it on the terminal
 
 
 def _readable(path: Path | None) -> str | None:

@@ -104,12 +104,14 @@ def kept(url: str, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return kept_ns, arrived_ns
 
 
-def add_port(server: grpc.Server, *, tls: bool) -> int:
+def add_port(server: grpc.Server, *, tls: bool, mutual: bool) -> int:
     address = "127.0.0.1:0"
     if not tls:
         return server.add_insecure_port(address)  # type: ignore[no-any-return]
     pem = (TLS_FOLDER / "localhost.pem").read_bytes()  # the key, and the certificate after it
-    return server.add_secure_port(address, grpc.ssl_server_credentials([(pem, pem)]))  # type: ignore[no-any-return]
+    authority = (TLS_FOLDER / "localhost-ca.pem").read_bytes() if mutual else None
+    credentials = grpc.ssl_server_credentials([(pem, pem)], authority, require_client_auth=mutual)
+    return server.add_secure_port(address, credentials)  # type: ignore[no-any-return]
 
 
 def main() -> None:
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("--most-calls", type=int, default=0, help="calls at a time on one connection")
     parser.add_argument("--connection-age-ms", type=int, default=0)
     parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
+    parser.add_argument("--mutual", action="store_true", help="clients need a certificate: localhost.pem")
     options = parser.parse_args()
     with contextlib.suppress(PermissionError):  # keeps the delay exact on a busy machine, if permitted
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -132,7 +135,7 @@ def main() -> None:
         settings.append(("grpc.max_connection_age_ms", options.connection_age_ms))
     server = grpc.server(futures.ThreadPoolExecutor(32), options=settings)
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Service(options), server)
-    print(add_port(server, tls=options.tls), flush=True)
+    print(add_port(server, tls=options.tls, mutual=options.mutual), flush=True)
     server.start()
     sys.stdin.read()
     server.stop(0)

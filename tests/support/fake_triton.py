@@ -47,6 +47,11 @@ class Server:
         if options.tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(TLS_FOLDER / "localhost.pem")
+            if options.mutual:
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_verify_locations(TLS_FOLDER / "localhost-ca.pem")
+            if options.tls_1_2:
+                context.maximum_version = ssl.TLSVersion.TLSv1_2
             self.listener = context.wrap_socket(self.listener, server_side=True, do_handshake_on_connect=True)
         self.listener.setblocking(False)
         self.epoll = select.epoll()
@@ -335,6 +340,8 @@ def main() -> None:
     parser.add_argument("--stall-after", type=int, default=0, help="after so many inferences")
     parser.add_argument("--refuse", default="", help="answer all questions with this status")
     parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
+    parser.add_argument("--mutual", action="store_true", help="clients need a certificate: localhost.pem")
+    parser.add_argument("--tls-1-2", action="store_true", help="no later version")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(29, 1, 0, 0, 0)  # PR_SET_TIMERSLACK: waits end within a microsecond
     with contextlib.suppress(PermissionError):  # keeps the delay exact on a busy machine, if permitted

@@ -2,13 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.command.arguments import order_from_options
+from loadgen.command.arguments import order_from_options, worker_from_options
 from loadgen.errors import BadInput, PlanError
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
+from loadgen.spec.target import WorkerRights
 
 GOOD = {"url": "http://127.0.0.1:8000", "model": "m", "rate": 100.0}
 
@@ -92,6 +93,20 @@ def test_another_machine_is_loaded_only_with_consent() -> None:
     assert order(url="http://192.0.2.1:8000", yes=True)[0].target.host == "192.0.2.1"
 
 
+def test_a_worker_uses_its_certificate_for_the_server_of_the_test_only() -> None:
+    cert = Path(__file__).parents[3] / "support" / "tls" / "localhost.pem"
+
+    def rights(**options: object) -> WorkerRights:
+        given = made_of(LoadTestOptions, {"worker": "127.0.0.1", "client_cert": cert, **options}, str)
+        return worker_from_options(given, {"TRITUNE_CLUSTER_SECRET": "0123456789abcdef"})
+
+    assert rights(url="https://a:1").client_cert == cert
+    with pytest.raises(BadInput, match="no server"):
+        rights()
+    with pytest.raises(PlanError, match="--client-key"):
+        rights(url="https://a:1", client_key=Path(__file__))
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -123,6 +138,11 @@ def test_another_machine_is_loaded_only_with_consent() -> None:
         ({"trace": Path("/nowhere")}, "/nowhere"),
         ({"input_data": Path("/nowhere")}, "--input-data"),
         ({"ca_cert": Path("/nowhere"), "url": "https://127.0.0.1"}, "--ca-cert"),
+        ({"client_cert": Path("/nowhere"), "url": "https://127.0.0.1"}, "--client-cert"),
+        ({"client_cert": Path(__file__), "url": "https://127.0.0.1"}, "--client-cert"),
+        ({"client_key": Path(__file__), "url": "https://127.0.0.1"}, "--client-cert"),
+        ({"server_name": "a:443", "url": "https://127.0.0.1"}, "--server-name"),
+        ({"server_name": "a"}, "--server-name"),
         ({"compare": Path("/nowhere")}, "--compare"),
         ({"insecure": True}, "not encrypted"),
         ({"shape": ("ids",)}, "--shape"),

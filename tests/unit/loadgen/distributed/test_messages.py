@@ -18,7 +18,14 @@ from loadgen.spec.plan import Arrivals, LoadPlan, Payload
 from loadgen.spec.target import Target
 
 PLAN = LoadPlan(rate_per_s=10, duration_s=2, seed=1, arrivals=Arrivals(kind="steps", levels=(0.5, 1.5)))
-TARGET = Target(url="http://127.0.0.1:8000", model_name="m", headers=(("Authorization", "s3cret"),))
+TARGET = Target(
+    url="https://127.0.0.1:8000",
+    model_name="m",
+    headers=(("Authorization", "s3cret"),),
+    client_cert=Path("/own/cert.pem"),
+    client_key=Path("/own/key.pem"),
+    server_name="a.example",
+)
 RESULT = ShardResult(
     rows=2,
     overloaded=False,
@@ -63,9 +70,12 @@ def test_an_order_has_the_data_and_no_header_and_no_path(tmp_path: Path) -> None
     assert "s3cret" not in text
     assert str(tmp_path) not in text
     arrived = Order.model_validate_json(text)
+    assert "/own" not in text
+    assert arrived.client_cert
     assert arrived.header_names == ("Authorization",)
     assert arrived.data == b"\xff\x00"
     assert arrived.job is not None
+    assert arrived.job.target.server_name == "a.example"
     assert arrived.job.payload.data_file == Path("samples.json")
 
 

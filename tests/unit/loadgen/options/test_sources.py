@@ -180,7 +180,7 @@ def test_a_worker_takes_nothing_from_files_and_variables(
     monkeypatch.setenv("TRITUNE_LOADTEST_RTAE", "no option")
     monkeypatch.setenv("TRITUNE_LOADTEST_URL", "http://127.0.0.1:9")
     what, _ = refused(capsys, "--worker", "127.0.0.1", "--header", "Name: value")
-    assert what == "A worker was given headers, and no server that they are for."
+    assert what == "A worker was given headers or a client certificate, and no server that they are for."
 
 
 def test_variables_of_options_are_gone_before_anything_is_started(

@@ -1,7 +1,10 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from loadgen.errors import BadInput, TargetRefused
-from loadgen.spec.target import errors_without_secrets, headers_from_options, without_secrets
+from loadgen.errors import BadInput, PlanError, TargetRefused
+from loadgen.spec.target import Target, errors_without_secrets, headers_from_options, without_secrets
 
 
 def test_headers_come_from_options_and_from_the_environment() -> None:
@@ -55,3 +58,33 @@ def test_an_error_that_quotes_the_server_is_the_same_error_without_the_secret() 
         raise TargetRefused("m did not answer: http 401: s3cret-token is not known.\nCheck it.")
     assert str(caught.value) == "m did not answer: http 401: *** is not known.\nCheck it."
     assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("name", ["a.example", "A-1.b_c", "localhost", "10.0.0.1", "::1", "münchen.example"])
+def test_a_server_name_changes_no_host_header(name: str) -> None:
+    assert Target(url="https://10.0.0.2:8443", model_name="m", server_name=name).authority == "10.0.0.2:8443"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "a.example:443", "https://a.example", "a b", ".a", "a..b", "a/b", "a\n", "\0", "x" * 64, "\ud800"],
+)
+def test_what_is_no_server_name_is_refused(name: str) -> None:
+    with pytest.raises(PlanError, match="--server-name") as caught:
+        Target(url="https://10.0.0.2:8443", model_name="m", server_name=name)
+    assert str(caught.value).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "others", "named"),
+    [
+        ("http://a", {"client_cert": Path("c.pem")}, "not encrypted"),
+        ("grpc://a", {"server_name": "b"}, "not encrypted"),
+        ("https://a", {"client_key": Path("k.pem")}, "--client-cert"),
+    ],
+)
+def test_certificates_without_tls_and_a_key_alone_are_refused(
+    url: str, others: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(PlanError, match=named):
+        Target(url=url, model_name="m", **others)

@@ -12,7 +12,7 @@ import pytest
 from memory_wire import Addresses, Memory, Watched, grpc_wire, http_wire
 from waiting import wait_until
 
-from loadgen.errors import TargetUnreachable
+from loadgen.errors import PlanError, TargetUnreachable
 from loadgen.spec.target import Target
 from loadgen.transport.http2_frames import SETTINGS, frame
 from loadgen.transport.poller import READ, WRITE
@@ -279,7 +279,8 @@ def opened(listener: Any, url: str, host: str = "localhost") -> tuple[Stream, An
     """A connected stream to the listener, as the target at `url` has it, and its server's end."""
     wanted = target(url, ca_cert=TLS_FOLDER / "localhost-ca.pem")
     context = tls_context(wanted) if wanted.is_tls else None
-    stream = Address(family=socket.AF_INET, sockaddr=listener.getsockname(), host=host, context=context).open()
+    address = listener.getsockname()
+    stream = Address(family=socket.AF_INET, sockaddr=address, server_name=host, context=context).open()
     server, _ = listener.accept()
     if wanted.is_tls:
         offers = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -334,6 +335,28 @@ def test_tls_is_there_for_https_and_checks_unless_it_is_told_not_to() -> None:
     assert checked.check_hostname
     unchecked = tls_context(target("https://127.0.0.1:1", insecure=True))
     assert (unchecked.verify_mode, unchecked.check_hostname) == (ssl.CERT_NONE, False)
+
+
+def test_the_name_for_tls_is_the_servers_own_or_that_of_the_address() -> None:
+    assert address_of(target("https://127.0.0.1:1")).server_name == "127.0.0.1"
+    assert address_of(target("https://127.0.0.1:1", server_name="a.example")).server_name == "a.example"
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "problem"),
+    [
+        ("localhost-ca.pem", None, "no certificate or no key in PEM"),
+        ("stranger-encrypted-key.pem", None, "no certificate or no key in PEM"),
+        ("localhost.pem", "absent.pem", "No such file"),
+        ("localhost.pem", "stranger.pem", "the key is that of another certificate"),
+        ("localhost.pem", "stranger-encrypted-key.pem", "the key has a password"),
+    ],
+)
+def test_a_client_certificate_without_its_key_is_refused(cert: str, key: str | None, problem: str) -> None:
+    pair = {"client_cert": TLS_FOLDER / cert, "client_key": key and TLS_FOLDER / key}
+    with pytest.raises(PlanError, match=f"--client-cert .*{cert}.* cannot be used: {problem}") as caught:
+        tls_context(target("https://127.0.0.1:1", **pair))
+    assert str(caught.value).count("\n") == 1
 
 
 def test_names_and_certificate_files_that_are_none(tmp_path: Path) -> None:
