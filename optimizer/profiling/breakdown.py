@@ -96,6 +96,11 @@ def _written(path: Path, graph: GraphProto) -> Path:
 PROFILE_TIMEOUT_S = 90.0
 """A child process of a profile may take 90 s, if the profile's time is not shorter."""
 
+GPU_NEEDS_S = 8.0
+"""On a GPU a profile takes 8 s and more, most of them to load the engine twice: with less it is not begun."""
+
+TOO_LATE = "the time budget is used up"
+
 SLOWEST = 10
 
 
@@ -126,6 +131,8 @@ class Execution:
 def profile_engine(execution: Execution) -> EngineProfileRecord:
     """Profile an engine on this machine, in child processes. Raises RunFailed if it does not run."""
     engine = execution.engine
+    if engine.device == "gpu" and execution.until_s - time.monotonic() < GPU_NEEDS_S:
+        raise RunFailed("run", TOO_LATE)
     feed = execution.feed()
     file = dict(engine.files)[engine.model_file]
     whole = _run(execution, _request(execution, file), feed)
@@ -213,7 +220,7 @@ def _run(execution: Execution, request: dict[str, Any], feed: Tensors) -> dict[s
     """Call `profiled` in a child process and return its result. Raises RunFailed."""
     timeout_s = min(PROFILE_TIMEOUT_S, execution.until_s - time.monotonic())
     if timeout_s <= 0:
-        raise RunFailed("run", "the time budget is used up")
+        raise RunFailed("run", TOO_LATE)
     return run_in_child(partial(profiled, request, feed), limits=None, timeout_s=timeout_s)
 
 

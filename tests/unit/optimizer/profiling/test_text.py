@@ -149,11 +149,12 @@ def test_an_engine_that_cannot_be_profiled_costs_only_its_layers(tmp_path: Path)
     assert any("layers' times are not known" in getattr(event, "text", "") for event in notes)
 
 
-def test_an_engine_is_not_profiled_beyond_the_time_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("device", "most_s"), [("cpu", 0.0), ("gpu", 5.0)])
+def test_an_engine_is_not_profiled_beyond_the_time_for_it(device: Any, most_s: float, tmp_path: Path) -> None:
     model = read_model(small_cnn(tmp_path / "cnn.onnx"))
-    served = config(engine=onnxruntime_engine(model))
+    served = config(engine=onnxruntime_engine(model, device=device))
     notes: list[Any] = []
-    used = time_use_of(trial(config=served), None, model=model, most_s=0.0, on_event=notes.append)
+    used = time_use_of(trial(config=served), None, model=model, most_s=most_s, on_event=notes.append)
     assert used is not None
     assert used.winner is None
     assert any("time budget is used up" in getattr(event, "text", "") for event in notes)
