@@ -138,7 +138,7 @@ def find_best(
             run_search(replace(runner, pool=pool))
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
-        front_ends = _front_ends(request, store.best(), served, budget)
+        front_ends = _front_ends(runner, served)
         certified = certify_best(runner)
         winner = None
         if certified is not None:
@@ -151,17 +151,16 @@ def find_best(
     return replace(found, front_ends=front_ends)
 
 
-def _front_ends(
-    request: SearchRequest, best: Trial | None, bench: RunBench, budget: Budget
-) -> tuple[FrontEndRecord, ...]:
+def _front_ends(runner: TrialRunner, bench: RunBench) -> tuple[FrontEndRecord, ...]:
     """Return what each protocol lets through, if the best trial is far below its engine and there is time."""
-    if best is None or best.rate_at_limit_per_s is None or budget.left_s() < FRONT_ENDS_IF_LEFT_S:
+    best = runner.store.best()
+    if best is None or best.rate_at_limit_per_s is None or runner.budget.left_s() < FRONT_ENDS_IF_LEFT_S:
         return ()
-    alone_per_s = engine_alone_per_s(best.served.engine, limit_ms=request.slo.first.limit_ms)
-    if best.rate_at_limit_per_s * request.workload.rows_per_request >= FAR_BELOW * alone_per_s:
+    alone_per_s = engine_alone_per_s(best.served.engine, limit_ms=runner.slo.first.limit_ms)
+    if best.rate_at_limit_per_s * runner.workload.rows_per_request >= FAR_BELOW * alone_per_s:
         return ()
     with suppress(BenchFailed):
-        bench.load(best.served)
+        runner.bench.load(best.served)  # by the bench that observes, so that it knows what is loaded
         return bench.front_ends()
     return ()
 
