@@ -83,7 +83,7 @@ class SearchResult:
     load_s: float
     contention: CpuContention | None
     conclusion: Conclusion
-    front_ends: tuple[FrontEndRecord, ...] = ()
+    front_ends: tuple[FrontEndRecord, ...]
 
     def seconds(self, total_s: float) -> SecondsRecord:
         """Return how a run that took `total_s` in all divides into load, loading of models and the rest."""
@@ -147,8 +147,7 @@ def find_best(
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
-    found = _result(request, store, winner, certified.baseline, served, conclusion)
-    return replace(found, front_ends=front_ends)
+    return _result(request, store, winner, certified.baseline, served, conclusion, front_ends)
 
 
 def _front_ends(runner: TrialRunner, bench: RunBench) -> tuple[FrontEndRecord, ...]:
@@ -204,6 +203,7 @@ def _result(
     baseline: Trial | None,
     bench: RunBench,
     conclusion: Conclusion,
+    front_ends: tuple[FrontEndRecord, ...],
 ) -> SearchResult:
     objective, spent = request.objective, bench.spent
     measured = [*store.trials, winner, *([baseline] if baseline else [])]
@@ -229,4 +229,5 @@ def _result(
         load_s=spent.load_s,
         contention=none_if_not_watched(spent.contention),
         conclusion=conclusion,
+        front_ends=front_ends,
     )

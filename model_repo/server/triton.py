@@ -26,6 +26,7 @@ from model_repo.server.launchers import LAUNCHERS
 from model_repo.server.options import ServerOptions
 from model_repo.server.process import WORDS, count_memory_kills
 from model_repo.server.python_home import search_path
+from model_repo.server.static_server import serve_repository
 from model_repo.spec import Endpoint, Engine, ServingConfig, TensorSpec
 
 _TAIL_LINES = 30
@@ -111,12 +112,8 @@ class Server:
         """
         assert self._loaded is not None
         options = replace(self._options, shared_memory=True, http_port=None, grpc_port=None, metrics_port=None)
-        model = self.repository / self._loaded.engine.model_name
-        host = ProcessHost(options, LAUNCHERS[options.kind], [model])
-        try:
-            yield host.endpoint
-        finally:
-            host.close()
+        with serve_repository(self.repository, options) as second:
+            yield second.endpoint
 
     @property
     def start_s(self) -> float | None:

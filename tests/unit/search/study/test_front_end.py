@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engines import plain_engine
 from numpy.typing import NDArray
 from simulated_bench import SimulatedBench
-from virtual_search import SLO, search_on
+from spaces import gpu_space
+from virtual_search import search_on
 
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
 from search.simulator.service_times import ClosedLoop
-from search.space import MachineLimits, search_space
 
 pytestmark = pytest.mark.slow
 
@@ -46,27 +45,18 @@ class BehindFrontEnd(SimulatedBench):
 
 @pytest.mark.parametrize("budget_s", [80.0, 150.0])
 def test_a_rate_that_a_front_end_limits_is_certified(budget_s: float, tmp_path: Path) -> None:
-    file = tmp_path / "model.onnx"
-    file.write_bytes(b"x")
-    engines = tuple(
-        plain_engine(
-            files=(("model.onnx", file),),
-            precision=precision,
-            device="gpu",
-            alone_ms=tuple((batch, 1e3 * (whole + each * batch)) for batch in (1, 8, 64)),
-        )
-        for precision, (whole, each) in TIMES_S.items()
-    )
-    space = search_space(engines, MachineLimits(cores=16, memory_bytes=2**38), limit_ms=SLO.first.limit_ms)
-
-    def service_s(config: ServingConfig, size: int) -> float:
-        whole, each = TIMES_S[config.engine.precision]
+    def batch_s(precision: str, size: int) -> float:
+        whole, each = TIMES_S[precision]
         return whole + each * size
+
+    space = gpu_space(tmp_path, lambda precision, size: 1e3 * batch_s(precision, size), *TIMES_S)
 
     def contention(config: ServingConfig, busy: int) -> float:
         return 1.0 if config.engine.precision == "fp32" else float(busy) ** 0.9
 
-    bench = BehindFrontEnd(service_s=service_s, contention=contention)
+    bench = BehindFrontEnd(
+        service_s=lambda config, size: batch_s(config.engine.precision, size), contention=contention
+    )
     _, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
     assert certified is not None
     assert certified.winner.served.engine.precision == "fp16"

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from engines import plain_engine
 from simulated_bench import SimulatedBench
-from virtual_search import SLO, search_on
+from spaces import gpu_space
+from virtual_search import search_on
 
 from model_repo.spec import ServingConfig
-from search.space import MachineLimits, search_space
 
 pytestmark = pytest.mark.slow
 
@@ -37,21 +36,11 @@ class SlowToChange(SimulatedBench):
 def test_an_engine_that_is_far_faster_standalone_comes_before_the_default(
     budget_s: float, default_tried: bool, tmp_path: Path
 ) -> None:
-    file = tmp_path / "model.onnx"
-    file.write_bytes(b"x")
-    engines = tuple(
-        plain_engine(
-            files=(("model.onnx", file),),
-            precision=precision,
-            device="gpu",
-            alone_ms=tuple((batch, slower * (0.5 + 0.08 * batch)) for batch in (1, 8, 64)),
-        )
-        for precision, slower in (("fp32", 10.0), ("fp16", 1.0))
-    )
-    space = search_space(engines, MachineLimits(cores=16, memory_bytes=2**38), limit_ms=SLO.first.limit_ms)
-    bench = SlowToChange(
-        service_s=lambda config, size: (10 if config.engine.precision == "fp32" else 1) * (5e-4 + 8e-5 * size)
-    )
+    def batch_ms(precision: str, size: int) -> float:
+        return (10.0 if precision == "fp32" else 1.0) * (0.5 + 0.08 * size)
+
+    space = gpu_space(tmp_path, batch_ms, "fp32", "fp16")
+    bench = SlowToChange(service_s=lambda config, size: batch_ms(config.engine.precision, size) / 1e3)
     store, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
     assert certified is not None
     assert certified.winner.served.engine.precision == "fp16"
@@ -60,18 +49,7 @@ def test_an_engine_that_is_far_faster_standalone_comes_before_the_default(
 
 @pytest.mark.parametrize("budget_s", [40.0, 50.0, 600.0])  # 40: profiles take all of the search's time
 def test_eight_instances_that_carry_twice_as_much_as_two_are_found(budget_s: float, tmp_path: Path) -> None:
-    file = tmp_path / "model.onnx"
-    file.write_bytes(b"x")
-    engines = tuple(
-        plain_engine(
-            files=(("model.onnx", file),),
-            precision=precision,
-            device="gpu",
-            alone_ms=tuple((batch, 2 + 0.5 * batch * slower) for batch in (1, 8, 64)),
-        )
-        for precision, slower in SLOWER.items()
-    )
-    space = search_space(engines, MachineLimits(cores=16, memory_bytes=2**38), limit_ms=SLO.first.limit_ms)
+    space = gpu_space(tmp_path, lambda precision, batch: 2 + 0.5 * batch * SLOWER[precision], *SLOWER)
     bench = SimulatedBench(service_s=service_s, contention=contention)
     _, certified, _ = search_on(bench, space, tmp_path, budget_s=budget_s)
     assert certified is not None
