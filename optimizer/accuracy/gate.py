@@ -92,16 +92,26 @@ def default_precisions(device: Device) -> tuple[Precision, ...]:
     return ("fp32",) if device == "cpu" else ("fp32", "tf32", "fp16", *IF_FP16_FAILS)
 
 
-def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = events.ignore) -> Usable:
+def usable_variants(
+    model: Model,
+    request: VariantRequest,
+    on_event: OnEvent = events.ignore,
+    *,
+    on_made: Callable[[Precision, Model], None] = lambda *_: None,
+) -> Usable:
     """Make and judge every precision of the request; one that fails is left out with a note.
 
-    fp32 always stays; its figures show how far it differs from itself between batch sizes. Raises BadInput for
-    calibration data that does not fit, and UnsupportedModel if nothing is left.
+    fp32 always stays; its figures show how far it differs from itself between batch sizes. `on_made` gets each
+    variant before it is judged, from any thread. Raises BadInput for calibration data that does not fit, and
+    UnsupportedModel if nothing is left.
     """
     given = request.calibration_data and samples_from_data(request.calibration_data, model)
     precisions = _possible(request, calibrated=given is not None, on_event=on_event)
     if precisions == ["fp32"]:
         return Usable(variants=(variant_from_model(model, "fp32", VariantOptions(work_dir=request.work_dir)),))
+    for precision in precisions:
+        if precision in AS_FP32:
+            on_made(precision, model)
     calibration, checked = given.parted(every=CHECKED_SHARE) if given else (None, None)
     checked = checked or _inputs(model, request, on_event)
     options = VariantOptions(
@@ -135,7 +145,14 @@ def usable_variants(model: Model, request: VariantRequest, on_event: OnEvent = e
             continue
         if not options.peaks:
             options = replace(options, peaks=_peaks(model, checked, on_event))
-        gate = _Gate(model=model, options=options, reference=reference(), request=request, judgments=judgments)
+        gate = _Gate(
+            model=model,
+            options=options,
+            reference=reference(),
+            request=request,
+            judgments=judgments,
+            on_made=on_made,
+        )
         on_event(events.PhaseStarted(name="prepare", detail=f"the variants {', '.join(missing)}"))
         with timed_step(on_event, "variants and their accuracy"):
             tried |= dict(zip(missing, gate.all_tried(missing, on_event), strict=True))
@@ -254,6 +271,7 @@ class _Gate:
     reference: Reference
     request: VariantRequest
     judgments: Judgments
+    on_made: Callable[[Precision, Model], None]
 
     def all_tried(self, precisions: Sequence[Precision], on_event: OnEvent) -> list[Tried]:
         """Make and judge these, several at once if there are cores; notes come in the precisions' order."""
@@ -277,6 +295,8 @@ class _Gate:
         variant = _made(self.model, precision, self.options, on_event)
         if variant is None:
             return None, None
+        if precision not in AS_FP32:  # those were handed on at once
+            self.on_made(precision, variant.model)
         # The reference is fp32 at batch 1; a second run, at batch 8, shows how far fp32 differs from itself.
         again = precision == "fp32" and self.reference.samples.batched
         try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from itertools import product
@@ -22,9 +23,8 @@ from optimizer.engines.cache import PLAN_FILE, EngineCache, entry_files
 from optimizer.engines.from_variant import FIRST_GPU_WITH, BuiltEngine, Target, engine_from_variant
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings, Times
 from optimizer.errors import RunFailed
-from optimizer.machine.hardware import Gpu, Hardware
+from optimizer.machine.hardware import Hardware
 from optimizer.model.onnx_model import Model
-from optimizer.model.weights import number_format
 from optimizer.precision.names import Precision
 from search.records.accuracy import AccuracyRecord
 from search.simulator.surrogate import RACE_SHARE, engine_alone_per_s
@@ -48,93 +48,50 @@ MAX_COMPILING = 16
 """Kernels are compiled by a process per core, and at most 16: each takes a few hundred MB of the GPU."""
 
 
-def engines_for(
-    variants: Sequence[tuple[Precision, Model]],
+@contextmanager
+def engine_race(
     machine: Hardware,
     *,
+    precisions: Collection[str],
+    given: str = "fp32",
     cache: EngineCache,
     max_batch_size: int,
     limit_ms: float,
     build_limit_s: float = math.inf,
     may_build: bool = True,
     race: bool = True,
-    judge: Judge | None = None,
     on_event: OnEvent = events.ignore,
-) -> tuple[Engine, ...]:
-    """Return the engines of these (precision, model) pairs, those of ONNX Runtime first.
+) -> Iterator[EngineRace]:
+    """Yield the race of the engines of these `precisions` on this machine. If the block is left early, it ends.
 
-    `may_build` False: nothing is built or run, and only cached TensorRT engines compete. A TensorRT engine is left
-    out with a note if it cannot be built (TensorRT-RTX within `build_limit_s`), does not run, fails `judge`, or is
-    too slow standalone: over the limit or, in a `race`, far behind the fastest. An ONNX Runtime engine is left out
-    if it does not run on the GPU, except for the first, the baseline. The unchanged model, which is the variant
-    fp32, is labelled with its own number format: fp16, say. Raises CacheWriteFailed.
+    `given`: the number format of the unchanged model, which is the variant fp32, and is labelled with that format:
+    fp16, say. `may_build` False: nothing is built or run, and only cached TensorRT engines compete. TensorRT-RTX
+    may build an engine for `build_limit_s`. `race` False: slow engines stay.
     """
-    given = _given_format(variants)
-    if given != "fp32":
-        variants = [(name, model) for name, model in variants if name == "fp32" or name not in (given, "tf32")]
-    device = device_of(machine)
-    engines = [onnxruntime_engine(model, precision, device=device) for precision, model in variants]
-    if not machine.gpus:
-        return _labelled(engines, given)
-    gpu = machine.gpus[0]
-    checks_at_once = min(MAX_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK))
-    alone = StandaloneTimings(
-        gpu=gpu,
+    timings = partial(
+        StandaloneTimings,
         cache=cache,
         max_batch_size=max_batch_size,
         may_run=may_build,
         compiling=BoundedSemaphore(max(1, min(MAX_COMPILING, machine.logical_cores))),
     )
-    tensorrt = _TensorRtEngines(
-        gpu=gpu,
-        alone=alone,
-        checks_at_once=checks_at_once,
-        cache=cache,
-        max_batch_size=max_batch_size,
-        limit_ms=limit_ms,
-        build_limit_s=build_limit_s,
-        judge=judge if may_build else None,
-        may_build=may_build,
-        share_of_fastest=RACE_SHARE if race else 0.0,
-        on_event=on_event,
-    )
-    with threads(checks_at_once) as pool:
-        racing = tensorrt.racing(pool, variants)
-        if device == "gpu":
-            on_event(events.PhaseStarted(name="prepare", detail="ONNX Runtime without a server"))
-            with timed_step(on_event, "times of ONNX Runtime without a server"), threads(checks_at_once) as timing:
-                timed = list(
-                    timing.map(partial(_timed, alone, on_event), engines, (model for _, model in variants))
-                )
-            # The baseline competes even if it could not be timed.
-            engines = [timed[0] or engines[0], *(engine for engine in timed[1:] if engine is not None)]
-        candidates = tensorrt.raced(racing)
-    best_per_s = max(engine_alone_per_s(engine, limit_ms=limit_ms) for engine in engines)
-    return _labelled([*engines, *tensorrt.usable(candidates, best_per_s)], given)
+    with threads(_checks_at_once(machine)) as building, threads(_checks_at_once(machine)) as timing:
+        yield EngineRace(
+            machine=machine,
+            alone=timings(gpu=machine.gpus[0]) if machine.gpus else None,
+            building=building,
+            timing=timing,
+            precisions=frozenset(precisions),
+            given=given,
+            limit_ms=limit_ms,
+            build_limit_s=build_limit_s,
+            share_of_fastest=RACE_SHARE if race else 0.0,
+            on_event=on_event,
+        )
 
 
-def _given_format(variants: Sequence[tuple[Precision, Model]]) -> str:
-    """Return the number format of the unchanged model; fp32 if it is not among the variants."""
-    unchanged = next((model for precision, model in variants if precision == "fp32"), None)
-    return "fp32" if unchanged is None else number_format(unchanged.graph.proto)
-
-
-def _labelled(engines: Iterable[Engine], given: str) -> tuple[Engine, ...]:
-    """Return the engines; those of the unchanged model have its own number format as their precision."""
-    return tuple(replace(each, precision=given) if each.precision == "fp32" else each for each in engines)
-
-
-def _timed(alone: StandaloneTimings, on_event: OnEvent, engine: Engine, model: Model) -> Engine | None:
-    """Return the ONNX Runtime engine with its standalone times; None if it runs at no batch size."""
-    label = f"onnxruntime {engine.precision}"
-    try:
-        alone_ms = alone.of_model(engine, model, library_version=version("onnxruntime-gpu"))
-    except EngineFailed as failure:
-        on_event(events.Note(text=f"no {label}: {str(failure).splitlines()[0]}", warning=True))
-        return None
-    if alone_ms:
-        on_event(events.Note(text=f"{label}: {alone_ms[0][1]:.2f} ms standalone at batch 1"))
-    return replace(engine, alone_ms=alone_ms)
+def _checks_at_once(machine: Hardware) -> int:
+    return min(MAX_CHECKS_AT_ONCE, max(1, machine.logical_cores // CORES_A_CHECK))
 
 
 def device_of(machine: Hardware) -> Device:
@@ -176,51 +133,108 @@ class _Candidate:
 
 log = logging.getLogger("tritune.engines")
 
-_Racing: TypeAlias = tuple[str, Future[_Candidate]]
-"""The label of an engine, and the engine once it is built and timed."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TensorRtEngines:
-    """Builds, times and checks the engines for one GPU, and reports why it leaves some out."""
+class EngineRace:
+    """Builds, times and checks engines; see `engine_race`. It reports why it leaves some out."""
 
-    gpu: Gpu
-    alone: StandaloneTimings
-    checks_at_once: int
-    cache: EngineCache
-    max_batch_size: int
+    machine: Hardware
+    alone: StandaloneTimings | None
+    building: Executor
+    timing: Executor
+    precisions: frozenset[str]
+    given: str
     limit_ms: float
     build_limit_s: float
-    may_build: bool
     share_of_fastest: float
-    judge: Judge | None
     on_event: OnEvent
+    begun: set[Precision] = field(default_factory=set)
+    timed: dict[Precision, Future[Times]] = field(default_factory=dict)
+    raced: dict[str, Future[_Candidate]] = field(default_factory=dict)
 
-    def racing(self, pool: Executor, variants: Sequence[tuple[Precision, Model]]) -> list[_Racing]:
-        """Start to take the engines from the cache or build them, one per library and variant, and race them."""
-        if self.gpu.compute_capability is None:
-            self._note(f"{self.gpu.name} does not report its compute capability: no TensorRT", warning=True)
-            return []
-        target = Target(compute_capability=self.gpu.compute_capability, name=self.gpu.name)
-        same = frozenset[str]()
-        if "tf32" in dict(variants) and float(target.compute_capability) >= FIRST_GPU_WITH["tf32"]:
-            same = COMPUTE_FP32_IN_TF32
-        return [
-            (f"{library.backend} {precision}", pool.submit(self._raced, library, precision, model, target))
-            for library, (precision, model) in product(installed_tensorrt(), variants)
-            if precision != "fp32" or library.backend not in same
-        ]
+    def begin(self, precision: Precision, model: Model) -> None:
+        """Start to build and time the engines of a variant, in threads; nothing if they were started before."""
+        if self.alone is None or precision in self.begun or not self._competes(precision):
+            return
+        self.begun.add(precision)
+        for library in installed_tensorrt() if self._target() else ():
+            if precision == "fp32" and library.backend in COMPUTE_FP32_IN_TF32 and self._has_tf32():
+                continue
+            call = partial(self._raced, library, precision, model)
+            self.raced[f"{library.backend} {precision}"] = self.building.submit(call)
+        engine = onnxruntime_engine(model, precision, device=device_of(self.machine))
+        of_model = partial(self.alone.of_model, engine, model, library_version=version("onnxruntime-gpu"))
+        if engine.device == "gpu":
+            self.timed[precision] = self.timing.submit(of_model)
 
-    def raced(self, racing: Sequence[_Racing]) -> list[_Candidate]:
+    def engines(
+        self, variants: Sequence[tuple[Precision, Model]], judge: Judge | None = None
+    ) -> tuple[Engine, ...]:
+        """Return the engines of these (precision, model) pairs, those of ONNX Runtime first.
+
+        A TensorRT engine is left out with a note if it cannot be built, does not run, fails `judge`, or is too
+        slow standalone: over the limit or, in a race, far behind the fastest. An ONNX Runtime engine is left out
+        if it does not run on the GPU, except for the first, the baseline. Raises CacheWriteFailed.
+        """
+        variants = [(precision, model) for precision, model in variants if self._competes(precision)]
+        for precision, model in variants:
+            self.begin(precision, model)
+        engines = self._of_onnxruntime(variants)
+        if self.alone is not None:
+            best_per_s = max(engine_alone_per_s(engine, limit_ms=self.limit_ms) for engine in engines)
+            engines += self._usable(self._candidates(variants), best_per_s, judge if self.alone.may_run else None)
+        return tuple(replace(each, precision=self.given) if each.precision == "fp32" else each for each in engines)
+
+    def _competes(self, precision: str) -> bool:
+        return self.given == "fp32" or precision not in {self.given, "tf32"}
+
+    def _target(self) -> Target | None:
+        gpu = self.machine.gpus[0]
+        if gpu.compute_capability is None:
+            return None
+        return Target(compute_capability=gpu.compute_capability, name=gpu.name)
+
+    def _has_tf32(self) -> bool:
+        target = self._target()
+        able = target is not None and float(target.compute_capability) >= FIRST_GPU_WITH["tf32"]
+        return able and "tf32" in self.precisions and self._competes("tf32")
+
+    def _of_onnxruntime(self, variants: Sequence[tuple[Precision, Model]]) -> list[Engine]:
+        device = device_of(self.machine)
+        engines = [onnxruntime_engine(model, precision, device=device) for precision, model in variants]
+        if not self.timed:
+            return engines
+        self.on_event(events.PhaseStarted(name="prepare", detail="ONNX Runtime without a server"))
+        usable = []
+        with timed_step(self.on_event, "times of ONNX Runtime without a server"):
+            for (precision, _), engine in zip(variants, engines, strict=True):
+                label = f"onnxruntime {precision}"
+                try:
+                    alone_ms = self.timed[precision].result()
+                except EngineFailed as failure:
+                    self._leave_out(label, failure)
+                    continue
+                if alone_ms:
+                    self._note(f"{label}: {alone_ms[0][1]:.2f} ms standalone at batch 1")
+                usable.append(replace(engine, alone_ms=alone_ms))
+        # The baseline competes even if it could not be timed.
+        return usable if usable[:1] and usable[0].precision == engines[0].precision else [engines[0], *usable]
+
+    def _candidates(self, variants: Sequence[tuple[Precision, Model]]) -> list[_Candidate]:
         """Return the engines that were built and run, when all are finished. Raises CacheWriteFailed."""
+        if self._target() is None:
+            self._note(
+                f"{self.machine.gpus[0].name} does not report its compute capability: no TensorRT", warning=True
+            )
+        named = product(installed_tensorrt(), variants)
+        labels = [f"{library.backend} {precision}" for library, (precision, _) in named]
+        racing = {label: self.raced[label] for label in labels if label in self.raced}
         if not racing:
             return []
-        self.on_event(
-            events.PhaseStarted(name="prepare", detail=", ".join(f"{label} engine" for label, _ in racing))
-        )
+        self.on_event(events.PhaseStarted(name="prepare", detail=", ".join(f"{label} engine" for label in racing)))
         candidates = []
         with timed_step(self.on_event, "engines from the cache or built") as step:
-            for label, future in racing:
+            for label, future in racing.items():
                 try:
                     candidates.append(future.result())
                 except EngineFailed as failure:
@@ -228,26 +242,29 @@ class _TensorRtEngines:
             step.cached = all(candidate.built.source == "cache" for candidate in candidates)
         return candidates
 
-    def _raced(self, library: TensorRt, precision: Precision, model: Model, target: Target) -> _Candidate:
+    def _raced(self, library: TensorRt, precision: Precision, model: Model) -> _Candidate:
         """Return an engine with the times of a race; it emits no events. Raises EngineFailed, CacheWriteFailed."""
+        target, alone = self._target(), self.alone
+        assert target is not None
+        assert alone is not None
         built = engine_from_variant(
             model,
             precision,
             library=library,
             target=target,
-            cache=self.cache,
-            max_batch_size=self.max_batch_size if model.batched else 0,
-            may_build=self.may_build,
+            cache=alone.cache,
+            max_batch_size=alone.max_batch_size if model.batched else 0,
+            may_build=alone.may_run,
             limit_s=self.build_limit_s if library.backend == "tensorrt_rtx" else math.inf,
         )
-        alone_ms = self.alone.of_plan(built.engine)
+        alone_ms = alone.of_plan(built.engine)
         if alone_ms and not alone_ms[0][1] <= self.limit_ms:
             what = f"standalone it takes {alone_ms[0][1]:.1f} ms, over the limit"
             raise EngineFailed(what, "Other engines are tried.")
         label = f"{library.backend} {precision}"
         return _Candidate(label=label, precision=precision, model=model, built=built, alone_ms=alone_ms)
 
-    def usable(self, candidates: Sequence[_Candidate], best_per_s: float) -> list[Engine]:
+    def _usable(self, candidates: Sequence[_Candidate], best_per_s: float, judge: Judge | None) -> list[Engine]:
         """Return the engines that are right and not much slower standalone than the best, in order.
 
         The fastest are proven, and slower ones only if the fastest turn out to be wrong.
@@ -266,8 +283,8 @@ class _TensorRtEngines:
                 tried = [one for one in waiting if rates[one.label] >= least]
                 if not tried:
                     break
-                with threads(self.checks_at_once) as pool:
-                    checks = [pool.submit(self._checked, candidate) for candidate in tried]
+                with threads(_checks_at_once(self.machine)) as pool:
+                    checks = [pool.submit(self._checked, candidate, judge) for candidate in tried]
                     for candidate, check in zip(tried, checks, strict=True):
                         try:
                             proven[candidate.label] = engine = check.result()
@@ -282,22 +299,24 @@ class _TensorRtEngines:
             self._note(f"{one.label} engine is left out: {slower}")
         return [proven[one.label] for one in candidates if one.label in proven]
 
-    def _checked(self, candidate: _Candidate) -> Engine:
+    def _checked(self, candidate: _Candidate, judge: Judge | None) -> Engine:
         """Return the engine, ready to be served, with its standalone times. Raises EngineFailed."""
         began = time.monotonic()
-        if self.judge is not None:
-            self._check_accuracy(candidate.built, candidate.model, candidate.precision)
+        if judge is not None:
+            self._check_accuracy(candidate, judge)
         log.info("%s: judged in %.1f s", candidate.label, time.monotonic() - began)
         return replace(_with_kernels(candidate.built.engine), alone_ms=candidate.alone_ms)
 
-    def _check_accuracy(self, built: BuiltEngine, model: Model, precision: Precision) -> None:
+    def _check_accuracy(self, candidate: _Candidate, judge: Judge) -> None:
         """Raise EngineFailed if the engine's results are not close enough to fp32, or if there are none."""
-        assert self.judge is not None
-        runner = EngineRunner(engine=built.engine, variant=model, library_version=built.metadata.library_version)
+        built = candidate.built
+        runner = EngineRunner(
+            engine=built.engine, variant=candidate.model, library_version=built.metadata.library_version
+        )
         try:
-            record = self.judge(runner, precision)
+            record = judge(runner, candidate.precision)
         except RunFailed as error:
-            what = f"it does not run on {self.gpu.name}: {' '.join(error.reason.split())}"
+            what = f"it does not run on {self.machine.gpus[0].name}: {' '.join(error.reason.split())}"
             raise EngineFailed(what, "ONNX Runtime can still serve the model.") from error
         if not record.passed:
             raise EngineFailed(f"not close enough to fp32: {record.reason}", "Other engines are tried.")

@@ -64,7 +64,14 @@ def optimize(
         prepared = prepare(
             config,
             work_dir=config.output / MODELS_FOLDER,
-            check_server=partial(_check_machine, config, on_event, measure_machine),
+            check_machine=partial(
+                check_quiet,
+                config.limits[0],
+                despite_noise=config.despite_noise,
+                on_event=on_event,
+                measure=measure_machine,
+            ),
+            check_server=partial(check_server, config),
             on_event=on_event,
         )
     keep_trace(config)
@@ -104,14 +111,6 @@ def optimize(
     write_recommendation(config.output, found)
     _write_bundle(config, on_event)
     return found
-
-
-def _check_machine(
-    config: OptimizeConfig, on_event: OnEvent, measure_machine: Callable[[float], SchedulingStalls]
-) -> None:
-    """Check the machine before any load, then the server."""
-    check_quiet(config.limits[0], despite_noise=config.despite_noise, on_event=on_event, measure=measure_machine)
-    check_server(config)
 
 
 def _search_request(config: OptimizeConfig, prepared: Prepared, workload: Workload) -> SearchRequest:

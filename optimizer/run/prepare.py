@@ -23,17 +23,18 @@ from optimizer.accuracy.gate import (
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.batching.dynamic_batch import Batching
 from optimizer.batching.kept import settled
-from optimizer.cached import ResultCache, default_cache_dir, result_cache
-from optimizer.child import call_limited
+from optimizer.cached import default_cache_dir, result_cache
+from optimizer.child import call_limited, threads
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import Device, device_of, engines_for
+from optimizer.engines.candidates import Device, device_of, engine_race
 from optimizer.engines.standalone import EngineRunner
 from optimizer.machine.child_limits import graph_limits
 from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
 from optimizer.model.export import export_model
 from optimizer.model.files import size_of
 from optimizer.model.onnx_model import Model
+from optimizer.model.weights import number_format
 from optimizer.model_source import needs_export
 from optimizer.precision.names import Precision
 from search.choices import LARGEST_BATCH
@@ -75,14 +76,16 @@ def prepare(
     work_dir: Path,
     may_build: bool = True,
     judged: bool = True,
+    check_machine: Callable[[], None] = lambda: None,
     check_server: Callable[[], None] = lambda: None,
     on_event: OnEvent = events.ignore,
 ) -> Prepared:
     """Read and check the inputs of a run, and return its preparation. Rewritten models go to `work_dir`.
 
     `may_build` False: engines that are not in the cache are left out. `judged` False: the precisions have been
-    judged elsewhere, on the same kind of hardware. `check_server` is called before the first step that may take
-    minutes, after the quick checks of the user's input.
+    judged elsewhere, on the same kind of hardware. `check_machine`, while nothing runs here, and `check_server`
+    are called before the first step that may take minutes or, of an export, beside it, and after the quick checks
+    of the user's input.
 
     Raises BadInput, in two lines, for anything that the user has to change.
     """
@@ -90,13 +93,21 @@ def prepare(
     cache_dir = config.cache_dir or default_cache_dir()
     cache, machine = result_cache(cache_dir), hardware()
     if exported:
-        _checked(check_server, on_event)
-    path = _onnx_file(config, work_dir, cache, on_event)
+        _checked("machine", check_machine, on_event)
+        with threads(1) as pool:
+            export = pool.submit(export_model, config.model, work_dir, cache=cache)
+            _checked("server", check_server, on_event)
+            with timed_step(on_event, "export") as step:
+                done = export.result()
+                step.cached = done.cached
+        path = done.path
+    else:
+        path = Path(config.model)
     with timed_step(on_event, "reading the model, proof of its batch") as step:
         read = partial(settled, path, config.shapes, work_dir, cache=cache, processor=machine.cpu)
-        done = call_limited(read, model=path, limits=graph_limits(size_of(path)))
-        step.cached = done.cached
-    model, batching = done.model, done.batching
+        known = call_limited(read, model=path, limits=graph_limits(size_of(path)))
+        step.cached = known.cached
+    model, batching = known.model, known.batching
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
     if config.objective == "energy" and not machine.gpus:
@@ -107,29 +118,34 @@ def prepare(
     price = _price(config, machine)
     device = device_of(machine)
     if not exported:
-        _checked(check_server, on_event)
+        _checked("machine", check_machine, on_event)
+        _checked("server", check_server, on_event)
     request = replace(
         _variant_request(config, device, work_dir, judged=judged), cache=cache, processor=machine.cpu
     )
-    usable = usable_variants(batching.model, request, on_event)
-    records = list(usable.accuracy)
-
-    def judge_engine(runner: EngineRunner, precision: Precision) -> AccuracyRecord:
-        records.append(judged_engine(runner, precision, usable, machine.gpus[0], config.accuracy))
-        return records[-1]
-
-    engines = engines_for(
-        [(variant.precision, variant.model) for variant in usable.variants],
+    with engine_race(
         machine,
+        precisions=request.precisions,
+        given=number_format(batching.model.graph.proto) if "fp32" in request.precisions else "fp32",
         cache=EngineCache(cache_dir),
         max_batch_size=LARGEST_BATCH,
         limit_ms=config.limits[0].limit_ms,
         build_limit_s=max(MIN_BUILD_S, BUILD_SHARE * config.time_budget_s),
         may_build=may_build,
         race=judged,  # a worker has all engines of the search
-        judge=None if usable.reference is None else judge_engine,
         on_event=on_event,
-    )
+    ) as race:
+        usable = usable_variants(batching.model, request, on_event, on_made=race.begin)
+        records = list(usable.accuracy)
+
+        def judge_engine(runner: EngineRunner, precision: Precision) -> AccuracyRecord:
+            records.append(judged_engine(runner, precision, usable, machine.gpus[0], config.accuracy))
+            return records[-1]
+
+        engines = race.engines(
+            [(variant.precision, variant.model) for variant in usable.variants],
+            None if usable.reference is None else judge_engine,
+        )
     limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
     space = search_space(
         engines, limits, limit_ms=config.limits[0].limit_ms, rows_per_request=_rows(config, engines)
@@ -143,16 +159,6 @@ def prepare(
         space=space,
         accuracy=tuple(records),
     )
-
-
-def _onnx_file(config: OptimizeConfig, work_dir: Path, cache: ResultCache, on_event: OnEvent) -> Path:
-    """Return the model as an ONNX file: the user's own, or an export."""
-    if isinstance(config.model, Path) and not needs_export(config.model):
-        return config.model
-    with timed_step(on_event, "export") as step:
-        done = export_model(config.model, work_dir, cache=cache)
-        step.cached = done.cached
-    return done.path
 
 
 def judged_engine(
@@ -177,9 +183,9 @@ def judged_engine(
     return record
 
 
-def _checked(check_server: Callable[[], None], on_event: OnEvent) -> None:
-    with timed_step(on_event, "check of machine and server"):
-        check_server()
+def _checked(what: str, check: Callable[[], None], on_event: OnEvent) -> None:
+    with timed_step(on_event, f"check of the {what}"):
+        check()
 
 
 def _rows(config: OptimizeConfig, engines: tuple[Engine, ...]) -> int:

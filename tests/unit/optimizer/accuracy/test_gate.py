@@ -51,6 +51,14 @@ def test_fp32_alone_is_not_judged(model: Model, tmp_path: Path) -> None:
     assert tried(model, asked(tmp_path, "fp32")) == (["fp32"], (), [])
 
 
+def test_variants_are_handed_on_as_soon_as_they_are_made(model: Model, tmp_path: Path) -> None:
+    handed: list[str] = []
+    request = asked(tmp_path, "fp32", "fp16", rule=accuracy_rule("strict,sqnr_db=200"))
+    usable = usable_variants(model, request, on_made=lambda precision, _: handed.append(precision))
+    assert handed == ["fp32", "fp16"]
+    assert [variant.precision for variant in usable.variants] == ["fp32"]
+
+
 def test_several_at_once_give_the_same_in_the_same_order(model: Model, tmp_path: Path) -> None:
     data, seen = calibration(tmp_path), []
     for processors in (1, 8):

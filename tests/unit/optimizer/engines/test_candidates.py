@@ -19,11 +19,12 @@ from model_repo.spec import Engine
 from optimizer.child import threads
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
-from optimizer.engines.candidates import engines_for, onnxruntime_engine
+from optimizer.engines.candidates import engine_race, onnxruntime_engine
 from optimizer.engines.from_variant import Target, engine_from_variant
 from optimizer.engines.standalone import EngineRunner, StandaloneTimings
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
+from optimizer.model.weights import number_format
 from optimizer.precision.variants import VariantOptions, variant_from_model
 from search.records.accuracy import AccuracyRecord
 
@@ -51,19 +52,25 @@ def compete(
     race: bool = True,
     judge: Callable[[EngineRunner, str], AccuracyRecord] | None = None,
     variants: list[Any] | None = None,
+    failed: list[Any] | None = None,
 ) -> tuple[list[tuple[str, str]], tuple[Engine, ...], list[Any]]:
     said: list[Any] = []
-    engines = engines_for(
-        variants or [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))],
+    competing = variants or [("fp32", read_model(small_cnn(tmp_path / "cnn.onnx")))]
+    unchanged = next((model for precision, model in competing if precision == "fp32"), None)
+    with engine_race(
         machine,
+        precisions=[precision for precision, _ in competing],
+        given="fp32" if unchanged is None else number_format(unchanged.graph.proto),
         cache=EngineCache(tmp_path / "cache"),
         max_batch_size=8,
         limit_ms=limit_ms,
         may_build=may_build,
         race=race,
-        judge=judge,
         on_event=said.append,
-    )
+    ) as engines_race:
+        for precision, model in [*competing, *(failed or [])]:
+            engines_race.begin(precision, model)
+        engines = engines_race.engines(competing, judge)
     notes = [event.text for event in said if hasattr(event, "text")]
     return [(engine.backend, engine.device) for engine in engines], engines, notes
 
@@ -193,6 +200,15 @@ def test_a_cache_that_cannot_be_written_ends_the_run_with_what_to_do(tmp_path: P
     assert "--cache-dir" in caught.value.fix
 
 
+def test_an_engine_whose_variant_turns_out_wrong_does_not_compete(timed: Any) -> None:
+    model = read_model(timed / "cnn.onnx")
+    (_, _), (_, half) = tf32_and_fp16(model, timed, fp16_ms=(1.0, 2.0))
+    kinds, engines, notes = compete(WITH_GPU, timed, variants=[("tf32", model)], failed=[("fp16", half)])
+    assert {engine.precision for engine in engines} == {"tf32"}
+    assert ("tensorrt_rtx", "gpu") in kinds
+    assert not any("fp16" in note for note in notes)
+
+
 def test_an_engine_that_is_not_close_to_fp32_is_left_out(timed: Any) -> None:
     judged = []
 
@@ -286,7 +302,7 @@ def test_of_onnx_runtime_only_the_baseline_competes_where_it_does_not_run_alone(
     kinds, engines, notes = compete(WITH_GPU, tmp_path, variants=[("fp32", model), ("bf16", model)])
     assert [kind for kind in kinds if kind[0] == "onnxruntime"] == [("onnxruntime", "gpu")]
     assert (engines[0].precision, engines[0].alone_ms) == ("fp32", ())
-    assert any("no onnxruntime bf16: it does not run on NVIDIA A10" in note for note in notes)
+    assert any("no onnxruntime bf16 engine: it does not run on NVIDIA A10" in note for note in notes)
     kinds, _, _ = compete(WITH_GPU, tmp_path, variants=[("fp32", model), ("bf16", model)], may_build=False)
     assert [kind for kind in kinds if kind[0] == "onnxruntime"] == [("onnxruntime", "gpu")] * 2
 

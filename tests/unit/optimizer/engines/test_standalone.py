@@ -15,7 +15,7 @@ from optimizer.accuracy.kept import Once, judgments_of
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import NO_CACHE
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import engines_for
+from optimizer.engines.candidates import engine_race
 from optimizer.engines.standalone import EngineRunner
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
@@ -71,10 +71,11 @@ def test_engines_that_fail_on_the_gpu_are_left_out_and_the_others_go_on(
         wrong[precision] = {output.batch_size for output in record.outputs if not output.passed}
         return record
 
-    engines = engines_for(
-        [(precision, model) for precision in FAULTS], MACHINE, cache=EngineCache(tmp_path), max_batch_size=2,
-        limit_ms=6e4, race=False, judge=judge, on_event=seen.append,
-    )  # fmt: skip
+    with engine_race(
+        MACHINE, precisions=FAULTS, cache=EngineCache(tmp_path), max_batch_size=2, limit_ms=6e4, race=False,
+        on_event=seen.append,
+    ) as race:  # fmt: skip
+        engines = race.engines([(precision, model) for precision in FAULTS], judge)
     on_tensorrt = [engine for engine in engines if engine.backend == "tensorrt_rtx"]
     assert [engine.precision for engine in on_tensorrt] == ["tf32"]
     assert [size for size, _ in on_tensorrt[0].alone_ms] == [1, 2]

@@ -133,7 +133,8 @@ def test_every_file_is_written_and_says_the_same(finished: Any) -> None:
     assert sum(stage.seconds for stage in found.seconds.stages) == pytest.approx(found.seconds.total)
     assert [step.step for step in found.seconds.preparation] == [
         "reading the model, proof of its batch",
-        "check of machine and server",
+        "check of the machine",
+        "check of the server",
     ]
     assert found.served.replica_start_s == 3.0
     assert found.model.name == "cnn"
