@@ -148,7 +148,7 @@ def usable_variants(
         gate = _Gate(
             model=model,
             options=options,
-            reference=reference(),
+            reference=reference,
             request=request,
             judgments=judgments,
             on_made=on_made,
@@ -268,7 +268,7 @@ class _Gate:
 
     model: Model
     options: VariantOptions
-    reference: Reference
+    reference: Callable[[], Reference]
     request: VariantRequest
     judgments: Judgments
     on_made: Callable[[Precision, Model], None]
@@ -297,16 +297,17 @@ class _Gate:
             return None, None
         if precision not in AS_FP32:  # those were handed on at once
             self.on_made(precision, variant.model)
+        reference = self.reference()
         # The reference is fp32 at batch 1; a second run, at batch 8, shows how far fp32 differs from itself.
-        again = precision == "fp32" and self.reference.samples.batched
+        again = precision == "fp32" and reference.samples.batched
         try:
             record = judge(
                 OnnxCpuRunner(model=variant.stand_in, optimized=variant.optimizable, threads=run_threads),
                 precision,
-                self.reference,
+                reference,
                 self.request.rule,
                 batch_sizes=(LARGER_BATCH,) if again else (1, LARGER_BATCH),
-                first_error=partial(first_diverging_node, self.model, variant.stand_in, self.reference.samples),
+                first_error=partial(first_diverging_node, self.model, variant.stand_in, reference.samples),
             )
         except RunFailed as error:
             reason = shortened(plain(error.reason))

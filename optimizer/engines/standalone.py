@@ -22,7 +22,14 @@ from optimizer.cached import put_file
 from optimizer.child import ChildFailed, ChildRaised, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache
-from optimizer.engines.timing_child import compile_kernels, load_engine, timed
+from optimizer.engines.timing_child import (
+    KERNELS_OF_A_SIZE,
+    compile_kernels,
+    keep_kernels,
+    load_engine,
+    merge_kernels,
+    timed,
+)
 from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import Model
 from optimizer.model.ort_child import Tensors, run_feeds
@@ -33,7 +40,8 @@ log = logging.getLogger("tritune.engines")
 T = TypeVar("T")
 
 TIMES_FILE = "times.json"
-"""The file next to a plan with its standalone times, the batch sizes whose kernels are compiled, and the GPU."""
+"""The file next to a plan with its standalone times, whether the kernels of all batch sizes are compiled, and the
+GPU."""
 
 TIMING_LIMIT_S = 120.0
 
@@ -72,6 +80,7 @@ def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], T
     cuda = DriverCuda(0)
     stream = cuda.stream()
     engine = load_engine(file.parent, file.name, backend, cuda, stream, graphs=False)
+    keep_kernels(engine, file.parent)
     sizes = engine.batch_sizes
     runner = Runner(engine, cuda, stream, max_batch_size=int(batched), batch_sizes=sizes, input_path="pinned")
     # The runner overwrites its arrays in every run.
@@ -100,16 +109,36 @@ class StandaloneTimings:
             return ()
         if known is None:
             began = time.monotonic()
-            if engine.backend == "tensorrt_rtx" and engine.batched:
-                self._compile(engine, file, graph_batch_sizes(self.max_batch_size))
+            if _compiles(engine):
+                self._compile(engine, file, self._race_sizes)
             compiled_s = time.monotonic() - began
             known = self._measured(engine, file, graphs=(True,))["times"]
-            self._keep(file.with_name(TIMES_FILE), known)
+            self._keep(file.with_name(TIMES_FILE), known, complete=not _compiles(engine))
             log.info(
                 "%s %s: compiled in %.1f s, measured in %.1f s",
                 *(engine.backend, engine.precision, compiled_s, time.monotonic() - began - compiled_s),
             )
         return _sorted(known)
+
+    def complete(self, engine: Engine) -> None:
+        """Compile the kernels of the batch sizes that a race leaves out, if that was not done before.
+
+        They are merged with the others where the engine is loaded next, by `EngineRunner` or by `merge`.
+        """
+        file = dict(engine.files)[PLAN_FILE]
+        kept = file.with_name(TIMES_FILE)
+        found = self._found(kept)
+        if self.may_run and found is not None and not found.get("complete", True):
+            sizes = set(graph_batch_sizes(self.max_batch_size)) - set(self._race_sizes)
+            self._compile(engine, file, sorted(sizes))
+            self._keep(kept, found["times"], complete=True)
+
+    def merge(self, engine: Engine) -> None:
+        """Merge kernels that `complete` compiled, if nothing did; without them the server would compile again."""
+        file = dict(engine.files)[PLAN_FILE]
+        if any(file.parent.glob(KERNELS_OF_A_SIZE.format("*"))):
+            with suppress(ChildFailed):
+                call_in_child(partial(merge_kernels, file, engine.backend), timeout_s=TIMING_LIMIT_S)
 
     def of_model(self, engine: Engine, model: Model, *, library_version: str) -> Times:
         """Return the times in ONNX Runtime, with CUDA graphs if possible. Raises EngineFailed."""
@@ -129,9 +158,9 @@ class StandaloneTimings:
         return self.cache.folder / "times" / f"{hashlib.sha256(known_by.encode()).hexdigest()[:32]}.json"
 
     def _compile(self, engine: Engine, file: Path, sizes: Sequence[int]) -> None:
-        """Compile the kernels of these batch sizes, so that a server need not: the first, then the others at once.
+        """Compile the kernels of these batch sizes at once.
 
-        They begin with what it leaves. What fails here fails again, with its reason, where the engine is judged.
+        What fails here fails again, with its reason, where the engine is measured or judged.
         """
         compiled = partial(compile_kernels, file, engine.backend, _row_shapes(engine))
 
@@ -140,17 +169,15 @@ class StandaloneTimings:
                 call_in_child(partial(compiled, batch_size=size), timeout_s=TIMING_LIMIT_S)
 
         with threads(max(1, len(sizes))) as pool:
-            one(sizes[0])
-            list(pool.map(one, sizes[1:]))
+            list(pool.map(one, sizes))
 
     def _measured(self, engine: Engine, file: Path, *, graphs: tuple[bool, ...]) -> dict[str, Any]:
-        sizes = {min(size, self.max_batch_size) for size in (1, MIDDLE_BATCH, self.max_batch_size)}
         call: Callable[..., dict[str, Any]] = partial(
             timed,
             file,
             engine.backend,
             _row_shapes(engine),
-            batch_sizes=sorted(sizes) if engine.batched else (),
+            batch_sizes=self._race_sizes if engine.batched else (),
             tf32=engine.precision == "tf32" and engine.backend == "onnxruntime",
             shared=self.cache.folder,
         )
@@ -160,18 +187,31 @@ class StandaloneTimings:
                 return _called(partial(call, graphs=recorded), self.gpu)
         return _called(partial(call, graphs=last), self.gpu)
 
-    def _keep(self, kept: Path, times: list[dict[str, float]]) -> None:
-        found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times}
+    @property
+    def _race_sizes(self) -> list[int]:
+        return sorted({min(size, self.max_batch_size) for size in (1, MIDDLE_BATCH, self.max_batch_size)})
+
+    def _keep(self, kept: Path, times: list[dict[str, float]], *, complete: bool = True) -> None:
+        found = {"gpu": self.gpu.name, "driver": self.gpu.driver, "times": times, "complete": complete}
         put_file(kept, json.dumps(found, indent=1).encode())
 
     def _known(self, kept: Path) -> list[dict[str, float]] | None:
+        found = self._found(kept)
+        return None if found is None else list(found["times"])
+
+    def _found(self, kept: Path) -> dict[str, Any] | None:
         """Return what is kept if it is of a GPU of this name and this driver, else None."""
         try:
-            found = json.loads(kept.read_text())
+            found: dict[str, Any] = json.loads(kept.read_text())
             same = (found["gpu"], found["driver"]) == (self.gpu.name, self.gpu.driver)
-            return list(found["times"]) if same else None
+            return {**found, "times": list(found["times"])} if same else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
+
+
+def _compiles(engine: Engine) -> bool:
+    """True if the engine's library compiles kernels when it first meets a batch size."""
+    return engine.backend == "tensorrt_rtx" and engine.batched
 
 
 def _row_shapes(engine: Engine) -> dict[str, tuple[int, ...]]:

@@ -166,7 +166,7 @@ def timed(
                 raise
             continue
         rows.append({**asdict(seen), "per_s": seen.inferences_per_s})
-    _keep_kernels(engine, file.parent)
+    keep_kernels(engine, file.parent)
     return {"loading_s": loading_s, "times": rows[::-1]}
 
 
@@ -183,7 +183,14 @@ def in_turn(folder: Path) -> Iterator[None]:
         os.close(held)
 
 
-def _keep_kernels(engine: GpuEngine, folder: Path) -> None:
+def merge_kernels(file: Path, backend: str) -> None:
+    """Merge the files of kernels next to the plan into the one that a server reads."""
+    cuda = DriverCuda(0)
+    keep_kernels(load_engine(file.parent, file.name, backend, cuda, cuda.stream(), graphs=False), file.parent)
+
+
+def keep_kernels(engine: GpuEngine, folder: Path) -> None:
+    """Write all kernels that the engine has, read or compiled, into the one file that a server reads."""
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:
         put_file(folder / RUNTIME_CACHE_FILE, kernels)

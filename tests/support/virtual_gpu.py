@@ -20,17 +20,25 @@ from optimizer.precision.names import Precision
 
 OF_CHILDREN = {
     "_build": "from_variant", "_engine": "standalone",
-    "compile_kernels": "timing_child", "timed": "timing_child",
+    "compile_kernels": "timing_child", "timed": "timing_child", "merge_kernels": "timing_child",
 }  # fmt: skip
 """The functions that are called in children, and the modules that have them."""
 
 
 class FaultyEngine(DoublingEngine):
-    """The outputs of batches of `wrong_at` rows are wrong; there is no memory for more rows than `memory_for`."""
+    """The outputs of batches of `wrong_at` rows are wrong; there is no memory for more rows than `memory_for`.
 
-    def __init__(self, cuda: FakeCuda, *, wrong_at: int = 0, memory_for: float = math.inf) -> None:
+    It is loaded with the `kernels` of some batch sizes.
+    """
+
+    def __init__(
+        self, cuda: FakeCuda, *, wrong_at: int = 0, memory_for: float = math.inf, kernels: frozenset[int]
+    ) -> None:
         super().__init__(cuda)
-        self.wrong_at, self.memory_for = wrong_at, memory_for
+        self.wrong_at, self.memory_for, self.kernels = wrong_at, memory_for, kernels
+
+    def compiled_kernels(self) -> bytes:
+        return json.dumps(sorted(self.kernels | {shape[0] for shape in self.bound})).encode()
 
     def bind(self, shapes: Any, addresses: Any) -> Any:
         if shapes["x"][0] > self.memory_for:
@@ -81,4 +89,6 @@ def _build_plan(faults: Any, library: Any, order: Any, *, timing_cache: bytes) -
 
 
 def _load_engine(folder: Path, file: str, backend: str, cuda: FakeCuda, stream: int, **_: Any) -> FaultyEngine:
-    return FaultyEngine(cuda, **{} if backend == "onnxruntime" else json.loads((folder / file).read_bytes()))
+    kernels = {size for part in folder.glob("kernels*") for size in json.loads(part.read_bytes())}
+    faults = {} if backend == "onnxruntime" else json.loads((folder / file).read_bytes())
+    return FaultyEngine(cuda, **faults, kernels=frozenset(kernels))

@@ -1,5 +1,6 @@
 """Tests of engines that run on a virtual GPU: those with a fault are left out, and the others go on."""
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from optimizer.accuracy.gate import Usable
 from optimizer.accuracy.kept import Once, judgments_of
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import NO_CACHE
+from optimizer.engines import candidates
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import engine_race
-from optimizer.engines.standalone import EngineRunner
+from optimizer.engines.from_variant import Target, engine_from_variant
+from optimizer.engines.standalone import EngineRunner, StandaloneTimings
 from optimizer.machine.hardware import Gpu, Hardware
 from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.samples import synthetic_samples
@@ -87,3 +90,24 @@ def test_engines_that_fail_on_the_gpu_are_left_out_and_the_others_go_on(
     assert left_out.keys() == reasons.keys()
     assert not any("model_repo" in text for text in left_out.values()), "of an error in a child, not its module"
     assert [precision for precision, reason in reasons.items() if reason not in left_out[precision]] == []
+
+
+def test_a_race_compiles_the_kernels_of_its_batch_sizes_and_the_proof_those_of_the_others(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    virtual_gpu.install(monkeypatch, {"tf32": {}})
+    cache = EngineCache(tmp_path)
+    (library,) = candidates.installed_tensorrt()
+    target = Target(compute_capability="9.0", name=GPU.name)
+    engine = engine_from_variant(
+        model, "tf32", library=library, target=target, cache=cache, max_batch_size=16
+    ).engine
+    alone = StandaloneTimings(gpu=GPU, cache=cache, max_batch_size=16, may_run=True)
+    kernels = dict(engine.files)["model.plan"].with_name("kernels.cache")
+
+    assert [size for size, _ in alone.of_plan(engine)] == [1, 8, 16]
+    assert json.loads(kernels.read_bytes()) == [1, 8, 16]
+    alone.complete(engine)
+    alone.merge(engine)
+    assert json.loads(kernels.read_bytes()) == [1, 2, 4, 8, 16]
+    assert not list(kernels.parent.glob("*.part"))
