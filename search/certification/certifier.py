@@ -161,7 +161,7 @@ class Certifier:
         )
         evidence.add(run, attempt)
         if hopeless >= LOOKS_HOPELESS and not attempt.met:
-            self.belief.give_up(trial, rate_per_s)
+            evidence.given_up_per_s = min(evidence.given_up_per_s, rate_per_s)
         certified = self._with_certificate(trial, attempt) if attempt.met else None
         certificate = None if certified is None else certified.certificate
         self.context.on_event(

@@ -46,6 +46,9 @@ class Evidence:
     refuted_before_per_s: float = math.inf
     """The lowest rate that was violated before that."""
 
+    given_up_per_s: float = math.inf
+    """The lowest rate at which a run would not have been met in its time, whatever was simulated."""
+
     late: list[float] = field(default_factory=list)
     """The rates of runs that measured the client, ascending, above all at which it was in time."""
 

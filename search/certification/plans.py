@@ -113,11 +113,10 @@ class Planner:
             if self.fixed_per_s < evidence.refuted_per_s:
                 tried(self.fixed_per_s)
         else:
-            given_up_per_s = self.belief.given_up_share * self.belief.usual_per_s(trial)
             most_per_s = min(
                 self.belief.highest_covered(trial),
                 _below_refuted(evidence),
-                (REFUTED if held_per_s else LOWER) * given_up_per_s,
+                (REFUTED if held_per_s else LOWER) * evidence.given_up_per_s,
                 (LOWER if held_per_s else LATE_STEP) * evidence.late_per_s,
             )
             begun = {run.rate_per_s for run in evidence.runs if held_per_s < run.rate_per_s <= most_per_s}

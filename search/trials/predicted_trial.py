@@ -188,6 +188,8 @@ class Verification:
 
     def _may_run_again(self) -> bool:
         in_time = [run for run, late in zip(self._runs, self._client_problems, strict=True) if not late]
+        if self.context.budget.search_left_s() < MIN_REPLAY_S:
+            return False
         return len(in_time) < MAX_RUNS and sum(run.seconds or 0.0 for run in in_time) < MAX_LOAD_S
 
     @property
@@ -229,7 +231,9 @@ class Verification:
         limits, seed, workload = self.context.slo.limits, self.context.seed, self.context.workload
         binding = binding_of(self.server, limits, rate_per_s, seed, workload)
         sharp = sharpness_of(self.server, binding, rate_per_s, seed, workload)
-        seconds = min(seconds_for(sharp, rate_per_s, binding), max(1.0, self.context.budget.search_left_s()))
+        seconds = min(
+            seconds_for(sharp, rate_per_s, binding), max(MIN_REPLAY_S, self.context.budget.search_left_s())
+        )
         if self.once:
             seconds = min(seconds, max(MIN_REPLAY_S, BASELINE_REQUESTS / rate_per_s))
         for _ in range(2 if self._late_per_s == math.inf else 1):
