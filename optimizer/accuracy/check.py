@@ -98,6 +98,7 @@ class Reference:
     rows: tuple[Tensors, ...]  # for each sample
     classifying: frozenset[str]  # outputs with one score per class
     note: str  # on the number of inputs; "" if there are enough
+    offered: int = 0  # the number of inputs, if there had been time for all
 
     def repeated(self, count: int) -> Reference:
         """Return the results for so many samples; after the last one they begin again."""
@@ -120,6 +121,7 @@ def reference_of(
         rows=tuple(rows),
         classifying=frozenset(classifying),
         note=_note(used, samples, seconds / len(rows)),
+        offered=samples.count,
     )
 
 
@@ -143,11 +145,15 @@ def judge(
 ) -> AccuracyRecord:
     """Compare the results of `runner` with the reference, at each batch size, output by output.
 
-    At the `further_sizes` fewer inputs are compared. Inputs that are fewer than a batch has items are used over
-    again. If the variant fails, `first_error` is called for the node at which the error starts. Raises RunFailed.
+    If there was no time for all inputs, as many may have another top class as of all: the fewer must not refuse
+    what all would pass. At the `further_sizes` fewer inputs are compared. Inputs that are fewer than a batch has
+    items are used over again. If the variant fails, `first_error` is asked for the node at which the error begins.
+    Raises RunFailed.
     """
-    thresholds = rule.thresholds(precision)
     count = reference.samples.count
+    thresholds = rule.thresholds(precision)
+    if thresholds.top1 is not None and count < reference.offered:
+        thresholds = replace(thresholds, top1=1 - (1 - thresholds.top1) * reference.offered / count)
     sizes = batch_sizes if reference.samples.batched else batch_sizes[:1]
     compared = {size: reference.repeated(max(count, size)) for size in sizes}
     if reference.samples.batched:

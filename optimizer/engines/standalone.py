@@ -25,6 +25,7 @@ from optimizer.engines.cache import PLAN_FILE, EngineCache
 from optimizer.engines.timing_child import (
     KERNELS_OF_A_SIZE,
     compile_kernels,
+    in_turn,
     keep_kernels,
     load_engine,
     merge_kernels,
@@ -83,8 +84,14 @@ def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], T
     keep_kernels(engine, file.parent)
     sizes = engine.batch_sizes
     runner = Runner(engine, cuda, stream, max_batch_size=int(batched), batch_sizes=sizes, input_path="pinned")
-    # The runner overwrites its arrays in every run.
-    return lambda feed: {name: array.copy() for name, array in runner.run([feed]).items()}
+    cache = file.parents[2]  # of `EngineCache`: that of `StandaloneTimings.shared`
+
+    def run(feed: Tensors) -> Tensors:
+        with in_turn(cache):  # another engine may be timed
+            outputs = runner.run([feed])
+        return {name: array.copy() for name, array in outputs.items()}  # overwritten in every run
+
+    return run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

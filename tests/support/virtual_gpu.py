@@ -54,7 +54,7 @@ def install(monkeypatch: Any, faults: Mapping[Precision, Mapping[str, int]]) -> 
     from optimizer.engines import candidates, from_variant, standalone
 
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    monkeypatch.setattr(candidates, "installed_tensorrt", lambda: (_library(),))
+    monkeypatch.setattr(candidates, "installed_tensorrt", lambda: (library(),))
     for name in OF_CHILDREN:
         caller = from_variant if name == "_build" else standalone
         monkeypatch.setattr(caller, name, partial(_on_virtual_gpu, name, faults))
@@ -66,7 +66,7 @@ def _on_virtual_gpu(name: str, faults: Any, *given: Any, **named: Any) -> Any:
     virtual = {
         "DriverCuda": lambda _: FakeCuda(),
         "load_engine": _load_engine,
-        "find_tensorrt": lambda _: _library(),
+        "find_tensorrt": lambda _: library(),
         "build_plan": partial(_build_plan, faults),
     }
     for patched in (driver, timing_child, module):
@@ -75,7 +75,7 @@ def _on_virtual_gpu(name: str, faults: Any, *given: Any, **named: Any) -> Any:
     return getattr(module, name)(*given, **named)
 
 
-def _library() -> Any:
+def library() -> Any:
     from optimizer.engines.builder import TensorRt
 
     return TensorRt(backend="tensorrt_rtx", module=None, version="1.0")

@@ -71,6 +71,22 @@ def test_a_wrong_batch_size_is_found_with_few_inputs_too(inputs: int, wrong: int
     assert judge(Scores(), "fp16", reference(inputs), STRICT, further_sizes=(1, 8, 24, 64)).passed
 
 
+@pytest.mark.parametrize(("offered", "passes"), [(INPUTS, True), (100, False)])
+def test_inputs_for_which_there_was_no_time_do_not_make_the_threshold_stricter(offered: int, passes: bool) -> None:
+    """Of 256 inputs one may have another top class, of 100 none."""
+    calls: list[int] = []
+
+    def first_wrong(scores: Any) -> Any:
+        calls.append(len(scores))
+        return -scores if len(calls) == 1 else scores
+
+    slow = Scores(each_s=0.25)
+    few = reference_of(slow, samples(offered), classifying=["scores"], budget_s=25.0)
+    assert few.samples.count == 100
+    rule = accuracy_rule("strict,cosine=0,sqnr_db=0")
+    assert judge(Scores(first_wrong), "fp16", few, rule).passed is passes
+
+
 def test_equal_results_pass_every_precision() -> None:
     record = judge(Scores(), "fp32", reference(), STRICT)
     assert record.passed

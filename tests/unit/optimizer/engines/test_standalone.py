@@ -15,7 +15,6 @@ from optimizer.accuracy.gate import Usable
 from optimizer.accuracy.kept import Once, judgments_of
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import NO_CACHE
-from optimizer.engines import candidates
 from optimizer.engines.cache import EngineCache
 from optimizer.engines.candidates import engine_race
 from optimizer.engines.from_variant import Target, engine_from_variant
@@ -97,10 +96,9 @@ def test_a_race_compiles_the_kernels_of_its_batch_sizes_and_the_proof_those_of_t
 ) -> None:
     virtual_gpu.install(monkeypatch, {"tf32": {}})
     cache = EngineCache(tmp_path)
-    (library,) = candidates.installed_tensorrt()
     target = Target(compute_capability="9.0", name=GPU.name)
     engine = engine_from_variant(
-        model, "tf32", library=library, target=target, cache=cache, max_batch_size=16
+        model, "tf32", library=virtual_gpu.library(), target=target, cache=cache, max_batch_size=16
     ).engine
     alone = StandaloneTimings(gpu=GPU, cache=cache, max_batch_size=16, may_run=True)
     kernels = dict(engine.files)["model.plan"].with_name("kernels.cache")
