@@ -149,10 +149,11 @@ class EngineRace:
     share_of_fastest: float
     on_event: OnEvent
     begun: set[Precision] = field(default_factory=set)
+    timed: dict[Precision, Future[Times]] = field(default_factory=dict)
     raced: dict[str, Future[_Candidate]] = field(default_factory=dict)
 
     def begin(self, precision: Precision, model: Model) -> None:
-        """Start to build and time the TensorRT engines of a variant, in threads, if that was not begun before."""
+        """Start to build and time the engines of a variant, in threads; nothing if they were started before."""
         if self.alone is None or precision in self.begun or not self._competes(precision):
             return
         self.begun.add(precision)
@@ -161,6 +162,10 @@ class EngineRace:
                 continue
             call = partial(self._raced, library, precision, model)
             self.raced[f"{library.backend} {precision}"] = self.building.submit(call)
+        engine = onnxruntime_engine(model, precision, device=device_of(self.machine))
+        of_model = partial(self.alone.of_model, engine, model, library_version=version("onnxruntime-gpu"))
+        if engine.device == "gpu":
+            self.timed[precision] = self.timing.submit(of_model)
 
     def engines(
         self, variants: Sequence[tuple[Precision, Model]], judge: Judge | None = None
@@ -168,21 +173,16 @@ class EngineRace:
         """Return the engines of these (precision, model) pairs, those of ONNX Runtime first.
 
         A TensorRT engine is left out with a note if it cannot be built, does not run, fails `judge`, or is too
-        slow standalone: over the limit or, in a race, far behind the fastest of them. An ONNX Runtime engine is
-        left out if it does not run on the GPU, except for the first, the baseline. Raises CacheWriteFailed.
+        slow standalone: over the limit or, in a race, far behind the fastest. An ONNX Runtime engine is left out
+        if it does not run on the GPU, except for the first, the baseline. Raises CacheWriteFailed.
         """
         variants = [(precision, model) for precision, model in variants if self._competes(precision)]
         for precision, model in variants:
             self.begin(precision, model)
-        device = device_of(self.machine)
-        engines = [onnxruntime_engine(model, precision, device=device) for precision, model in variants]
+        engines = self._of_onnxruntime(variants)
         if self.alone is not None:
-            candidates = self._candidates(variants)
-            # Not beside the race: cuDNN's search takes the GPU and the cores for seconds.
-            on_gpu = zip(engines, variants, strict=True) if device == "gpu" else ()
-            timed = [self._timed(engine, model) for engine, (_, model) in on_gpu]
-            proven = self._usable(candidates, judge if self.alone.may_run else None)
-            engines = (self._of_onnxruntime(engines, timed) if timed else engines) + proven
+            best_per_s = max(engine_alone_per_s(engine, limit_ms=self.limit_ms) for engine in engines)
+            engines += self._usable(self._candidates(variants), best_per_s, judge if self.alone.may_run else None)
         return tuple(replace(each, precision=self.given) if each.precision == "fp32" else each for each in engines)
 
     def _competes(self, precision: str) -> bool:
@@ -199,26 +199,25 @@ class EngineRace:
         able = target is not None and float(target.compute_capability) >= FIRST_GPU_WITH["tf32"]
         return able and "tf32" in self.precisions and self._competes("tf32")
 
-    def _timed(self, engine: Engine, model: Model) -> Future[Times]:
-        assert self.alone is not None
-        of_model = partial(self.alone.of_model, engine, model, library_version=version("onnxruntime-gpu"))
-        return self.timing.submit(of_model)
-
-    def _of_onnxruntime(self, engines: Sequence[Engine], timed: Sequence[Future[Times]]) -> list[Engine]:
-        """Return the engines that run on the GPU with their times, and the first, the baseline, in any case."""
+    def _of_onnxruntime(self, variants: Sequence[tuple[Precision, Model]]) -> list[Engine]:
+        device = device_of(self.machine)
+        engines = [onnxruntime_engine(model, precision, device=device) for precision, model in variants]
+        if not self.timed:
+            return engines
         self.on_event(events.PhaseStarted(name="prepare", detail="ONNX Runtime without a server"))
         usable = []
         with timed_step(self.on_event, "times of ONNX Runtime without a server"):
-            for engine, future in zip(engines, timed, strict=True):
-                label = f"onnxruntime {engine.precision}"
+            for (precision, _), engine in zip(variants, engines, strict=True):
+                label = f"onnxruntime {precision}"
                 try:
-                    alone_ms = future.result()
+                    alone_ms = self.timed[precision].result()
                 except EngineFailed as failure:
                     self._leave_out(label, failure)
                     continue
                 if alone_ms:
                     self._note(f"{label}: {alone_ms[0][1]:.2f} ms standalone at batch 1")
                 usable.append(replace(engine, alone_ms=alone_ms))
+        # The baseline competes even if it could not be timed.
         return usable if usable[:1] and usable[0].precision == engines[0].precision else [engines[0], *usable]
 
     def _candidates(self, variants: Sequence[tuple[Precision, Model]]) -> list[_Candidate]:
@@ -265,7 +264,7 @@ class EngineRace:
         label = f"{library.backend} {precision}"
         return _Candidate(label=label, precision=precision, model=model, built=built, alone_ms=alone_ms)
 
-    def _usable(self, candidates: Sequence[_Candidate], judge: Judge | None) -> list[Engine]:
+    def _usable(self, candidates: Sequence[_Candidate], best_per_s: float, judge: Judge | None) -> list[Engine]:
         """Return the engines that are right and not much slower standalone than the best, in order.
 
         The fastest are proven, and slower ones only if the fastest turn out to be wrong.
@@ -274,7 +273,6 @@ class EngineRace:
             return []
         names = ", ".join(candidate.label for candidate in candidates)
         self.on_event(events.PhaseStarted(name="prepare", detail=f"the checks of {names}"))
-        best_per_s = 0.0
         with timed_step(self.on_event, "checks of the engines"):
             waiting = list(candidates)
             proven: dict[str, Engine] = {}

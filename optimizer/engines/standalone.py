@@ -25,7 +25,6 @@ from optimizer.engines.cache import PLAN_FILE, EngineCache
 from optimizer.engines.timing_child import (
     KERNELS_OF_A_SIZE,
     compile_kernels,
-    in_turn,
     keep_kernels,
     load_engine,
     merge_kernels,
@@ -49,6 +48,10 @@ TIMING_LIMIT_S = 120.0
 MIDDLE_BATCH = 8
 """Batch 1, 8 and the largest are measured: enough to tell which engines are worth proving. Between them the time
 is nearly a straight line."""
+
+FULL_PRECISIONS = ("fp32", "tf32")
+"""Engines in these rarely win a race: only the kernels for it are compiled at first. Those of others are compiled
+all at once, since one batch size takes as long as nine (20 s for EfficientNet-B0 on an H100)."""
 
 Times = tuple[tuple[int, float], ...]
 """Batch sizes, ascending, each with the milliseconds of one execution."""
@@ -84,14 +87,8 @@ def _engine(file: Path, backend: str, *, batched: bool) -> Callable[[Tensors], T
     keep_kernels(engine, file.parent)
     sizes = engine.batch_sizes
     runner = Runner(engine, cuda, stream, max_batch_size=int(batched), batch_sizes=sizes, input_path="pinned")
-    cache = file.parents[2]  # of `EngineCache`: that of `StandaloneTimings.shared`
-
-    def run(feed: Tensors) -> Tensors:
-        with in_turn(cache):  # another engine may be timed
-            outputs = runner.run([feed])
-        return {name: array.copy() for name, array in outputs.items()}  # overwritten in every run
-
-    return run
+    # The runner overwrites its arrays in every run.
+    return lambda feed: {name: array.copy() for name, array in runner.run([feed]).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +113,12 @@ class StandaloneTimings:
             return ()
         if known is None:
             began = time.monotonic()
+            likely = engine.precision not in FULL_PRECISIONS
             if _compiles(engine):
-                self._compile(engine, file, self._race_sizes)
+                self._compile(engine, file, self._all_sizes if likely else self._race_sizes)
             compiled_s = time.monotonic() - began
             known = self._measured(engine, file, graphs=(True,))["times"]
-            self._keep(file.with_name(TIMES_FILE), known, complete=not _compiles(engine))
+            self._keep(file.with_name(TIMES_FILE), known, complete=likely or not _compiles(engine))
             log.info(
                 "%s %s: compiled in %.1f s, measured in %.1f s",
                 *(engine.backend, engine.precision, compiled_s, time.monotonic() - began - compiled_s),
@@ -136,8 +134,8 @@ class StandaloneTimings:
         kept = file.with_name(TIMES_FILE)
         found = self._found(kept)
         if self.may_run and found is not None and not found.get("complete", True):
-            sizes = set(graph_batch_sizes(self.max_batch_size)) - set(self._race_sizes)
-            self._compile(engine, file, sorted(sizes))
+            sizes = [size for size in self._all_sizes if size not in self._race_sizes]
+            self._compile(engine, file, sizes)
             self._keep(kept, found["times"], complete=True)
 
     def merge(self, engine: Engine) -> None:
@@ -193,6 +191,10 @@ class StandaloneTimings:
             with suppress(EngineFailed):
                 return _called(partial(call, graphs=recorded), self.gpu)
         return _called(partial(call, graphs=last), self.gpu)
+
+    @property
+    def _all_sizes(self) -> tuple[int, ...]:
+        return graph_batch_sizes(self.max_batch_size)
 
     @property
     def _race_sizes(self) -> list[int]:
