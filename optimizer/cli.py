@@ -16,10 +16,11 @@ from loadgen.command.app import leave, run_app, show_version
 from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import exit_codes_help
 from loadgen.options.command import Values, command_from
-from loadgen.options.declare import made_of, option_fields
+from loadgen.options.declare import made_of
 from loadgen.options.sources import TRUTHS, Origins, prefix_of
+from loadgen.spec.limits import LatencyLimit
 from optimizer.command.finished_runs import commands
-from optimizer.config import OPTIONS, CallOptions, WorkerOptions
+from optimizer.config import OF_A_WORKER, OPTIONS, CallOptions, OptimizeConfig, WorkerCall
 from optimizer.errors import WHEN_STOPPED
 
 app = typer.Typer(
@@ -119,11 +120,13 @@ def worker(values: Values, origins: Origins) -> None:
             "Add --model with the search's model, as it is called on this machine.",
         )
     output = values["output"] or Path("runs") / f"worker-{study}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    finished = work(made_of(WorkerOptions, values, str, output=output.absolute()))
+    call = made_of(WorkerCall, values, str, output=output.absolute())
+    limits = (LatencyLimit(limit_ms=1.0),)  # the study's come later
+    finished = work(call, made_of(OptimizeConfig, values, str, output=call.output, limits=limits))
     typer.echo(f"{finished} trial{'' if finished == 1 else 's'} measured")
 
 
-app.command()(command_from("worker", option_fields(WorkerOptions), worker))
+app.command()(command_from("worker", OF_A_WORKER, worker))
 app.add_typer(commands)
 
 

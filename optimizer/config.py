@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from loadgen.errors import BadInput
 from loadgen.options.declare import check_values, latency_limits, option, option_fields
@@ -304,8 +304,8 @@ OPTIONS = {**KEPT, **OF_THIS_CALL}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """The options of one `optimize worker`: code, images and files come from these alone."""
+class WorkerCall:
+    """The options of one `optimize worker` that are no part of a configuration, or mean something else there."""
 
     study: str = option("The study's name, as the search prints it.", "NAME", default=...)
     storage: str = option(
@@ -314,28 +314,20 @@ class WorkerOptions:
         default=...,
         variable=STORAGE_VARIABLE,
     )
-    model: str | Path = option(
-        "The search's model, as it is called on this machine.", "MODEL", default=..., parse=source_from_text
-    )
-    input_data: Path | None = option(
-        "The same for the load's inputs, if the search has some.", "FILE", absolute=True
-    )
-    calibration_data: Path | None = option("The same for the calibration's inputs.", "PATH", absolute=True)
-    trace: Path | None = option("The same for the recorded arrivals.", "FILE", absolute=True)
-    server: Literal["embedded", "local", "docker"] = option(
-        "The search's kind of server: `embedded`, `local` or `docker`.", "KIND", default="embedded"
-    )
-    docker_image: str | None = option("Image for `--server docker`.", "IMAGE")
-    gpu: str | None = option("Part of the name of the GPUs to use, such as `L4`. Default: all.", "NAME")
-    workers: str = option("`auto`: a worker for each GPU; or how many.", "N", default="1")
     output: Path = option(
         "Directory for this worker's files. Default: runs/worker-STUDY-TIME.", "DIR", default=..., absolute=True
-    )
-    cache_dir: Path | None = option(
-        "Directory for built engines. Default: ~/.cache/tritune.", "DIR", absolute=True
     )
     idle_s: float = option("Time without work after which the worker leaves.", "DURATION", default="10m", unit="s")
     debug: bool = option("Show tracebacks.", default=False)
 
     def __post_init__(self) -> None:
         check_values(self)
+
+
+WORKER_CONFIG = ("model", "input_data", "calibration_data", "trace", "server", "docker_image", "cache_dir", "gpu")
+"""Options of a search that its workers are given as well: code, images and files come from their own alone."""
+
+OF_A_WORKER = {
+    **{name: KEPT[name] for name in (*WORKER_CONFIG, "workers")},
+    **option_fields(WorkerCall),
+}

@@ -21,6 +21,7 @@ from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
 from search.space import SearchSpace
+from search.study.pool import Workers, worker_pool
 from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
@@ -30,7 +31,6 @@ from search.trials.budget import Budget
 from search.trials.objective import COST, Objective
 from search.trials.observed import ObservedBench, observed
 from search.trials.trial import Trial
-from search.workers.pool import Workers, worker_pool
 from search.workload import Workload
 
 FRONT_ENDS_IF_LEFT_S = 40.0

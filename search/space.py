@@ -62,12 +62,9 @@ class SearchSpace:
 
     def has(self, knobs: Mapping[str, Any]) -> bool:
         """True if this is a legal point: it has a value of the axis for each knob, and nothing else."""
-        axes = {name: {(type(one), one) for one in values} for name, values in self.axes().items()}
-        return (
-            knobs.keys() == axes.keys()
-            and all((type(value), value) in axes[name] for name, value in knobs.items())
-            and self.is_legal(knobs)
-        )
+        axes = self.axes()
+        on_axes = knobs.keys() == axes.keys() and all(value in axes[name] for name, value in knobs.items())
+        return on_axes and self.is_legal(knobs)
 
     def is_legal(self, knobs: Mapping[str, int | str]) -> bool:
         """True if the combination makes sense: enough cores, slots and rows."""

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, TypeAdapter
 
-from loadgen.errors import BadInput, first_problem
-from loadgen.options.declare import option_fields
-from loadgen.printable import printable
-from optimizer.config import STORAGE_VARIABLE, OptimizeConfig, WorkerOptions
+from loadgen.files import sha256_of
+from model_repo.server.options import DEFAULT_IMAGE
+from optimizer.config import OF_A_WORKER, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.machine.hardware import VISIBLE, hardware_label
 from optimizer.model.weights import number_format
 from optimizer.run.prepare import Prepared
-from optimizer.run.worker_settings import settings_of
 from optimizer.run.workload_inputs import TRACE_FILE
-from optimizer.run_file import objective_of, slo_of
-from search.records.slo import ObjectiveRecord
+from search.record import Record
+from search.study.pool import Workers
 from search.study.store import STUDY_FILE
-from search.study.tasks import WorkerJob
 from search.trials import events
 from search.trials.events import OnEvent
-from search.workers.pool import Workers
 
 COMMAND = (sys.executable, "-P", "-c", "from optimizer.cli import main; main()", "worker")
 """-P: a folder in the current directory that is named like one of our packages must not come first."""
@@ -83,10 +81,7 @@ WORKERS_FOLDER = "workers"
 def workers_for(
     config: OptimizeConfig, prepared: Prepared, gpus: Sequence[str], on_event: OnEvent
 ) -> Workers | None:
-    """Return the workers on `gpus` of this machine and in the storage; None if there are neither.
-
-    Raises BadInput if no worker would accept this run's job.
-    """
+    """Return the workers on `gpus` of this machine and in the storage; None if there are neither."""
     if config.storage is None and not gpus:
         return None
 
@@ -99,27 +94,24 @@ def workers_for(
         arguments = worker_options(config, study)
         return workers_on(gpus, storage=storage, arguments=arguments, folder=config.output / WORKERS_FOLDER)
 
-    return Workers(job=job_of(config, prepared), start=start)
+    job = job_of(config, prepared).model_dump(mode="json")
+    return Workers(run=f"{config.output} on {socket.gethostname()}", job=job, start=start)
 
 
 def worker_options(config: OptimizeConfig, study: str) -> list[str]:
     """Return the command-line options of a worker, which takes no code, images or files from the storage."""
     trace = None if config.trace is None else config.output / TRACE_FILE
-    return worker_arguments({**_values(config), "study": study, "trace": trace})
+    return worker_arguments(config, study=study, trace=trace)
 
 
-def worker_arguments(values: Mapping[str, Any]) -> list[str]:
-    """Return the command line of a worker whose fields have these values, without None and defaults."""
+def worker_arguments(config: OptimizeConfig, **more: Any) -> list[str]:
+    """Return the command line of a worker with this configuration and `more` fields, without None and defaults."""
     found = []
-    for name, one in option_fields(WorkerOptions).items():
-        value = values.get(one.field)
+    for name, one in OF_A_WORKER.items():
+        value = more.get(one.field, getattr(config, one.field, None))
         if name not in NOT_PASSED_ON and value not in (None, one.usual):
             found += [one.flag, f"{value:g}{one.declared.unit}" if one.declared.unit else str(value)]
     return found
-
-
-def _values(config: OptimizeConfig) -> dict[str, Any]:
-    return {one.field: getattr(config, one.field) for one in option_fields(OptimizeConfig).values()}
 
 
 def _variants(prepared: Prepared) -> list[str]:
@@ -131,23 +123,67 @@ def _variants(prepared: Prepared) -> list[str]:
     return ["fp32" if name == given else name for name in names]
 
 
+class WorkerJob(Record):
+    """All that a worker needs before it can measure, besides the files that its command line names."""
+
+    tritune_version: str
+    hardware: str = Field(description="The study's subject; other machines measure nothing for it.")
+    model_sha256: str
+    given: dict[str, str | None] = Field(description="See `given_of`; the worker has to be given the same.")
+    config: dict[str, Any] = Field(description="The fields of `OptimizeConfig` in `MEASURED`.")
+
+
+MEASURED = (
+    *("limits", "confidence", "max_memory_bytes", "objective", "rate_to_serve_per_s", "seed"),
+    *("shapes", "arrivals", "client_batch", "protocol", "shared_memory", "most_send_lag_ms"),
+    *("precisions", "calibration_method", "io_precision"),
+)
+"""Fields of a run's configuration that say how to measure. None names code, an image or a file."""
+
+_CONFIG = TypeAdapter(OptimizeConfig)
+
+
 def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
-    """Return the job for workers on the same hardware. Raises BadInput if no worker would accept it."""
-    aim = objective_of(config)
-    try:
-        settings = settings_of(config, _variants(prepared))
-        return WorkerJob(
-            tritune_version=version("tritune"),
-            run=printable(f"{config.output} on {socket.gethostname()}"),
-            hardware=printable(hardware_label(prepared.machine)),
-            model_sha256=prepared.source.sha256,
-            slo=slo_of(config),
-            objective=ObjectiveRecord(name=aim.name, rate_per_s=aim.rate_per_s),
-            seed=config.seed,
-            settings=settings.model_dump(mode="json"),
-        )
-    except ValidationError as error:
-        raise BadInput(
-            f"Workers would refuse to measure for this run: {first_problem(error)}.",
-            "Leave --storage and --workers out, or change the value that is out of range.",
-        ) from error
+    """Return the job for workers on the same hardware."""
+    precisions = list(dict.fromkeys(_variants(prepared)))
+    trace = None if config.trace is None else config.output / TRACE_FILE
+    return WorkerJob(
+        tritune_version=version("tritune"),
+        hardware=hardware_label(prepared.machine),
+        model_sha256=prepared.source.sha256,
+        given=given_of(replace(config, trace=trace)),
+        config={**measuring_fields(config), "precisions": precisions},
+    )
+
+
+def measuring_fields(config: OptimizeConfig) -> dict[str, Any]:
+    """Return the fields that say how to measure, as JSON has them."""
+    fields: dict[str, Any] = _CONFIG.dump_python(config, mode="json", include=set(MEASURED))
+    return fields
+
+
+def worker_config(job: WorkerJob, own: OptimizeConfig) -> OptimizeConfig:
+    """Return the worker's own configuration with the fields of the job that say how to measure."""
+    theirs = _CONFIG.validate_python({**_CONFIG.dump_python(own), **job.config})
+    return replace(own, **{name: getattr(theirs, name) for name in MEASURED})
+
+
+def given_of(config: OptimizeConfig) -> dict[str, str | None]:
+    """Return what a worker has to be given like its search, by option: files as checksums. Raises OSError."""
+    return {
+        "--server": config.server,
+        "--docker-image": (config.docker_image or DEFAULT_IMAGE) if config.server == "docker" else None,
+        "--input-data": checksum(config.input_data),
+        "--calibration-data": checksum(config.calibration_data),
+        "--trace": checksum(config.trace),
+    }
+
+
+def checksum(path: Path | None) -> str | None:
+    """Return the SHA-256 of a file, or of a folder's files and their names; None for no path. Raises OSError."""
+    if path is None:
+        return None
+    if not path.is_dir():
+        return sha256_of(path)
+    parts = (f"{part.name}\0{sha256_of(part)}\n" for part in path.iterdir() if part.is_file())
+    return hashlib.sha256("".join(sorted(parts)).encode()).hexdigest()

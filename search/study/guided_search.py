@@ -122,7 +122,7 @@ class GuidedSearch:
         there_is_time = not self.surrogate.curves or budget.search_left_s() > BASELINE_CAPACITY_S
         if at_last and there_is_time and self.runner.may_go_on():
             self._verify_baseline(first)
-        self.runner.pool.share(self.surrogate.curves)
+        self.runner.share(self.surrogate.curves)
 
     def _profile_again(self) -> bool:
         """Profile each kind a second time, some time after the first; True if the predictions were made anew.
@@ -142,7 +142,7 @@ class GuidedSearch:
             return False
         write_curves(runner.store.path.parent, self.surrogate.curves)
         self._simulate_all()
-        runner.pool.share(self.surrogate.curves)
+        runner.share(self.surrogate.curves)
         return True
 
     def _profile_more(self) -> bool:
@@ -154,7 +154,7 @@ class GuidedSearch:
             if self._verified >= MAX_VERIFIED or not runner.may_go_on() or budget.elapsed_s() > until_s:
                 break
             self._profile_unless_known(knobs)
-        runner.pool.share(self.surrogate.curves)
+        runner.share(self.surrogate.curves)
         return sum(map(len, self.surrogate.curves.values())) > known
 
     def _profile_unless_known(self, knobs: Knobs) -> None:
@@ -206,7 +206,7 @@ class GuidedSearch:
             if prediction is not None:
                 self._offer_others(prediction)
                 self._verify(prediction, cause="predicted")
-            elif not self.runner.pool.wait():
+            elif not self.runner.wait_for_workers():
                 break
             wrong = sum(abs(error) > DISAGREEMENT for error in self._errors[:JUDGED])
             if wrong >= WRONG_MIN and len(self._errors) <= JUDGED:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from loadgen.files import write_atomically
 from model_repo.spec import Engine, ServingConfig
@@ -18,9 +18,6 @@ from search.study.guided_search import GuidedSearch, surrogate_for
 from search.study.trial_runner import TrialRunner
 from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
 from search.trials.trial import Trial
-
-if TYPE_CHECKING:
-    import optuna
 
 SAMPLED_TRIALS = 6
 """Trials that the sampler chooses before points adjacent to the best are tried; it chooses again after them only
@@ -44,10 +41,10 @@ class SamplerSearch:
                 landmarks = ((knobs, WhyRecord(cause="landmark")) for knobs in self._landmarks())
                 self.runner.hand_out(landmarks)
                 self.runner.run_trial(asked, partial(self.measure, self.runner), why)
-            elif not self.runner.pool.wait():
+            elif not self.runner.wait_for_workers():
                 return
 
-    def _next(self) -> tuple[optuna.trial.Trial | None, WhyRecord]:
+    def _next(self) -> tuple[Knobs | None, WhyRecord]:
         store, wanted = self.runner.store, self.runner.promising
         space = store.space
         baseline = [knobs_of(space.baseline())]

@@ -21,6 +21,7 @@ from search.redact import is_storage_url, shown_storage, without_secrets_of
 from search.trials.events import Note, OnEvent, ignore
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.storages import BaseStorage, RDBStorage
 
 
@@ -169,6 +170,22 @@ class Storage:
     patient: BaseStorage
     direct: RDBStorage
 
+    def id_of(self, study: Study, number: int) -> int:
+        """Return the storage's own key of a study's trial."""
+        study_id = self.patient.get_study_id_from_name(study.study_name)
+        return int(self.patient.get_trial_id_from_study_id_trial_number(study_id, number))
+
+    def claim(self, study: Study, number: int) -> int | None:
+        """Claim a queued trial, as `study.ask` does, and return its key; None if another process was quicker."""
+        import optuna
+
+        trial_id = self.id_of(study, number)
+        try:
+            claimed = self.patient.set_trial_state_values(trial_id, state=optuna.trial.TrialState.RUNNING)
+        except optuna.exceptions.UpdateFinishedTrialError:
+            return None
+        return trial_id if claimed else None
+
     def close(self) -> None:
         """Close the connections to the database."""
         self.direct.remove_session()
@@ -259,6 +276,17 @@ def beat_once(storage: Storage, trial_id: int) -> None:
         storage.direct.record_heartbeat(trial_id)
     except Exception as error:
         log.debug("no heartbeat: %s", reason_of(error, storage.url))
+
+
+def hand_on(study: Study, storage: Storage, number: int) -> None:
+    """Queue a trial again that this process does not finish, as Optuna does with a lost one."""
+    import optuna
+
+    again = storage.direct.get_heartbeat_stale_trial_callback()
+    left = storage.patient.get_trial(storage.id_of(study, number))
+    if again is not None and not left.state.is_finished():
+        again(study, left)
+        study.tell(number, state=optuna.trial.TrialState.FAIL)
 
 
 def fail_lost_trials(study_name: str, storage: Storage) -> None:

@@ -12,21 +12,28 @@ from search.records.line_files import append_line, read_records
 from search.records.run_files import TRIALS_FILE
 from search.records.trial import TrialRecord, WhyRecord
 from search.space import Knobs, SearchSpace, knobs_of
-from search.study.optuna_queue import SharedQueue
 from search.study.storage import Storage, experimental_allowed, open_storage
-from search.study.tasks import RECORD, TASK, WITHDRAWN
 from search.trials.events import OnEvent, ignore
 from search.trials.objective import COST, Objective
 from search.trials.trial import Trial, trial_from_record
 
 if TYPE_CHECKING:
     import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 
 Key = tuple[int | str, ...]
 STUDY_NAME = "tritune"
 
 STUDY_FILE = "study.db"
+
+BEGUN = "begun"
+"""User attribute of the study: the point that the search asked for last."""
+
+TASK, RECORD = "task", "record"
+"""User attributes of a trial that a worker measures: what is asked of it, and its result (TrialRecord)."""
+
 ASKS_BEFORE_GIVING_UP = 60
 
 
@@ -34,8 +41,8 @@ ASKS_BEFORE_GIVING_UP = 60
 class TrialStore:
     """Asks Optuna for points, and stores the finished trials.
 
-    A finished trial is first appended to `trials.jsonl`, flushed to the disk, and then reported to Optuna, so that
-    a crash between the two loses nothing: opening the store again reports the missing trials to Optuna.
+    A finished trial is first appended to `trials.jsonl`, flushed to the disk, and then added to the study, so that
+    a crash between the two loses nothing: opening the store again adds the missing trials to the study.
     """
 
     space: SearchSpace
@@ -46,49 +53,42 @@ class TrialStore:
     hardware: str | None = None  # of trials without a `hardware` of their own
     trials: list[Trial] = field(default_factory=list)
     away: set[Key] = field(default_factory=set)  # points that workers have been asked to measure
-    _asked: Key | None = None
+    begun: Key | None = None  # the point that an earlier process asked for last
     resumed: bool = False
-    _unfinished: set[Key] = field(default_factory=set)
-
-    @property
-    def queue(self) -> SharedQueue:
-        """The trials of the study by number."""
-        return SharedQueue(study=self.study, storage=self.storage)
+    _asked: Key | None = None
 
     def untried(self, knobs: Mapping[str, int | str], *, even_if_away: bool = False) -> bool:
         """True if a point has not been measured, and is not being measured."""
         key = key_of(knobs)
         return key not in self._tried() and (even_if_away or (key not in self.away and key != self._asked))
 
-    def ask_for(self, points: Iterable[Knobs], *, wanted: Callable[[Knobs], bool]) -> optuna.trial.Trial | None:
-        """Open an Optuna trial at the first of `points` that is untried and `wanted`; None if there is none."""
+    def ask_for(self, points: Iterable[Knobs], *, wanted: Callable[[Knobs], bool]) -> Knobs | None:
+        """Return the first of `points` that is untried and `wanted`, to be measured now; None if there is none."""
         for knobs in points:
             if self.untried(knobs) and wanted(knobs):
-                self._asked = key_of(knobs)
-                return self.queue.open_at(knobs, self.space, waiting=False)
+                return self._begin(knobs)
         return None
 
-    def ask_sampler(self, *, wanted: Callable[[Knobs], bool]) -> optuna.trial.Trial | None:
-        """Open an Optuna trial at a point that the sampler chooses; None if it finds no untried one."""
+    def ask_sampler(self, *, wanted: Callable[[Knobs], bool]) -> Knobs | None:
+        """Return a point that the sampler chooses, to be measured now; None if it finds no untried one."""
+        import optuna
+
         tried = self._tried()
         for _ in range(ASKS_BEFORE_GIVING_UP):
-            asked = self._ask()
-            knobs: Knobs = dict(asked.params)
-            if TASK in asked.user_attrs:  # from the queue for workers; none of them had begun it
-                asked.set_user_attr(WITHDRAWN, True)
-                self.away.discard(key_of(knobs))
+            drawn = self._draw()
+            knobs: Knobs = dict(drawn.params)
             if self.space.is_legal(knobs) and self.untried(knobs) and wanted(knobs):
-                self._asked = key_of(knobs)
-                return asked
+                self.study.tell(drawn, state=optuna.trial.TrialState.FAIL)  # its result is added as a trial
+                return self._begin(knobs)
             # The sampler gets the known value of this point, or the result that it is not legal.
-            self._tell_known(asked, tried.get(key_of(knobs)))
+            self._tell_known(drawn, tried.get(key_of(knobs)))
         return None
 
-    def record(self, asked: optuna.trial.Trial, trial: Trial) -> Trial:
-        """Store a finished trial, on the disk first; return it with its number."""
+    def record(self, trial: Trial) -> Trial:
+        """Store the finished trial of the asked point, on the disk first; return it with its number."""
         kept = self.keep(trial)
-        self._asked = None
-        self.queue.tell(asked.number, kept, self.objective.optuna_value(kept), attributes_of(kept))
+        self.abandon()
+        self.study.add_trial(frozen_trial(kept, self.space, self.objective, {"trial": kept.number}))
         return kept
 
     def keep(self, trial: Trial) -> Trial:
@@ -100,10 +100,9 @@ class TrialStore:
         self.trials.append(kept)
         return kept
 
-    def abandon(self, asked: optuna.trial.Trial) -> None:
-        """Close an asked trial that was not finished; it leaves no record and may be asked for again."""
+    def abandon(self) -> None:
+        """Forget the asked point; without a record it may be asked for again."""
         self._asked = None
-        self.queue.fail(asked.number)
 
     def next_number(self) -> int:
         """Return the number of the next trial; numbers count from 0 without gaps."""
@@ -119,17 +118,27 @@ class TrialStore:
         return why.changed(
             best_trial=None if best is None else best.number,
             resumed=self.resumed,
-            retaken=key_of(knobs) in self._unfinished,
+            retaken=key_of(knobs) == self.begun,
         )
 
     def _tried(self) -> dict[Key, Trial]:
         return {key_of(knobs_of(trial.served)): trial for trial in self.trials}
 
-    def _ask(self) -> optuna.trial.Trial:
-        asked = self.study.ask()
+    def _begin(self, knobs: Knobs) -> Knobs:
+        """Remember the point that is measured now, also in the study, for the run that goes on with this one."""
+        self._asked = key_of(knobs)
+        self.study.set_user_attr(BEGUN, knobs)
+        return knobs
+
+    def _draw(self) -> optuna.trial.Trial:
+        """Return a new trial at a point of the sampler. `study.ask` would take one that is queued for workers."""
+        import optuna
+
+        study_id = self.storage.patient.get_study_id_from_name(self.study.study_name)
+        drawn = optuna.trial.Trial(self.study, self.storage.patient.create_new_trial(study_id))
         for name, values in self.space.axes().items():
-            asked.suggest_categorical(name, values)
-        return asked
+            drawn.suggest_categorical(name, values)
+        return drawn
 
     def _tell_known(self, asked: optuna.trial.Trial, known: Trial | None) -> None:
         """Close an asked trial that is not run: a repeated point with its old value, an illegal one as pruned."""
@@ -158,8 +167,8 @@ def open_store(
 
     `storage` is any Optuna storage URL; None means an SQLite file in `directory`. `study` is the name that the
     study has there, by default one after the directory. `hardware` describes the machine of this process.
-    Trials that Optuna lacks are reported to it, and trials that it believes to be running here are closed: their
-    process is gone. Raises StorageFailed, and BadInput if the finished trials cannot be read.
+    Trials that Optuna lacks are added to its study. Raises StorageFailed, and BadInput if
+    the finished trials cannot be read.
     """
     import optuna
 
@@ -200,36 +209,57 @@ def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:
 
 
 def _reconcile(store: TrialStore) -> None:
-    """Close trials that this process left open when it died, not those of workers; report missing trials."""
-    known, reported = set(), set()
-    kept = {trial.number: trial for trial in store.trials}
+    """Add trials that the study lacks, and close points of the sampler that a killed process left open."""
+    import optuna
+
+    states, known, measured = optuna.trial.TrialState, set(), set()
     for frozen in store.study.get_trials(deepcopy=False):
-        if not frozen.state.is_finished() and (TASK not in frozen.user_attrs or WITHDRAWN in frozen.user_attrs):
-            trial = kept.get(frozen.user_attrs.get("trial", -1))
-            if trial is None:
-                store.queue.fail(frozen.number)
-            else:  # killed while reporting it: Optuna has its attributes, but no value and no state
-                store.queue.tell(frozen.number, trial, store.objective.optuna_value(trial), attributes_of(trial))
+        known.add(frozen.user_attrs.get("trial"))
         if RECORD in frozen.user_attrs:
-            reported.add(key_of(frozen.params))
-        elif "trial" in frozen.user_attrs:
-            known.add(frozen.user_attrs["trial"])
-        elif "skipped" not in frozen.user_attrs and TASK not in frozen.user_attrs:
-            store._unfinished.add(key_of(frozen.params))  # noqa: SLF001
-    store.resumed = bool(store.trials or store._unfinished)  # noqa: SLF001
+            measured.add(key_of(frozen.params))
+        if frozen.state == states.RUNNING and TASK not in frozen.user_attrs:
+            store.study.tell(frozen.number, state=states.FAIL)
     for trial in store.trials:
-        knobs = knobs_of(trial.served)
-        if trial.number not in known and key_of(knobs) not in reported:
-            asked = store.queue.open_at(knobs, store.space, waiting=False)
-            assert asked is not None
-            store.queue.tell(asked.number, trial, store.objective.optuna_value(trial), attributes_of(trial))
+        if trial.number not in known and key_of(knobs_of(trial.served)) not in measured:
+            store.study.add_trial(frozen_trial(trial, store.space, store.objective, {"trial": trial.number}))
+    begun = store.study.user_attrs.get(BEGUN)
+    store.begun = None if begun is None else key_of(begun)
+    store.resumed = bool(store.trials or store.begun)
+
+
+def frozen_trial(
+    trial: Trial, space: SearchSpace, objective: Objective, attributes: Mapping[str, Any]
+) -> FrozenTrial:
+    """Return a finished trial as Optuna stores it, with these attributes and those that its dashboard shows."""
+    import optuna
+
+    states, value, knobs = optuna.trial.TrialState, objective.optuna_value(trial), knobs_of(trial.served)
+    if trial.state in ("complete", "infeasible") and value is not None:
+        state = states.COMPLETE
+    else:
+        state = states.PRUNED if trial.state in ("pruned", "infeasible") else states.FAIL
+    return optuna.trial.create_trial(
+        state=state,
+        value=None if state == states.FAIL else value,
+        intermediate_values={0: value} if state == states.PRUNED and value is not None else None,
+        params=knobs,
+        distributions=distributions_of(knobs, space),
+        user_attrs={**attributes_of(trial), **attributes},
+    )
+
+
+def distributions_of(knobs: Knobs, space: SearchSpace) -> dict[str, BaseDistribution]:
+    """Return the axes of a point's knobs for Optuna."""
+    from optuna.distributions import CategoricalDistribution
+
+    axes = space.axes()
+    return {name: CategoricalDistribution(axes[name]) for name in knobs}
 
 
 def attributes_of(trial: Trial) -> dict[str, Any]:
     """Return the attributes that Optuna's dashboard shows with a trial's value."""
     predicted = None if trial.why is None else trial.why.prediction
     attributes = {
-        "trial": trial.number,
         "state": trial.state,
         "reason": trial.reason,
         "rate_low_per_s": trial.rate_low_per_s,

@@ -4,74 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
 
 from loadgen.errors import ClientFailed, UserError
 from loadgen.measurement.cpu_contention import none_if_not_watched
 from model_repo.spec import ServingConfig
-from search.labels import knobs_text, memory_text
+from search.labels import knobs_text
 from search.records.trial import WhyRecord
 from search.simulator.service_times import ServiceCurve
 from search.simulator.surrogate import Kind
 from search.space import Knobs, engine_label, knobs_of, takes_graphs
+from search.study.pool import TaskRecord, WorkerPool
 from search.study.store import TrialStore
-from search.study.tasks import TaskRecord
 from search.trials import events
 from search.trials.budget import keep_time_to_certify
 from search.trials.context import TrialContext
 from search.trials.objective import Objective
 from search.trials.trial import Trial
-
-if TYPE_CHECKING:
-    import optuna
-
-
-class WorkerPool(Protocol):
-    """Other processes that measure for the search."""
-
-    def share(self, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
-        """Share the service times, from which workers make the same predictions."""
-        ...
-
-    def room(self) -> int:
-        """Return how many more points may be offered."""
-        ...
-
-    def offer(self, knobs: Knobs, task: TaskRecord) -> None:
-        """Queue a point to be measured."""
-        ...
-
-    def gather(self) -> list[Trial]:
-        """Return the trials that finished since the last call, without their final numbers."""
-        ...
-
-    def wait(self) -> bool:
-        """Wait for a moment, or take queued points back; False if no points are out."""
-        ...
-
-
-class NoWorkers:
-    """No workers: everything is measured here."""
-
-    def share(self, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
-        """Do nothing."""
-
-    def room(self) -> int:
-        """Return 0."""
-        return 0
-
-    def offer(self, knobs: Knobs, task: TaskRecord) -> None:
-        """Do nothing."""
-
-    def gather(self) -> list[Trial]:
-        """Return no trials."""
-        return []
-
-    def wait(self) -> bool:
-        """Return False: no points are out."""
-        return False
-
 
 FAILURES_OF_ONE_ENGINE = 4
 """An engine is not tried again after 4 failed trials without any other, or after 2 if there are other engines.
@@ -119,7 +68,7 @@ class TrialRunner(TrialContext):
     """Runs, records and reports the trials of a search, in this process and by workers."""
 
     store: TrialStore
-    pool: WorkerPool = field(default_factory=NoWorkers)
+    pool: WorkerPool | None = None
     despite_noise: bool = False
 
     @property
@@ -127,9 +76,10 @@ class TrialRunner(TrialContext):
         """The objective by which trials are compared."""
         return self.store.objective
 
-    def best(self) -> Trial | None:
-        """Return the best trial so far, which a new one has to beat; None if there is none."""
-        return self.store.best()
+    def best_per_s(self) -> float | None:
+        """Return the capacity of the best trial so far, which a new one has to beat; None if there is none."""
+        best = self.store.best()
+        return None if best is None else best.rate_at_limit_per_s
 
     def may_go_on(self) -> bool:
         """True if there is time for one more trial, and no request to stop."""
@@ -151,43 +101,47 @@ class TrialRunner(TrialContext):
         return trial.over_memory(self.slo.max_memory_bytes)
 
     def run_trial(
-        self, asked: optuna.trial.Trial, measured: Callable[[ServingConfig, int], Trial | None], why: WhyRecord
+        self, knobs: Knobs, measured: Callable[[ServingConfig, int], Trial | None], why: WhyRecord
     ) -> Trial | None:
-        """Run and record the asked trial; None if it was stopped before it had a result.
+        """Run and record a trial of the asked point; None if it was stopped before it had a result.
 
         `measured` serves and measures the configuration. `why` is kept with the trial. Raises SearchImpossible if
         no engine works, PowerUnknown if the objective is energy and power is not measured.
         """
         number = self.store.next_number()
-        config = self.store.space.config(asked.params)
-        why = self.store.as_of_now(why, asked.params)
+        config = self.store.space.config(knobs)
+        why = self.store.as_of_now(why, knobs)
         self.on_event(events.TrialStarted(number=number, knobs=knobs_text(config)))
         try:
             trial = self.with_contention(lambda: measured(config, number))
         except BaseException:
-            self.store.abandon(asked)
+            self.store.abandon()
             raise
         if trial is None:
-            self.store.abandon(asked)
+            self.store.abandon()
             return None
         trial = self.enforce_memory_limit(trial.changed(why=why))
-        return self._publish(self.store.record(asked, trial))
-
-    def with_contention(self, measured: Callable[[], Trial | None]) -> Trial | None:
-        """Return the trial from `measured`, with the CPU contention meanwhile."""
-        before = self.bench.spent.contention
-        trial = measured()
-        seen = none_if_not_watched(self.bench.spent.contention - before)
-        return None if trial is None else trial.changed(contention=seen)
+        return self._publish(self.store.record(trial))
 
     def collect_finished(self) -> list[Trial]:
         """Record and return the trials that workers have finished. Raises SearchImpossible if no engine works."""
-        collect_finished = self.pool.gather()
-        return [self._publish(self.store.keep(trial)) for trial in collect_finished]
+        found = [] if self.pool is None else self.pool.gather()
+        return [self._publish(self.store.keep(trial)) for trial in found]
+
+    def share(self, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
+        """Share the service times with the workers, if there are any."""
+        if self.pool is not None:
+            self.pool.share(curves)
+
+    def wait_for_workers(self) -> bool:
+        """Wait for a moment, or take a queued point back; False if no points are out."""
+        return self.pool is not None and self.pool.wait()
 
     def hand_out(self, points: Iterable[tuple[Knobs, WhyRecord]]) -> None:
         """Queue the first untried points for the workers, as many as they have room for."""
-        room, best = self.pool.room(), self.store.best()
+        if self.pool is None:
+            return
+        room = self.pool.room()
         for knobs, why in points:
             if room <= 0:
                 return
@@ -196,7 +150,7 @@ class TrialRunner(TrialContext):
             room -= 1
             task = TaskRecord(
                 why=self.store.as_of_now(why, knobs),
-                best_per_s=None if best is None else best.rate_at_limit_per_s,
+                best_per_s=self.best_per_s(),
                 elapsed_s=self.budget.elapsed_s(),
                 budget_s=self.budget.total_s,
             )
@@ -223,15 +177,6 @@ class TrialRunner(TrialContext):
         note = keep_time_to_certify(self.budget, rate_per_s, self.slo) if rate_per_s else None
         if note is not None:
             self.on_event(events.Note(text=note, code="time_to_certify"))
-
-    def enforce_memory_limit(self, trial: Trial) -> Trial:
-        """Return the trial with its peak memory; infeasible if that is over the limit."""
-        trial = trial.changed(memory_bytes=self.bench.memory_bytes(trial.served))
-        most = self.slo.max_memory_bytes
-        if trial.state == "failed" or most is None or not trial.over_memory(most):
-            return trial
-        reason = f"the server took {memory_text(trial.memory_bytes or 0)}, over the limit of {memory_text(most)}"
-        return trial.changed(state="infeasible", reason=reason, rate_at_limit_per_s=0.0)
 
     def _shortest_trial_s(self) -> float:
         """Return the seconds of the shortest trial: the mean loading time so far, and a moment of load."""

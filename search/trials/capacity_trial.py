@@ -50,7 +50,7 @@ def run_capacity_trial(
     """
     bench, slo, seed, stop = context.bench, context.slo, context.seed, context.stop
     budget_s = min(context.budget.first_trial_s(), most_s)  # without the time for loading
-    incumbent = context.best() if context.objective.name == "cost" else None
+    best_per_s = context.best_per_s() if context.objective.name == "cost" else None
     before = replace(bench.spent)
     measured: list[tuple[ProbeResult, MeasurementRecord | None]] = []
     load_runs: list[LoadRunRecord] = []
@@ -68,7 +68,7 @@ def run_capacity_trial(
         load_runs.append(load_run_of(seen, log_of_run, slo.limits, seed=its))
         emit_probed(context.on_event, number, seen, met=seen.reading.met)
 
-    beat = None if incumbent is None else (incumbent.rate_at_limit_per_s or 0.0) * WORTH_BEATING_BY
+    beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
     try:
         bench.load(config)
         estimate = find_capacity(

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from loadgen.measurement.cpu_contention import none_if_not_watched
+from search.labels import memory_text
 from search.records.slo import Slo
 from search.trials import events
 from search.trials.bench import Bench
@@ -33,9 +35,25 @@ class TrialContext(ABC):
         """The objective by which trials are compared."""
 
     @abstractmethod
-    def best(self) -> Trial | None:
-        """Return the best trial so far, which a new one has to beat; None if there is none."""
+    def best_per_s(self) -> float | None:
+        """Return the capacity of the best trial so far, which a new one has to beat; None if there is none."""
 
     def seed_of(self, number: int, run: int) -> int:
         """Return the seed of a load run of a trial, both counted from 0."""
         return self.seed + 104_729 * (1 + number) + 7919 * run
+
+    def with_contention(self, measured: Callable[[], Trial | None]) -> Trial | None:
+        """Return the trial from `measured`, with the CPU contention meanwhile."""
+        before = self.bench.spent.contention
+        trial = measured()
+        seen = none_if_not_watched(self.bench.spent.contention - before)
+        return None if trial is None else trial.changed(contention=seen)
+
+    def enforce_memory_limit(self, trial: Trial) -> Trial:
+        """Return the trial with its peak memory; infeasible if that is over the limit."""
+        trial = trial.changed(memory_bytes=self.bench.memory_bytes(trial.served))
+        most = self.slo.max_memory_bytes
+        if trial.state == "failed" or most is None or not trial.over_memory(most):
+            return trial
+        reason = f"the server took {memory_text(trial.memory_bytes or 0)}, over the limit of {memory_text(most)}"
+        return trial.changed(state="infeasible", reason=reason, rate_at_limit_per_s=0.0)

@@ -20,11 +20,10 @@ from model_repo.spec import ServingConfig
 from search.records.slo import Slo
 from search.records.trial import WhyRecord
 from search.space import SearchSpace
+from search.study.pool import TaskRecord, WorkerPool
 from search.study.storage import open_storage
 from search.study.store import TrialStore, open_store
-from search.study.tasks import TaskRecord
-from search.workers.pool import StudyWorkerPool
-from search.workers.worker import Worker
+from search.study.worker import Worker
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 MACHINE = "a machine of the test"
@@ -43,13 +42,13 @@ def small_space(folder: Path) -> SearchSpace:
     return two_core_space(folder, limit_ms=SLO.first.limit_ms)
 
 
-def coordinator(folder: Path, url: str | None, study: str | None = "shared") -> tuple[TrialStore, StudyWorkerPool]:
+def coordinator(folder: Path, url: str | None, study: str | None = "shared") -> tuple[TrialStore, WorkerPool]:
     """A trial store and its workers; heartbeats are shorter than usual."""
     space = small_space(folder)
     store = open_store(space, folder, storage=url, seed=1, study=study, hardware=MACHINE)
     store.storage.direct.heartbeat_interval, store.storage.direct.grace_period = HEARTBEAT_S, GRACE_S
     OPENED.append(store.storage)
-    return store, StudyWorkerPool(store=store)
+    return store, WorkerPool(store=store)
 
 
 def task(**changes: Any) -> TaskRecord:

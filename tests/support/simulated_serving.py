@@ -20,13 +20,11 @@ from model_repo.spec import ServingConfig
 from optimizer.cli import main
 from optimizer.run import coordinator, pipeline, worker
 from optimizer.run.coordinator import WORKERS_FOLDER
-from search.study.store import STUDY_FILE
-from search.study.tasks import RECORD, TASK, WORKER_PREFIX
+from search.study.pool import WORKER_PREFIX
+from search.study.store import RECORD, STUDY_FILE, TASK
 
 WAIT_S = 200.0
 USED_GPU = "used-gpu"
-
-coordinator.COMMAND = (sys.executable, __file__, "worker")  # type: ignore[assignment]
 
 
 class OneOfSeveral(SimulatedBench):
@@ -63,5 +61,6 @@ def simulated(config: Any, prepared: Any, workload: Any, **_of_a_real_server: An
 
 
 if __name__ == "__main__":
+    coordinator.COMMAND = (sys.executable, __file__, "worker")  # type: ignore[assignment]
     pipeline.serving_bench = worker.serving_bench = simulated  # type: ignore[assignment, attr-defined]
     main()

@@ -20,13 +20,13 @@ from waiting import wait_until
 
 from model_repo.spec import ServingConfig
 from search.records.trial import WhyRecord
+from search.study.pool import WorkerPool
 from search.study.run import run_search
-from search.study.store import TrialStore
-from search.study.tasks import RECORD, WORKER, WorkerJob
+from search.study.store import RECORD, TrialStore
 from search.study.trial_runner import TrialRunner
+from search.study.worker import WORKER
 from search.trials.budget import Budget
 from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
-from search.workers.pool import StudyWorkerPool
 
 pytestmark = pytest.mark.system
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
@@ -65,7 +65,7 @@ def workers(
             process.wait(timeout=240)
 
 
-def collect_finished(store: TrialStore, pool: StudyWorkerPool, count: int) -> None:
+def collect_finished(store: TrialStore, pool: WorkerPool, count: int) -> None:
     """Keep what comes back until there are so many trials."""
 
     def enough() -> bool:
@@ -153,17 +153,7 @@ def test_a_search_with_workers_finds_what_it_finds_alone(cluster: Cluster, tmp_p
     common: dict[str, Any] = {"slo": SLO, "budget": Budget(total_s=600.0), "seed": 1}
     run_search(TrialRunner(store=alone, bench=SimulatedBench(), **common))
     store, pool = coordinator(tmp_path / "run", cluster.url, study="together")
-    pool.publish(
-        WorkerJob(
-            tritune_version="0",
-            run="here",
-            hardware=MACHINE,
-            model_sha256="0" * 64,
-            slo=SLO,
-            seed=1,
-            settings={},
-        )
-    )
+    pool.publish({})
     with workers(cluster, tmp_path, "together", ["w1", "w2"]) as processes:
         wait_until(lambda: pool.room() == 4)
         run_search(TrialRunner(store=store, bench=WaitsForOthers(store), pool=pool, **common))

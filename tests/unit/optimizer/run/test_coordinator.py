@@ -1,17 +1,15 @@
 """Tests of this machine's workers: one per GPU, none left running, and the storage in no command line."""
 
 import sys
-from dataclasses import MISSING, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from loadgen.options.declare import option_fields
 from loadgen.spec.limits import LatencyLimit
-from optimizer.config import OptimizeConfig, WorkerOptions
+from optimizer.config import OptimizeConfig
 from optimizer.run import coordinator
 from optimizer.run.coordinator import (
-    NOT_PASSED_ON,
     WORKER_LOG_FILE,
     worker_arguments,
     worker_options,
@@ -44,7 +42,7 @@ def test_each_gpu_gets_a_process_that_ends_with_the_block(tmp_path: Path, monkey
 
 def test_a_worker_gets_the_files_of_the_search_and_what_is_not_the_default(tmp_path: Path) -> None:
     plain = OptimizeConfig(output=tmp_path, model=Path("/m.onnx"), limits=(LatencyLimit(limit_ms=50),))
-    assert worker_options(plain, "s") == ["--study", "s", "--model", "/m.onnx"]
+    assert worker_options(plain, "s") == ["--model", "/m.onnx", "--study", "s"]
     more = replace(
         plain,
         input_data=Path("/in.npz"),
@@ -69,10 +67,9 @@ def test_a_worker_gets_the_files_of_the_search_and_what_is_not_the_default(tmp_p
     }
 
 
-def test_a_worker_passes_on_all_that_belongs_to_no_single_process() -> None:
-    fields = option_fields(WorkerOptions)
-    values = {one.field: 90.0 if one.declared.unit else "other" for one in fields.values()}
-    words = worker_arguments(values)
-    assert words[::2] == [one.flag for name, one in fields.items() if name not in NOT_PASSED_ON]
-    assert words[words.index("--idle") + 1] == "90s"
-    assert worker_arguments({one.field: one.usual for one in fields.values() if one.usual is not MISSING}) == []
+def test_a_worker_passes_on_all_that_belongs_to_no_single_process(tmp_path: Path) -> None:
+    config = OptimizeConfig(
+        output=tmp_path, model="a:b", limits=(LatencyLimit(limit_ms=50),), gpu="L4", workers="2"
+    )
+    words = worker_arguments(config, study="s", idle_s=90.0)
+    assert words == ["--model", "a:b", "--study", "s", "--idle", "90s"]

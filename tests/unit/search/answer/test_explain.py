@@ -101,10 +101,10 @@ def test_a_trial_that_was_cut_short_is_said_to_be_taken_again(tmp_path: Path) ->
     assert (why.resumed, why.retaken) == (False, False)
     assert first.ask_for([knobs], wanted=lambda _: True) is not None  # and the process is killed
     second = store()
-    asked = second.ask_for([knobs], wanted=lambda _: True)
+    assert second.ask_for([knobs], wanted=lambda _: True) == knobs
     why = second.as_of_now(WhyRecord(cause="landmark"), knobs)
     assert (why.resumed, why.retaken) == (True, True)
-    second.record(asked, trial_of(0, space.config(knobs), "failed", "no", spent=Spent()).changed(why=why))
+    second.record(trial_of(0, space.config(knobs), "failed", "no", spent=Spent()).changed(why=why))
     assert "started again" in explain_trial(tmp_path, 0).why[-1]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.errors import UserError
 from model_repo.spec import ServingConfig
 from search.labels import knobs_text
 from search.records.line_files import append_line
@@ -21,29 +22,17 @@ from search.simulator.server import SimulatedServer
 from search.simulator.service_times_file import curves_from_text
 from search.simulator.surrogate import Predicted, Surrogate
 from search.space import SearchSpace, knobs_of
-from search.study.optuna_queue import SharedQueue
-from search.study.storage import Storage, beat_once
-from search.study.store import TrialStore, attributes_of
-from search.study.tasks import (
-    CLOSED,
-    ORDER,
-    PROFILE,
-    RECORD,
-    WORKER,
-    WORKER_PREFIX,
-    TaskRecord,
-    WorkerJob,
-    reading,
-    task_of,
-)
-from search.study.trial_runner import TrialRunner
+from search.study.pool import CLOSED, JOB, PROFILE, WORKER_PREFIX, TaskRecord
+from search.study.storage import Storage, beat_once, hand_on
+from search.study.store import RECORD, TASK, frozen_trial
 from search.trials import events
-from search.trials.bench import Bench, Spent
+from search.trials.bench import Bench
 from search.trials.budget import Budget
+from search.trials.context import TrialContext
 from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
 from search.trials.objective import COST, Objective
 from search.trials.predicted_trial import run_predicted_trial
-from search.trials.trial import Trial, trial_of
+from search.trials.trial import Trial
 from search.workload import Workload
 
 if TYPE_CHECKING:
@@ -59,28 +48,46 @@ CLOSED_IS_ASKED_S = 3.0
 IDLE_S = 600.0
 """A worker leaves after 600 s without a task: its coordinator may have died."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedStudy:
-    """A study and its job."""
-
-    study: optuna.Study
-    order: WorkerJob
+WORKER = "worker"
+"""User attribute of a trial: the name of its worker."""
 
 
-def join(storage: Storage, name: str) -> JoinedStudy | None:
-    """Return the study of that name; None if it has no job yet. Raises BadInput, pydantic's ValidationError."""
+def join(
+    storage: Storage, name: str, *, idle_s: float, on_event: events.OnEvent, stop: Callable[[], bool]
+) -> optuna.Study | None:
+    """Return the study of that name when it has a job: workers may start before their coordinator.
+
+    None if `stop` is true before. Raises UserError if there is none after `idle_s`.
+    """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        storage.patient.get_study_id_from_name(name)
-    except KeyError:
-        return None
-    with reading(name):
-        study = optuna.load_study(study_name=name, storage=storage.patient)
-        order = study.user_attrs.get(ORDER)
-    return None if order is None else JoinedStudy(study=study, order=WorkerJob.model_validate(order))
+    on_event(events.Note(text=f"Looking for the study {name}."))
+    deadline = time.monotonic() + idle_s
+    while not stop():
+        with contextlib.suppress(KeyError):
+            study = optuna.load_study(study_name=name, storage=storage.patient)
+            if JOB in study.user_attrs:
+                return study
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"There is no study {name} in the storage after {idle_s:.0f} s.",
+                "Start optimize with the same --storage; it prints the study's name.",
+            )
+        time.sleep(LONGEST_POLL_S)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext(TrialContext):
+    """The context of a task: the budget of the search, and the rate to beat."""
+
+    task: TaskRecord
+    objective: Objective = COST
+
+    def best_per_s(self) -> float | None:
+        """Return the best capacity when the task was made."""
+        return self.task.best_per_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,120 +147,71 @@ class Worker:
     def _ended(self) -> bool:
         """True if the worker has to stop. Reads the study only every few seconds, as it is called under load."""
         if not self._closed and time.monotonic() - self._asked_at > CLOSED_IS_ASKED_S:
-            self._closed = bool(self._attribute(CLOSED))
+            self._closed = bool(self.study.user_attrs.get(CLOSED))
             self._asked_at = time.monotonic()
         return self._closed or self.stop()
 
-    @property
-    def _queue(self) -> SharedQueue:
-        return SharedQueue(study=self.study, storage=self.storage)
-
     def _claim(self) -> FrozenTrial | None:
-        """Claim and return the first queued point that this machine can serve."""
+        """Claim and return the first queued point that this machine can serve.
+
+        `study.ask` would take any, and a new one if none is queued (ADR 6).
+        """
         import optuna
 
-        with reading(self.study.study_name):
-            for frozen in self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
-                # This machine may lack the engine, or the cores for so many threads.
-                if task_of(frozen) is not None and self.space.has(frozen.params):
-                    trial_id = self._queue.id_of(frozen.number)
-                    # Before the claim: if this worker dies right after it, the missing heartbeat is noticed.
-                    beat_once(self.storage, trial_id)
-                    if self._queue.claim(frozen.number):
-                        self.storage.patient.set_trial_user_attr(trial_id, WORKER, self.name)
-                        return frozen
+        for queued in self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
+            # This machine may lack the engine, or the cores for so many threads.
+            if TASK in queued.user_attrs and self.space.has(queued.params):
+                # Before the claim: if this worker dies right after it, the missing heartbeat is noticed.
+                beat_once(self.storage, self.storage.id_of(self.study, queued.number))
+                trial_id = self.storage.claim(self.study, queued.number)
+                if trial_id is not None:
+                    self.storage.patient.set_trial_user_attr(trial_id, WORKER, self.name)
+                    return queued
         return None
-
-    def _attribute(self, name: str) -> object:
-        with reading(self.study.study_name):
-            return self.study.user_attrs.get(name)
 
     def _measure(self, claimed: FrozenTrial) -> bool:
         """Measure a claimed point; False if it was not finished and goes back into the queue."""
         config = self.space.config(claimed.params)
         self.on_event(events.TrialStarted(number=claimed.number, knobs=knobs_text(config)))
         try:
-            with beating(self.storage, self._queue.id_of(claimed.number)):
+            with beating(self.storage, self.storage.id_of(self.study, claimed.number)):
                 trial = self._run_trial(config, claimed)
-                if trial is None:
-                    self._hand_on(claimed)
-                    return False
-                with reading(self.study.study_name):
-                    self._report(claimed, trial.changed(hardware=self.hardware, worker=self.name))
+                if trial is not None:
+                    trial = trial.changed(hardware=self.hardware, worker=self.name)
+                    self._report(claimed, trial)
         except BaseException:
-            self._hand_on(claimed)
+            hand_on(self.study, self.storage, claimed.number)
             raise
+        if trial is None:
+            hand_on(self.study, self.storage, claimed.number)
+            return False
         self.on_event(events.TrialEnded(trial=trial, best=None, elapsed_s=0.0, budget_s=0.0))
         return True
-
-    def _hand_on(self, claimed: FrozenTrial) -> None:
-        with reading(self.study.study_name):
-            self._queue.hand_on(claimed.number)
 
     def _report(self, claimed: FrozenTrial, trial: Trial) -> None:
         """Write the trial to this machine's disk, then to the study, whose database may not be reachable.
 
-        After an outage the trial may count as lost; it is reported unless another worker was quicker.
+        After an outage the claimed trial may count as lost: the result is then added as a trial of its own.
         """
+        from optuna.exceptions import UpdateFinishedTrialError
+
         record = trial.model_dump_json()
         append_line(self.directory / TRIALS_FILE, record)
-        attributes = {name: value for name, value in attributes_of(trial).items() if name != "trial"}
-        attributes[RECORD] = record
-        value = self.objective.optuna_value(trial)
-        if self._queue.tell(claimed.number, trial, value, attributes):
-            return
-        log.warning("trial %d was given to another worker meanwhile", claimed.number)
-        told = [one for one in self.study.get_trials(deepcopy=False) if RECORD in one.user_attrs]
-        if not any(one.params == claimed.params for one in told):
-            again = self._queue.opened_again(claimed)
-            beat_once(self.storage, self._queue.id_of(again))
-            self._queue.tell(again, trial, value, attributes)
+        result = frozen_trial(trial, self.space, self.objective, {TASK: claimed.user_attrs[TASK], RECORD: record})
+        storage, trial_id = self.storage.patient, self.storage.id_of(self.study, claimed.number)
+        try:
+            for name, value in result.user_attrs.items():
+                storage.set_trial_user_attr(trial_id, name, value)
+            for step, value in result.intermediate_values.items():
+                storage.set_trial_intermediate_value(trial_id, step, value)
+            storage.set_trial_state_values(trial_id, state=result.state, values=result.values)
+        except UpdateFinishedTrialError:
+            log.warning("trial %d was given to another worker meanwhile", claimed.number)
+            self.study.add_trial(result)
 
     def _run_trial(self, config: ServingConfig, claimed: FrozenTrial) -> Trial | None:
-        task = task_of(claimed)
-        assert task is not None, "claimed without a task"
-        runner = self._runner(config, task)
-        predicted = task.why.prediction
-        server = None if predicted is None else self._simulated(config)
-        if predicted is not None and server is not None:
-            prediction = Predicted(
-                knobs=knobs_of(config),
-                rate_per_s=predicted.rate_per_s,
-                sd=predicted.sd,
-                simulated_per_s=predicted.simulated_per_s,
-            )
-            trial = runner.with_contention(
-                lambda: run_predicted_trial(runner, server, config, claimed.number, prediction)
-            )
-        else:
-            trial = runner.with_contention(lambda: run_capacity_or_rate_trial(runner, config, claimed.number))
-        return None if trial is None else runner.enforce_memory_limit(trial.changed(why=task.why))
-
-    def _simulated(self, config: ServingConfig) -> SimulatedServer | None:
-        """Return the simulated configuration from the coordinator's profile; None if the profile lacks it."""
-        profile = self._attribute(PROFILE)
-        if not isinstance(profile, str):
-            return None
-        surrogate = Surrogate(space=self.space, slo=self.slo, seed=self.seed, workload=self.workload)
-        try:
-            surrogate.curves.update(curves_from_text(profile))
-            return surrogate.server(config) if surrogate.profiled(knobs_of(config)) else None
-        except ValueError as error:
-            log.warning("the study's profile is not used: %s", error)
-            return None
-
-    def _runner(self, config: ServingConfig, task: TaskRecord) -> TrialRunner:
-        """Return a trial runner with the budget of the search and the rate to beat."""
-        best = trial_of(0, config, "complete", "", spent=Spent(), rate_at_limit_per_s=task.best_per_s)
-        return TrialRunner(
-            store=TrialStore(
-                space=self.space,
-                path=self.directory / TRIALS_FILE,
-                study=self.study,
-                storage=self.storage,
-                objective=self.objective,
-                trials=[best] if task.best_per_s else [],
-            ),
+        task = TaskRecord.model_validate(claimed.user_attrs[TASK])
+        context = TaskContext(
             bench=self.bench,
             slo=self.slo,
             budget=Budget(total_s=task.budget_s, started=time.monotonic() - task.elapsed_s),
@@ -261,7 +219,31 @@ class Worker:
             workload=self.workload,
             on_event=self.on_event,
             stop=self._ended,
+            task=task,
+            objective=self.objective,
         )
+        predicted, server = task.why.prediction, self._simulated(config)
+        if predicted is not None and server is not None:
+            prediction = Predicted(
+                knobs=knobs_of(config),
+                rate_per_s=predicted.rate_per_s,
+                sd=predicted.sd,
+                simulated_per_s=predicted.simulated_per_s,
+            )
+            trial = context.with_contention(
+                lambda: run_predicted_trial(context, server, config, claimed.number, prediction)
+            )
+        else:
+            trial = context.with_contention(lambda: run_capacity_or_rate_trial(context, config, claimed.number))
+        return None if trial is None else context.enforce_memory_limit(trial.changed(why=task.why))
+
+    def _simulated(self, config: ServingConfig) -> SimulatedServer | None:
+        """Return the simulated configuration from the coordinator's profile; None if the profile lacks it."""
+        surrogate = Surrogate(space=self.space, slo=self.slo, seed=self.seed, workload=self.workload)
+        profile = self.study.user_attrs.get(PROFILE)
+        if profile is not None:
+            surrogate.curves.update(curves_from_text(profile))
+        return surrogate.server(config) if surrogate.profiled(knobs_of(config)) else None
 
 
 @contextmanager

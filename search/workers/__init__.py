@@ -1,1 +1,0 @@
-"""Trials on other machines."""
