@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loadgen.errors import BadInput
 from loadgen.files import remove_drafts
 from search.records.line_files import append_line, read_records
 from search.records.run_files import TRIALS_FILE
@@ -28,8 +29,8 @@ STUDY_NAME = "tritune"
 
 STUDY_FILE = "study.db"
 
-BEGUN = "begun"
-"""User attribute of the study: the point that the search asked for last."""
+AXES, BEGUN = "axes", "begun"
+"""User attributes of the study: the axes of its search space, and the point that the search asked for last."""
 
 TASK, RECORD = "task", "record"
 """User attributes of a trial that a worker measures: what is asked of it, and its result (TrialRecord)."""
@@ -168,7 +169,7 @@ def open_store(
     `storage` is any Optuna storage URL; None means an SQLite file in `directory`. `study` is the name that the
     study has there, by default one after the directory. `hardware` describes the machine of this process.
     Trials that Optuna lacks are added to its study. Raises StorageFailed, and BadInput if
-    the finished trials cannot be read.
+    the finished trials cannot be read or are of another space.
     """
     import optuna
 
@@ -185,6 +186,7 @@ def open_store(
             load_if_exists=True,
         )
         created.set_metric_names([objective.metric])
+    _check_axes(created, space)
     store = TrialStore(
         space=space,
         path=directory / TRIALS_FILE,
@@ -201,6 +203,17 @@ def open_store(
 def study_name_for(directory: Path, *, shared: bool) -> str:
     """Return the name of a run's study: a fixed one, or one after the directory in a shared storage."""
     return f"{STUDY_NAME}-{directory.name}" if shared else STUDY_NAME
+
+
+def _check_axes(study: optuna.Study, space: SearchSpace) -> None:
+    """Keep the axes of a new study; raise BadInput if those of an earlier one are not the space's."""
+    axes = {name: list(values) for name, values in space.axes().items()}
+    if study.user_attrs.get(AXES, axes) != axes:
+        raise BadInput(
+            f"The study {study.study_name} is of another search space: its engines, cores or memory were others.",
+            "Go on where it was begun, or start a new search with another --output and --study NAME.",
+        )
+    study.set_user_attr(AXES, axes)
 
 
 def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:

@@ -1,6 +1,7 @@
 """Nothing finished is lost, whatever moment the process died at, and nothing is tried twice."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,14 @@ def test_a_point_that_was_begun_can_be_asked_for_again(space: SearchSpace, tmp_p
 
     assert reopened.resumed
     assert reopened.ask_for([knobs], wanted=everything) is not None
+
+
+def test_a_study_of_another_space_is_refused(space: SearchSpace, tmp_path: Path) -> None:
+    """As on a machine with other cores."""
+    open_store(space, tmp_path, storage=None, seed=1)
+    larger = replace(space, instance_counts=(*space.instance_counts, 64))
+    with pytest.raises(BadInput, match="another search space"):
+        open_store(larger, tmp_path, storage=None, seed=1)
 
 
 def test_a_line_cut_short_is_not_a_trial(space: SearchSpace, tmp_path: Path) -> None:
