@@ -38,7 +38,6 @@ from loadgen.spec.target import Target
 from loadgen.status import OK
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Tensors, grpc_request, http_request, request_tensors
-from loadgen.transport import http2_fast_path
 from loadgen.transport.poller import Poller
 
 FLOATS = 250
@@ -120,11 +119,6 @@ def ours(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
         assert ended.pop() == OK, wire.error_example
 
     return call
-
-
-def ours_without_shapes(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
-    vars(http2_fast_path)["_MAX_LOOKS"] = 0  # no response's shape is learned
-    return ours(target, info, tensors)
 
 
 def ours_with_httptools(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
@@ -246,7 +240,6 @@ CLIENTS: dict[str, Callable[[Target, ModelInfo, Tensors], Call]] = {
     "HTTP: geventhttpclient": geventhttpclient,
     "HTTP: tritonclient": tritonclient_http,
     "gRPC: ours": ours,
-    "gRPC: ours, without response shapes": ours_without_shapes,
     "gRPC: h2 on a socket": h2_on_a_socket,
     "gRPC: grpcio": grpcio,
     "gRPC: tritonclient": tritonclient_grpc,

@@ -19,13 +19,11 @@ from typing import Any
 from loadgen.clients.grpc import INFER, grpc_head, grpc_message
 from loadgen.errors import ClosedEarly, MalformedAnswer
 from loadgen.spec.target import Target
-from loadgen.transport import http2_fast_path
 from loadgen.transport.hpack import block_of
 from loadgen.transport.http1_response import AnswerReader, Head, ReadBuffer
 from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_call import Call
-from loadgen.transport.http2_fast_path import PreparedCall
 from loadgen.transport.http2_frames import DATA, END_HEADERS, END_STREAM, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from loadgen.transport.http2_sending import Call
 
 CALLS = 5000  # per repeat
 _SIZED = b"HTTP/1.1 200 OK\r\nContent-Length: "
@@ -71,8 +69,7 @@ def print_costs(repeats: int) -> None:
     calls = {
         "HTTP: ours, a head seen before": http(AnswerReader),
         "HTTP: httptools": http(HttptoolsReader),
-        "gRPC: ours": grpc(looks=32),
-        "gRPC: ours, without response shapes": grpc(looks=0),
+        "gRPC: ours": grpc(),
         "gRPC: h2": h2(),
     }
     costs: dict[str, list[float]] = {name: [] for name in calls}
@@ -99,23 +96,21 @@ def http(make: Callable[[ReadBuffer], Any]) -> Callable[[], None]:
     return call
 
 
-def grpc(looks: int) -> Callable[[], None]:
+def grpc() -> Callable[[], None]:
     head = grpc_head(Target(url="grpc://localhost:1", model_name="m"), INFER)
     stream = Pieces(frame(SETTINGS, 0, 0))
     ended: list[Call] = []
 
     def note(call: Call, _reset: bool) -> None:
         assert call.fields[-1] == (b"grpc-status", b"0")
-        call.proven = True
         ended.append(call)
 
-    vars(http2_fast_path)["_MAX_LOOKS"] = looks  # the number of responses from which a connection learns shapes
-    connection: Any = Http2Connection(stream, head, ReadBuffer(), note, lambda _length: False)  # type: ignore[arg-type]
+    connection: Any = Http2Connection(stream, head, ReadBuffer(), note, lambda _length: 0)  # type: ignore[arg-type]
     connection.receive()
-    prepared, numbers = PreparedCall(head, _MESSAGE), iter(range(1, 1 << 31, 2))
+    numbers = iter(range(1, 1 << 31, 2))
 
     def call() -> None:
-        connection.start_prepared(0, prepared)
+        connection.start(0, _MESSAGE)
         stream.data = response(next(numbers))
         connection.receive()
         assert ended.pop()  # type: ignore[truthy-bool]

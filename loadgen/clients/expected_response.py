@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor, bytes_per_value
 from loadgen.transport.http1_response import Head, excerpt
-from loadgen.transport.http2_call import Call
+from loadgen.transport.http2_sending import PREFIX_BYTES, Call
 from loadgen.transport.json_values import Unusable, short, whole_number
 
 MAX_KEPT_OF_A_MESSAGE = 16 << 20
@@ -97,21 +97,22 @@ class ExpectedAnswer:
             return "no inference"
         return self._fault_of_name(answer.get("model_name")) or self._fault_of_outputs(outputs, size - json_bytes)
 
-    def wants(self, length: int) -> bool:
-        """True if a message of this length has to be kept and parsed."""
-        return self._looks_left > 0 and length not in self._lengths and length <= MAX_KEPT_OF_A_MESSAGE
+    def keeps(self, length: int) -> int:
+        """Return how many bytes of a message of this length to keep: all if it is to be parsed, else none."""
+        wanted = self._looks_left > 0 and length not in self._lengths and length <= MAX_KEPT_OF_A_MESSAGE
+        return length if wanted else 0
 
     def fault_of_grpc(self, call: Call) -> str | None:
         """Return the fault of the message of a call that ended with status OK; None if none."""
         fault = call.fault_of_frame()
         if fault is not None:
             return fault
-        length = call.message_bytes
-        if call.answer is None:
+        length = call.data_bytes - PREFIX_BYTES
+        if length and len(call.answer) == PREFIX_BYTES:
             return (
                 None if length in self._lengths or self._is_message(length) else f"a message of {length:,} bytes"
             )
-        fault = self._fault_of_message(bytes(call.answer[5:]))
+        fault = self._fault_of_message(bytes(call.answer[PREFIX_BYTES:]))
         if fault is None:
             self._lengths.add(length)
             self._looks_left = max(0, self._looks_left - 1)

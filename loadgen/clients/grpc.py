@@ -24,9 +24,8 @@ from loadgen.status import (
 from loadgen.transport.hpack import Field
 from loadgen.transport.http1_response import ReadBuffer
 from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_call import Call
-from loadgen.transport.http2_fast_path import PreparedCall
 from loadgen.transport.http2_frames import RequestHead, request_head
+from loadgen.transport.http2_sending import Call
 from loadgen.transport.poller import READ, WRITE, Poller
 from loadgen.transport.sockets import Address, TlsStream
 
@@ -112,8 +111,7 @@ class GrpcWire:
         self._address = address
         self._expected = expected
         self._head = head
-        self._calls = [PreparedCall(head, message) for message in requests]
-        self._pool = len(requests)
+        self._requests = requests
         self._poller = poller
         self.finished = finished
         self._buffer = ReadBuffer()
@@ -229,7 +227,7 @@ class GrpcWire:
     def _connect(self) -> None:
         stream = self._address.open()
         connection = _Connection(
-            Http2Connection(stream, self._head, self._buffer, self._answered, self._expected.wants)
+            Http2Connection(stream, self._head, self._buffer, self._answered, self._expected.keeps)
         )
         self._connections[connection.fd] = connection
         self._unsettled = True
@@ -272,7 +270,7 @@ class GrpcWire:
         """Start a call; True if the kernel took all of it."""
         self.in_flight[row] = connection
         try:
-            if connection.http2.start_prepared(row, self._calls[row % self._pool]):
+            if connection.http2.start(row, self._requests[row % len(self._requests)]):
                 return True
             self._watch(connection)
         except OSError as error:
@@ -287,14 +285,12 @@ class GrpcWire:
             self._poller.change(connection.fd, wants)
 
     def _answered(self, call: Call, reset: bool) -> None:
-        outcome, text = OK, ""
-        if not call.proven:
-            outcome, text = (CLOSED, "the server reset the call") if reset else self._judged(call)
+        outcome, text = (CLOSED, "the server reset the call") if reset else self._judged(call)
         connection = self.in_flight[call.row]
         self._end(call.row, outcome, text, 0 if connection is None else connection.stream.arrived_ns)
 
     def _judged(self, call: Call) -> tuple[int, str]:
-        """Return the outcome of a parsed response; a correct one may be recognized by its shape from now on."""
+        """Return the outcome of a response."""
         outcome, text = OK, ""
         if call.fields != self._fields_of_success:
             outcome, text = status_of(call.fields)
@@ -303,7 +299,6 @@ class GrpcWire:
             fault = self._expected.fault_of_grpc(call)
             if fault is not None:
                 return MALFORMED, printable(fault)
-            call.proven = True
         return outcome, text
 
     def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:

@@ -15,7 +15,7 @@ from loadgen.status import OK, outcome_name
 from loadgen.traffic.model_info import ModelInfo, model_info
 from loadgen.transport.http1_response import ReadBuffer
 from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_call import PREFIX_BYTES, Call
+from loadgen.transport.http2_sending import PREFIX_BYTES, Call
 from loadgen.transport.json_values import Unusable
 from loadgen.transport.poller import READ, WRITE
 from loadgen.transport.single_request import MAX_BYTES, line_to
@@ -93,7 +93,7 @@ def _answer(target: Target, method: str, request: Message) -> tuple[int, str, di
     answer = getattr(service_pb2, f"{method}Response")()
     fault = call.fault_of_frame()
     try:
-        answer.ParseFromString(bytes(call.answer or b"")[PREFIX_BYTES:])
+        answer.ParseFromString(bytes(call.answer[PREFIX_BYTES:]))
     except DecodeError:
         fault = "the message is another one"
     if fault is not None:
@@ -114,7 +114,7 @@ def _ended_call(target: Target, path: str, message: bytes) -> Call:
 
     with line_to(target) as line:
         stream = line.stream
-        http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, _is_wanted)
+        http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, _all_of)
         http2.start(0, grpc_message(message))
         while not ended:
             line.hurry()
@@ -126,7 +126,7 @@ def _ended_call(target: Target, path: str, message: bytes) -> Call:
     return ended[0]
 
 
-def _is_wanted(length: int) -> bool:
+def _all_of(length: int) -> int:
     if length > MAX_BYTES:
         raise MalformedAnswer(f"a message of {length:,} bytes, over {MAX_BYTES:,}")
-    return True
+    return length

@@ -23,17 +23,13 @@ class HeaderError(MalformedAnswer):
 
 
 class HeaderDecoder:
-    """Decodes the header blocks of one connection, in their order: the table depends on it.
-
-    `changes` counts the blocks that changed the table.
-    """
+    """Decodes the header blocks of one connection, in their order: the table depends on it."""
 
     def __init__(self) -> None:
         self._decoder = Decoder(_LARGEST_LIST)
-        self._known: dict[bytes, list[Field]] = {}
-        self.changes = 0
+        self._known: dict[bytes, tuple[Field, ...]] = {}
 
-    def decode(self, block: bytes) -> list[Field]:
+    def decode(self, block: bytes) -> tuple[Field, ...]:
         """Return the fields of a block. Raises HeaderError.
 
         A block that leaves the table as it was is remembered until another changes it: a server's responses
@@ -44,14 +40,13 @@ class HeaderDecoder:
             return known
         before = self._table()
         try:
-            fields: list[Field] = list(self._decoder.decode(block, raw=True))
+            fields: tuple[Field, ...] = tuple(self._decoder.decode(block, raw=True))
         except HPACKError as error:
             # After these words the library prints all of the bytes, or their place in memory.
             reason = str(error).partition(" from ")[0].partition(": ")[0]
             raise HeaderError(f"no header block, {reason}: {block[:40].hex()}") from None
         if self._table() != before:
             self._known.clear()
-            self.changes += 1
         elif len(self._known) < _MAX_KNOWN and len(block) <= _LONGEST_KNOWN:  # some contain the time of day
             self._known[block] = fields
         return fields

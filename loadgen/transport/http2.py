@@ -6,36 +6,38 @@ import struct
 from collections.abc import Callable
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
+from loadgen.transport.hpack import HeaderDecoder
 from loadgen.transport.http1_response import ReadBuffer
-from loadgen.transport.http2_call import PREFIX_BYTES, Call
-from loadgen.transport.http2_fast_path import KnownShapes
 from loadgen.transport.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
+    END_HEADERS,
     END_STREAM,
     FRAME,
     GOAWAY,
     HEADERS,
     LARGEST,
     LARGEST_FRAME,
+    PADDED,
     PING,
     PUSH_PROMISE,
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    HeaderBlock,
-    HeaderBlocks,
+    WITH_PRIORITY,
     RequestHead,
     frame,
     number_in,
     unpadded,
 )
-from loadgen.transport.http2_sending import SendingHalf
+from loadgen.transport.http2_sending import Call, SendingHalf
 from loadgen.transport.sockets import Stream
 
 _MAX_REPLIES = 10_000
 _MAX_EMPTY_FRAMES = 10_000
+_MAX_BLOCK_FRAMES = 64
+_LONGEST_BLOCK = 1 << 16
 _WINDOW_TOP_UP = 1 << 28
 
 
@@ -43,9 +45,8 @@ class Http2Connection(SendingHalf):
     """Starts calls and reports their ends; many may be in flight. Raises OSError if the connection breaks.
 
     `ended(call, reset)` is called for every call that ends: `reset` if the server broke it off, else its headers
-    and trailers are in `call.fields`. It makes the call `proven` if the response is correct: the next ones with
-    the same frames, of the same lengths, then count as proven.
-    `wants(length)` is True if a message of this length is to be kept, in `call.answer`.
+    and trailers are in `call.fields`.
+    `keeps(length)` is the number of bytes to keep, in `call.answer`, of a message of this length.
     """
 
     def __init__(
@@ -54,148 +55,117 @@ class Http2Connection(SendingHalf):
         head: RequestHead,
         buffer: ReadBuffer,
         ended: Callable[[Call, bool], None],
-        wants: Callable[[int], bool],
+        keeps: Callable[[int], int],
     ) -> None:
         super().__init__(stream, head)
         self._ended = ended
-        self._wants = wants
+        self._keeps = keeps
         self._buffer = buffer
-        self._blocks = HeaderBlocks()
+        self._decoder = HeaderDecoder()
+        self._unfinished: tuple[int, int, bytearray] | None = None  # a header block in pieces: stream, flags
+        self._block_frames = 0  # of that block
         self._taken = 0  # bytes of data since our window was last widened
-        self._skip = 0  # bytes left of a data frame whose content is not needed
         self._rest = b""  # the beginning of an incomplete frame
-        self._shapes = KnownShapes()
         self._empty_frames = 0  # empty data frames since a call ended
-        self._ended_well = False  # the last call in the bytes just read
 
     def receive(self) -> None:
         """Read once, and act on the bytes. Raises BlockingIOError if there are none."""
-        count = self.stream.recv_into(self._buffer.view)
+        view, kept = self._buffer.view, len(self._rest)
+        if kept:
+            view[:kept] = self._rest
+        count = self.stream.recv_into(view[kept:] if kept else view)
         if count == 0:
             raise ClosedEarly("the server closed the connection")
         self._buffer.received(count)
-        between_frames = not self._rest and not self._skip and self._blocks.unfinished is None
-        if between_frames and self._take_known(count):
-            return
-        new = self._buffer.view[:count]
-        data = memoryview(self._rest + bytes(new)) if self._rest else new
-        decoder = self._blocks.decoder
-        changes = decoder.changes
-        self._ended_well = False
-        at = self._act(data)
-        self._rest = bytes(data[at:])
-        if decoder.changes != changes:
-            self._shapes.forget()
-        elif between_frames and at == count and self._ended_well:
-            self._shapes.learn(data, decoder.decode)
+        end = kept + count
+        at = self._act(view, end)
+        self._rest = bytes(view[at:end])
         if self._outgoing:
             self.flush()
 
-    def _take_known(self, count: int) -> bool:
-        """Act on the bytes if they are one complete response of a known shape; True if they are."""
-        shape = self._shapes.by_length.get(count)
-        if shape is None:
-            return False
-        stream_id = shape.stream_of(self._buffer.data)
-        call = self.calls.get(stream_id)
-        if call is None or call.fields or call.unsent is not None:
-            return False
-        del self.calls[stream_id]
-        call.fields = shape.fields
-        self._window += shape.window
-        self._taken += shape.data_bytes
-        if self._taken > _WINDOW_TOP_UP:
-            self._top_up()
-        if self._waiting:
-            self._send_waiting()
-        if self._outgoing:
-            self.flush()
-        call.proven = True
-        self._ended(call, False)
-        call.proven = False
-        call.fields = ()
-        self._spare = call
-        return True
-
-    def _act(self, data: memoryview) -> int:
+    def _act(self, data: memoryview, end: int) -> int:
         """Act on all complete frames; returns the position after them."""
-        at, end = min(self._skip, len(data)), len(data)
-        self._skip -= at
+        at = 0
         while end - at >= 9:
             high, low, kind, flags, stream_id = FRAME.unpack_from(data, at)
             length = high << 8 | low
-            stream_id &= LARGEST
             if length > LARGEST_FRAME:
                 raise MalformedAnswer(f"a frame of {length:,} bytes, over {LARGEST_FRAME:,}")
-            if kind == DATA:
-                after = self._take_data(data, at + 9, length, flags, stream_id)
-                if after is None:
-                    break
-                at = after
-                continue
-            if end - at - 9 < length:
+            begin, at_next = at + 9, at + 9 + length
+            if at_next > end:
                 break
-            self._control(kind, flags, stream_id, bytes(data[at + 9 : at + 9 + length]))
-            at += 9 + length
+            if self._unfinished is not None and kind != CONTINUATION:
+                raise MalformedAnswer("a header block is interrupted")
+            if kind == DATA:
+                self._take_data(stream_id & LARGEST, flags, data[begin:at_next])
+            elif kind == HEADERS:
+                self._take_headers(stream_id & LARGEST, flags, bytes(data[begin:at_next]))
+            else:
+                self._control(kind, flags, stream_id & LARGEST, bytes(data[begin:at_next]))
+            at = at_next
         return at
 
-    def _take_data(self, data: memoryview, at: int, length: int, flags: int, stream_id: int) -> int | None:
-        """Skip a data frame, whose end may not have arrived, or read it if needed; returns the position after it.
-
-        None if a frame that must be complete is not.
-        """
-        if length == 0 or stream_id == 0 or self._blocks.unfinished is not None:
-            self._check_data(length, stream_id)
-        call = self.calls.get(stream_id)
-        available = len(data) - at
-        looks = call is not None and (call.data_bytes < PREFIX_BYTES or call.answer is not None)
-        if available < length and (looks or flags):
-            return None
-        self._taken += length
+    def _take_data(self, stream_id: int, flags: int, payload: memoryview) -> None:
+        if stream_id == 0:
+            raise MalformedAnswer("data of no stream")
+        self._taken += len(payload)
         if self._taken > _WINDOW_TOP_UP:
-            self._top_up()
-        if call is not None:
-            if looks or flags:
-                self._look(call, data[at : at + length], flags)
-            else:
-                call.data_bytes += length
-        if flags & END_STREAM:
-            self._end(stream_id, reset=False)
-        if available < length:
-            self._skip = length - available
-            return len(data)
-        return at + length
-
-    def _look(self, call: Call, payload: memoryview, flags: int) -> None:
-        if not call.fields:
-            raise MalformedAnswer("data before headers")
-        if flags or not call.skips(payload, self._wants):
-            call.take(unpadded(bytes(payload), flags), self._wants)
-
-    def _check_data(self, length: int, stream_id: int) -> None:
-        if stream_id == 0 or self._blocks.unfinished is not None:
-            raise MalformedAnswer("data of no stream, or within a header block")
-        if length == 0:
+            self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
+            self._taken = 0
+        if not payload:
             self._empty_frames += 1
             if self._empty_frames > _MAX_EMPTY_FRAMES:
                 raise MalformedAnswer(f"over {_MAX_EMPTY_FRAMES:,} frames without data in one answer")
+        call = self.calls.get(stream_id)
+        if call is None:
+            return
+        if not call.fields:
+            raise MalformedAnswer("data before headers")
+        call.take(memoryview(unpadded(bytes(payload), flags)) if flags & PADDED else payload, self._keeps)
+        if flags & END_STREAM:
+            self._end(stream_id, reset=False)
 
-    def _top_up(self) -> None:
-        self._outgoing += frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
-        self._taken = 0
+    def _take_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if flags & (PADDED | WITH_PRIORITY):
+            payload = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
+        if stream_id == 0:
+            raise MalformedAnswer("headers of no stream")
+        if flags & END_HEADERS:
+            self._take_block(stream_id, flags, payload)
+        else:
+            self._unfinished, self._block_frames = (stream_id, flags, bytearray(payload)), 1
+
+    def _continue_headers(self, stream_id: int, flags: int, payload: bytes) -> None:
+        if self._unfinished is None or self._unfinished[0] != stream_id:
+            raise MalformedAnswer("a header block goes on that never began")
+        _, first_flags, block = self._unfinished
+        block += payload
+        self._block_frames += 1
+        if len(block) > _LONGEST_BLOCK or self._block_frames > _MAX_BLOCK_FRAMES:
+            raise MalformedAnswer(
+                f"a header block of over {_LONGEST_BLOCK:,} bytes, or in over {_MAX_BLOCK_FRAMES} frames"
+            )
+        if flags & END_HEADERS:
+            self._unfinished = None
+            self._take_block(stream_id, first_flags, bytes(block))
+
+    def _take_block(self, stream_id: int, flags: int, block: bytes) -> None:
+        """Decode a complete block, also of a call that is over: the decoder's table must match the server's."""
+        fields = self._decoder.decode(block)
+        call = self.calls.get(stream_id)
+        if call is not None:
+            call.add_fields(fields)
+            if flags & END_STREAM:
+                self._end(stream_id, reset=False)
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if self._blocks.unfinished is not None and kind != CONTINUATION:
-            raise MalformedAnswer("a header block is interrupted")
-        if kind == HEADERS:
-            self._take_headers(self._blocks.begin(stream_id, flags, payload))
+        if kind == WINDOW_UPDATE:
+            self._widen(stream_id, number_in(kind, payload))
         elif kind == CONTINUATION:
-            self._take_headers(self._blocks.go_on(stream_id, flags, payload))
+            self._continue_headers(stream_id, flags, payload)
         elif kind == RST_STREAM:
             number_in(kind, payload)
             self._end(stream_id, reset=True)
-        elif kind == WINDOW_UPDATE:
-            self._widen(stream_id, number_in(kind, payload))
         elif kind == GOAWAY:
             self._leave(number_in(kind, payload, exactly=None))
         elif kind == PUSH_PROMISE:
@@ -214,20 +184,12 @@ class Http2Connection(SendingHalf):
         else:
             raise MalformedAnswer(f"a ping of {len(payload)} bytes")
 
-    def _take_headers(self, block: HeaderBlock | None) -> None:
-        call = None if block is None else self.calls.get(block.stream_id)
-        if block is not None and call is not None:
-            call.add_fields(block.fields)
-            if block.ends_stream:
-                self._end(block.stream_id, reset=False)
-
     def _end(self, stream_id: int, *, reset: bool) -> None:
         self._waiting.pop(stream_id, None)
         call = self.calls.pop(stream_id, None)
         if call is not None:
             self._empty_frames = 0
             self._ended(call, reset)
-            self._ended_well = call.proven
 
     def _leave(self, last_id: int) -> None:
         """Act on a GOAWAY: calls that the server did not accept end here, the others may finish."""

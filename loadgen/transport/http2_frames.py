@@ -1,16 +1,15 @@
-"""Build and parse frames of HTTP/2, and the header blocks in them (RFC 9113)."""
+"""Build and parse frames of HTTP/2 (RFC 9113)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from hpack import Encoder
 
 from loadgen.errors import MalformedAnswer
-from loadgen.transport.hpack import Field, HeaderDecoder, block_of
+from loadgen.transport.hpack import Field, block_of
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     0,
@@ -108,57 +107,3 @@ def request_head(fields: Sequence[Field], private: Sequence[Field] = ()) -> Requ
     # The encoder writes a field in full once, and then refers to it in the server's table.
     first, later = (encoder.encode(fields, huffman=False) + own for _ in range(2))
     return RequestHead(first=first, later=later, plain=block_of(fields) + own)
-
-
-_LONGEST_BLOCK = 1 << 16
-_MAX_FRAMES = 64
-
-
-class HeaderBlock(NamedTuple):
-    """The headers or the trailers of a response; `ends_stream`: the response ends with them."""
-
-    stream_id: int
-    fields: tuple[Field, ...]
-    ends_stream: bool
-
-
-class HeaderBlocks:
-    """Joins frames to complete blocks and decodes each one: the decoder's table must match the server's."""
-
-    __slots__ = ("_frames", "decoder", "unfinished")
-
-    def __init__(self) -> None:
-        self.decoder = HeaderDecoder()
-        self._frames = 0  # number of frames of the unfinished block
-        self.unfinished: tuple[int, int, bytearray] | None = None  # stream, flags, block in pieces
-
-    def begin(self, stream_id: int, flags: int, payload: bytes) -> HeaderBlock | None:
-        """Take a HEADERS frame; None if its block continues in another frame. Raises MalformedAnswer."""
-        if flags & (PADDED | WITH_PRIORITY):
-            payload = unpadded(payload, flags)[5 if flags & WITH_PRIORITY else 0 :]
-        if stream_id == 0:
-            raise MalformedAnswer("headers of no stream")
-        if flags & END_HEADERS:
-            return self._whole(stream_id, flags, payload)
-        self.unfinished = (stream_id, flags, bytearray(payload))
-        self._frames = 1
-        return None
-
-    def go_on(self, stream_id: int, flags: int, payload: bytes) -> HeaderBlock | None:
-        """Take a CONTINUATION frame; None if the block continues. Raises MalformedAnswer, also if none began."""
-        if self.unfinished is None or self.unfinished[0] != stream_id:
-            raise MalformedAnswer("a header block goes on that never began")
-        stream_id, first_flags, block = self.unfinished
-        block += payload
-        self._frames += 1
-        if len(block) > _LONGEST_BLOCK or self._frames > _MAX_FRAMES:
-            raise MalformedAnswer(
-                f"a header block of over {_LONGEST_BLOCK:,} bytes, or in over {_MAX_FRAMES} frames"
-            )
-        if not flags & END_HEADERS:
-            return None
-        self.unfinished = None
-        return self._whole(stream_id, first_flags, bytes(block))
-
-    def _whole(self, stream_id: int, flags: int, block: bytes) -> HeaderBlock:
-        return HeaderBlock(stream_id, tuple(self.decoder.decode(block)), bool(flags & END_STREAM))

@@ -1,11 +1,12 @@
-"""Send calls on an HTTP/2 connection, as far as the server's windows allow (RFC 9113)."""
+"""Send gRPC calls on an HTTP/2 connection, as far as the server's windows allow (RFC 9113)."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
-from loadgen.transport.http2_call import Call
-from loadgen.transport.http2_fast_path import PreparedCall
+from loadgen.errors import MalformedAnswer
+from loadgen.transport.hpack import Field
 from loadgen.transport.http2_frames import (
     ACK,
     DATA,
@@ -28,8 +29,56 @@ from loadgen.transport.http2_frames import (
 )
 from loadgen.transport.sockets import Stream
 
+PREFIX_BYTES = 5
+"""Before a message of gRPC: one byte that tells whether it is compressed, and its length."""
+
 _CANCEL = 8
-_SEND_AT_ONCE = 1 << 18
+_MAX_BLOCKS = 8
+_MAX_FIELDS = 1000
+
+
+class Call:
+    """One unary call: the unsent part of its message, and the received part of its response.
+
+    `answer` is the beginning of the response's message with its prefix; `data_bytes` counts all of it.
+    """
+
+    __slots__ = ("_blocks", "_most_kept", "answer", "data_bytes", "fields", "row", "unsent", "window")
+
+    def __init__(self, row: int, window: int) -> None:
+        self.row = row
+        self.unsent: memoryview | None = None
+        self.window = window
+        self.fields: tuple[Field, ...] = ()
+        self.answer = bytearray()
+        self.data_bytes = 0
+        self._most_kept = PREFIX_BYTES
+        self._blocks = 0
+
+    def add_fields(self, fields: tuple[Field, ...]) -> None:
+        """Add headers or trailers. Raises MalformedAnswer for over 8 header blocks or 1,000 fields."""
+        self._blocks += 1
+        self.fields += fields
+        if self._blocks > _MAX_BLOCKS or len(self.fields) > _MAX_FIELDS:
+            raise MalformedAnswer(f"an answer with over {_MAX_BLOCKS} header blocks or {_MAX_FIELDS:,} fields")
+
+    def take(self, data: memoryview, keeps: Callable[[int], int]) -> None:
+        """Count data, and keep of the message as many bytes as `keeps`, given its length, says."""
+        self.data_bytes += len(data)
+        if len(self.answer) < self._most_kept:
+            self.answer += data
+            if self._most_kept == PREFIX_BYTES and len(self.answer) >= PREFIX_BYTES:
+                self._most_kept += keeps(int.from_bytes(self.answer[1:PREFIX_BYTES], "big"))
+            del self.answer[self._most_kept :]
+
+    def fault_of_frame(self) -> str | None:
+        """Return the fault if the data are not one complete, uncompressed message; None if they are."""
+        if self.data_bytes < PREFIX_BYTES:
+            return "a message cut off in its prefix" if self.data_bytes else "status OK without a message"
+        if self.answer[0]:
+            return "a compressed message, which was not asked for"
+        announced, got = int.from_bytes(self.answer[1:PREFIX_BYTES], "big"), self.data_bytes - PREFIX_BYTES
+        return None if got == announced else f"a message of {announced:,} bytes, of which {got:,} came"
 
 
 class SendingHalf:
@@ -51,8 +100,6 @@ class SendingHalf:
         self._waiting: dict[int, Call] = {}  # calls whose message is not completely sent
         self._outgoing = bytearray(OPENING)
         self._replies = 0  # to pings and settings, since `_outgoing` was last empty
-        self._spare: Call | None = None  # from the last response of a known shape, for the next prepared call
-        self._most_prepared = -1  # messages of up to so many bytes fit a stream's window and may go as prepared
 
     @property
     def has_room(self) -> bool:
@@ -69,50 +116,20 @@ class SendingHalf:
         """True if bytes wait for the kernel to take them."""
         return bool(self._outgoing)
 
-    def start(self, row: int, message: bytes) -> int:
-        """Send a call; its message has gRPC's prefix of five bytes. Returns the stream number."""
+    def start(self, row: int, message: bytes) -> bool:
+        """Send a call; its message has gRPC's prefix of five bytes. True if the kernel took all of it."""
         stream_id = self._next_id
         self._next_id += 2
         self.leaving = self.leaving or self._next_id > LARGEST
         block = self._block
         if block is self._head.first:
             self._block = self._head.later
-            self._most_prepared = self._initial_window
         call = self.calls[stream_id] = Call(row, self._initial_window)
         call.unsent = memoryview(message)
         self._outgoing += frame_head(len(block), HEADERS, END_HEADERS, stream_id) + block
-        self._waiting[stream_id] = call
-        self._send_waiting()
-        self.flush()
-        return stream_id
-
-    def start_prepared(self, row: int, prepared: PreparedCall) -> bool:
-        """Send a call, usually in its prepared frames; True if the kernel took all of it."""
-        size = prepared.size
-        if size > self._most_prepared or size > self._window or self._outgoing:
-            self.start(row, prepared.message())
-            return not self._outgoing
-        stream_id = self._next_id
-        self._next_id = stream_id + 2
-        if stream_id >= LARGEST - 2:
-            self.leaving = True
-        call = self._spare
-        if call is None:
-            call = Call(row, self._initial_window)
-        else:
-            self._spare = None
-            call.row = row
-        self.calls[stream_id] = call
-        self._window -= size
-        data = prepared.numbered(stream_id)
-        try:
-            count = self.stream.send(data)
-        except BlockingIOError:
-            count = 0
-        self.bytes_sent += count
-        if count == len(data):
-            return True
-        self._outgoing += data[count:]
+        self._send_message(stream_id, call)
+        if call.unsent is not None:
+            self._waiting[stream_id] = call
         self.flush()
         return not self._outgoing
 
@@ -128,8 +145,7 @@ class SendingHalf:
         """Give the kernel as many waiting bytes as it takes."""
         try:
             while self._outgoing:
-                with memoryview(self._outgoing) as whole, whole[:_SEND_AT_ONCE] as part:
-                    count = self.stream.send(part)
+                count = self.stream.send(self._outgoing)
                 self.bytes_sent += count
                 del self._outgoing[:count]
             self._replies = 0
@@ -148,7 +164,6 @@ class SendingHalf:
                 self.most_calls = value
             elif name == TABLE_SIZE and value < 4096:
                 self._block = self._head.plain
-        self._most_prepared = self._initial_window if self._block is self._head.later else -1
         self.settled = True
         self._outgoing += frame(SETTINGS, ACK, 0)
         self._send_waiting()
@@ -169,13 +184,15 @@ class SendingHalf:
 
     def _send_message(self, stream_id: int, call: Call) -> None:
         """Put as much of the message into frames as both windows allow."""
-        while call.unsent is not None:
-            size = max(0, min(len(call.unsent), self._most_data, self._window, call.window))
-            if size == 0 and call.unsent:
-                return
-            last = size == len(call.unsent)
-            self._outgoing += frame_head(size, DATA, END_STREAM if last else 0, stream_id)
-            self._outgoing += call.unsent[:size]
+        unsent, outgoing = call.unsent, self._outgoing
+        while unsent is not None:
+            size = max(0, min(len(unsent), self._most_data, self._window, call.window))
+            if size == 0 and unsent:
+                break
+            last = size == len(unsent)
+            outgoing += frame_head(size, DATA, END_STREAM if last else 0, stream_id)
+            outgoing += unsent[:size]
             self._window -= size
             call.window -= size
-            call.unsent = None if last else call.unsent[size:]
+            unsent = None if last else unsent[size:]
+        call.unsent = unsent

@@ -14,7 +14,6 @@ from loadgen.errors import MalformedAnswer
 from loadgen.transport.hpack import block_of
 from loadgen.transport.http1_response import ReadBuffer
 from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_fast_path import PreparedCall
 from loadgen.transport.http2_frames import frame, request_head
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -61,7 +60,11 @@ class Server:
 
 def connect(server: Any, ended: list[Any], keep: bool = False) -> Http2Connection:
     return Http2Connection(
-        server, HEAD, ReadBuffer(), lambda call, reset: ended.append((call.row, reset, call)), lambda length: keep
+        server,
+        HEAD,
+        ReadBuffer(),
+        lambda call, reset: ended.append((call.row, reset, call)),
+        lambda length: length if keep else 0,
     )
 
 
@@ -110,7 +113,7 @@ def test_interleaved_answers_however_they_are_cut(bodies: list[Any], places: lis
         assert dict(call.fields)[b":status"] == b"200"
         assert dict(call.fields)[b"grpc-status"] == b"0"
         assert call.fault_of_frame() is None
-        assert call.answer == (grpc_message(bodies[call.row]) if keep else None)
+        assert call.answer == grpc_message(bodies[call.row])[: None if keep else 5]
     assert (PING, 1, 0, b"12345678") in server.frames()
 
 
@@ -204,7 +207,9 @@ def test_a_reset_call_ends_and_a_cancelled_one_is_not_heard_of() -> None:
     server, ended = Server([settings_frame(calls=10)]), list[Any]()
     connection = connect(server, ended)
     drain(connection)
-    first, second = connection.start(0, b""), connection.start(1, b"")
+    for row in range(2):
+        connection.start(row, b"")
+    first, second = 1, 3
     connection.cancel(1)
     server.pieces.append(frame(HEADERS, 0x5, second, OK_HEADERS) + frame(RST, 0, first, struct.pack(">I", 2)))
     drain(connection)
@@ -217,44 +222,6 @@ def test_frames_between_the_parts_of_a_head_are_refused() -> None:
     connection = connect(server, [])
     with pytest.raises(MalformedAnswer):
         drain(connection)
-
-
-@given(
-    sizes=st.lists(st.sampled_from([0, 1, 16383, 16384, 16385, 40000]), min_size=1, max_size=4),
-    window=st.integers(0, 50000),
-    takes=st.one_of(st.none(), st.integers(5000, 50000)),
-)
-@settings(deadline=None)
-def test_a_prepared_call_goes_out_as_any_other(sizes: list[Any], window: int, takes: Any) -> None:
-    """The first on a connection teaches the server the head; where a window is short, the message is cut."""
-    messages = [bytes([1 + number]) * size for number, size in enumerate(sizes)]
-    sent = []
-    for prepare in (False, True):
-        server = Server([settings_frame(window=window)], takes)
-        connection = connect(server, [])
-        drain(connection)
-        for number, message in enumerate(messages):
-            if prepare:
-                connection.start_prepared(number, PreparedCall(HEAD, message))
-            else:
-                connection.start(number, message)
-        while connection.wants_to_write:
-            connection.flush()
-        heads = [part[2:] for part in server.frames() if part[0] == HEADERS]
-        data: dict[Any, Any] = {}
-        for kind, flags, stream_id, payload in server.frames():
-            if kind == DATA:
-                before, ended = data.get(stream_id, (b"", 0))
-                assert not ended
-                data[stream_id] = (before + payload, flags)
-        sent.append((heads, data, connection.bytes_sent))
-    assert sent[0] == sent[1]
-
-
-@given(st.integers(0, 50000))
-def test_the_message_of_a_prepared_call_can_be_had_back(size: int) -> None:
-    message = bytes(number % 251 for number in range(size))
-    assert PreparedCall(HEAD, message).message() == message
 
 
 def answer(stream_id: int, *, data: bytes = b"xxxxx", trailers: bytes = OK_TRAILERS, extra: bytes = b"") -> Any:
@@ -274,7 +241,7 @@ EXTRAS = (b"", frame(WINDOW, 0, 0, struct.pack(">I", 100)), frame(PING, 0, 0, b"
     places=st.lists(st.integers(0, 2000), max_size=10),
 )
 @settings(deadline=None)
-def test_answers_of_a_known_shape_end_as_when_they_are_taken_apart(kinds: list[Any], places: list[Any]) -> None:
+def test_answers_end_the_same_however_they_are_cut(kinds: list[Any], places: list[Any]) -> None:
     answers = [
         answer(2 * row + 1, data=data, trailers=block_of([(b"grpc-status", status)]), extra=extra)
         for row, (data, status, extra) in enumerate(kinds)
@@ -285,12 +252,11 @@ def test_answers_of_a_known_shape_end_as_when_they_are_taken_apart(kinds: list[A
 
         def note(call: Any, reset: Any, to: list[Any] = ended) -> None:
             to.append((call.row, reset, call.fields))
-            call.proven = True  # so that the next ones are known by their shape
 
-        connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: False)  # type: ignore[arg-type]
+        connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: 0)  # type: ignore[arg-type]
         drain(connection)
         for row in range(len(kinds)):
-            connection.start_prepared(row, PreparedCall(HEAD, b"message"))
+            connection.start(row, b"message")
         server.pieces += pieces
         drain(connection)
         seen.append(ended)
@@ -304,26 +270,25 @@ def test_the_same_bytes_mean_something_else_once_the_table_has_changed() -> None
 
     def note(call: Any, _reset: Any) -> None:
         statuses.append(call.fields[-1][1])
-        call.proven = True
 
-    connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: False)  # type: ignore[arg-type]
+    connection = Http2Connection(server, HEAD, ReadBuffer(), note, lambda length: 0)  # type: ignore[arg-type]
     drain(connection)
     newest = indexed(62)
     blocks = [literal((b"grpc-status", b"0"), remember=True), newest, newest, newest]
     blocks += [literal((b"grpc-status", b"5"), remember=True), newest, newest]
     for row, trailers in enumerate(blocks):
-        connection.start_prepared(row, PreparedCall(HEAD, b""))
+        connection.start(row, b"")
         server.pieces.append(answer(2 * row + 1, trailers=trailers))
         drain(connection)
     assert statuses == [b"0"] * 4 + [b"5"] * 3
 
 
-def test_a_known_answer_to_a_call_that_was_given_up_is_not_anothers() -> None:
+def test_an_answer_to_a_call_that_was_given_up_is_not_anothers() -> None:
     server, ended = Server([settings_frame(calls=100)]), list[Any]()
     connection = connect(server, ended)
     drain(connection)
     for row in range(4):
-        connection.start_prepared(row, PreparedCall(HEAD, b""))
+        connection.start(row, b"")
     server.pieces += [answer(1), answer(3)]
     drain(connection)
     connection.cancel(2)

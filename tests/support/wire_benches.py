@@ -12,8 +12,8 @@ from loadgen.traffic.model_info import ModelInfo
 from loadgen.transport.hpack import block_of
 from loadgen.transport.http1_response import ReadBuffer
 from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_call import Call
 from loadgen.transport.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from loadgen.transport.http2_sending import Call
 from loadgen.transport.poller import READ, WRITE
 
 REQUESTS = (b"POST /first HTTP/1.1\r\n\r\n", b"POST /second HTTP/1.1\r\n\r\n+body", b"third")
@@ -130,7 +130,7 @@ def grpc_answer(number: int, message: bytes | None = None, *, status: bytes = b"
 class Http2Bench:
     """A connection, the server's end of it, and the calls that ended: row, reset, call."""
 
-    def __init__(self, *settings: tuple[int, int], keep: bool = False) -> None:
+    def __init__(self, *settings: tuple[int, int]) -> None:
         self.stream = Memory(100)
         self.ended: list[tuple[int, bool, Call]] = []
         self.http2 = Http2Connection(
@@ -138,7 +138,7 @@ class Http2Bench:
             HEAD,
             ReadBuffer(),
             lambda call, reset: self.ended.append((call.row, reset, call)),
-            lambda length: keep,
+            lambda length: 0,
         )
         self.give(settings_frame(*settings))
 

@@ -72,8 +72,8 @@ def test_a_call_says_where_it_goes_and_carries_the_users_headers(
     target = Target(url=url, model_name="m", model_version="", headers=(("X-Team", "A"),))
     head = grpc_head(target, INFER)
     decoder = HeaderDecoder()
-    for block in (head.first, head.later, HeaderDecoder().decode(head.plain) and head.plain):
-        assert decoder.decode(block) == [  # type: ignore[arg-type]
+    for block in (head.first, head.later, head.plain):
+        assert list(decoder.decode(block)) == [
             (b":method", b"POST"),
             (b":scheme", scheme),
             (b":path", b"/inference.GRPCInferenceService/ModelInfer"),

@@ -2,9 +2,11 @@
 
 import pytest
 from header_bytes import literal
+from wire_benches import Http2Bench
 
 from loadgen.errors import MalformedAnswer
-from loadgen.transport.http2_frames import HeaderBlock, HeaderBlocks
+from loadgen.transport.hpack import Field
+from loadgen.transport.http2_frames import CONTINUATION, HEADERS, frame
 
 END_STREAM, END_HEADERS, PADDED, PRIORITY = 0x1, 0x4, 0x8, 0x20
 STATUS, DONE = (b":status", b"200"), (b"grpc-status", b"0")
@@ -12,18 +14,24 @@ BLOCK = b"\x88\x00\x0bgrpc-status\x010"
 """Both fields as RFC 7541 spells them: the eighth of the static table, and one that is not to be remembered."""
 
 
-@pytest.mark.parametrize("ends", [False, True])
+def fields_of(*frames: bytes) -> list[tuple[Field, ...]]:
+    """Return the headers of each answer that ended, of the calls 1, 3 and 5."""
+    bench = Http2Bench()
+    for row in range(3):
+        bench.http2.start(row, b"")
+    bench.give(*frames)
+    return [call.fields for _, _, call in bench.ended]
+
+
 @pytest.mark.parametrize("first", [0, 1, 5, len(BLOCK)])
 @pytest.mark.parametrize("second", [0, 1, 6, len(BLOCK)])
-def test_a_block_is_one_however_many_frames_it_comes_in(first: int, second: int, ends: bool) -> None:
+def test_a_block_is_one_however_many_frames_it_comes_in(first: int, second: int) -> None:
     """Whether the answer ends with it is said with its first frame, and of a later one it means nothing."""
-    blocks, at = HeaderBlocks(), max(first, second)
+    at = max(first, second)
     for stream in (3, 5):
-        assert blocks.begin(stream, END_STREAM * ends, BLOCK[:first]) is None
-        assert blocks.go_on(stream, END_STREAM * (not ends), BLOCK[first:at]) is None
-        whole = blocks.go_on(stream, END_HEADERS, BLOCK[at:])
-        assert whole == HeaderBlock(stream, (STATUS, DONE), ends)
-    assert blocks.begin(7, END_HEADERS | END_STREAM * ends, BLOCK) == HeaderBlock(7, (STATUS, DONE), ends)
+        parts = [frame(CONTINUATION, 0, stream, BLOCK[first:at]), frame(CONTINUATION, 4, stream, BLOCK[at:])]
+        assert fields_of(frame(HEADERS, END_STREAM, stream, BLOCK[:first]), *parts) == [(STATUS, DONE)]
+        assert fields_of(frame(HEADERS, 0, stream, BLOCK[:first]), *parts) == []
 
 
 @pytest.mark.parametrize(
@@ -37,68 +45,39 @@ def test_a_block_is_one_however_many_frames_it_comes_in(first: int, second: int,
     ],
 )
 def test_padding_and_priority_are_no_part_of_a_block(flags: int, payload: bytes) -> None:
-    assert HeaderBlocks().begin(1, flags | END_HEADERS, payload) == HeaderBlock(1, (STATUS, DONE), False)
-    blocks = HeaderBlocks()
-    assert blocks.begin(1, flags, payload) is None
-    assert blocks.go_on(1, END_HEADERS | PADDED | PRIORITY, b"\x88") == HeaderBlock(
-        1, (STATUS, DONE, STATUS), False
-    )
+    assert fields_of(frame(HEADERS, flags | END_HEADERS | END_STREAM, 1, payload)) == [(STATUS, DONE)]
+    begun = frame(HEADERS, flags | END_STREAM, 1, payload)
+    rest = frame(CONTINUATION, END_HEADERS | PADDED | PRIORITY, 1, b"\x88")
+    assert fields_of(begun, rest) == [(STATUS, DONE, STATUS)]
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_block_has_at_most_64_kib(more: int) -> None:
     field = (b"a", b"x" * 65_529)
-    block = literal(field, remember=False)
-    assert len(block) == 65_536
-    blocks, quarters = HeaderBlocks(), [block[at : at + (1 << 14)] for at in range(0, 1 << 16, 1 << 14)]
-    blocks.begin(1, 0, quarters[0])
-    for quarter in quarters[1:3]:
-        assert blocks.go_on(1, 0, quarter) is None
+    block = literal(field, remember=False) + b"\x88" * more
+    parts = [block[at : at + (1 << 14)] for at in range(0, len(block), 1 << 14)]
+    frames = [frame(HEADERS, END_STREAM, 1, parts[0]), *(frame(CONTINUATION, 0, 1, part) for part in parts[1:])]
     if not more:
-        assert blocks.go_on(1, END_HEADERS, quarters[3]) == HeaderBlock(1, (field,), False)
+        assert fields_of(*frames, frame(CONTINUATION, END_HEADERS, 1)) == [(field,)]
     else:
-        assert blocks.go_on(1, 0, quarters[3]) is None
         with pytest.raises(MalformedAnswer, match="a header block of over 65,536 bytes"):
-            blocks.go_on(1, 0, b"\x88")
+            fields_of(*frames)
 
 
-@pytest.mark.parametrize("frames", [64, 65])
-def test_a_block_has_at_most_64_frames_whatever_came_before_it(frames: int) -> None:
-    blocks = HeaderBlocks()
-    for stream in (1, 3):
-        blocks.begin(stream, 0, b"\x88")
-        for _ in range(62):
-            assert blocks.go_on(stream, 0, b"") is None
-        if stream == 1 or frames == 64:
-            assert blocks.go_on(stream, END_HEADERS, b"") == HeaderBlock(stream, (STATUS,), False)
-    if frames == 65:
-        assert blocks.go_on(3, 0, b"") is None
+@pytest.mark.parametrize("more", [62, 63])
+def test_a_block_has_at_most_64_frames_whatever_came_before_it(more: int) -> None:
+    frames = [
+        frame(HEADERS, END_STREAM, 1, b"\x88") + frame(CONTINUATION, 0, 1) * 62 + frame(CONTINUATION, 4, 1),
+        frame(HEADERS, END_STREAM, 3, b"\x88") + frame(CONTINUATION, 0, 3) * more + frame(CONTINUATION, 4, 3),
+    ]
+    if more == 62:
+        assert fields_of(*frames) == [(STATUS,), (STATUS,)]
+    else:
         with pytest.raises(MalformedAnswer, match="or in over 64 frames"):
-            blocks.go_on(3, END_HEADERS, b"")
-
-
-def test_a_block_goes_on_on_its_own_stream_alone_and_not_after_its_end() -> None:
-    blocks = HeaderBlocks()
-    for begun in (False, True):
-        if begun:
-            blocks.begin(1, 0, BLOCK)
-        with pytest.raises(MalformedAnswer, match="a header block goes on that never began"):
-            blocks.go_on(3, END_HEADERS, b"")
-    assert blocks.unfinished is not None
-    assert blocks.go_on(1, END_HEADERS, b"") == HeaderBlock(1, (STATUS, DONE), False)
-    assert blocks.unfinished is None
-    with pytest.raises(MalformedAnswer, match="never began"):
-        blocks.go_on(1, END_HEADERS, b"")
-
-
-def test_headers_belong_to_a_stream() -> None:
-    for flags in (0, END_HEADERS):
-        with pytest.raises(MalformedAnswer, match="headers of no stream"):
-            HeaderBlocks().begin(0, flags, BLOCK)
+            fields_of(*frames)
 
 
 def test_a_block_may_point_to_the_fields_of_those_before() -> None:
-    blocks = HeaderBlocks()
-    blocks.begin(1, 0, literal(DONE, remember=True)[:4])
-    blocks.go_on(1, END_HEADERS, literal(DONE, remember=True)[4:])
-    assert blocks.begin(3, END_HEADERS | END_STREAM, b"\xbe\x88") == HeaderBlock(3, (DONE, STATUS), True)
+    remembered = literal(DONE, remember=True)
+    frames = [frame(HEADERS, END_STREAM, 1, remembered[:4]), frame(CONTINUATION, END_HEADERS, 1, remembered[4:])]
+    assert fields_of(*frames, frame(HEADERS, 5, 3, b"\xbe\x88")) == [(DONE,), (DONE, STATUS)]
