@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from loadgen.clients.expected_response import ExpectedAnswer
+from loadgen.clients.expected_response import MOST_KEPT, ExpectedAnswer
 from loadgen.clients.wire import Finished
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
@@ -226,9 +226,7 @@ class GrpcWire:
 
     def _connect(self) -> None:
         stream = self._address.open()
-        connection = _Connection(
-            Http2Connection(stream, self._head, self._buffer, self._answered, self._expected.keeps)
-        )
+        connection = _Connection(Http2Connection(stream, self._head, self._buffer, self._answered, MOST_KEPT))
         self._connections[connection.fd] = connection
         self._unsettled = True
         self._turn.append(connection)

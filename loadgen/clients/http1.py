@@ -54,7 +54,7 @@ class HttpWire:
         self._expected = expected
         self._poller = poller
         self.finished = finished
-        self._buffer = ReadBuffer(vouches=expected.vouches_for)
+        self._buffer = ReadBuffer()
         self._connections: dict[int, _Connection] = {}
         self._free: deque[_Connection] = deque()  # in turn, like independent users, so that none stays idle long
         self.connecting = 0
@@ -203,7 +203,7 @@ class HttpWire:
             raise MalformedAnswer("an answer without a request")
         del self.in_flight[row]
         connection.row = None
-        outcome = OK if head.proven else self._judged(head, connection)
+        outcome = self._judged(head, connection)
         if head.keep_alive and connection.unsent is None:
             self._free.append(connection)
         else:
@@ -211,7 +211,7 @@ class HttpWire:
         self.finished(row, outcome, connection.stream.arrived_ns)
 
     def _judged(self, head: Head, connection: _Connection) -> int:
-        """Return the outcome of a parsed response."""
+        """Return the outcome of a response."""
         reader = connection.reader
         if head.status != 200:
             if self.error_example is None:

@@ -110,11 +110,13 @@ def _ended_call(target: Target, path: str, message: bytes) -> Call:
     def note(call: Call, reset: bool) -> None:
         if reset:
             raise ConnectionResetError("the server reset the call")
+        if call.data_bytes > PREFIX_BYTES + MAX_BYTES:
+            raise MalformedAnswer(f"a message of over {MAX_BYTES:,} bytes")
         ended.append(call)
 
     with line_to(target) as line:
         stream = line.stream
-        http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, _all_of)
+        http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, MAX_BYTES)
         http2.start(0, grpc_message(message))
         while not ended:
             line.hurry()
@@ -124,9 +126,3 @@ def _ended_call(target: Target, path: str, message: bytes) -> Call:
                 line.wait(stream.wants() | (WRITE if http2.wants_to_write else READ))
                 http2.flush()
     return ended[0]
-
-
-def _all_of(length: int) -> int:
-    if length > MAX_BYTES:
-        raise MalformedAnswer(f"a message of {length:,} bytes, over {MAX_BYTES:,}")
-    return length

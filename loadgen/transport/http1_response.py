@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
@@ -33,8 +32,6 @@ class Head:
     """The head of a response. `length` None: until the connection closes, or chunked.
 
     `json_bytes` is the length of the JSON before the tensors of an inference; None if all of it is JSON.
-    `proven`: status 200, of known length, and the body need not be checked, because a response with a head of the
-    same bytes was checked before, or because the head itself is sufficient.
     """
 
     status: int
@@ -43,7 +40,6 @@ class Head:
     keep_alive: bool
     content_type: str = ""
     json_bytes: int | None = None
-    proven: bool = False
 
 
 def parse_head(head: bytes) -> Head:
@@ -118,16 +114,14 @@ class ReadBuffer:
     """Shared by all connections of one process: the bytes just read, and the heads seen before.
 
     `takes_little`: so far no more than 16 KiB came at once, far below the size of a socket's buffer.
-    `vouches` is called for each new head: True if the body of its response need not be checked.
     """
 
-    def __init__(self, size: int = 1 << 20, vouches: Callable[[Head], bool] | None = None) -> None:
+    def __init__(self, size: int = 1 << 20) -> None:
         self.data = bytearray(size)
         self.view = memoryview(self.data)
         self.bytes_received = 0
         self.takes_little = True
         self._heads: dict[bytes, Head] = {}
-        self._vouches = vouches
 
     def received(self, count: int) -> None:
         """Count the bytes of one read."""
@@ -140,8 +134,6 @@ class ReadBuffer:
         known = self._heads.get(raw)
         if known is None:
             known = parse_head(raw)
-            if self._vouches is not None:
-                known.proven = self._vouches(known)
             if len(self._heads) == _MAX_HEADS:
                 self._heads.clear()
             if len(raw) <= _LONGEST_KNOWN_HEAD:
@@ -152,7 +144,7 @@ class ReadBuffer:
 class AnswerReader:
     """Reads the responses of one connection, one at a time.
 
-    For a response that is not proven, `body` holds the beginning and `size` counts all of it. With `most_kept`,
+    `body` holds the beginning of a response and `size` counts all of it. With `most_kept`,
     whole bodies are kept, and a longer one is malformed; None: the JSON of an inference, or the text of an error.
     """
 
@@ -161,7 +153,6 @@ class AnswerReader:
         "_buffer",
         "_head",
         "_interim",
-        "_missing",
         "_most_kept",
         "_searched",
         "_start",
@@ -173,7 +164,6 @@ class AnswerReader:
         self._buffer = buffer
         self._most_kept = most_kept
         self._head: Head | None = None
-        self._missing = 0  # bytes of a proven response's body that have not arrived
         self._start = bytearray()  # a head in pieces
         self._searched = 0  # up to this position it has no end of a head
         self._interim = 0
@@ -189,29 +179,7 @@ class AnswerReader:
         buffer = self._buffer
         count = stream.recv_into(buffer.view)
         buffer.received(count)
-        if self._missing:
-            return self._go_on(count)
-        if self._body is None and not self._start:
-            end = buffer.data.find(_HEAD_END, 0, count)
-            if end > 0:
-                head = buffer.head(bytes(buffer.view[: end + 4]))
-                if head.proven:
-                    self._missing = end + 4 + (head.length or 0) - count
-                    if self._missing == 0:
-                        return head
-                    if self._missing > 0:
-                        self._head = head
-                        return None
-                    raise MalformedAnswer("bytes after the end of the answer")
         return self._take(count) if count else self._closed()
-
-    def _go_on(self, count: int) -> Head | None:
-        if count == 0:
-            raise ClosedEarly("closed in the middle of the body")
-        self._missing -= count
-        if self._missing < 0:
-            raise MalformedAnswer("bytes after the end of the answer")
-        return None if self._missing else self._head
 
     def _take(self, count: int) -> Head | None:
         """Continue with a response that is parsed: heads in pieces, interim responses, bodies that are kept."""

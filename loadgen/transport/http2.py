@@ -46,7 +46,7 @@ class Http2Connection(SendingHalf):
 
     `ended(call, reset)` is called for every call that ends: `reset` if the server broke it off, else its headers
     and trailers are in `call.fields`.
-    `keeps(length)` is the number of bytes to keep, in `call.answer`, of a message of this length.
+    Up to `most_kept` bytes of a message are kept, in `call.answer`.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class Http2Connection(SendingHalf):
         head: RequestHead,
         buffer: ReadBuffer,
         ended: Callable[[Call, bool], None],
-        keeps: Callable[[int], int],
+        most_kept: int,
     ) -> None:
         super().__init__(stream, head)
         self._ended = ended
-        self._keeps = keeps
+        self._most_kept = most_kept
         self._buffer = buffer
         self._decoder = HeaderDecoder()
         self._unfinished: tuple[int, int, bytearray] | None = None  # a header block in pieces: stream, flags
@@ -121,7 +121,7 @@ class Http2Connection(SendingHalf):
             return
         if not call.fields:
             raise MalformedAnswer("data before headers")
-        call.take(memoryview(unpadded(bytes(payload), flags)) if flags & PADDED else payload, self._keeps)
+        call.take(memoryview(unpadded(bytes(payload), flags)) if flags & PADDED else payload, self._most_kept)
         if flags & END_STREAM:
             self._end(stream_id, reset=False)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 from loadgen.errors import MalformedAnswer
 from loadgen.transport.hpack import Field
@@ -43,7 +42,7 @@ class Call:
     `answer` is the beginning of the response's message with its prefix; `data_bytes` counts all of it.
     """
 
-    __slots__ = ("_blocks", "_most_kept", "answer", "data_bytes", "fields", "row", "unsent", "window")
+    __slots__ = ("_blocks", "answer", "data_bytes", "fields", "row", "unsent", "window")
 
     def __init__(self, row: int, window: int) -> None:
         self.row = row
@@ -52,7 +51,6 @@ class Call:
         self.fields: tuple[Field, ...] = ()
         self.answer = bytearray()
         self.data_bytes = 0
-        self._most_kept = PREFIX_BYTES
         self._blocks = 0
 
     def add_fields(self, fields: tuple[Field, ...]) -> None:
@@ -62,14 +60,12 @@ class Call:
         if self._blocks > _MAX_BLOCKS or len(self.fields) > _MAX_FIELDS:
             raise MalformedAnswer(f"an answer with over {_MAX_BLOCKS} header blocks or {_MAX_FIELDS:,} fields")
 
-    def take(self, data: memoryview, keeps: Callable[[int], int]) -> None:
-        """Count data, and keep of the message as many bytes as `keeps`, given its length, says."""
+    def take(self, data: memoryview, most_kept: int) -> None:
+        """Count data, and keep them while less than `most_kept` bytes of the message are kept."""
         self.data_bytes += len(data)
-        if len(self.answer) < self._most_kept:
-            self.answer += data
-            if self._most_kept == PREFIX_BYTES and len(self.answer) >= PREFIX_BYTES:
-                self._most_kept += keeps(int.from_bytes(self.answer[1:PREFIX_BYTES], "big"))
-            del self.answer[self._most_kept :]
+        room = PREFIX_BYTES + most_kept - len(self.answer)
+        if room > 0:
+            self.answer += data[:room]
 
     def fault_of_frame(self) -> str | None:
         """Return the fault if the data are not one complete, uncompressed message; None if they are."""

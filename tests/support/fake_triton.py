@@ -168,7 +168,7 @@ class Server:
         }  # fmt: skip
 
 
-def answer_body(numbers: int, size: int | None) -> tuple[bytes, int]:
+def answer_body(numbers: int, size: int | None, model: str = "delay") -> tuple[bytes, int]:
     """Return the body of an inference, and the length of its JSON. `size` None: the correct one."""
     size = 4 * numbers if size is None else size
     output = {
@@ -177,7 +177,7 @@ def answer_body(numbers: int, size: int | None) -> tuple[bytes, int]:
         "shape": [1, numbers],
         "parameters": {"binary_data_size": size},
     }
-    text = json.dumps({"model_name": "delay", "model_version": "1", "outputs": [output]}).encode()
+    text = json.dumps({"model_name": model, "model_version": "1", "outputs": [output]}).encode()
     return text + b"\0" * size, len(text)
 
 

@@ -107,7 +107,8 @@ class GrpcBench(_Bench):
     def give(self, stream: Memory, *pieces: bytes) -> None:
         for piece in pieces:
             stream.coming.append(piece)
-            self.wire.handle(stream.fd, READ)
+            while stream.coming:  # a piece may be larger than what is read at once
+                self.wire.handle(stream.fd, READ)
 
     def answer(self, stream: Memory, call: int, message: bytes | None = None) -> None:
         """Return the response to the connection's n-th call, with this prefixed message or the right one."""
@@ -123,7 +124,9 @@ class GrpcBench(_Bench):
 def grpc_answer(number: int, message: bytes | None = None, *, status: bytes = b"0") -> bytes:
     """Return a complete response to the call with this number, with this prefixed message or the right one."""
     head = frame(HEADERS, 4, number, block_of([(b":status", b"200")]))
-    data = frame(DATA, 0, number, right_message() if message is None else message)
+    whole = right_message() if message is None else message
+    parts = [whole[at : at + 16_384] for at in range(0, max(1, len(whole)), 16_384)]
+    data = b"".join(frame(DATA, 0, number, part) for part in parts)
     return head + data + frame(HEADERS, 5, number, block_of([(b"grpc-status", status)]))
 
 
@@ -138,7 +141,7 @@ class Http2Bench:
             HEAD,
             ReadBuffer(),
             lambda call, reset: self.ended.append((call.row, reset, call)),
-            lambda length: 0,
+            0,
         )
         self.give(settings_frame(*settings))
 

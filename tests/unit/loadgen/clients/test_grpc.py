@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from memory_wire import MODEL, right_message
+from tritonclient.grpc.service_pb2 import ModelInferResponse
 from wire_benches import GrpcBench
 
 from loadgen.clients.grpc import grpc_message
@@ -88,13 +89,13 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> N
         (grpc_message(b"<html>Sign in.</html>"), "no ModelInferResponse"),
         (right_message(name="other"), "output y is missing"),
         (right_message(datatype="INT32"), "type INT32, not FP32"),
-        (right_message(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[-1, 2\]"),
-        (right_message(shape=[2]), r"shape \[2\], not \[-1, 2\]"),
-        (right_message(raw=b""), "takes 8 bytes, not 0"),
-        (right_message(raw=bytes(12)), "takes 8 bytes, not 12"),
+        (right_message(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[1, 2\]"),
+        (right_message(shape=[2]), r"shape \[2\], not \[1, 2\]"),
+        (right_message(raw=b""), "outputs of 8 bytes in all, and 0 bytes"),
+        (right_message(raw=bytes(12)), "outputs of 8 bytes in all, and 12 bytes"),
         (right_message(raw=None), "takes 2 values, not 0"),
-        (right_message(shape=[0, 2], raw=b""), r"\[0, 2\] for a request of 1 rows"),
-        (right_message(shape=[7, 2], raw=bytes(56)), r"\[7, 2\] for a request of 1 rows"),
+        (right_message(shape=[0, 2], raw=b""), r"\[0, 2\], not \[1, 2\]"),
+        (right_message(shape=[7, 2], raw=bytes(56)), r"\[7, 2\], not \[1, 2\]"),
     ],
 )
 @pytest.mark.parametrize("right_ones_before", [0, 1, 40])
@@ -111,8 +112,7 @@ def test_a_status_of_ok_is_no_inference_by_itself(
     assert re.search(named, two.wire.error_example or "")
 
 
-def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two: GrpcBench) -> None:
-    """Once 32 kinds have been taken apart no further message is: its length has to do."""
+def test_a_message_that_differs_after_many_right_ones_is_told(two: GrpcBench) -> None:
     for row in range(100):
         two.wire.send(row)
         name = {"name": "y"} if row < 60 or row == 99 else {"name": "z" * row}
@@ -120,6 +120,27 @@ def test_a_message_that_differs_after_many_right_ones_is_told_by_its_length(two:
     outcomes = [outcome for _, outcome, _ in two.ended]
     assert outcomes[:60] == [OK] * 60
     assert set(outcomes[60:]) == {MALFORMED}
+
+
+def test_of_a_large_message_names_and_shapes_are_checked_as_well() -> None:
+    large = GrpcBench(1, replace(MODEL, outputs=(Tensor(name="y", datatype="FP32", shape=(-1, 1 << 20)),)))
+    shapes = ([1, 1 << 20], [2, 1 << 19], [1, 1 << 20])
+    for row, shape in enumerate(shapes):
+        large.wire.send(row)
+        large.answer(large.streams[0], row + 1, right_message(shape=shape, raw=bytes(4 << 20)))
+    assert [outcome for _, outcome, _ in large.ended] == [OK, MALFORMED, OK]
+    large.wire.close()
+
+
+@pytest.mark.parametrize(("name", "outcome"), [("y", OK), ("z", MALFORMED)])
+def test_a_long_message_of_values_one_by_one_is_only_searched_for_its_names(name: str, outcome: int) -> None:
+    other = GrpcBench(1, replace(MODEL, outputs=(Tensor(name="y", datatype="INT64", shape=(-1, -1)),)))
+    answer = ModelInferResponse(model_name="m")
+    answer.outputs.add(name=name, datatype="INT64", shape=[1, 90_000]).contents.int64_contents.extend([1] * 90_000)
+    other.wire.send(0)
+    other.answer(other.streams[0], 1, grpc_message(answer.SerializeToString()))
+    assert [found for _, found, _ in other.ended] == [outcome]
+    other.wire.close()
 
 
 def test_answers_whose_length_is_drawn_are_right_as_long_as_they_agree_with_themselves() -> None:

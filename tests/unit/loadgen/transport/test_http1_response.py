@@ -28,7 +28,7 @@ def read(reader: AnswerReader, *pieces: bytes) -> Head | None:
 
 def test_a_head_tells_what_its_body_is() -> None:
     assert head("Content-Type: Application/JSON; charset=utf-8", "Content-Length: 7") == Head(
-        200, 7, chunked=False, keep_alive=True, content_type="application/json", json_bytes=None, proven=False
+        200, 7, chunked=False, keep_alive=True, content_type="application/json", json_bytes=None
     )
     assert head() == Head(200, None, chunked=False, keep_alive=False, content_type="")
     assert head("Content-Type: text/x; note=a:b").content_type == "text/x"
@@ -125,41 +125,6 @@ def test_of_long_words_the_beginning_is_told() -> None:
         assert len(told) <= 520
 
 
-def test_heads_are_parsed_once_and_asked_about_once_while_they_are_remembered() -> None:
-    asked: list[Head] = []
-
-    def vouches(one: Head) -> bool:
-        asked.append(one)
-        return True
-
-    buffer = ReadBuffer(vouches=vouches)
-    first = buffer.head(OK)
-    assert first.proven
-    assert buffer.head(OK) is first
-    for number in range(1023):
-        buffer.head(b"HTTP/1.1 200 OK\r\nDate: %d\r\nContent-Length: 2\r\n\r\n" % number)
-    assert buffer.head(OK) is first
-    assert len(asked) == 1024
-    buffer.head(b"HTTP/1.1 200 OK\r\nDate: x\r\nContent-Length: 2\r\n\r\n")
-    assert buffer.head(OK) is not first, "there was no room for one more, so it began anew"
-    assert not ReadBuffer().head(OK).proven
-
-
-@pytest.mark.parametrize("vouched", [False, True])
-def test_a_head_is_known_again_whatever_follows_it(vouched: bool) -> None:
-    asked: list[Head] = []
-
-    def vouches(one: Head) -> bool:
-        asked.append(one)
-        return vouched
-
-    buffer = ReadBuffer(vouches=vouches)
-    for body in (b"ab", b"cd", b"\r\n"):
-        assert read(AnswerReader(buffer), OK + body) is not None
-    assert read(AnswerReader(buffer), OK, b"ab") is not None
-    assert len(asked) == 1
-
-
 @pytest.mark.parametrize("size", [2048, 2049])
 def test_long_heads_are_not_remembered(size: int) -> None:
     raw = b"HTTP/1.1 200 OK\r\nX: %b\r\n\r\n" % (b"x" * (size - 24))
@@ -203,27 +168,15 @@ def test_a_head_may_be_64_kib_long(pieces: int) -> None:
         read(reader, b"x")
 
 
-@pytest.mark.parametrize("vouched", [False, True])
 @pytest.mark.parametrize(
     ("kept", "where"),
     [(0, "before the whole head"), (5, "before the whole head"), (len(OK), "middle of the body"), (-1, "middle")],
 )
-def test_an_answer_that_breaks_off_says_where(kept: int, where: str, vouched: bool) -> None:
-    reader = AnswerReader(ReadBuffer(vouches=lambda _: vouched))
+def test_an_answer_that_breaks_off_says_where(kept: int, where: str) -> None:
+    reader = AnswerReader(ReadBuffer())
     pieces = [(OK + b"ab")[:kept]] if kept else []
     with pytest.raises(ClosedEarly, match=where):
         read(reader, *pieces, b"")
-
-
-def test_a_vouched_for_answer_is_counted_to_its_end_and_not_looked_at() -> None:
-    reader = AnswerReader(ReadBuffer(vouches=lambda _: True))
-    for pieces in ((OK + b"ab",), (OK + b"a", b"b"), (OK, b"ab"), (OK, b"a", b"b")):
-        found = read(reader, *pieces)
-        assert found is not None
-        assert (found.proven, found.length, reader.body) == (True, 2, b"")
-    for pieces in ((OK + b"abc",), (OK + b"a", b"bc")):
-        with pytest.raises(MalformedAnswer, match="after the end"):
-            read(AnswerReader(ReadBuffer(vouches=lambda _: True)), *pieces)
 
 
 @pytest.mark.parametrize(

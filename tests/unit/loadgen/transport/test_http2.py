@@ -50,7 +50,7 @@ def test_a_connection_begins_with_the_preface_and_opens_all_windows_but_none_for
 def test_a_connection_is_settled_when_the_servers_settings_are_there() -> None:
     bench = Http2Bench()
     assert bench.http2.settled
-    fresh = Http2Connection(cast("Any", Memory(1)), HEAD, ReadBuffer(), lambda *_: None, lambda _: 0)
+    fresh = Http2Connection(cast("Any", Memory(1)), HEAD, ReadBuffer(), lambda *_: None, 0)
     assert not fresh.settled
     assert fresh.wants_to_write
     assert not fresh.idle_but_for_one
