@@ -1,6 +1,6 @@
 """Compare the CPU time of HTTP and gRPC clients per inference request.
 
-    pip install h2 httptools
+    pip install h2
     python benchmarks/wire_clients.py [--requests 2000] [--repeats 9] [--output FOLDER]
 
 Starts the embedded Triton with a model that ignores its 1 kB input. Each client is a process and sends the same
@@ -9,7 +9,7 @@ clients take turns. Prints the median of each client's runs and its ratio to our
 writes all runs, the machine and the versions to FOLDER/wire-clients.json.
 
 "on a socket" is the least that a library can cost: a blocking socket, a request prepared once, and no check but of
-the status. "with httptools" is our client with httptools in place of our reader, and without our checks.
+the status.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from load_generator import MODEL, triton
-from wire_readers import HttptoolsReader
 
-from loadgen.clients import http1
 from loadgen.clients.triton import read_model_info, wire_of
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
@@ -119,11 +117,6 @@ def ours(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
         assert ended.pop() == OK, wire.error_example
 
     return call
-
-
-def ours_with_httptools(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
-    vars(http1)["AnswerReader"] = HttptoolsReader
-    return ours(target, info, tensors)
 
 
 def httptools_on_a_socket(target: Target, info: ModelInfo, tensors: Tensors) -> Call:
@@ -235,7 +228,6 @@ def connected(target: Target) -> socket.socket:
 
 CLIENTS: dict[str, Callable[[Target, ModelInfo, Tensors], Call]] = {
     "HTTP: ours": ours,
-    "HTTP: ours, with httptools": ours_with_httptools,
     "HTTP: httptools on a socket": httptools_on_a_socket,
     "HTTP: geventhttpclient": geventhttpclient,
     "HTTP: tritonclient": tritonclient_http,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from loadgen.traffic.model_info import MAX_RANK, NUMPY_TYPES, ModelInfo, bytes_per_value
-from loadgen.transport.http1_response import Head, excerpt
+from loadgen.transport.http1_response import Answer, excerpt
 from loadgen.transport.http2_sending import PREFIX_BYTES, Call
 from loadgen.transport.json_values import short, whole_number
 
@@ -48,23 +48,23 @@ class ExpectedAnswer:
         self._right: set[tuple[bytes, int]] = set()  # descriptions, and bytes after them
         self._long_ones_left = _LONG_ONES_PARSED
 
-    def fault_of_http(self, head: Head, body: bytes, size: int) -> str | None:
-        """Return the fault of a response of status 200 and `size` bytes that begins with `body`; None if none."""
-        json_bytes = size if head.json_bytes is None else head.json_bytes
-        description = body[:json_bytes]
-        if (description, size - json_bytes) in self._right:
+    def fault_of_http(self, answer: Answer) -> str | None:
+        """Return the fault of a response of status 200; None if none. Raises MalformedAnswer."""
+        body, size, json_bytes = answer.body, answer.size, answer.json_bytes
+        description, raw_bytes = body[:json_bytes], size - json_bytes
+        if (description, raw_bytes) in self._right:
             return None
-        if json_bytes > size:
+        if raw_bytes < 0:
             fault: str | None = f"a JSON part of {json_bytes:,} bytes in a body of {size:,}"
-        elif head.json_bytes is None and (len(body) < size or (size > _LONG_JSON and not self._long_ones_left)):
+        elif not raw_bytes and (len(body) < size or (size > _LONG_JSON and not self._long_ones_left)):
             fault = None if b'"outputs"' in body and b'"error"' not in body else "no inference"
         else:
-            fault = self._fault_of_json(description, size - json_bytes)
+            fault = self._fault_of_json(description, raw_bytes)
             self._long_ones_left -= fault is None and size > _LONG_JSON
         if fault is None:
             return None
-        text = f": {excerpt(body)}" if head.json_bytes is None and body else ""
-        return f"{fault} (http 200, {head.content_type or 'no content type'}, {size:,} bytes{text})"
+        text = f": {excerpt(body)}" if not raw_bytes and body else ""
+        return f"{fault} (http 200, {answer.content_type or 'no content type'}, {size:,} bytes{text})"
 
     def _fault_of_json(self, description: bytes, raw_bytes: int) -> str | None:
         try:

@@ -22,12 +22,11 @@ from loadgen.status import (
     outcome_of_http,
 )
 from loadgen.transport.hpack import Field
-from loadgen.transport.http1_response import ReadBuffer
 from loadgen.transport.http2 import Http2Connection
 from loadgen.transport.http2_frames import RequestHead, request_head
 from loadgen.transport.http2_sending import Call
 from loadgen.transport.poller import READ, WRITE, Poller
-from loadgen.transport.sockets import Address, TlsStream
+from loadgen.transport.sockets import Address, ReadBuffer, TlsStream
 
 MAX_CONNECTIONS = 8
 _MAX_STATUS_DIGITS = 5

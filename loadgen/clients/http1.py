@@ -11,9 +11,9 @@ from loadgen.clients.wire import Finished
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
 from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
-from loadgen.transport.http1_response import AnswerReader, Head, ReadBuffer, error_text
+from loadgen.transport.http1_response import Answer, AnswerReader, error_text
 from loadgen.transport.poller import WRITE, Poller
-from loadgen.transport.sockets import Address, Stream
+from loadgen.transport.sockets import Address, ReadBuffer, Stream
 
 _READS = 4  # in a row from one connection, so that no server delays the others or the clock
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
@@ -191,33 +191,32 @@ class HttpWire:
 
     def _receive(self, connection: _Connection) -> None:
         try:
-            head = connection.reader.read(connection.stream)
-            if head is None:
-                head = _read_on(connection)
+            answer = connection.reader.read(connection.stream)
+            if answer is None:
+                answer = _read_on(connection)
         except BlockingIOError:
             return
-        if head is None:
+        if answer is None:
             return
         row = connection.row
         if row is None:
             raise MalformedAnswer("an answer without a request")
+        outcome = self._judged(answer)
         del self.in_flight[row]
         connection.row = None
-        outcome = self._judged(head, connection)
-        if head.keep_alive and connection.unsent is None:
+        if answer.keep_alive and connection.unsent is None:
             self._free.append(connection)
         else:
             self._drop(connection)
         self.finished(row, outcome, connection.stream.arrived_ns)
 
-    def _judged(self, head: Head, connection: _Connection) -> int:
+    def _judged(self, answer: Answer) -> int:
         """Return the outcome of a response."""
-        reader = connection.reader
-        if head.status != 200:
+        if answer.status != 200:
             if self.error_example is None:
-                self.error_example = error_text(head.status, reader.body)
-            return outcome_of_http(head.status)
-        fault = self._expected.fault_of_http(head, reader.body, reader.size)
+                self.error_example = error_text(answer.status, answer.body)
+            return outcome_of_http(answer.status)
+        fault = self._expected.fault_of_http(answer)
         if fault is None:
             return OK
         self.error_example = self.error_example or f"malformed answer, {printable(fault)}"
@@ -248,14 +247,14 @@ class HttpWire:
         connection.stream.close()
 
 
-def _read_on(connection: _Connection) -> Head | None:
+def _read_on(connection: _Connection) -> Answer | None:
     """Continue a response that one read did not complete, with a limited number of reads."""
-    stream, read, head = connection.stream, connection.reader.read, None
+    stream, read, answer = connection.stream, connection.reader.read, None
     for _ in range(_READS):
-        if head is None:
-            head = read(stream)
+        if answer is None:
+            answer = read(stream)
     if stream.hides_data:
         stream.take_no_more()
-        while head is None:
-            head = read(stream)
-    return head
+        while answer is None:
+            answer = read(stream)
+    return answer

@@ -13,12 +13,12 @@ from loadgen.errors import LoadError, MalformedAnswer, TargetRefused
 from loadgen.spec.target import Target
 from loadgen.status import OK, outcome_name
 from loadgen.traffic.model_info import ModelInfo, model_info
-from loadgen.transport.http1_response import ReadBuffer
 from loadgen.transport.http2 import Http2Connection
 from loadgen.transport.http2_sending import PREFIX_BYTES, Call
 from loadgen.transport.json_values import Unusable
 from loadgen.transport.poller import READ, WRITE
 from loadgen.transport.single_request import MAX_BYTES, line_to
+from loadgen.transport.sockets import ReadBuffer
 
 _NO_SHARED_MEMORY = ("does not take shared memory", "Send the inputs instead.")
 _SERVICE = "/inference.GRPCInferenceService/"

@@ -1,4 +1,4 @@
-"""Find the end of an HTTP/1.1 response with the least parsing that is correct."""
+"""Read HTTP/1.1 responses with `httptools`, and limit what a server can make it keep."""
 
 from __future__ import annotations
 
@@ -6,95 +6,148 @@ import contextlib
 import json
 from dataclasses import dataclass
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
 from loadgen.errors import ClosedEarly, MalformedAnswer
 from loadgen.printable import printable
-from loadgen.transport.http1_body import Body, ChunkedBody, OpenBody, SizedBody
-from loadgen.transport.sockets import Stream
+from loadgen.transport.sockets import ReadBuffer, Stream
 
-MAX_OF_AN_ERROR = 1 << 16
-"""The body of a failed response is kept up to so many bytes."""
-
-MAX_OF_A_DOCUMENT = 1 << 20
-"""The JSON of an inference is kept up to so many bytes; the tensors after it are only counted."""
-
-_HEAD_END = b"\r\n\r\n"
-_MAX_HEADS = 1024
-_LONGEST_KNOWN_HEAD = 2048
+_MOST_KEPT = 1 << 20
+_MOST_BESIDES = 1 << 16
 _EXAMPLE_CHARACTERS = 500
-_LONGEST_HEAD = 1 << 16
 _MAX_LENGTH_DIGITS = 15
-_MAX_INTERIM = 8
-_LITTLE = 1 << 14
 
 
 @dataclass(slots=True)
-class Head:
-    """The head of a response. `length` None: until the connection closes, or chunked.
+class Answer:
+    """A complete response: `body` is the beginning of its body, of `size` bytes. Names in `fields` are lowercase.
 
-    `json_bytes` is the length of the JSON before the tensors of an inference; None if all of it is JSON.
+    `keep_alive`: the connection may be used again.
     """
 
     status: int
-    length: int | None
-    chunked: bool
+    fields: dict[bytes, bytes]
     keep_alive: bool
-    content_type: str = ""
-    json_bytes: int | None = None
+    body: bytes
+    size: int
+
+    @property
+    def content_type(self) -> str:
+        """The type without its parameters; empty if there is none."""
+        text = self.fields.get(b"content-type", b"").decode("latin-1")
+        return text.partition(";")[0].strip().lower()
+
+    @property
+    def json_bytes(self) -> int:
+        """The length of the JSON before the tensors of an inference; `size` if all of it is JSON.
+
+        Raises MalformedAnswer.
+        """
+        text = self.fields.get(b"inference-header-content-length")
+        if text is None:
+            return self.size
+        text = text.strip()
+        if not text.isdigit() or len(text) > _MAX_LENGTH_DIGITS:
+            raise MalformedAnswer(f"inference-header-content-length {text[:40]!r}")
+        return int(text)
 
 
-def parse_head(head: bytes) -> Head:
-    """Parse status line and headers, including the empty line. Raises MalformedAnswer."""
-    lines = head.split(b"\r\n")
-    version, _, rest = lines[0].partition(b" ")
-    digits, _, _ = rest.partition(b" ")
-    if not version.startswith(b"HTTP/1.") or len(digits) != 3 or not digits.isdigit() or digits < b"100":
-        raise MalformedAnswer(f"no HTTP answer: {head[:40]!r}")
-    status = int(digits)
-    if status == 101:
-        raise MalformedAnswer("http 101, another protocol, which was not asked for")
-    fields = _fields(lines[1:])
-    options = {option.strip() for option in fields.get(b"connection", b"").lower().split(b",")}
-    keep_alive = b"close" not in options and (version != b"HTTP/1.0" or b"keep-alive" in options)
-    chunked = fields.get(b"transfer-encoding", b"").lower().endswith(b"chunked")
-    length = _length(fields, b"content-length")
-    if status in (204, 304) or status < 200:
-        return Head(status, 0, chunked=False, keep_alive=keep_alive)
-    if chunked:
-        length = None
-    json_bytes = _length(fields, b"inference-header-content-length")
-    most = MAX_OF_A_DOCUMENT if length is None else min(MAX_OF_A_DOCUMENT, length)
-    if json_bytes is not None and json_bytes > most:
-        raise MalformedAnswer(f"inference-header-content-length {json_bytes:,}, over {most:,}")
-    return Head(
-        status,
-        length,
-        chunked=chunked,
-        keep_alive=keep_alive and (chunked or length is not None),
-        content_type=fields.get(b"content-type", b"").partition(b";")[0].strip().lower().decode("latin-1"),
-        json_bytes=json_bytes,
-    )
+class AnswerReader:
+    """Reads the responses of one connection, one at a time; keeps `most_kept` bytes of each body.
 
+    If `whole`, a response with a longer body is malformed. So is any with more bytes besides its body (heads,
+    interim responses, lines between chunks, trailers) than 64 KiB and those of the body.
+    """
 
-def _fields(lines: list[bytes]) -> dict[bytes, bytes]:
-    fields: dict[bytes, bytes] = {}
-    for line in lines:
-        name, _, value = line.partition(b":")
-        name, value = name.strip().lower(), value.strip()
-        if name == b"content-length" and fields.get(name, value) != value:
-            raise MalformedAnswer(f"two lengths, {fields[name][:40]!r} and {value[:40]!r}")
-        if name == b"connection" and name in fields:
-            value = fields[name] + b"," + value
-        fields[name] = value
-    return fields
+    def __init__(self, buffer: ReadBuffer, most_kept: int = _MOST_KEPT, *, whole: bool = False) -> None:
+        self._buffer = buffer
+        self._most_kept = most_kept
+        self._must_fit = whole
+        self._parser = HttpResponseParser(self)
+        self._answer: Answer | None = None
+        self._more = False  # bytes came after the answer
+        self._begin()
 
+    def _begin(self) -> None:
+        self._fields: dict[bytes, bytes] = {}
+        self._parts: list[bytes] = []
+        self._size = self._besides = 0
+        self._in_body = False
 
-def _length(fields: dict[bytes, bytes], name: bytes) -> int | None:
-    text = fields.get(name)
-    if text is None:
-        return None
-    if not text.isdigit() or len(text) > _MAX_LENGTH_DIGITS:
-        raise MalformedAnswer(f"{name.decode()} {text[:40]!r}")
-    return int(text)
+    def read(self, stream: Stream) -> Answer | None:
+        """Read once; returns the response if it is complete, else None.
+
+        Raises BlockingIOError if no bytes are there, ClosedEarly and MalformedAnswer.
+        """
+        view = self._buffer.view
+        count = stream.recv_into(view)
+        self._buffer.received(count)
+        if count == 0:
+            return self._closed()
+        before = self._size
+        try:
+            self._parser.feed_data(view[:count])
+        except (HttpParserError, HttpParserUpgrade) as error:
+            reason = "http 101" if isinstance(error, HttpParserUpgrade) else str(error)
+            raise MalformedAnswer(
+                "bytes after the end of the answer" if self._answer else f"no HTTP answer: {printable(reason)}"
+            ) from None
+        self._besides += count - (self._size - before)
+        if self._besides > _MOST_BESIDES + self._size:
+            raise MalformedAnswer(
+                f"over {_MOST_BESIDES:,} bytes, and more than those of its body, besides the body"
+            )
+        if self._must_fit and self._size > self._most_kept:
+            raise MalformedAnswer(f"an answer of over {self._most_kept:,} bytes")
+        answer, self._answer = self._answer, None
+        if answer is None:
+            return None
+        if self._more:
+            raise MalformedAnswer("bytes after the end of the answer")
+        if answer.status < 200:
+            raise MalformedAnswer(f"http {answer.status}, which ends no request")
+        self._begin()
+        return answer
+
+    def _closed(self) -> Answer:
+        chunked = b"chunked" in self._fields.get(b"transfer-encoding", b"").lower()
+        if self._in_body and not chunked and b"content-length" not in self._fields:
+            return self._whole(keep_alive=False)  # its body ends with the connection
+        where = "in the middle of the body" if self._in_body else "before the whole head was there"
+        raise ClosedEarly(f"closed {where}")
+
+    def _whole(self, *, keep_alive: bool) -> Answer:
+        status, body = self._parser.get_status_code(), b"".join(self._parts)
+        return Answer(status, self._fields, keep_alive, body, self._size)
+
+    # What httptools calls; after a complete response it would go on with the next.
+
+    def on_message_begin(self) -> None:
+        """Note bytes that come after a response."""
+        self._more = self._answer is not None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header, or a trailer, which changes no header."""
+        self._fields.setdefault(name.lower(), value)
+
+    def on_headers_complete(self) -> None:
+        """Note that the body begins."""
+        self._in_body = True
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body."""
+        room = self._most_kept - self._size
+        if room > 0:
+            self._parts.append(data[:room])
+        self._size += len(data)
+
+    def on_message_complete(self) -> None:
+        """Take a complete response; an interim one is not the answer."""
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            self._fields, self._in_body = {}, False
+        else:
+            self._answer = self._whole(keep_alive=self._parser.should_keep_alive())
 
 
 def error_text(status: int, body: bytes) -> str:
@@ -108,136 +161,3 @@ def error_text(status: int, body: bytes) -> str:
 def excerpt(body: bytes) -> str:
     """Return the beginning of a body as text."""
     return printable(body[:_EXAMPLE_CHARACTERS].decode(errors="replace").strip(), most=_EXAMPLE_CHARACTERS)
-
-
-class ReadBuffer:
-    """Shared by all connections of one process: the bytes just read, and the heads seen before.
-
-    `takes_little`: so far no more than 16 KiB came at once, far below the size of a socket's buffer.
-    """
-
-    def __init__(self, size: int = 1 << 20) -> None:
-        self.data = bytearray(size)
-        self.view = memoryview(self.data)
-        self.bytes_received = 0
-        self.takes_little = True
-        self._heads: dict[bytes, Head] = {}
-
-    def received(self, count: int) -> None:
-        """Count the bytes of one read."""
-        self.bytes_received += count
-        if count > _LITTLE:
-            self.takes_little = False
-
-    def head(self, raw: bytes) -> Head:
-        """Return the parsed head, from memory if known: servers repeat few heads. A full memory is cleared."""
-        known = self._heads.get(raw)
-        if known is None:
-            known = parse_head(raw)
-            if len(self._heads) == _MAX_HEADS:
-                self._heads.clear()
-            if len(raw) <= _LONGEST_KNOWN_HEAD:
-                self._heads[raw] = known
-        return known
-
-
-class AnswerReader:
-    """Reads the responses of one connection, one at a time.
-
-    `body` holds the beginning of a response and `size` counts all of it. With `most_kept`,
-    whole bodies are kept, and a longer one is malformed; None: the JSON of an inference, or the text of an error.
-    """
-
-    __slots__ = (
-        "_body",
-        "_buffer",
-        "_head",
-        "_interim",
-        "_most_kept",
-        "_searched",
-        "_start",
-        "body",
-        "size",
-    )
-
-    def __init__(self, buffer: ReadBuffer, most_kept: int | None = None) -> None:
-        self._buffer = buffer
-        self._most_kept = most_kept
-        self._head: Head | None = None
-        self._start = bytearray()  # a head in pieces
-        self._searched = 0  # up to this position it has no end of a head
-        self._interim = 0
-        self._body: Body | None = None
-        self.body = b""
-        self.size = 0
-
-    def read(self, stream: Stream) -> Head | None:
-        """Read once; returns the head if the response is complete, else None.
-
-        Raises BlockingIOError if no bytes are there, ClosedEarly and MalformedAnswer.
-        """
-        buffer = self._buffer
-        count = stream.recv_into(buffer.view)
-        buffer.received(count)
-        return self._take(count) if count else self._closed()
-
-    def _take(self, count: int) -> Head | None:
-        """Continue with a response that is parsed: heads in pieces, interim responses, bodies that are kept."""
-        if self._body is not None:
-            return self._go_on_with_body(self._body, self._buffer.data, count)
-        self._start += self._buffer.view[:count]
-        head = self._find_head()
-        while head is not None and head.status < 200:
-            self._interim += 1
-            if self._interim > _MAX_INTERIM:
-                raise MalformedAnswer(f"over {_MAX_INTERIM} interim answers, the last with status {head.status}")
-            head = self._find_head()
-        if head is None:
-            return None
-        self._head, self._body, self._interim = head, self._body_of(head), 0
-        start, self._start = self._start, bytearray()
-        return self._go_on_with_body(self._body, start, len(start))
-
-    def _find_head(self) -> Head | None:
-        """Remove one head from the beginning of the bytes, if it is complete."""
-        end = self._start.find(_HEAD_END, self._searched)
-        if end > _LONGEST_HEAD or (end < 0 and len(self._start) > _LONGEST_HEAD):
-            raise MalformedAnswer(f"no end of the head within {_LONGEST_HEAD:,} bytes")
-        if end < 0:
-            self._searched = max(0, len(self._start) - 3)
-            return None
-        raw = bytes(self._start[: end + 4])
-        del self._start[: end + 4]
-        self._searched = 0
-        return self._buffer.head(raw)
-
-    def _body_of(self, head: Head) -> Body:
-        if self._most_kept is not None:
-            most = self._most_kept
-        elif head.status != 200:
-            most = MAX_OF_AN_ERROR
-        else:
-            most = MAX_OF_A_DOCUMENT if head.json_bytes is None else head.json_bytes
-        if head.chunked:
-            return ChunkedBody(most)
-        return OpenBody(most) if head.length is None else SizedBody(head.length, most)
-
-    def _go_on_with_body(self, body: Body, data: bytearray, end: int) -> Head | None:
-        at = body.take(data, 0, end)
-        if self._most_kept is not None and body.size > self._most_kept:
-            raise MalformedAnswer(f"an answer of over {self._most_kept:,} bytes")
-        if at < end:
-            raise MalformedAnswer("bytes after the end of the answer")
-        return self._whole(body) if body.ended else None
-
-    def _closed(self) -> Head:
-        if isinstance(self._body, OpenBody):
-            return self._whole(self._body)
-        where = "before the whole head was there" if self._body is None else "in the middle of the body"
-        raise ClosedEarly(f"closed {where}")
-
-    def _whole(self, body: Body) -> Head:
-        assert self._head is not None
-        self.body, self.size = bytes(body.kept), body.size
-        self._body = None
-        return self._head

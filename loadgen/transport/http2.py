@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
 from loadgen.transport.hpack import HeaderDecoder
-from loadgen.transport.http1_response import ReadBuffer
 from loadgen.transport.http2_frames import (
     ACK,
     CONTINUATION,
@@ -32,7 +31,7 @@ from loadgen.transport.http2_frames import (
     unpadded,
 )
 from loadgen.transport.http2_sending import Call, SendingHalf
-from loadgen.transport.sockets import Stream
+from loadgen.transport.sockets import ReadBuffer, Stream
 
 _MAX_REPLIES = 10_000
 _MAX_EMPTY_FRAMES = 10_000

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from loadgen.errors import ClosedEarly, MalformedAnswer, TargetRefused, TargetUnreachable
 from loadgen.printable import printable
 from loadgen.spec.target import Target
-from loadgen.transport.http1_response import AnswerReader, ReadBuffer
+from loadgen.transport.http1_response import AnswerReader
 from loadgen.transport.poller import GIVE_WAY_NS, READ, WRITE, Poller, give_way
-from loadgen.transport.sockets import address_of
+from loadgen.transport.sockets import ReadBuffer, address_of
 
 
 def http_head(target: Target, method_and_path: str, fields: Sequence[str]) -> bytes:
@@ -114,13 +114,13 @@ def http_answer(target: Target, request: bytes, patience_s: float | None = None)
                 unsent = unsent[line.stream.send(unsent) :]
             except BlockingIOError:
                 line.wait(line.stream.wants() | WRITE)
-        reader = AnswerReader(ReadBuffer(_BUFFER_BYTES), most_kept=MAX_BYTES)
+        reader = AnswerReader(ReadBuffer(_BUFFER_BYTES), MAX_BYTES, whole=True)
         while True:
             line.hurry()
             try:
-                head = reader.read(line.stream)
+                answer = reader.read(line.stream)
             except BlockingIOError:
                 line.wait(line.stream.wants() | READ)
                 continue
-            if head is not None:
-                return head.status, reader.body
+            if answer is not None:
+                return answer.status, answer.body

@@ -22,6 +22,7 @@ _PROBE_S = 3.0
 _MAX_FILLS = 8  # reads from the kernel in a row without data: a server may send empty TLS records
 _SO_TIMESTAMPNS = 35  # Linux: the number of the option and of the messages that the kernel then adds
 _ANCILLARY_BYTES = 64
+_LITTLE = 1 << 14
 _TIMESPEC = struct.Struct("qq")
 
 
@@ -57,6 +58,24 @@ class Stream(Protocol):
 
     def close(self) -> None:
         """Close the socket."""
+
+
+class ReadBuffer:
+    """Shared by all connections of one process: the bytes just read, and how many there were in all.
+
+    `takes_little`: so far no more than 16 KiB came at once, far below the size of a socket's buffer.
+    """
+
+    def __init__(self, size: int = 1 << 20) -> None:
+        self.view = memoryview(bytearray(size))
+        self.bytes_received = 0
+        self.takes_little = True
+
+    def received(self, count: int) -> None:
+        """Count the bytes of one read."""
+        self.bytes_received += count
+        if count > _LITTLE:
+            self.takes_little = False
 
 
 class TcpStream(_socket.socket):
