@@ -30,13 +30,13 @@ from typing import Any
 
 from load_generator import MODEL, triton
 
-from loadgen.clients.triton import read_model_info, wire_of
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
 from loadgen.status import OK
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Tensors, grpc_request, http_request, request_tensors
-from loadgen.transport.poller import Poller
+from loadgen.wire.poller import Poller
+from loadgen.wire.triton import read_model_info, wire_of
 
 FLOATS = 250
 WARM_UP = 200  # requests of a run that are not measured

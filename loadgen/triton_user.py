@@ -23,7 +23,7 @@ from loadgen.sending.request_table import planned_table
 from loadgen.sending.shard import PreparedTarget, run_shard, shard_of
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.transport.poller import Poller, precise_timers
+from loadgen.wire.poller import Poller, precise_timers
 
 _START_IN_NS = 250_000_000  # the load begins after a garbage collection, which would delay the first requests
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.send_loop import LoopParts, SendLoop
-from loadgen.transport.poller import Poller, precise_timers
+from loadgen.wire.poller import Poller, precise_timers
 
 TIMEOUT_S = 5.0
 WINDOW = 256  # sends between two readings of the scheduler's statistics

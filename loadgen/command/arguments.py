@@ -14,7 +14,7 @@ from loadgen.spec.limits import Limits
 from loadgen.spec.load_test import LoadTest, Note, Outputs
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target, WorkerRights, headers_from_options
-from loadgen.transport.sockets import tls_context
+from loadgen.wire.sockets import tls_context
 
 DEFAULT_DURATION_S = 30.0
 DEFAULT_TIMEOUT_S = 10.0

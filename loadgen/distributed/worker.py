@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 
 import gevent
 
-from loadgen.clients.triton import read_statistics
 from loadgen.distributed.cluster import ClusterWorker
 from loadgen.distributed.messages import Order, Report, rows_of
 from loadgen.distributed.secret import keys_from_secret
 from loadgen.errors import LoadError, PlanError
 from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.server_stats import read_statistics
 from loadgen.processes import scratch_folder
 from loadgen.sending.locust_user import OpenLoopUser
 from loadgen.sending.request_table import GrowingLog, LogTable, planned_table
@@ -26,7 +26,7 @@ from loadgen.sending.worker import run_with_locust
 from loadgen.spec.addresses import is_on_this_machine, shown_address
 from loadgen.spec.plan import LoadPlan, Payload
 from loadgen.spec.target import Target, WorkerRights
-from loadgen.transport.poller import Poller, precise_timers
+from loadgen.wire.poller import Poller, precise_timers
 
 _ROWS_PERIOD_NS = 500_000_000
 _ROWS_MAX = 20_000  # per message: half a megabyte, packed in 2 ms

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from loadgen.transport.json_values import Unusable, whole_number
+from loadgen.errors import LoadError
+from loadgen.json_values import Unusable, whole_number
+from loadgen.printable import printable
+from loadgen.spec.target import Target
+from loadgen.wire.triton import statistics_of
 
 _NS_PER_MS = 1e6
 _STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -63,15 +67,30 @@ class ServerTimings:
         return max(0.0, self.total_ms - self.queue_ms - self.input_ms - self.infer_ms - self.output_ms)
 
 
-def counters_of(document: object) -> dict[str, Any]:
-    """Return the used part of a response to `GET /v2/models/M/stats`, its numbers checked. Raises Unusable."""
-    models = _rows(document, "model_stats")
-    return {"model_stats": [_checked_model(model) for model in models]}
+def read_statistics(target: Target) -> dict[str, Any] | None:
+    """Return the model's counters for `timings_between`; None if the server has none. Raises nothing.
+
+    They are optional: if the response is malformed or late, the result holds the reason, for `statistics_remarks`.
+    """
+    try:
+        document = statistics_of(target)
+        return None if document is None else counters_of(document)
+    except LoadError as error:
+        reason = str(error).partition("\n")[0]
+    except (ValueError, RecursionError) as error:
+        reason = f"{target.url} answered with statistics that cannot be read ({printable(str(error), most=300)})"
+    return unreadable(reason)
 
 
 def unreadable(reason: str) -> dict[str, Any]:
     """Return a placeholder for statistics that could not be read."""
     return {_UNREADABLE: reason}
+
+
+def counters_of(document: object) -> dict[str, Any]:
+    """Return the used part of a response to `GET /v2/models/M/stats`, its numbers checked. Raises Unusable."""
+    models = _rows(document, "model_stats")
+    return {"model_stats": [_checked_model(model) for model in models]}
 
 
 def statistics_remarks(*statistics: Mapping[str, Any] | None) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
-from loadgen.transport.poller import original
+from loadgen.wire.poller import original
 
 Message = dict[str, Any]
 _LENGTH_BYTES = 4

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import NotRequired, Protocol, TypedDict, Unpack
 
-from loadgen.clients.wire import Wire
 from loadgen.sending.request_table import LogTable
 from loadgen.status import OK, TIMED_OUT
-from loadgen.transport.poller import Poller
+from loadgen.wire.load_wire import Wire
+from loadgen.wire.poller import Poller
 
 NEVER_NS = 1 << 62
 TICK_NS = 50_000_000

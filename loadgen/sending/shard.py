@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from loadgen.clients.triton import read_model_info, wire_of
-from loadgen.clients.wire import LoadWire
 from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.request_table import LogTable
@@ -23,7 +21,9 @@ from loadgen.status import MALFORMED, NOT_CONNECTED, OK
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors
-from loadgen.transport.poller import GIVE_WAY_NS, Poller, give_way
+from loadgen.wire.load_wire import LoadWire
+from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
+from loadgen.wire.triton import read_model_info, wire_of
 
 _RISE_NS = 1_000_000_000
 _BACKLOG_MIN = 8

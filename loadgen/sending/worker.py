@@ -16,14 +16,14 @@ from locust import User
 from locust.env import Environment
 
 from loadgen import errors
-from loadgen.clients.triton import read_statistics
 from loadgen.measurement.result import ShardResult
+from loadgen.measurement.server_stats import read_statistics
 from loadgen.processes import die_with_parent
 from loadgen.sending.locust_user import OpenLoopUser
 from loadgen.sending.messages import Channel, Message, payload_from_json, target_from_json
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.shard import PreparedTarget, Shard, run_shard
-from loadgen.transport.poller import Poller, precise_timers
+from loadgen.wire.poller import Poller, precise_timers
 
 _NICE = -15
 

@@ -6,7 +6,7 @@ import base64
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -129,6 +129,13 @@ class Target:
         """The model's path on the server, without a trailing slash."""
         version = f"/versions/{quote(self.model_version, safe='')}" if self.model_version else ""
         return f"{self.base_path}/v2/models/{quote(self.model_name, safe='')}{version}"
+
+
+def http_head(target: Target, method_and_path: str, fields: Sequence[str]) -> bytes:
+    """Return the head of an HTTP request, with the user's own headers."""
+    own = (f"{name}: {value}" for name, value in target.own_headers)
+    lines = [f"{method_and_path} HTTP/1.1", f"Host: {target.authority}", *own, *fields, "", ""]
+    return "\r\n".join(lines).encode()
 
 
 def _is_server_name(text: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.transport.json_values import Unusable, short, whole_number
+from loadgen.json_values import Unusable, short, whole_number
 
 NUMPY_TYPES: Mapping[str, Any] = {
     "BOOL": np.bool_,

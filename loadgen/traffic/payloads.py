@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
 from loadgen.spec.plan import Payload
-from loadgen.spec.target import Target
+from loadgen.spec.target import Target, http_head
 from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
 from loadgen.traffic.random_inputs import check_request_size, random_tensor
 from loadgen.traffic.samples import samples_from_file
-from loadgen.transport.single_request import http_head
 
 
 @dataclass(frozen=True, slots=True)

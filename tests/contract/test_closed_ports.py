@@ -22,11 +22,11 @@ from infer import infer
 from server_kinds import docker_on_path, tritonserver_on_path
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loadgen.clients.grpc import status_of
-from loadgen.clients.triton_grpc import _ended_call
 from loadgen.errors import TargetUnreachable
 from loadgen.spec.target import Target
 from loadgen.status import OK
+from loadgen.wire.grpc import status_of
+from loadgen.wire.triton_grpc import _ended_call
 from model_repo.repository.write import write_final_repository
 from model_repo.server import control
 from model_repo.server.access import MEMORY_KEY_HEADER

@@ -13,11 +13,11 @@ from memory_wire import Addresses, Finished, connect, grpc_wire, http_wire, righ
 from strange_answers import BODIES
 from strange_servers import inference
 
-from loadgen.clients.wire import LoadWire
 from loadgen.status import outcome_name
-from loadgen.transport.hpack import block_of
-from loadgen.transport.http2_frames import frame
-from loadgen.transport.poller import READ
+from loadgen.wire.hpack import block_of
+from loadgen.wire.http2_frames import frame
+from loadgen.wire.load_wire import LoadWire
+from loadgen.wire.poller import READ
 
 pytestmark = pytest.mark.long
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.transport.http1_response import AnswerReader
-from loadgen.transport.sockets import ReadBuffer
+from loadgen.wire.http1_response import AnswerReader
+from loadgen.wire.sockets import ReadBuffer
 
 
 class Pieces:

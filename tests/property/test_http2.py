@@ -9,12 +9,12 @@ from header_bytes import indexed, literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.clients.grpc import grpc_message
 from loadgen.errors import MalformedAnswer
-from loadgen.transport.hpack import block_of
-from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_frames import frame, request_head
-from loadgen.transport.sockets import ReadBuffer
+from loadgen.wire.grpc import grpc_message
+from loadgen.wire.hpack import block_of
+from loadgen.wire.http2 import Http2Connection
+from loadgen.wire.http2_frames import frame, request_head
+from loadgen.wire.sockets import ReadBuffer
 
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")], [(b"authorization", b"secret")])

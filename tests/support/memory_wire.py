@@ -5,14 +5,14 @@ from typing import Protocol, cast
 
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
-from loadgen.clients.expected_response import ExpectedAnswer
-from loadgen.clients.grpc import GrpcWire, grpc_message
-from loadgen.clients.http1 import HttpWire
-from loadgen.clients.wire import LoadWire
 from loadgen.traffic.model_info import ModelInfo, Tensor
-from loadgen.transport.http2_frames import HEADERS, request_head
-from loadgen.transport.poller import READ, WRITE, Poller
-from loadgen.transport.sockets import Address
+from loadgen.wire.expected_response import ExpectedAnswer
+from loadgen.wire.grpc import GrpcWire, grpc_message
+from loadgen.wire.http1 import HttpWire
+from loadgen.wire.http2_frames import HEADERS, request_head
+from loadgen.wire.load_wire import LoadWire
+from loadgen.wire.poller import READ, WRITE, Poller
+from loadgen.wire.sockets import Address
 
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")])
 MODEL = ModelInfo(
@@ -24,7 +24,7 @@ MODEL = ModelInfo(
 
 
 class Finished(Protocol):
-    """See `loadgen.clients.wire.Finished`."""
+    """See `loadgen.wire.load_wire.Finished`."""
 
     def __call__(self, row: int, outcome: int, arrived_ns: int, /) -> None: ...
 

@@ -20,7 +20,7 @@ from strange_servers import (
     inference,
 )
 
-from loadgen.transport.http2_frames import frame
+from loadgen.wire.http2_frames import frame
 
 _OUTPUT = b'{"outputs":[{"name":"y","datatype":"FP32",'
 DEEP = b"[" * 200_000

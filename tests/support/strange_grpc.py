@@ -24,9 +24,9 @@ from strange_servers import (
 )
 from tritonclient.grpc import service_pb2 as pb
 
-from loadgen.clients.grpc import grpc_message
-from loadgen.transport.hpack import block_of
-from loadgen.transport.http2_frames import frame
+from loadgen.wire.grpc import grpc_message
+from loadgen.wire.hpack import block_of
+from loadgen.wire.http2_frames import frame
 
 OK = block_of([(b":status", b"200")])
 

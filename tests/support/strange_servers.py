@@ -18,9 +18,9 @@ from typing import Any
 from fake_triton import answer_body
 from tritonclient.grpc import service_pb2 as pb
 
-from loadgen.clients.grpc import grpc_message
-from loadgen.transport.hpack import HeaderDecoder, block_of
-from loadgen.transport.http2_frames import frame
+from loadgen.wire.grpc import grpc_message
+from loadgen.wire.hpack import HeaderDecoder, block_of
+from loadgen.wire.http2_frames import frame
 
 DATA, HEADERS, RST, SETTINGS, PUSH, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 5, 6, 7, 8, 9
 METADATA = {

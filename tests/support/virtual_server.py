@@ -5,11 +5,11 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any, cast
 
-from loadgen.clients.wire import Finished
 from loadgen.sending.messages import Message
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.shard import Shard, run_shard
 from loadgen.status import OK
+from loadgen.wire.load_wire import Finished
 
 MS = 1_000_000
 WALL_NS = 1_700_000_000_000 * MS

@@ -6,15 +6,15 @@ from typing import Any, Self, cast
 
 from memory_wire import HEAD, MODEL, Addresses, Memory, Watched, grpc_wire, http_wire, right_message
 
-from loadgen.clients.grpc import GrpcWire
-from loadgen.clients.http1 import HttpWire
 from loadgen.traffic.model_info import ModelInfo
-from loadgen.transport.hpack import block_of
-from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
-from loadgen.transport.http2_sending import Call
-from loadgen.transport.poller import READ, WRITE
-from loadgen.transport.sockets import ReadBuffer
+from loadgen.wire.grpc import GrpcWire
+from loadgen.wire.hpack import block_of
+from loadgen.wire.http1 import HttpWire
+from loadgen.wire.http2 import Http2Connection
+from loadgen.wire.http2_frames import DATA, HEADERS, SETTINGS, WINDOW_UPDATE, frame
+from loadgen.wire.http2_sending import Call
+from loadgen.wire.poller import READ, WRITE
+from loadgen.wire.sockets import ReadBuffer
 
 REQUESTS = (b"POST /first HTTP/1.1\r\n\r\n", b"POST /second HTTP/1.1\r\n\r\n+body", b"third")
 BODY = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'

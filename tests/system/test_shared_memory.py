@@ -15,14 +15,14 @@ import pytest
 from engines import cnn_engine, token_engine
 from tritonclient.grpc import service_pb2
 
-from loadgen.clients import triton_grpc
-from loadgen.clients.triton import read_model_info
 from loadgen.errors import PayloadError, TargetRefused
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.shared_memory import PREFIX, SHARED, SharedInputs, with_memory_key
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import grpc_request, http_request, raw_inputs, request_tensors
+from loadgen.wire import triton_grpc
+from loadgen.wire.triton import read_model_info
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
 from model_repo.spec import Endpoint, Engine, ServingConfig

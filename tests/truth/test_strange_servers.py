@@ -12,18 +12,17 @@ import pytest
 from strange_answers import QUICK, SLOW
 from strange_servers import Strange, serving
 
-from loadgen.clients.triton import read_statistics
 from loadgen.errors import LoadError
 from loadgen.measurement.request_log import Measurement
 from loadgen.measurement.result import circumstances_of, measurement_of
-from loadgen.measurement.server_stats import statistics_remarks, timings_between
+from loadgen.measurement.server_stats import read_statistics, statistics_remarks, timings_between
 from loadgen.records.record import LoadTestRecord
 from loadgen.sending.request_table import own_table
 from loadgen.sending.shard import PreparedTarget, Shard, run_shard
 from loadgen.spec.plan import LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.transport import single_request
-from loadgen.transport.poller import Poller
+from loadgen.wire import single_request
+from loadgen.wire.poller import Poller
 
 pytestmark = pytest.mark.long
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.json_values import Unusable
 from loadgen.measurement.server_stats import (
     cold_remarks,
     counters_of,
@@ -13,7 +14,6 @@ from loadgen.measurement.server_stats import (
     timings_between,
     unreadable,
 )
-from loadgen.transport.json_values import Unusable
 
 
 def model(

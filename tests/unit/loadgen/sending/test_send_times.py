@@ -10,7 +10,7 @@ from virtual_server import BEGIN_NS, MS, VirtualServer
 from loadgen.sending.request_table import LogTable, own_table
 from loadgen.sending.send_loop import ClosedLoop, SendLoop
 from loadgen.status import CLOSED, OK, TIMED_OUT
-from loadgen.transport.poller import Poller
+from loadgen.wire.poller import Poller
 
 NEVER_NS = 1 << 60
 

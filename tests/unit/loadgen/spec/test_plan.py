@@ -5,8 +5,7 @@ import pytest
 
 from loadgen.errors import PlanError
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan, Payload
-from loadgen.spec.target import Target
-from loadgen.transport.single_request import http_head
+from loadgen.spec.target import Target, http_head
 
 
 def plan(**changes: Any) -> LoadPlan:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from loadgen.errors import PayloadError
+from loadgen.json_values import Unusable
 from loadgen.sending.messages import payload_from_json, payload_to_json
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo, Tensor, model_info
 from loadgen.traffic.payloads import grpc_request, http_request, raw_bytes, request_tensors
 from loadgen.traffic.random_inputs import check_request_size
-from loadgen.transport.json_values import Unusable
 
 TARGET = Target(url="http://h:8000/base", model_name="m", headers=(("X-Key", "v"),))
 

@@ -6,12 +6,12 @@ import pytest
 from memory_wire import right_message
 from wire_benches import GrpcBench, grpc_answer
 
-from loadgen.clients.grpc import INFER, grpc_head, grpc_message, status_of
 from loadgen.spec.target import Target
 from loadgen.status import MALFORMED, OK, outcome_name, outcome_of_grpc, outcome_of_http
-from loadgen.transport.hpack import HeaderDecoder, block_of
-from loadgen.transport.http2_frames import DATA, HEADERS, frame
-from loadgen.transport.poller import READ, WRITE
+from loadgen.wire.grpc import INFER, grpc_head, grpc_message, status_of
+from loadgen.wire.hpack import HeaderDecoder, block_of
+from loadgen.wire.http2_frames import DATA, HEADERS, frame
+from loadgen.wire.poller import READ, WRITE
 
 STATUS = (b":status", b"200")
 NO_STATUS = "http 200 without a grpc-status"

@@ -10,7 +10,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
 from loadgen.printable import printable
-from loadgen.transport.sockets import ReadBuffer, Stream
+from loadgen.wire.sockets import ReadBuffer, Stream
 
 _MOST_KEPT = 1 << 20
 _MOST_BESIDES = 1 << 16

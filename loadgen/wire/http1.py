@@ -6,14 +6,14 @@ import contextlib
 from collections import deque
 from collections.abc import Sequence
 
-from loadgen.clients.expected_response import ExpectedAnswer
-from loadgen.clients.wire import Finished
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
 from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
-from loadgen.transport.http1_response import Answer, AnswerReader, error_text
-from loadgen.transport.poller import WRITE, Poller
-from loadgen.transport.sockets import Address, ReadBuffer, Stream
+from loadgen.wire.expected_response import ExpectedAnswer
+from loadgen.wire.http1_response import Answer, AnswerReader, error_text
+from loadgen.wire.load_wire import Finished
+from loadgen.wire.poller import WRITE, Poller
+from loadgen.wire.sockets import Address, ReadBuffer, Stream
 
 _READS = 4  # in a row from one connection, so that no server delays the others or the clock
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection

@@ -7,8 +7,8 @@ import pytest
 from header_bytes import indexed, literal
 from hpack import Encoder
 
-from loadgen.transport.hpack import HeaderDecoder, HeaderError, block_of
-from loadgen.transport.http2_frames import request_head
+from loadgen.wire.hpack import HeaderDecoder, HeaderError, block_of
+from loadgen.wire.http2_frames import request_head
 
 RESPONSE = (
     "488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad171863c78f0b97c8e9ae82ae43d3"
@@ -88,7 +88,7 @@ def test_an_error_holds_the_beginning_of_a_block_and_no_more() -> None:
 def test_no_header_is_logged_at_any_level(caplog: pytest.LogCaptureFixture) -> None:
     """The import sees to that; what an earlier one did to the library's log is taken back here."""
     with caplog.at_level(logging.NOTSET, logger="hpack"):
-        spec = importlib.util.find_spec("loadgen.transport.hpack")
+        spec = importlib.util.find_spec("loadgen.wire.hpack")
         assert spec is not None
         assert spec.loader is not None
         spec.loader.exec_module(importlib.util.module_from_spec(spec))

@@ -11,7 +11,7 @@ from memory_wire import MODEL, Addresses, connect, http_wire
 
 from loadgen.status import MALFORMED, OK
 from loadgen.traffic.model_info import ModelInfo, Tensor
-from loadgen.transport.poller import READ
+from loadgen.wire.poller import READ
 
 RIGHT = {"name": "y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
 

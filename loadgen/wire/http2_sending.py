@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 
 from loadgen.errors import MalformedAnswer
-from loadgen.transport.hpack import Field
-from loadgen.transport.http2_frames import (
+from loadgen.wire.hpack import Field
+from loadgen.wire.http2_frames import (
     ACK,
     DATA,
     DEFAULT_WINDOW,
@@ -26,7 +26,7 @@ from loadgen.transport.http2_frames import (
     frame_head,
     settings_in,
 )
-from loadgen.transport.sockets import Stream
+from loadgen.wire.sockets import Stream
 
 PREFIX_BYTES = 5
 """Before a message of gRPC: one byte that tells whether it is compressed, and its length."""

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from loadgen.clients.expected_response import MOST_KEPT, ExpectedAnswer
-from loadgen.clients.wire import Finished
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
 from loadgen.spec.target import Target
@@ -21,12 +19,14 @@ from loadgen.status import (
     outcome_of_grpc,
     outcome_of_http,
 )
-from loadgen.transport.hpack import Field
-from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_frames import RequestHead, request_head
-from loadgen.transport.http2_sending import Call
-from loadgen.transport.poller import READ, WRITE, Poller
-from loadgen.transport.sockets import Address, ReadBuffer, TlsStream
+from loadgen.wire.expected_response import MOST_KEPT, ExpectedAnswer
+from loadgen.wire.hpack import Field
+from loadgen.wire.http2 import Http2Connection
+from loadgen.wire.http2_frames import RequestHead, request_head
+from loadgen.wire.http2_sending import Call
+from loadgen.wire.load_wire import Finished
+from loadgen.wire.poller import READ, WRITE, Poller
+from loadgen.wire.sockets import Address, ReadBuffer, TlsStream
 
 MAX_CONNECTIONS = 8
 _MAX_STATUS_DIGITS = 5

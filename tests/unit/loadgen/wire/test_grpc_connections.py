@@ -9,10 +9,10 @@ import pytest
 from memory_wire import HEAD
 from wire_benches import GrpcBench
 
-from loadgen.clients.grpc import grpc_message
 from loadgen.status import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_name
-from loadgen.transport.hpack import HeaderDecoder
-from loadgen.transport.http2_frames import (
+from loadgen.wire.grpc import grpc_message
+from loadgen.wire.hpack import HeaderDecoder
+from loadgen.wire.http2_frames import (
     DATA,
     GOAWAY,
     HEADERS,
@@ -22,7 +22,7 @@ from loadgen.transport.http2_frames import (
     WINDOW_UPDATE,
     frame,
 )
-from loadgen.transport.poller import READ, WRITE
+from loadgen.wire.poller import READ, WRITE
 
 STATUS = (b":status", b"200")
 RESET = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
@@ -372,7 +372,7 @@ def test_the_head_is_sent_whole_once_and_then_as_what_the_server_remembers(one: 
 
 
 def test_a_server_without_http2_over_tls_is_no_server_of_grpc() -> None:
-    from loadgen.transport.sockets import TlsStream
+    from loadgen.wire.sockets import TlsStream
 
     class Http1Only(TlsStream):
         protocol = "http/1.1"

@@ -6,7 +6,7 @@ import pytest
 from wire_benches import BODY, REQUESTS, HttpBench, http_answer
 
 from loadgen.status import CLOSED, MALFORMED, OK, outcome_of_http
-from loadgen.transport.poller import READ, WRITE
+from loadgen.wire.poller import READ, WRITE
 
 RIGHT = http_answer()
 

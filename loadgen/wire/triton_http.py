@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from loadgen.errors import LoadError, TargetRefused
-from loadgen.spec.target import Target
+from loadgen.spec.target import Target, http_head
 from loadgen.traffic.model_info import ModelInfo, model_info
-from loadgen.transport.http1_response import error_text
-from loadgen.transport.single_request import http_answer, http_head
+from loadgen.wire.http1_response import error_text
+from loadgen.wire.single_request import http_answer
 
 
 def read_model_info(target: Target) -> ModelInfo:

@@ -5,7 +5,7 @@ from memory_wire import HEAD
 from wire_benches import Http2Bench
 
 from loadgen.errors import MalformedAnswer
-from loadgen.transport.http2_frames import HEADERS, frame, frame_head, number_in, settings_in, unpadded
+from loadgen.wire.http2_frames import HEADERS, frame, frame_head, number_in, settings_in, unpadded
 
 
 def test_a_frame_begins_with_its_length_its_kind_its_flags_and_its_stream() -> None:

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Callable
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.transport.hpack import HeaderDecoder
-from loadgen.transport.http2_frames import (
+from loadgen.wire.hpack import HeaderDecoder
+from loadgen.wire.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -30,8 +30,8 @@ from loadgen.transport.http2_frames import (
     number_in,
     unpadded,
 )
-from loadgen.transport.http2_sending import Call, SendingHalf
-from loadgen.transport.sockets import ReadBuffer, Stream
+from loadgen.wire.http2_sending import Call, SendingHalf
+from loadgen.wire.sockets import ReadBuffer, Stream
 
 _MAX_REPLIES = 10_000
 _MAX_EMPTY_FRAMES = 10_000

@@ -8,17 +8,17 @@ from google.protobuf.json_format import MessageToDict  # type: ignore[import-unt
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2
 
-from loadgen.clients.grpc import grpc_head, grpc_message, status_of
 from loadgen.errors import LoadError, MalformedAnswer, TargetRefused
+from loadgen.json_values import Unusable
 from loadgen.spec.target import Target
 from loadgen.status import OK, outcome_name
 from loadgen.traffic.model_info import ModelInfo, model_info
-from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_sending import PREFIX_BYTES, Call
-from loadgen.transport.json_values import Unusable
-from loadgen.transport.poller import READ, WRITE
-from loadgen.transport.single_request import MAX_BYTES, line_to
-from loadgen.transport.sockets import ReadBuffer
+from loadgen.wire.grpc import grpc_head, grpc_message, status_of
+from loadgen.wire.http2 import Http2Connection
+from loadgen.wire.http2_sending import PREFIX_BYTES, Call
+from loadgen.wire.poller import READ, WRITE
+from loadgen.wire.single_request import MAX_BYTES, line_to
+from loadgen.wire.sockets import ReadBuffer
 
 _NO_SHARED_MEMORY = ("does not take shared memory", "Send the inputs instead.")
 _SERVICE = "/inference.GRPCInferenceService/"

@@ -11,10 +11,10 @@ from memory_wire import MODEL, right_message
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 from wire_benches import GrpcBench
 
-from loadgen.clients.grpc import grpc_message
 from loadgen.status import CLOSED, MALFORMED, OK
 from loadgen.traffic.model_info import Tensor
-from loadgen.transport.http2_frames import GOAWAY, frame
+from loadgen.wire.grpc import grpc_message
+from loadgen.wire.http2_frames import GOAWAY, frame
 
 STATUS = (b":status", b"200")
 NO_STATUS = "http 200 without a grpc-status"

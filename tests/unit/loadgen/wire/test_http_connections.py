@@ -8,7 +8,7 @@ from memory_wire import Memory
 from wire_benches import REQUESTS, HttpBench, http_answer
 
 from loadgen.status import CLIENT_LIMIT, CLOSED, NOT_CONNECTED, OK
-from loadgen.transport.poller import READ, WRITE
+from loadgen.wire.poller import READ, WRITE
 
 ERROR = 8  # EPOLLERR
 RIGHT = http_answer()

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from loadgen.errors import ClosedEarly, MalformedAnswer, TargetRefused, TargetUnreachable
 from loadgen.printable import printable
 from loadgen.spec.target import Target
-from loadgen.transport.http1_response import AnswerReader
-from loadgen.transport.poller import GIVE_WAY_NS, READ, WRITE, Poller, give_way
-from loadgen.transport.sockets import ReadBuffer, address_of
-
-
-def http_head(target: Target, method_and_path: str, fields: Sequence[str]) -> bytes:
-    """Return the head of an HTTP request, with the user's own headers."""
-    own = (f"{name}: {value}" for name, value in target.own_headers)
-    lines = [f"{method_and_path} HTTP/1.1", f"Host: {target.authority}", *own, *fields, "", ""]
-    return "\r\n".join(lines).encode()
-
+from loadgen.wire.http1_response import AnswerReader
+from loadgen.wire.poller import GIVE_WAY_NS, READ, WRITE, Poller, give_way
+from loadgen.wire.sockets import ReadBuffer, address_of
 
 PATIENCE_S = 10.0
 MAX_BYTES = 16 << 20

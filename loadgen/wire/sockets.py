@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket  # the sockets below gevent's, see loadgen.transport.poller
+import _socket  # the sockets below gevent's, see loadgen.wire.poller
 import contextlib
 import errno
 import os
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 
 from loadgen.errors import PlanError, TargetUnreachable
 from loadgen.spec.target import Target
-from loadgen.transport.poller import READ, WRITE
+from loadgen.wire.poller import READ, WRITE
 
 _PROBE_S = 3.0
 _MAX_FILLS = 8  # reads from the kernel in a row without data: a server may send empty TLS records

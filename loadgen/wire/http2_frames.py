@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hpack import Encoder
 
 from loadgen.errors import MalformedAnswer
-from loadgen.transport.hpack import Field, block_of
+from loadgen.wire.hpack import Field, block_of
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     0,

@@ -6,8 +6,8 @@ import pytest
 from memory_wire import Memory
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.transport.http1_response import Answer, AnswerReader, error_text, excerpt
-from loadgen.transport.sockets import ReadBuffer
+from loadgen.wire.http1_response import Answer, AnswerReader, error_text, excerpt
+from loadgen.wire.sockets import ReadBuffer
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

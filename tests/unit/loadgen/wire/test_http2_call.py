@@ -3,7 +3,7 @@
 import pytest
 
 from loadgen.errors import MalformedAnswer
-from loadgen.transport.http2_sending import Call
+from loadgen.wire.http2_sending import Call
 
 
 def taken(data: bytes, kept: int, step: int) -> Call:

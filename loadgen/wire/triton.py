@@ -5,25 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from loadgen.clients import triton_http
-from loadgen.clients.expected_response import ExpectedAnswer
-from loadgen.clients.http1 import HttpWire
-from loadgen.clients.wire import Finished, LoadWire
-from loadgen.errors import LoadError
-from loadgen.measurement.server_stats import counters_of, unreadable
-from loadgen.printable import printable
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
-from loadgen.transport.poller import Poller
-from loadgen.transport.sockets import address_of
+from loadgen.wire import triton_http
+from loadgen.wire.expected_response import ExpectedAnswer
+from loadgen.wire.http1 import HttpWire
+from loadgen.wire.load_wire import Finished, LoadWire
+from loadgen.wire.poller import Poller
+from loadgen.wire.sockets import address_of
+
+
+def statistics_of(target: Target) -> Any:
+    """Return the response with the model's counters; None if the server has none.
+
+    Raises LoadError, ValueError, RecursionError.
+    """
+    return _client(target).read_statistics(target)
 
 
 def _client(target: Target) -> Any:
     """Return the module for the target's protocol; that of gRPC takes 0.25 s to import."""
     if target.is_http:
         return triton_http
-    from loadgen.clients import triton_grpc
+    from loadgen.wire import triton_grpc
 
     return triton_grpc
 
@@ -32,22 +37,6 @@ def read_model_info(target: Target) -> ModelInfo:
     """Return the model's inputs and outputs. Raises TargetUnreachable, TargetRefused."""
     info: ModelInfo = _client(target).read_model_info(target)
     return info
-
-
-def read_statistics(target: Target) -> dict[str, Any] | None:
-    """Return the model's counters for `timings_between`; None if the server has none. Raises nothing.
-
-    They are optional: if the response is malformed or late, the result holds the reason, for `statistics_remarks`.
-    """
-    try:
-        document = _client(target).read_statistics(target)
-        return None if document is None else counters_of(document)
-    except LoadError as error:
-        return unreadable(str(error).partition("\n")[0])
-    except (ValueError, RecursionError) as error:
-        return unreadable(
-            f"{target.url} answered with statistics that cannot be read ({printable(str(error), most=300)})"
-        )
 
 
 def read_server_name(target: Target) -> str | None:
@@ -85,7 +74,7 @@ def wire_of(
     if target.is_http:
         requests = [http_request(target, info, *one) for one in zip(pool, where, strict=True)]
         return HttpWire(address=address, requests=requests, expected=expected, poller=poller, finished=finished)
-    from loadgen.clients.grpc import INFER, GrpcWire, grpc_head, grpc_message
+    from loadgen.wire.grpc import INFER, GrpcWire, grpc_head, grpc_message
 
     messages = [grpc_message(grpc_request(target, info, *one)) for one in zip(pool, where, strict=True)]
     head = grpc_head(target, INFER)

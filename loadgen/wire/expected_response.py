@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loadgen.json_values import short, whole_number
 from loadgen.traffic.model_info import MAX_RANK, NUMPY_TYPES, ModelInfo, bytes_per_value
-from loadgen.transport.http1_response import Answer, excerpt
-from loadgen.transport.http2_sending import PREFIX_BYTES, Call
-from loadgen.transport.json_values import short, whole_number
+from loadgen.wire.http1_response import Answer, excerpt
+from loadgen.wire.http2_sending import PREFIX_BYTES, Call
 
 MOST_KEPT = 1 << 16
 """Bytes of a gRPC message that are kept: names, shapes and parameters come before the tensors."""

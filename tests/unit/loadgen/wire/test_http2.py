@@ -7,11 +7,11 @@ import pytest
 from memory_wire import HEAD, Memory
 from wire_benches import Http2Bench, settings_frame, widen
 
-from loadgen.clients.grpc import grpc_message
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.transport.hpack import HeaderDecoder, block_of
-from loadgen.transport.http2 import Http2Connection
-from loadgen.transport.http2_frames import (
+from loadgen.wire.grpc import grpc_message
+from loadgen.wire.hpack import HeaderDecoder, block_of
+from loadgen.wire.http2 import Http2Connection
+from loadgen.wire.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -32,7 +32,7 @@ from loadgen.transport.http2_frames import (
     settings_in,
     unpadded,
 )
-from loadgen.transport.sockets import ReadBuffer
+from loadgen.wire.sockets import ReadBuffer
 
 STATUS = block_of([(b":status", b"200")])
 DONE = block_of([(b"grpc-status", b"0")])

@@ -14,9 +14,9 @@ from waiting import wait_until
 
 from loadgen.errors import PlanError, TargetUnreachable
 from loadgen.spec.target import Target
-from loadgen.transport.http2_frames import SETTINGS, frame
-from loadgen.transport.poller import READ, WRITE
-from loadgen.transport.sockets import Address, Stream, TcpStream, TlsStream, address_of, tls_context
+from loadgen.wire.http2_frames import SETTINGS, frame
+from loadgen.wire.poller import READ, WRITE
+from loadgen.wire.sockets import Address, Stream, TcpStream, TlsStream, address_of, tls_context
 
 TLS_FOLDER = Path(__file__).parents[3] / "support" / "tls"
 BODY = b'{"outputs":[{"name":"y","datatype":"FP32","shape":[1,2],"data":[1.0,2.0]}]}'
@@ -267,7 +267,7 @@ def test_a_name_with_two_addresses_is_the_one_that_takes_connections(
     with socket.create_server(("127.0.0.1", 0)) as gone:
         dead = gone.getsockname()
     entries = [(socket.AF_INET, 1, 6, "", dead), (socket.AF_INET, 1, 6, "", ("127.0.0.1", port))]
-    monkeypatch.setattr("loadgen.transport.sockets.socket_names.getaddrinfo", lambda *_args, **_more: entries)
+    monkeypatch.setattr("loadgen.wire.sockets.socket_names.getaddrinfo", lambda *_args, **_more: entries)
     assert address_of(target(f"http://two:{port}")).sockaddr == ("127.0.0.1", port)
     entries[1] = (socket.AF_INET, 1, 6, "", ("127.0.0.2", dead[1]))
     assert address_of(target(f"http://two:{port}")).sockaddr == dead, "where none does, it is the first"

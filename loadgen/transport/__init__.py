@@ -1,1 +1,0 @@
-"""Send and receive bytes on sockets, for the clients."""
