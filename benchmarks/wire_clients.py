@@ -35,8 +35,9 @@ from loadgen.spec.target import Target
 from loadgen.status import OK
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Tensors, grpc_request, http_request, request_tensors
+from loadgen.wire.connections import wire_of
 from loadgen.wire.poller import Poller
-from loadgen.wire.triton import read_model_info, wire_of
+from loadgen.wire.questions import read_model_info
 
 FLOATS = 250
 WARM_UP = 200  # requests of a run that are not measured

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from loadgen.errors import LoadError
 from loadgen.spec.addresses import is_on_this_machine
 from loadgen.spec.target import Target, http_head
-from loadgen.wire.single_request import http_answer
+from loadgen.wire.questions import http_answer
 
 _EVERY_S = 0.5
 _TIMEOUT_S = 2.0

@@ -11,7 +11,7 @@ from loadgen.errors import LoadError
 from loadgen.json_values import Unusable, whole_number
 from loadgen.printable import printable
 from loadgen.spec.target import Target
-from loadgen.wire.triton import statistics_of
+from loadgen.wire.questions import statistics_of
 
 _NS_PER_MS = 1e6
 _STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")

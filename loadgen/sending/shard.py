@@ -21,9 +21,10 @@ from loadgen.status import MALFORMED, NOT_CONNECTED, OK
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors
+from loadgen.wire.connections import wire_of
 from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
-from loadgen.wire.triton import read_model_info, wire_of
+from loadgen.wire.questions import read_model_info
 
 _RISE_NS = 1_000_000_000
 _BACKLOG_MIN = 8

@@ -17,7 +17,7 @@ from loadgen.errors import LoadError, PayloadError, TargetRefused
 from loadgen.spec.addresses import is_on_this_machine
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import Place
-from loadgen.wire.triton import read_server_name, register_memory, unregister_memory
+from loadgen.wire.questions import read_server_name, register_memory, unregister_memory
 
 HEADER = "tritune-memory"
 _OUR_SERVERS = re.compile(r"tritune-[0-9a-f]{12}")

@@ -26,7 +26,7 @@ from loadgen.errors import TargetUnreachable
 from loadgen.spec.target import Target
 from loadgen.status import OK
 from loadgen.wire.grpc import status_of
-from loadgen.wire.triton_grpc import _ended_call
+from loadgen.wire.questions import grpc_call
 from model_repo.repository.write import write_final_repository
 from model_repo.server import control
 from model_repo.server.access import MEMORY_KEY_HEADER
@@ -240,7 +240,7 @@ def called_with(endpoint: Endpoint, method: str, request: Message, header: tuple
     object.__setattr__(target, "headers", ((f"triton-grpc-protocol-{header[0]}", header[1]),))
     try:
         path = f"/inference.GRPCInferenceService/{method}"
-        return status_of(_ended_call(target, path, request.SerializeToString()).fields)[0]
+        return status_of(grpc_call(target, path, request.SerializeToString()).fields)[0]
     except TargetUnreachable:
         return None
 

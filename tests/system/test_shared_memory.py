@@ -21,15 +21,14 @@ from loadgen.sending.shared_memory import PREFIX, SHARED, SharedInputs, with_mem
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.payloads import grpc_request, http_request, raw_inputs, request_tensors
-from loadgen.wire import triton_grpc
-from loadgen.wire.triton import read_model_info
+from loadgen.wire.questions import _ask, _Question, read_model_info
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
 from model_repo.spec import Endpoint, Engine, ServingConfig
 
 pytestmark = pytest.mark.system
 
-STATUS = service_pb2.SystemSharedMemoryStatusRequest()
+STATUS = _Question(path="", method="SystemSharedMemoryStatus", fields={})
 SHARED_PAYLOAD = Payload(shared_memory="system")
 
 
@@ -55,7 +54,7 @@ def regions(endpoint: Endpoint) -> list[str]:
         connection.close()
     else:
         target = with_memory_key(Target(url=endpoint.url("grpc"), model_name="any"))
-        known = list(triton_grpc._ask(target, "SystemSharedMemoryStatus", STATUS).get("regions", {}))
+        known = list(_ask(target, STATUS).document.get("regions", {}))
     return known + files_left()
 
 
@@ -79,7 +78,7 @@ def http_answer(target: Target, request: bytes) -> bytes:
 
 def grpc_answer(target: Target, request: bytes) -> bytes:
     import grpc
-    from tritonclient.grpc import service_pb2, service_pb2_grpc
+    from tritonclient.grpc import service_pb2_grpc
 
     with grpc.insecure_channel(f"{target.host}:{target.port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -21,7 +21,7 @@ from loadgen.sending.request_table import own_table
 from loadgen.sending.shard import PreparedTarget, Shard, run_shard
 from loadgen.spec.plan import LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.wire import single_request
+from loadgen.wire import questions
 from loadgen.wire.poller import Poller
 
 pytestmark = pytest.mark.long
@@ -74,7 +74,7 @@ def of_all_kinds(strange: list[Strange]) -> list[object]:
 def test_every_strange_server_ends_in_a_result_or_in_two_lines(
     strange: Strange, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(single_request, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(questions, "PATIENCE_S", 1.0)
     began = time.monotonic()
     with serving(strange) as url:
         try:
@@ -104,7 +104,7 @@ def test_every_strange_server_ends_in_a_result_or_in_two_lines(
     "strange", of_all_kinds([one for one in QUICK if any(part in one.name for part in LARGE)])
 )
 def test_no_server_takes_more_than_64_mib(strange: Strange, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(single_request, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(questions, "PATIENCE_S", 1.0)
     with serving(strange) as url:
         tracemalloc.start()
         try:

@@ -1,0 +1,266 @@
+"""Ask a server outside the load for metadata, configuration and statistics, or to map shared memory."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from loadgen.errors import ClosedEarly, LoadError, MalformedAnswer, TargetRefused, TargetUnreachable
+from loadgen.json_values import Unusable
+from loadgen.printable import printable
+from loadgen.spec.target import Target, http_head
+from loadgen.status import OK, outcome_name, outcome_of_http
+from loadgen.traffic.model_info import ModelInfo, model_info
+from loadgen.wire.http1_response import AnswerReader, error_text
+from loadgen.wire.http2 import Http2Connection
+from loadgen.wire.http2_sending import PREFIX_BYTES, Call
+from loadgen.wire.poller import GIVE_WAY_NS, WRITE, Poller, give_way
+from loadgen.wire.sockets import ReadBuffer, Stream, address_of
+
+PATIENCE_S = 10.0
+"""The time for a question, from its connection to the end of its answer."""
+
+MAX_BYTES = 16 << 20
+"""A response with a body of more bytes is malformed."""
+
+_BUFFER_BYTES = 1 << 16
+_NOT_ALLOWED = ("http 401", "http 403", "grpc UNAUTHENTICATED", "grpc PERMISSION_DENIED")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """A question over HTTP, with the path after the model's or server's and the JSON of a POST, and over gRPC."""
+
+    path: str
+    method: str
+    fields: Mapping[str, Any]
+    post: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reply:
+    """`document` is the JSON of a response with outcome OK, else None; `text` says what the server refused."""
+
+    outcome: int
+    text: str
+    document: Any = None
+
+
+def read_model_info(target: Target) -> ModelInfo:
+    """Return the model's inputs and outputs. Raises TargetUnreachable, TargetRefused."""
+    try:
+        metadata = _ask(target, _of_model(target, "", "ModelMetadata"))
+        if metadata.outcome != OK:
+            raise TargetRefused(
+                f"{target.url} does not serve {target.model_name}: {metadata.text}.\n{_advice(metadata.outcome)}"
+            )
+        config = _ask(target, _of_model(target, "/config", "ModelConfig")).document
+        if config is not None and not target.is_http:
+            config = config.get("config")
+        return model_info(metadata.document, config)
+    except Unusable as error:
+        raise TargetRefused(
+            f"{target.url} answered, but not as a KServe v2 server does ({printable(str(error), most=300)}).\n"
+            "Check the address and its path."
+        ) from error
+
+
+def statistics_of(target: Target) -> Any:
+    """Return the response with the model's counters; None if the server has none. Raises LoadError, Unusable."""
+    return _ask(target, _of_model(target, "/stats", "ModelStatistics")).document
+
+
+def read_server_name(target: Target) -> str | None:
+    """Return the server's own name; None if it sends none or does not respond in time."""
+    try:
+        about = _ask(target, _Question(path=f"{target.base_path}/v2", method="ServerMetadata", fields={})).document
+    except (LoadError, Unusable):
+        return None
+    return str(about.get("name")) if isinstance(about, dict) else None
+
+
+def register_memory(target: Target, region: str, *, key: str, size: int) -> None:
+    """Let the server map shared memory of its own machine. Raises TargetUnreachable, TargetRefused."""
+    _change_memory(target, region, "Register", {"key": key, "offset": 0, "byte_size": size})
+
+
+def unregister_memory(target: Target, region: str) -> None:
+    """Let the server unmap shared memory. Raises TargetUnreachable, TargetRefused."""
+    _change_memory(target, region, "Unregister", {})
+
+
+def _change_memory(target: Target, region: str, what: str, post: dict[str, Any]) -> None:
+    path = f"{target.base_path}/v2/systemsharedmemory/region/{region}/{what.lower()}"
+    method, fields = f"SystemSharedMemory{what}", {"name": region, **post}
+    reply = _ask(target, _Question(path=path, method=method, fields=fields, post=post))
+    if reply.outcome != OK:
+        raise TargetRefused(f"{target.url} does not take shared memory: {reply.text}.\nSend the inputs instead.")
+
+
+def _of_model(target: Target, path: str, method: str) -> _Question:
+    fields = {"name": target.model_name, "version": target.model_version}
+    return _Question(path=target.model_path + path, method=method, fields=fields)
+
+
+def _advice(outcome: int) -> str:
+    name = outcome_name(outcome)
+    if name.startswith("http 3"):
+        return "It redirects; give the address it redirects to."
+    if name in _NOT_ALLOWED:
+        return "Send the right authorization header."
+    return "Check the model's name and version, and that it is loaded."
+
+
+def _ask(target: Target, question: _Question) -> _Reply:
+    """Raises TargetUnreachable, TargetRefused, and Unusable for a response that cannot be read."""
+    return _over_http(target, question) if target.is_http else _over_grpc(target, question)
+
+
+def _over_http(target: Target, question: _Question) -> _Reply:
+    body = b"" if question.post is None else json.dumps(question.post).encode()
+    fields = [f"Content-Length: {len(body)}"] if body else []
+    head = http_head(target, f"{'POST' if body else 'GET'} {question.path}", fields)
+    status, answer = http_answer(target, head + body)
+    if status != 200:
+        return _Reply(outcome=outcome_of_http(status), text=error_text(status, answer))
+    try:
+        return _Reply(outcome=OK, text="", document=None if body else json.loads(answer))
+    except (ValueError, RecursionError) as error:
+        raise Unusable(str(error)) from error
+
+
+def _over_grpc(target: Target, question: _Question) -> _Reply:
+    from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    from tritonclient.grpc import service_pb2  # takes 0.25 s to import
+
+    from loadgen.wire.grpc import status_of
+
+    request = getattr(service_pb2, f"{question.method}Request")(**question.fields)
+    call = grpc_call(target, f"/inference.GRPCInferenceService/{question.method}", request.SerializeToString())
+    outcome, text = status_of(call.fields)
+    if outcome != OK:
+        return _Reply(outcome=outcome, text=f"{outcome_name(outcome)}, {text}")
+    answer, fault = getattr(service_pb2, f"{question.method}Response")(), call.fault_of_frame()
+    try:
+        answer.ParseFromString(bytes(call.answer)[PREFIX_BYTES:])
+    except DecodeError:
+        fault = fault or "the message is another one"
+    if fault is not None:
+        raise Unusable(fault)
+    return _Reply(outcome=OK, text="", document=MessageToDict(answer, preserving_proto_field_name=True))
+
+
+def http_answer(target: Target, request: bytes, patience_s: float | None = None) -> tuple[int, bytes]:
+    """Send a complete HTTP request; returns status and body. Raises TargetUnreachable, TargetRefused."""
+    unsent, reader = memoryview(request), AnswerReader(ReadBuffer(_BUFFER_BYTES), MAX_BYTES, whole=True)
+
+    def step(stream: Stream) -> tuple[int, bytes] | None:
+        nonlocal unsent
+        while unsent:
+            unsent = unsent[stream.send(unsent) :]
+        answer = reader.read(stream)
+        return None if answer is None else (answer.status, answer.body)
+
+    return _conversation(target, step, patience_s)
+
+
+def grpc_call(target: Target, path: str, message: bytes) -> Call:
+    """Make one call; returns it with its response. Raises TargetUnreachable, TargetRefused."""
+    from loadgen.wire.grpc import grpc_head, grpc_message
+
+    ended: list[Call] = []
+    http2: Http2Connection | None = None
+
+    def note(call: Call, reset: bool) -> None:
+        if reset:
+            raise ConnectionResetError("the server reset the call")
+        if call.data_bytes > PREFIX_BYTES + MAX_BYTES:
+            raise MalformedAnswer(f"a message of over {MAX_BYTES:,} bytes")
+        ended.append(call)
+
+    def step(stream: Stream) -> Call | None:
+        nonlocal http2
+        if http2 is None:
+            http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, MAX_BYTES)
+            http2.start(0, grpc_message(message))
+        http2.flush()
+        http2.receive()
+        return ended[0] if ended else None
+
+    return _conversation(target, step)
+
+
+def _conversation(target: Target, step: Callable[[Stream], _T | None], patience_s: float | None = None) -> _T:
+    """Connect, and let `step` send and receive until it returns something; if it would wait, wait for the server.
+
+    Other greenlets run meanwhile. Raises TargetUnreachable, TargetRefused.
+    """
+    patience_s = PATIENCE_S if patience_s is None else patience_s
+    ends_ns = time.monotonic_ns() + round(patience_s * 1e9)
+    poller, stream, ready = Poller(), None, False
+    with _our_errors(target):
+        try:
+            stream = address_of(target).open()
+            poller.add(stream.fileno(), WRITE)
+            while True:
+                try:
+                    ready = ready or stream.connected()
+                    found = step(stream) if ready else None
+                    if found is not None:
+                        return found
+                    waits = not ready
+                except BlockingIOError:
+                    waits = True
+                if waits:
+                    poller.change(stream.fileno(), stream.wants())
+                    poller.wait(min(GIVE_WAY_NS, ends_ns - time.monotonic_ns()))
+                    give_way()
+                if time.monotonic_ns() >= ends_ns:
+                    raise TimeoutError(f"no whole answer within {patience_s:g} s")
+        finally:
+            poller.close()
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def _our_errors(target: Target) -> Iterator[None]:
+    """Turn faults of the network or of the server into our errors."""
+    try:
+        yield
+    except ssl.SSLCertVerificationError as error:
+        raise TargetUnreachable(
+            f"the certificate of {target.url} is not accepted: {error.verify_message}.\n"
+            "Give its authority as a CA file, or use the name it was made for, as the address or as --server-name."
+        ) from error
+    except ssl.SSLError as error:
+        raise TargetUnreachable(f"the TLS handshake with {target.url} failed: {_tls_problem(error)}") from error
+    except MalformedAnswer as error:
+        raise TargetRefused(
+            f"{target.url} answers, but not as a server of its protocol does: {printable(str(error))}.\n"
+            "Check the address, its scheme and its port."
+        ) from error
+    except OSError as error:
+        reason = printable(str(error)) or type(error).__name__
+        fix = "Start the server, or correct the address."
+        if target.is_tls and isinstance(error, ClosedEarly | ConnectionResetError | BrokenPipeError):
+            fix = "If it asks for a client certificate, give one that it accepts: --client-cert. Else see its log."
+        raise TargetUnreachable(f"{target.url} does not answer: {reason}.\n{fix}") from error
+
+
+def _tls_problem(error: ssl.SSLError) -> str:
+    """Return the reason and the advice; the server's alerts on certificates are about the client's."""
+    reason = error.reason or str(error)
+    words = reason.rpartition("_ALERT_")[2].replace("_", " ").lower()
+    if "_ALERT_" in reason and ("certificate" in words or words == "unknown ca"):
+        return f"{words}.\nGive a client certificate that it accepts: --client-cert and --client-key."
+    if words.endswith("handshake failure"):
+        return f"{words}.\nCheck its TLS settings; if it asks for a client certificate, give --client-cert."
+    return f"{printable(words)}.\nCheck its address, scheme and TLS settings."
