@@ -25,6 +25,7 @@ LIBRARIES: Mapping[Backend, tuple[str, ...]] = {
 CLIENT = (
     "gevent",
     "hpack",
+    "httptools",
     "jinja2",
     "locust",
     "numpy",

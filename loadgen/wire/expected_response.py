@@ -14,7 +14,7 @@ from loadgen.wire.http1_response import Answer, excerpt
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call
 
 MOST_KEPT = 1 << 16
-"""Bytes of a gRPC message that are kept: names, shapes and parameters come before the tensors."""
+"""Bytes of a gRPC message that are kept with its prefix: names, shapes and parameters come before the tensors."""
 
 _LONG_JSON = 1 << 16  # bytes of a response that is JSON alone; after 32 right ones such are only searched
 _LONG_ONES_PARSED = 32
@@ -46,6 +46,7 @@ class ExpectedAnswer:
         self._name = info.name if info.max_batch_size is not None else None
         self._outputs = {tensor.name: tensor for tensor in info.outputs}
         self._right: set[tuple[bytes, int]] = set()  # descriptions, and bytes after them
+        self._described: dict[int, int] = {}  # by the length of a right message, that of its description
         self._long_ones_left = _LONG_ONES_PARSED
 
     def fault_of_http(self, answer: Answer) -> str | None:
@@ -81,11 +82,13 @@ class ExpectedAnswer:
         fault = call.fault_of_frame()
         if fault is not None:
             return fault
-        description = _described(bytes(call.answer[PREFIX_BYTES:]))
-        raw_bytes = call.data_bytes - PREFIX_BYTES - len(description)
-        if (description, raw_bytes) in self._right:
+        length = call.data_bytes - PREFIX_BYTES
+        known = self._described.get(length, 0)
+        if (bytes(call.answer[PREFIX_BYTES : PREFIX_BYTES + known]), length - known) in self._right:
             return None
-        if len(description) == MOST_KEPT:  # it goes on
+        description = _described(bytes(call.answer[PREFIX_BYTES:]))
+        raw_bytes = length - len(description)
+        if raw_bytes and len(description) == len(call.answer) - PREFIX_BYTES:  # it goes on
             return self._fault_of_names(None, [name for name in self._outputs if name.encode() in description])
         return self._fault_of_message(description, raw_bytes)
 
@@ -117,7 +120,9 @@ class ExpectedAnswer:
         if fault is None and len(description) <= _LONGEST_REMEMBERED:
             if len(self._right) == _MAX_REMEMBERED:
                 self._right.clear()
+                self._described.clear()
             self._right.add((description, raw_bytes))
+            self._described[len(description) + raw_bytes] = len(description)
         return fault
 
     def _fault_of_names(self, name: object, outputs: list[str]) -> str | None:

@@ -38,6 +38,7 @@ _MAX_EMPTY_FRAMES = 10_000
 _MAX_BLOCK_FRAMES = 64
 _LONGEST_BLOCK = 1 << 16
 _WINDOW_TOP_UP = 1 << 28
+_IN_PARTS = END_HEADERS | PADDED | WITH_PRIORITY
 
 
 class Http2Connection(SendingHalf):
@@ -45,7 +46,7 @@ class Http2Connection(SendingHalf):
 
     `ended(call, reset)` is called for every call that ends: `reset` if the server broke it off, else its headers
     and trailers are in `call.fields`.
-    Up to `most_kept` bytes of a message are kept, in `call.answer`.
+    Up to `most_kept` bytes of a message and its prefix are kept, in `call.answer`.
     """
 
     def __init__(
@@ -90,18 +91,19 @@ class Http2Connection(SendingHalf):
             length = high << 8 | low
             if length > LARGEST_FRAME:
                 raise MalformedAnswer(f"a frame of {length:,} bytes, over {LARGEST_FRAME:,}")
-            begin, at_next = at + 9, at + 9 + length
-            if at_next > end:
+            after = at + 9 + length
+            if after > end:
                 break
             if self._unfinished is not None and kind != CONTINUATION:
                 raise MalformedAnswer("a header block is interrupted")
+            payload, stream_id = data[at + 9 : after], stream_id & LARGEST
             if kind == DATA:
-                self._take_data(stream_id & LARGEST, flags, data[begin:at_next])
-            elif kind == HEADERS:
-                self._take_headers(stream_id & LARGEST, flags, bytes(data[begin:at_next]))
+                self._take_data(stream_id, flags, payload)
+            elif kind == HEADERS and stream_id and flags & _IN_PARTS == END_HEADERS:  # the usual case
+                self._take_block(stream_id, flags, bytes(payload))
             else:
-                self._control(kind, flags, stream_id & LARGEST, bytes(data[begin:at_next]))
-            at = at_next
+                self._control(kind, flags, stream_id, bytes(payload))
+            at = after
         return at
 
     def _take_data(self, stream_id: int, flags: int, payload: memoryview) -> None:
@@ -158,7 +160,9 @@ class Http2Connection(SendingHalf):
                 self._end(stream_id, reset=False)
 
     def _control(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
-        if kind == WINDOW_UPDATE:
+        if kind == HEADERS:
+            self._take_headers(stream_id, flags, payload)
+        elif kind == WINDOW_UPDATE:
             self._widen(stream_id, number_in(kind, payload))
         elif kind == CONTINUATION:
             self._continue_headers(stream_id, flags, payload)
@@ -184,9 +188,9 @@ class Http2Connection(SendingHalf):
             raise MalformedAnswer(f"a ping of {len(payload)} bytes")
 
     def _end(self, stream_id: int, *, reset: bool) -> None:
-        self._waiting.pop(stream_id, None)
         call = self.calls.pop(stream_id, None)
         if call is not None:
+            self._waiting.pop(stream_id, None)
             self._empty_frames = 0
             self._ended(call, reset)
 

@@ -61,11 +61,12 @@ class Call:
             raise MalformedAnswer(f"an answer with over {_MAX_BLOCKS} header blocks or {_MAX_FIELDS:,} fields")
 
     def take(self, data: memoryview, most_kept: int) -> None:
-        """Count data, and keep them while less than `most_kept` bytes of the message are kept."""
+        """Count data, and keep them while less than `most_kept` bytes are kept, those of the prefix included."""
         self.data_bytes += len(data)
-        room = PREFIX_BYTES + most_kept - len(self.answer)
-        if room > 0:
-            self.answer += data[:room]
+        if self.data_bytes <= most_kept:
+            self.answer += data
+        elif len(self.answer) < most_kept:
+            self.answer += data[: most_kept - len(self.answer)]
 
     def fault_of_frame(self) -> str | None:
         """Return the fault if the data are not one complete, uncompressed message; None if they are."""
@@ -121,13 +122,17 @@ class SendingHalf:
         if block is self._head.first:
             self._block = self._head.later
         call = self.calls[stream_id] = Call(row, self._initial_window)
-        call.unsent = memoryview(message)
-        self._outgoing += frame_head(len(block), HEADERS, END_HEADERS, stream_id) + block
-        self._send_message(stream_id, call)
-        if call.unsent is not None:
+        size, outgoing = len(message), self._outgoing
+        outgoing += frame_head(len(block), HEADERS, END_HEADERS, stream_id) + block
+        if size <= self._most_data and size <= call.window and size <= self._window:  # the usual case
+            self._window -= size
+            outgoing += frame_head(size, DATA, END_STREAM, stream_id) + message
+        else:
+            call.unsent = memoryview(message)
             self._waiting[stream_id] = call
+            self._send_waiting()
         self.flush()
-        return not self._outgoing
+        return not outgoing
 
     def cancel(self, row: int) -> None:
         """Cancel the call of a row; its end is not reported."""

@@ -188,7 +188,7 @@ def grpc_call(target: Target, path: str, message: bytes) -> Call:
     def step(stream: Stream) -> Call | None:
         nonlocal http2
         if http2 is None:
-            http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, MAX_BYTES)
+            http2 = Http2Connection(stream, grpc_head(target, path), ReadBuffer(), note, PREFIX_BYTES + MAX_BYTES)
             http2.start(0, grpc_message(message))
         http2.flush()
         http2.receive()

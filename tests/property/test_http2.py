@@ -64,7 +64,7 @@ def connect(server: Any, ended: list[Any], keep: bool = False) -> Http2Connectio
         HEAD,
         ReadBuffer(),
         lambda call, reset: ended.append((call.row, reset, call)),
-        1000 if keep else 0,
+        1000 if keep else 5,
     )
 
 
@@ -253,7 +253,7 @@ def test_answers_end_the_same_however_they_are_cut(kinds: list[Any], places: lis
         def note(call: Any, reset: Any, to: list[Any] = ended) -> None:
             to.append((call.row, reset, call.fields))
 
-        connection = Http2Connection(server, HEAD, ReadBuffer(), note, 0)  # type: ignore[arg-type]
+        connection = Http2Connection(server, HEAD, ReadBuffer(), note, 5)  # type: ignore[arg-type]
         drain(connection)
         for row in range(len(kinds)):
             connection.start(row, b"message")
@@ -271,7 +271,7 @@ def test_the_same_bytes_mean_something_else_once_the_table_has_changed() -> None
     def note(call: Any, _reset: Any) -> None:
         statuses.append(call.fields[-1][1])
 
-    connection = Http2Connection(server, HEAD, ReadBuffer(), note, 0)  # type: ignore[arg-type]
+    connection = Http2Connection(server, HEAD, ReadBuffer(), note, 5)  # type: ignore[arg-type]
     drain(connection)
     newest = indexed(62)
     blocks = [literal((b"grpc-status", b"0"), remember=True), newest, newest, newest]

@@ -141,7 +141,7 @@ class Http2Bench:
             HEAD,
             ReadBuffer(),
             lambda call, reset: self.ended.append((call.row, reset, call)),
-            0,
+            5,
         )
         self.give(settings_frame(*settings))
 
