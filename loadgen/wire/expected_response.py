@@ -45,8 +45,8 @@ class ExpectedAnswer:
         self._rows = (rows,) if info.max_batch_size else ()
         self._name = info.name if info.max_batch_size is not None else None
         self._outputs = {tensor.name: tensor for tensor in info.outputs}
-        self._right: set[tuple[bytes, int]] = set()  # descriptions, and bytes after them
-        self._described: dict[int, int] = {}  # by the length of a right message, that of its description
+        self._right: set[tuple[bytes, int]] = set()  # of HTTP: descriptions, and bytes after them
+        self._right_beginnings: dict[int, bytes] = {}  # of gRPC, by bytes of data: prefix and description
         self._long_ones_left = _LONG_ONES_PARSED
 
     def fault_of_http(self, answer: Answer) -> str | None:
@@ -75,22 +75,31 @@ class ExpectedAnswer:
             outputs = [_json_output(entry) for entry in answer["outputs"]]
         except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
             return "no inference"
-        return self._checked(description, raw_bytes, answer.get("model_name"), outputs)
+        fault = self._fault_of_all(answer.get("model_name"), outputs, raw_bytes)
+        if fault is None and len(description) <= _LONGEST_REMEMBERED:
+            if len(self._right) == _MAX_REMEMBERED:
+                self._right.clear()
+            self._right.add((description, raw_bytes))
+        return fault
 
     def fault_of_grpc(self, call: Call) -> str | None:
         """Return the fault of the message of a call that ended with status OK; None if none."""
+        known = self._right_beginnings.get(call.data_bytes)
+        if known is not None and call.answer.startswith(known):
+            return None
         fault = call.fault_of_frame()
         if fault is not None:
             return fault
-        length = call.data_bytes - PREFIX_BYTES
-        known = self._described.get(length, 0)
-        if (bytes(call.answer[PREFIX_BYTES : PREFIX_BYTES + known]), length - known) in self._right:
-            return None
         description = _described(bytes(call.answer[PREFIX_BYTES:]))
-        raw_bytes = length - len(description)
+        raw_bytes = call.data_bytes - PREFIX_BYTES - len(description)
         if raw_bytes and len(description) == len(call.answer) - PREFIX_BYTES:  # it goes on
             return self._fault_of_names(None, [name for name in self._outputs if name.encode() in description])
-        return self._fault_of_message(description, raw_bytes)
+        fault = self._fault_of_message(description, raw_bytes)
+        if fault is None and len(description) <= _LONGEST_REMEMBERED:
+            if len(self._right_beginnings) == _MAX_REMEMBERED:
+                self._right_beginnings.clear()
+            self._right_beginnings[call.data_bytes] = bytes(call.answer[: PREFIX_BYTES + len(description)])
+        return fault
 
     def _fault_of_message(self, description: bytes, raw_bytes: int) -> str | None:
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -105,25 +114,15 @@ class ExpectedAnswer:
         for entry in answer.outputs:
             values = None if raw_bytes else sum(len(found) for _, found in entry.contents.ListFields())
             outputs.append(Output(entry.name, entry.datatype, tuple(entry.shape), values))
-        return self._checked(description, raw_bytes, answer.model_name, outputs, framed=True)
+        return self._fault_of_all(answer.model_name, outputs, raw_bytes, framed=True)
 
-    def _checked(
-        self, description: bytes, raw_bytes: int, name: object, outputs: list[Output], *, framed: bool = False
+    def _fault_of_all(
+        self, name: object, outputs: list[Output], raw_bytes: int, *, framed: bool = False
     ) -> str | None:
-        """Return the fault of a parsed description; if there is none, remember it.
-
-        `framed`: each tensor has a tag and its length before it.
-        """
+        """Return the fault of a description. `framed`: each tensor has a tag and its length before it."""
         fault = self._fault_of_names(name, [output.name for output in outputs])
         fault = fault or next(filter(None, map(self._fault_of, outputs)), None)
-        fault = fault or _fault_of_size(outputs, raw_bytes, framed)
-        if fault is None and len(description) <= _LONGEST_REMEMBERED:
-            if len(self._right) == _MAX_REMEMBERED:
-                self._right.clear()
-                self._described.clear()
-            self._right.add((description, raw_bytes))
-            self._described[len(description) + raw_bytes] = len(description)
-        return fault
+        return fault or _fault_of_size(outputs, raw_bytes, framed)
 
     def _fault_of_names(self, name: object, outputs: list[str]) -> str | None:
         if name and self._name is not None and name != self._name:

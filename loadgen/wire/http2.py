@@ -36,6 +36,8 @@ from loadgen.wire.sockets import ReadBuffer, Stream
 _MAX_REPLIES = 10_000
 _MAX_EMPTY_FRAMES = 10_000
 _MAX_BLOCK_FRAMES = 64
+_MAX_BLOCKS = 8
+_MAX_FIELDS = 1000
 _LONGEST_BLOCK = 1 << 16
 _WINDOW_TOP_UP = 1 << 28
 _IN_PARTS = END_HEADERS | PADDED | WITH_PRIORITY
@@ -122,7 +124,12 @@ class Http2Connection(SendingHalf):
             return
         if not call.fields:
             raise MalformedAnswer("data before headers")
-        call.take(memoryview(unpadded(bytes(payload), flags)) if flags & PADDED else payload, self._most_kept)
+        if flags & PADDED:
+            payload = memoryview(unpadded(bytes(payload), flags))
+        call.data_bytes += len(payload)
+        room = self._most_kept - len(call.answer)
+        if room > 0:
+            call.answer += payload if len(payload) <= room else payload[:room]
         if flags & END_STREAM:
             self._end(stream_id, reset=False)
 
@@ -155,7 +162,10 @@ class Http2Connection(SendingHalf):
         fields = self._decoder.decode(block)
         call = self.calls.get(stream_id)
         if call is not None:
-            call.add_fields(fields)
+            call.blocks += 1
+            call.fields += fields
+            if call.blocks > _MAX_BLOCKS or len(call.fields) > _MAX_FIELDS:
+                raise MalformedAnswer(f"an answer with over {_MAX_BLOCKS} header blocks or {_MAX_FIELDS:,} fields")
             if flags & END_STREAM:
                 self._end(stream_id, reset=False)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 
-from loadgen.errors import MalformedAnswer
 from loadgen.wire.hpack import Field
 from loadgen.wire.http2_frames import (
     ACK,
@@ -32,8 +31,6 @@ PREFIX_BYTES = 5
 """Before a message of gRPC: one byte that tells whether it is compressed, and its length."""
 
 _CANCEL = 8
-_MAX_BLOCKS = 8
-_MAX_FIELDS = 1000
 
 
 class Call:
@@ -42,7 +39,7 @@ class Call:
     `answer` is the beginning of the response's message with its prefix; `data_bytes` counts all of it.
     """
 
-    __slots__ = ("_blocks", "answer", "data_bytes", "fields", "row", "unsent", "window")
+    __slots__ = ("answer", "blocks", "data_bytes", "fields", "row", "unsent", "window")
 
     def __init__(self, row: int, window: int) -> None:
         self.row = row
@@ -51,22 +48,7 @@ class Call:
         self.fields: tuple[Field, ...] = ()
         self.answer = bytearray()
         self.data_bytes = 0
-        self._blocks = 0
-
-    def add_fields(self, fields: tuple[Field, ...]) -> None:
-        """Add headers or trailers. Raises MalformedAnswer for over 8 header blocks or 1,000 fields."""
-        self._blocks += 1
-        self.fields += fields
-        if self._blocks > _MAX_BLOCKS or len(self.fields) > _MAX_FIELDS:
-            raise MalformedAnswer(f"an answer with over {_MAX_BLOCKS} header blocks or {_MAX_FIELDS:,} fields")
-
-    def take(self, data: memoryview, most_kept: int) -> None:
-        """Count data, and keep them while less than `most_kept` bytes are kept, those of the prefix included."""
-        self.data_bytes += len(data)
-        if self.data_bytes <= most_kept:
-            self.answer += data
-        elif len(self.answer) < most_kept:
-            self.answer += data[: most_kept - len(self.answer)]
+        self.blocks = 0  # of headers
 
     def fault_of_frame(self) -> str | None:
         """Return the fault if the data are not one complete, uncompressed message; None if they are."""

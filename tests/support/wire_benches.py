@@ -133,7 +133,7 @@ def grpc_answer(number: int, message: bytes | None = None, *, status: bytes = b"
 class Http2Bench:
     """A connection, the server's end of it, and the calls that ended: row, reset, call."""
 
-    def __init__(self, *settings: tuple[int, int]) -> None:
+    def __init__(self, *settings: tuple[int, int], most_kept: int = 5) -> None:
         self.stream = Memory(100)
         self.ended: list[tuple[int, bool, Call]] = []
         self.http2 = Http2Connection(
@@ -141,7 +141,7 @@ class Http2Bench:
             HEAD,
             ReadBuffer(),
             lambda call, reset: self.ended.append((call.row, reset, call)),
-            5,
+            most_kept,
         )
         self.give(settings_frame(*settings))
 
