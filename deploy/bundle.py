@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from deploy.containers import checked_image
 from deploy.errors import BundleRefused
 from deploy.images.sources import CONSTRAINTS_FILE, Sources
-from deploy.manifest import MANIFEST_FILE, Manifest, first_foreign, read_manifest, remove_listed, write_manifest
+from deploy.manifest import first_foreign, write_manifest
 from deploy.plan import BundleOptions, Plan, plan_for
 from deploy.render import NATIVE_REPOSITORY, REPOSITORY, TARGETS, Target, render_files
 from deploy.smoke import LENGTHS_FILE, MAX_BYTES, TRACE_FILE, smoke_file
@@ -84,7 +85,8 @@ def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path |
     """
     folder = folder.resolve()
     with writing(folder):
-        manifest = None if force or _is_free(folder) else _unchanged(folder)
+        if not force:
+            _check_unchanged(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder("bundle", folder.parent) as draft:
             _fill(draft, bundle)
@@ -95,8 +97,10 @@ def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path |
                 if old is not None:
                     old.rename(folder)
                 raise
-    gone = old is None or (manifest is not None and remove_listed(old, manifest))
-    return None if gone else old
+    if old is None or force or first_foreign(old) is not None:  # somebody may have put a file there meanwhile
+        return old
+    shutil.rmtree(old, ignore_errors=True)
+    return None
 
 
 def _fill(draft: Path, bundle: Bundle) -> None:
@@ -119,22 +123,18 @@ def _is_free(folder: Path) -> bool:
     return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
-def _unchanged(folder: Path) -> Manifest:
-    """Return the manifest of the bundle in `folder`. Raises BundleRefused if it holds anything else."""
-    advice = f"Give another folder, or --force, which renames this one to {folder.name}.old"
+def _check_unchanged(folder: Path) -> None:
+    """Raise BundleRefused if `folder` holds anything but a bundle as it was written."""
+    if _is_free(folder):
+        return
     if not folder.is_dir():
         raise BundleRefused(f"--output {folder} is a file.", "Give a folder for the bundle.")
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise BundleRefused(
-            f"--output {folder} is not empty and not a bundle (it has no valid {MANIFEST_FILE}), "
-            "so it is not replaced.",
-            advice,
-        )
-    foreign = first_foreign(folder, manifest)
+    foreign = first_foreign(folder)
     if foreign is not None:
-        raise BundleRefused(f"--output {folder} is not replaced: {foreign}.", advice)
-    return manifest
+        raise BundleRefused(
+            f"--output {folder} is not replaced: {foreign}.",
+            f"Give another folder, or --force, which renames this one to {folder.name}.old",
+        )
 
 
 def _step_aside(folder: Path) -> Path | None:

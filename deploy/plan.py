@@ -199,11 +199,6 @@ def plan_for(
             "Run optimize again with a longer --time-budget or a higher --p99.",
         )
     rate = certificate.rate_per_s
-    if not 0 < rate < math.inf:
-        raise BundleRefused(
-            f"A certified rate of {rate:g}/s is not a positive number.",
-            "recommendation.json was changed by hand; run again.",
-        )
     sources = sources or installed_sources(found, config.engine)
     runtime = measured_runtime(found, sources)
     if options.registry is not None:

@@ -10,7 +10,6 @@ from pydantic import TypeAdapter, ValidationError
 from loadgen.errors import BadInput, first_problem
 from loadgen.files import write_atomically
 from loadgen.spec.addresses import parsed_address, plain_address, shown_address
-from model_repo.repository.kept_files import read_kept
 from model_repo.spec import Endpoint
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import saved_source
@@ -42,7 +41,7 @@ def saved_config(directory: Path) -> OptimizeConfig:
             "Give --resume the directory that an earlier run named as its output.",
         )
     try:
-        config = _SAVED.validate_json(read_kept(directory, RUN_FILE))
+        config = _SAVED.validate_json(path.read_bytes())
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check it and its permissions.") from error
     except (BadInput, ValidationError) as error:

@@ -7,7 +7,6 @@ from typing import Any
 
 from model_repo.native_library import LIBRARY
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
-from model_repo.repository.kept_files import read_kept
 from model_repo.spec import VERSION, Backend, Engine, ServingConfig, TensorSpec
 
 CONFIG_FILE = "config.pbtxt"
@@ -15,9 +14,6 @@ CONFIG_FILE = "config.pbtxt"
 _CODE = ("model.py", "slots_model.py", LIBRARY, "tritune_gpu")
 """Our own entries in a version folder; the others are the engine's."""
 
-_KNOWN_PARAMETERS = {
-    "model_file", "engine_backend", "batch_sizes", "cuda_graphs", "tf32", "intra_op_threads", "allow_spinning",
-}  # fmt: skip
 _BACKEND_OPTIONS = {"input_path", "gpu_wait", "eager_batching"}
 _PREFIX = "TYPE_"
 _KIND_GPU = "KIND_GPU"
@@ -44,8 +40,6 @@ def serving_config_from_repository(model_dir: Path, *, backend: Backend, precisi
     files = tuple(sorted(_engine_files(version_dir)))
     if not message.instance_group or not files:
         raise NotOurRepository(version_dir if message.instance_group else model_dir, "is not complete")
-    if message.name != model_dir.name:
-        raise NotOurRepository(model_dir, f"holds a model of another name, {message.name!r}")
     try:
         return _config(message, files, backend=backend, precision=precision)
     except ValueError as error:
@@ -59,9 +53,6 @@ def _config(
     warmup = message.model_warmup[0].inputs if message.model_warmup else {}
     group = message.instance_group[0]
     parameters = {key: value.string_value for key, value in sorted(message.parameters.items())}
-    unknown = sorted(set(parameters) - _KNOWN_PARAMETERS - _BACKEND_OPTIONS)
-    if unknown:
-        raise ValueError(f"the parameter {unknown[0]!r} is not one of ours")
     engine = Engine(
         model_name=message.name,
         backend=backend,
@@ -94,7 +85,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 def _message(model_dir: Path) -> Any:
     path = model_dir / CONFIG_FILE
     try:
-        return parse_config_pbtxt(read_kept(model_dir, CONFIG_FILE).decode())
+        return parse_config_pbtxt(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise NotOurRepository(path, f"cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -104,9 +95,6 @@ def _message(model_dir: Path) -> Any:
 def _engine_files(version_dir: Path) -> list[tuple[str, Path]]:
     """Return all files of the version folder except our code: the model, and its external data if it has some."""
     paths = [path for path in version_dir.rglob("*") if "__pycache__" not in path.parts]
-    for path in (version_dir, *paths):
-        if path.is_symlink():
-            raise NotOurRepository(path, "is a link, which is not followed")
     found = ((path.relative_to(version_dir).as_posix(), path) for path in paths if path.is_file())
     return [(name, path) for name, path in found if name.split("/")[0] not in _CODE]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from loadgen.errors import BadInput, UserError
 from loadgen.records.formats import format_rate
 from loadgen.spec.units import duration_ms
 from model_repo.errors import RepositoryWriteFailed
-from model_repo.repository.kept_files import read_kept
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import Backend, ServingConfig
@@ -30,9 +28,6 @@ from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
 
 BUNDLE_FOLDER = "bundle"
-
-NUMBER = re.compile(r"[0-9.eE+-]{1,40}")
-"""One line of a trace or of request lengths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +57,6 @@ def bundle_run(
     found = read_recommendation(run_dir)
     config = winner_of(run_dir, found)
     folder = run_dir / BUNDLE_FOLDER if output is None else output
-    if output is None and folder.is_symlink():
-        raise BadInput(f"{folder} is a link, which is not followed.", f"Name the folder: --output {folder}")
     _refuse_around(folder, run_dir)
     options = replace(options, tensorrt_version=_tensorrt_version(config))
     trace, lengths = (_read_numbers(run_dir, name) for name in (found.workload.trace, found.workload.lengths))
@@ -122,9 +115,6 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
         )
     model_dir = run_dir / found.repository / found.model.name
     try:
-        for folder in (model_dir.parent, model_dir):
-            if folder.is_symlink():
-                raise NotOurRepository(folder, "is a link, which is not followed")
         return serving_config_from_repository(model_dir, backend=known, precision=precision)
     except NotOurRepository as error:
         raise BadInput(
@@ -134,27 +124,18 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
 
 
 def _read_numbers(run_dir: Path, name: str | None) -> str | None:
-    """Return the lines of numbers in the run's file of this name, without comments; None if there is no name.
-
-    Raises BadInput for any other text: it would leave the machine with the bundle.
-    """
+    """Return the lines of the run's file of this name without comments; None for no name. Raises BadInput."""
     if name is None:
         return None
-    advice = "Restore the run's file, or run optimize again."
     try:
-        lines = read_kept(run_dir, name).decode("utf-8-sig").splitlines()
+        lines = (run_dir / name).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise BadInput(f"The run's file {run_dir / name} cannot be read: {reason}.", advice) from error
-    numbers: list[str] = []
-    for count, line in enumerate(lines, start=1):
-        text = line.partition("#")[0].strip()
-        if not text or (count == 1 and not NUMBER.fullmatch(text)):  # a comment, a heading
-            continue
-        if not NUMBER.fullmatch(text):
-            raise BadInput(f"Line {count} of the run's file {run_dir / name} is not a number.", advice)
-        numbers.append(f"{text}\n")
-    return "".join(numbers)
+        raise BadInput(
+            f"The run's file {run_dir / name} cannot be read: {error}.",
+            "Restore the run's file, or run optimize again.",
+        ) from error
+    numbers = (line.partition("#")[0].strip() for line in lines)
+    return "".join(f"{number}\n" for number in numbers if number)
 
 
 def _tensorrt_version(config: ServingConfig) -> str | None:
@@ -163,7 +144,7 @@ def _tensorrt_version(config: ServingConfig) -> str | None:
     if config.engine.backend != "tensorrt" or path is None:
         return None
     try:
-        return EngineMetadata.model_validate_json(read_kept(path.parent, path.name)).library_version
+        return EngineMetadata.model_validate_json(path.read_bytes()).library_version
     except (OSError, ValidationError):
         return None
 

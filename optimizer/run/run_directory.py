@@ -25,10 +25,8 @@ LOG_FILE = "optimize.log"
 
 
 def make_directory(directory: Path, *, resume: bool) -> None:
-    """Create the run's directory; with `resume` it may hold files, but no links. Raises BadInput."""
+    """Create the run's directory; with `resume` it may hold files. Raises BadInput."""
     try:
-        if resume:
-            _check_links(directory)
         if not resume and directory.exists() and any(directory.iterdir()):
             raise BadInput(
                 f"--output {directory} is not empty.",
@@ -42,19 +40,6 @@ def make_directory(directory: Path, *, resume: bool) -> None:
             f"--output {directory} cannot be written: {error.strerror or error}.",
             "Give another directory with --output.",
         ) from error
-
-
-def _check_links(directory: Path) -> None:
-    """Refuse a directory with links, through which files would be written elsewhere. Raises BadInput, OSError."""
-    for folder, folders, files in os.walk(directory):
-        link = next((path for name in (*folders, *files) if (path := Path(folder, name)).is_symlink()), None)
-        if link is not None:
-            raise BadInput(
-                f"{link} is a link, and files written there would go elsewhere.",
-                "Remove it, or give another directory.",
-            )
-        # Folders of killed servers hold links of ours; an earlier version named these folders `server`.
-        folders[:] = [name for name in folders if name != "server" and not name.startswith(".tritune-")]
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from loadgen.errors import BadInput, first_problem
 from loadgen.files import naming
-from model_repo.repository.kept_files import read_kept
 from search.record import Record
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
@@ -20,11 +19,9 @@ AnyRecord = TypeVar("AnyRecord", bound=Record)
 def append_line(path: Path, line: str) -> None:
     """Append one line and wait until it is on the disk; a last line cut short by a crash is dropped first.
 
-    Raises OSError with the name of `path`, also if that is a link: it may lead out of the run's directory. After a
-    failure, the next call drops the incomplete line.
+    Raises OSError with the name of `path`. After a failure, the next call drops the incomplete line.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-    with naming(path), os.fdopen(os.open(path, flags, 0o666), "ab+") as file:
+    with naming(path), path.open("ab+") as file:
         end = file.tell()
         whole = _end_of_last_line(file, end)
         if whole < end:
@@ -50,10 +47,10 @@ def _end_of_last_line(file: BinaryIO, end: int) -> int:
 def whole_lines(path: Path) -> Iterator[str]:
     """Yield the complete lines of a file; a last one without a line break was cut short and is left out.
 
-    Raises OSError, also for a link, and UnicodeDecodeError if it is not UTF-8.
+    Raises OSError, and UnicodeDecodeError if it is not UTF-8.
     """
     try:
-        data = read_kept(path.parent, path.name)
+        data = path.read_bytes()
     except FileNotFoundError:
         return
     *lines, _ = data.split(b"\n")

@@ -11,7 +11,7 @@ from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol, Runtime, ServerKind
 from search.choices import Term
-from search.record import FolderName, ModelName, Rate, Record, Sha256, Version
+from search.record import Rate, Record, Sha256, Version
 from search.records.accuracy import AccuracyRecord
 from search.records.engine_profile import TimeUseRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
@@ -53,7 +53,7 @@ class CostRecord(Record):
 class ModelRecord(Record):
     """The model that was optimized."""
 
-    name: ModelName
+    name: str
     file: str
     sha256: Sha256
     opset: int
@@ -107,11 +107,9 @@ class RuntimeRecord(Record):
     triton_version: Version | None = Field(
         description="As reported by the server; null if it could not be queried."
     )
-    python: Annotated[str, Field(pattern=r"^3\.[0-9]{1,3}$")] | None = Field(
-        description="The Python of the server's stub; null for the native backend."
-    )
+    python: str | None = Field(description="The Python of the server's stub; null for the native backend.")
     image: str | None = Field(description="The container's image; null if tritune started no container.")
-    packages: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]{0,99}$")], Version] = Field(
+    packages: dict[str, Version] = Field(
         description="What the server and its models loaded, for a bundle's image; empty for native backends."
     )
 
@@ -159,7 +157,7 @@ class OutcomeRecord(Record):
 
     schema_version: Literal[2] = SCHEMA_VERSION
     tritune_version: Version
-    created_at: str = Field(pattern=r"^[0-9T:.Z+-]{10,40}$", description="ISO 8601, UTC.")
+    created_at: str = Field(description="ISO 8601, UTC.")
     status: Status = Field(
         description="certified: confirmed twice, the second time on a restarted server. provisional: once.",
     )
@@ -198,7 +196,7 @@ class RecommendationRecord(OutcomeRecord):
     runtime: RuntimeRecord | None = Field(default=None, description="null in files of earlier versions.")
     frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto, by rising rate.")
     seed: int
-    repository: FolderName = Field(description="The Triton model repository, relative to this file.")
+    repository: str = Field(description="The Triton model repository, relative to this file.")
     accuracy: tuple[AccuracyRecord, ...] = Field(
         default=(), description="Every precision that was compared with fp32; empty if only fp32 was requested."
     )

@@ -8,7 +8,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from loadgen.errors import BadInput, first_problem
-from model_repo.repository.kept_files import read_kept
 from search.records.line_files import read_records
 from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
 from search.records.trial import TrialRecord
@@ -41,7 +40,7 @@ def read_outcome(directory: Path) -> AnyRecommendation:
     """Return how a run ended. Raises BadInput if it has not ended, or its file cannot be read."""
     path = directory / RECOMMENDATION_FILE
     try:
-        text = read_kept(directory, RECOMMENDATION_FILE)
+        text = path.read_bytes()
         kind = NoRecommendationRecord if _has_no_winner(text) else RecommendationRecord
         return kind.model_validate_json(text)
     except (FileNotFoundError, NotADirectoryError):
@@ -58,7 +57,7 @@ def read_outcome(directory: Path) -> AnyRecommendation:
 def _has_no_winner(text: bytes) -> bool:
     try:
         data = json.loads(text)
-    except (ValueError, RecursionError):  # the record's validation reports it
+    except ValueError:  # the record's validation reports it
         return False
     return isinstance(data, dict) and data.get("winner", data) is None
 

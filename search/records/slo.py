@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol
 from search.choices import ObjectiveName
-from search.record import LARGEST_NUMBER, Rate, Record
+from search.record import Rate, Record
 
 
 class WorkloadRecord(Record):
@@ -17,11 +17,7 @@ class WorkloadRecord(Record):
     arrivals: str = Field(
         default="poisson", description="As given to `--arrivals`, or `trace` and the file's name."
     )
-    trace: str | None = Field(
-        default=None,
-        pattern=r"^trace\.txt$",
-        description="The file in the run's directory, with times in seconds.",
-    )
+    trace: str | None = Field(default=None, description="The file in the run's directory, with times in seconds.")
     trace_requests: int | None = Field(default=None, description="Number of request times in the trace.")
     recorded_rate_per_s: Rate | None = Field(
         default=None, description="Mean rate of the trace; it is scaled to reach other rates."
@@ -29,9 +25,7 @@ class WorkloadRecord(Record):
     rows_per_request: int = Field(default=1, ge=1, description="Batch items per request.")
     mixed_shapes: bool = Field(default=False, description="The samples of `--input-data` differ in shape.")
     input_data: str | None = Field(
-        default=None,
-        pattern=r"^input-data(\.[^/\x00]+)?$",
-        description="The file in the run's directory with the samples, or the lengths of requests.",
+        default=None, description="The file in the run's directory with the samples, or the lengths of requests."
     )
     protocol: Protocol = Field(default="http", description="Protocol of the requests: `http` or `grpc`.")
     shared_memory: SharedMemory = Field(
@@ -81,13 +75,6 @@ class Slo(Record):
     max_memory_bytes: int | None = Field(
         default=None, gt=0, description="Limit on the memory of the server and its models; null for none."
     )
-
-    @field_validator("limits", mode="after")
-    @classmethod
-    def _of_the_slow_half(cls, limits: tuple[LatencyLimit, ...]) -> tuple[LatencyLimit, ...]:
-        if any(limit.quantile < 0.5 or limit.limit_ms > LARGEST_NUMBER for limit in limits):
-            raise ValueError(f"quantiles must be 0.5 at least, and limits at most {LARGEST_NUMBER:g} ms")
-        return limits
 
     @property
     def first(self) -> LatencyLimit:

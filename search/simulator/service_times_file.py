@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from loadgen.files import write_atomically
 from loadgen.measurement.request_log import none_if_not_finite
-from model_repo.repository.kept_files import read_kept
 from search.record import Record
 from search.records.trial import ServiceTimesRecord
 from search.simulator.server import SimulatedServer
@@ -38,46 +36,28 @@ def service_times_record(server: SimulatedServer) -> ServiceTimesRecord:
 
 PROFILE_FILE = "service_times.json"
 
-MAX_POINTS = 4096
-Size = Annotated[float, Field(gt=0, le=1e6)]
-Seconds = Annotated[float, Field(gt=0, le=1e5)]
-Difference = Annotated[float, Field(ge=-1e5, le=1e5)]
-Factor = Annotated[float, Field(gt=0, le=1e6)]
-
 
 class CurveRecord(Record):
     """Execution times while `busy` instances work."""
 
-    busy: int = Field(ge=1, le=4096)
-    sizes: tuple[Size, ...] = Field(description="Batch sizes, ascending.", min_length=1, max_length=MAX_POINTS)
-    seconds: tuple[Seconds, ...] = Field(description="Execution time per batch size.")
-    handover_s: Difference | None = Field(description="Time between two executions; null: not measured.")
+    busy: int
+    sizes: tuple[float, ...] = Field(description="Batch sizes, ascending.")
+    seconds: tuple[float, ...] = Field(description="Execution time per batch size.")
+    handover_s: float | None = Field(description="Time between two executions; null: not measured.")
     fit_error: float = Field(description="Relative rms distance of the measured times from the curve.")
-    overhead_s: Difference = Field(description="Time of a request to an idle server outside its execution.")
-    noise: tuple[Factor, ...] = Field(
-        description="Factors by which single executions differ, mean 1.", min_length=1, max_length=MAX_POINTS
-    )
+    overhead_s: float = Field(description="Time of a request to an idle server outside its execution.")
+    noise: tuple[float, ...] = Field(description="Factors by which single executions differ, mean 1.")
     let_through_per_s: float | None = Field(
-        default=None, gt=0, le=1e9, description="Highest rate of closed loops; null: not known."
+        default=None, description="Highest rate of closed loops; null: not known."
     )
-    larger: tuple[CurveRecord, ...] = Field(
-        default=(), description="The same for larger requests, ascending.", max_length=64
-    )
-
-    @model_validator(mode="after")
-    def _is_a_curve(self) -> CurveRecord:
-        if len(self.sizes) != len(self.seconds):
-            raise ValueError("sizes and seconds differ in number")
-        if any(later <= size for size, later in itertools.pairwise(self.sizes)):
-            raise ValueError("sizes do not ascend")
-        return self
+    larger: tuple[CurveRecord, ...] = Field(default=(), description="The same for larger requests, ascending.")
 
 
 class KindRecord(CurveRecord):
     """The same of one engine with so many threads an instance."""
 
     engine: str
-    threads: int = Field(ge=1)
+    threads: int
     cuda_graphs: bool
 
 
@@ -107,7 +87,7 @@ def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
 def read_curves(directory: Path) -> dict[Kind, dict[int, ServiceCurve]]:
     """Return the profile of an earlier run; empty if there is none that can be read: it is measured again."""
     try:
-        return curves_from_text(read_kept(directory, PROFILE_FILE))
+        return curves_from_text((directory / PROFILE_FILE).read_bytes())
     except (OSError, ValidationError):
         return {}
 

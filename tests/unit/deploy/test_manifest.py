@@ -59,11 +59,6 @@ def _link_in_place_of_a_file(folder: Any) -> str:
     return "README.md"
 
 
-def _empty_folder(folder: Any) -> str:
-    (folder / "plans" / "later").mkdir(parents=True)
-    return "plans/later"
-
-
 def _no_manifest(folder: Any) -> str:
     (folder / MANIFEST_FILE).unlink()
     return MANIFEST_FILE
@@ -74,9 +69,7 @@ def _broken_manifest(folder: Any) -> str:
     return MANIFEST_FILE
 
 
-DAMAGES = (
-    _foreign_file, _changed, _link, _link_in_place_of_a_file, _empty_folder, _no_manifest, _broken_manifest,
-)  # fmt: skip
+DAMAGES = (_foreign_file, _changed, _link, _link_in_place_of_a_file, _no_manifest, _broken_manifest)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -120,19 +113,6 @@ def test_a_bundle_with_files_missing_is_replaced(rendered: Bundle, tmp_path: Pat
     assert write_bundle(rendered, tmp_path / "bundle") is None
     assert files(tmp_path / "bundle") == whole
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
-
-
-def test_a_manifest_that_names_files_elsewhere_deletes_none_of_them(rendered: Bundle, tmp_path: Path) -> None:
-    folder = tmp_path / "bundle"
-    write_bundle(rendered, folder)
-    mine = tmp_path / "mine"
-    mine.write_text("years of work")
-    manifest = json.loads((folder / MANIFEST_FILE).read_text())
-    digest = hashlib.sha256(mine.read_bytes()).hexdigest()
-    manifest["files"] |= {"../mine": digest, str(mine): digest, "images/../../mine": digest}
-    (folder / MANIFEST_FILE).write_text(json.dumps(manifest))
-    write_bundle(rendered, folder)
-    assert mine.read_text() == "years of work"
 
 
 def test_through_a_link_the_folder_behind_it_is_replaced(rendered: Bundle, tmp_path: Path) -> None:

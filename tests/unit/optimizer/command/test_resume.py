@@ -133,12 +133,3 @@ def test_a_rate_that_decides_what_is_best_stays(capsys: pytest.CaptureFixture[st
 def test_an_address_is_for_a_remote_server(capsys: pytest.CaptureFixture[str], run: Any) -> None:
     what, _ = refused(capsys, "--resume", run().output, "--server-url", "http://127.0.0.1:9000")
     assert "embedded" in what
-
-
-def test_a_directory_with_a_link_in_it_is_not_gone_on_with(
-    capsys: pytest.CaptureFixture[str], run: Any, tmp_path: Path
-) -> None:
-    """Rewritten models replace the content of `model`: a link would redirect them."""
-    folder = run().output
-    (folder / "model").symlink_to(tmp_path)
-    assert "is a link" in refused(capsys, "--resume", folder)[0]

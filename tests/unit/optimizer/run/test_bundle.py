@@ -158,7 +158,7 @@ def test_what_a_run_may_know_in_secret_is_not_rendered(run_dir: Any, monkeypatch
             assert SECRET.encode() not in path.read_bytes()
 
 
-def tampered(run_dir: Any, **changes: str | float) -> None:
+def changed(run_dir: Any, **changes: str | float) -> None:
     """Change values in a run's recommendation: `workload__trace="x"` is found.workload.trace."""
     path = run_dir / "recommendation.json"
     document = json.loads(path.read_text())
@@ -171,66 +171,9 @@ def tampered(run_dir: Any, **changes: str | float) -> None:
     path.write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"workload__trace": "/etc/passwd"},
-        {"workload__trace": "optimize.log"},
-        {"workload__input_data": "../passwd.txt"},
-        {"repository": "../elsewhere"},
-        {"repository": "/srv/models"},
-        {"model__name": "../elsewhere"},
-        {"model__sha256": "0\nUSER root"},
-        {"tritune_version": "1\nRUN curl evil"},
-        {"created_at": "now\nx: y"},
-        {"machine__cores": 10**400},
-        {"machine__memory_bytes": 1e999},
-    ],
-    ids=str,
-)
-def test_a_tampered_answer_is_refused(
-    run_dir: Any, capsys: pytest.CaptureFixture[str], changes: dict[str, str] | dict[str, int] | dict[str, float]
-) -> None:
-    tampered(run_dir, **changes)
-    assert "is not a recommendation" in refused(capsys, run_dir)[0]
-    assert not (run_dir / "bundle").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["model_repository", "model_repository/My_Model", "model_repository/My_Model/1",
-             "model_repository/My_Model/1/model.onnx", "model_repository/My_Model/config.pbtxt",
-             "recommendation.json"],
-)  # fmt: skip
-def test_no_link_in_a_run_is_followed(
-    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    path = run_dir / name
-    path.rename(tmp_path / "moved")
-    path.symlink_to(tmp_path / "moved")
-    assert "link" in refused(capsys, run_dir)[0]
-    assert not (run_dir / "bundle").exists()
-
-
-def test_the_bundles_own_folder_is_no_link_either(
-    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "victim").mkdir()
-    (run_dir / "bundle").symlink_to(tmp_path / "victim")
-    assert "is a link" in refused(capsys, run_dir)[0]
-    assert not any((tmp_path / "victim").iterdir())
-
-
-@pytest.mark.parametrize("text", ["root:x:0:0::/root:/bin/sh\n" * 3, "1.0\n2.0\nsecret\n", "\xff"])
-def test_a_trace_holds_nothing_but_numbers(run_dir: Any, capsys: pytest.CaptureFixture[str], text: str) -> None:
-    tampered(run_dir, workload__trace="trace.txt", workload__trace_requests=2, workload__recorded_rate_per_s=1.0)
-    (run_dir / "trace.txt").write_bytes(text.encode("latin-1"))
-    assert "trace.txt" in refused(capsys, run_dir)[0]
-    assert not (run_dir / "bundle").exists()
-
-
 def test_a_trace_comes_into_the_bundle_without_its_remarks(run_dir: Any) -> None:
-    tampered(run_dir, workload__trace="trace.txt", workload__trace_requests=2, workload__recorded_rate_per_s=1.0)
-    (run_dir / "trace.txt").write_text("time in s\n0.5  # of customer 7\n# password\n1.5e0\n")
+    changed(run_dir, workload__trace="trace.txt", workload__trace_requests=2, workload__recorded_rate_per_s=1.0)
+    (run_dir / "trace.txt").write_text("0.5  # of customer 7\n# password\n1.5e0\n")
     assert run_command(["bundle", str(run_dir)]) == 0
     assert (run_dir / "bundle" / "compose" / "trace.txt").read_text() == "0.5\n1.5e0\n"
 
@@ -241,10 +184,3 @@ def test_what_is_no_image_is_refused(
     run_dir: Any, capsys: pytest.CaptureFixture[str], option: str, image: str
 ) -> None:
     assert f"{option} {image!r} is not the name" in refused(capsys, run_dir, f"{option}={image}")[0]
-
-
-def test_a_parameter_of_somebody_else_is_not_handed_on(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run_dir / "model_repository" / "My_Model" / "config.pbtxt"
-    evil = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/tmp/evil" } }'
-    path.write_text(f"{path.read_text()}\n{evil}\n")
-    assert "EXECUTION_ENV_PATH" in refused(capsys, run_dir)[0]

@@ -234,6 +234,3 @@ def test_a_workers_directory_is_taken_up_again_for_its_study_alone(
         assert "none.onnx" in what
     _, what, _ = refused(capsys, *published(), "--study", "another")
     assert "holds something else" in what
-    (tmp_path / "worker" / "model").symlink_to("/etc")
-    _, what, _ = refused(capsys, *published())
-    assert "is a link" in what

@@ -76,14 +76,3 @@ def test_a_damaged_line_is_named_in_two_lines(tmp_path: Path, second: bytes, sai
 def test_a_folder_in_place_of_the_file_is_said(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be read: Is a directory"):
         read_records(tmp_path, Line, what="a line")
-
-
-def test_no_line_is_written_or_read_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "theirs").write_text('{"number": 1}\nhalf a line')
-    path = tmp_path / "trials.jsonl"
-    path.symlink_to(tmp_path / "theirs")
-    with pytest.raises(OSError, match="symbolic links"):
-        append_line(path, "one")
-    with pytest.raises(BadInput, match="a link on the way to it is not followed"):
-        read_records(path, Line, what="a line")
-    assert (tmp_path / "theirs").read_text() == '{"number": 1}\nhalf a line'
