@@ -53,22 +53,6 @@ def test_each_part_sends_its_own_rows_at_their_times(part: int) -> None:
     assert not table.done_ns[~mine].any()
 
 
-def test_how_many_rows_have_left_is_known_at_any_time() -> None:
-    loops, counts = list[SendLoop](), list[int]()
-    table = own_table(3)
-    table.scheduled_ns[:] = [0, 60 * MS, 120 * MS]
-
-    def made(**parts: Any) -> SendLoop:
-        return loops.append(SendLoop(**parts)) or loops[0]
-
-    def tick(_now_ns: int, _in_flight: int) -> bool:
-        counts.append(loops[0].rows_sent)
-        return False
-
-    loop = carried_out(made, VirtualServer(lambda row: MS), table, tick=tick)
-    assert (counts, loop.rows_sent) == ([1, 1, 2], 3)
-
-
 def test_nothing_leaves_before_its_time_and_no_more_than_eight_before_answers_are_read() -> None:
     server = VirtualServer(lambda row: MS, send_ns=MS // 10, stamp=lambda _: 0)
     table = sent(server, [0.0] * 50 + [20.0, 30.0, 30.0])
@@ -98,34 +82,12 @@ def test_answers_that_the_kernel_notes_wait_for_four_milliseconds_at_most_and_ot
     assert not_noted.waits > 400
 
 
-def test_answers_are_read_at_once_while_the_wire_says_so() -> None:
-    server = VirtualServer(lambda row: 5 * MS // 2)
-    server.answers_may_wait = False
-    sent(server, np.arange(100) * 0.9)
-    assert server.longest_unread_ns == 0
-
-
-def test_a_request_that_has_not_left_is_looked_after_before_the_loop_rests() -> None:
-    """All the while the wire would let answers wait: it is the connection that must be looked at."""
-    server = VirtualServer(lambda row: 5 * MS // 2, blocks=lambda row: row % 10 == 5)
-    table = sent(server, np.arange(400) * 0.9)
-    assert (table.sent_ns[1:] == table.scheduled_ns[1:]).all()
-    assert server.longest_unread_ns > 2 * MS, "else the loop never rested"
-
-
 def test_a_cap_holds_requests_back_until_an_answer_came() -> None:
     server = VirtualServer(lambda row: 30 * MS)
     table = sent(server, np.arange(12) * 5.0, max_in_flight=2)
     assert server.most_in_flight == 2
     assert server.longest_unread_ns == 0, "an answer lets the next request go: it is read at once"
     assert (table.sent_ns[2:] == np.maximum(table.done_ns[:-2], table.scheduled_ns[2:])).all()
-
-
-def test_below_a_cap_answers_are_read_at_once_as_well() -> None:
-    server = VirtualServer(lambda row: 5 * MS // 2)
-    sent(server, np.arange(100) * 0.9, max_in_flight=4)
-    assert 2 <= server.most_in_flight < 4
-    assert server.longest_unread_ns == 0
 
 
 def test_a_time_out_counts_from_each_requests_own_time() -> None:
@@ -135,35 +97,10 @@ def test_a_time_out_counts_from_each_requests_own_time() -> None:
     assert server.given_up == []
 
 
-@pytest.mark.parametrize(("timeout_ms", "late_ms"), [(100, 25), (1000, 50), (2, 1)])
-def test_a_time_out_is_noticed_within_a_quarter_of_it_and_fifty_milliseconds(
-    timeout_ms: int, late_ms: int
-) -> None:
-    ticks: list[int] = []
-
-    def tick(now_ns: int, _in_flight: int) -> bool:
-        ticks.append(now_ns)
-        return False
-
-    table = sent(VirtualServer(lambda row: NEVER_NS), [0.3, 10.4, 31.7], timeout_ms=timeout_ms, tick=tick)
-    late_ns = table.done_ns - table.scheduled_ns - timeout_ms * MS
-    assert (table.outcome == TIMED_OUT).all()
-    assert (late_ns >= 0).all()
-    assert late_ns.max() <= late_ms * MS
-    assert np.diff(ticks).min() >= late_ms * MS, "it is not looked for more often than that"
-
-
 @pytest.mark.parametrize(("takes_ns", "outcome"), [(100 * MS, OK), (100 * MS + 1, TIMED_OUT)])
 def test_an_answer_within_the_time_out_counts_to_the_nanosecond(takes_ns: int, outcome: int) -> None:
     table = sent(VirtualServer(lambda row: takes_ns), [10.0], timeout_ms=100)
     assert (table.outcome.tolist(), table.done_ns.tolist()) == ([outcome], [10 * MS + takes_ns])
-
-
-def test_a_time_out_does_not_let_answers_wait_that_the_kernel_does_not_note() -> None:
-    server = VirtualServer(lambda row: NEVER_NS if row % 50 == 0 else 5 * MS // 2, stamp=lambda _: 0)
-    table = sent(server, np.arange(400) * 0.9, timeout_ms=100)
-    assert (table.outcome == TIMED_OUT).sum() == 8
-    assert server.longest_unread_ns == 0
 
 
 @pytest.mark.parametrize("sends_late", [False, True])
@@ -224,31 +161,6 @@ def test_a_stop_sends_what_was_due_and_nothing_after_it() -> None:
     assert gaps_ns.max() <= 60 * MS
 
 
-def test_a_stop_while_an_answer_is_waited_for_sends_nothing_more() -> None:
-    table = sent(VirtualServer(lambda row: 900 * MS), [0.0, 500.0], tick=lambda now_ns, _: now_ns > 90 * MS)
-    assert table.sent_ns.tolist() == [1, 0]
-    assert table.done_ns.tolist() == [900 * MS, 0]
-
-
-def test_what_is_due_at_once_leaves_in_eights_with_a_look_at_the_answers_in_between() -> None:
-    server = VirtualServer(lambda row: 50 * MS)
-    sent(server, [0.0] * 20)
-    assert server.most_sent_between_reads == 8
-
-
-def test_after_the_last_of_several_answers_two_eights_may_leave_before_the_next_look() -> None:
-    server = VirtualServer(lambda row: 0, stamp=lambda _: 0)
-    sent(server, [0.0] * 200)
-    assert server.most_sent_between_reads == 16
-
-
-def test_answers_wait_for_four_milliseconds_at_most_while_much_is_due_at_once() -> None:
-    """The kernel notes when the answers come; 300 requests take 30 ms to send."""
-    server = VirtualServer(lambda row: 5 * MS // 2, send_ns=MS // 10)
-    sent(server, [*(np.arange(40) * 0.9), *[40.0] * 300])
-    assert 16 < server.most_sent_between_reads <= 40 + 16
-
-
 def test_a_user_asks_again_as_soon_as_the_answer_is_read_and_none_after_the_time() -> None:
     """Two users; to read an answer takes 1 ms, and it counts from when it came."""
     table, server = own_table(20), VirtualServer(lambda row: 30 * MS, read_ns=MS)
@@ -268,23 +180,6 @@ def test_a_user_who_got_no_answer_asks_again_ten_milliseconds_later() -> None:
     assert (table.done_ns[:4] // MS).tolist() == [5, 20, 25, 40]
     assert table.outcome[:4].tolist() == [CLOSED, OK, CLOSED, OK]
     assert loop.rows_sent == 4
-
-
-def test_answers_to_users_are_read_at_once() -> None:
-    """Of three users the first gets none, and pauses until 15; the other two are free at 12 and 13."""
-    table = own_table(20)
-    takes_ms = {0: 5, 1: 12, 2: 13}
-    server = VirtualServer(lambda row: takes_ms.get(row, 80) * MS, outcome=lambda row: OK if row else CLOSED)
-    loop = carried_out(ClosedLoop, server, table, concurrency=3, duration_ns=50 * MS)
-    assert sorted((table.scheduled_ns[:6] // MS).tolist()) == [0, 0, 0, 12, 13, 15]
-    assert sorted((table.sent_ns[3:6] // MS).tolist()) == [12, 13, 15], "the pause of one holds nobody else up"
-    assert loop.rows_sent == 6
-
-
-def test_without_a_user_a_closed_loop_is_over_at_once() -> None:
-    server = VirtualServer(lambda row: MS)
-    loop = carried_out(ClosedLoop, server, own_table(20), concurrency=0, duration_ns=100 * MS)
-    assert (loop.rows_sent, server.now_ns) == (0, BEGIN_NS)
 
 
 @pytest.mark.parametrize(("rows", "stop_ms", "left"), [(3, 60_000, 3), (20, 90, 4)])

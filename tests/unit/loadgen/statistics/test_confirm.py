@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from load_records import no_rows
 from simulated_load import SimulatedLoad
-from simulated_queues import BATCHING_GPU, LONG_BURSTS, log_of
+from simulated_queues import BATCHING_GPU, LONG_BURSTS
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity_fit import Probe
@@ -226,36 +226,6 @@ def test_a_server_that_became_slower_shows_in_one_run_what_it_can_do(slower: flo
     assert load.rates[1] < 1.2 * KNEE
     assert len(load.rates) < 6
     assert confirmation.served_per_s < 1.5 * KNEE
-
-
-def test_a_run_ends_when_it_was_hopeless_for_a_second_at_least_and_for_a_tenth_of_its_time() -> None:
-    """One request in fifty is late, here and there; the limit asks for fewer than one in a hundred."""
-    times = np.arange(0, 40, 0.01)
-    late = np.arange(len(times)) % 50 == 7
-    log = log_of(times, times + np.where(late, 0.2, 0.001))
-    ended_at = []
-
-    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
-        for seconds in np.arange(0.5, 40, 0.5):
-            rows = int(100 * seconds) + 1
-            if watch(dataclasses.replace(log, **{name: getattr(log, name)[:rows] for name in FIELDS})):
-                ended_at.append(seconds)
-                return Probe(log=log, overloaded=False, problems=("end",) * (len(ended_at) > 2))
-        raise AssertionError("it was never given up")
-
-    confirm(
-        measure,  # type: ignore[arg-type]
-        100.0 / FIRST_SHARE,
-        limits=(LatencyLimit(limit_ms=20),),
-        budget_s=60.0,
-        seed=1,
-        floor_per_s=99.0,
-    )
-    # Two seconds after the first, which is left out, it is judged: at 3.0 it had been hopeful until 2.5.
-    assert ended_at == [4.0]
-
-
-FIELDS = ("scheduled_ns", "sent_ns", "done_ns", "outcome")
 
 
 def test_every_attempt_has_fresh_arrivals() -> None:

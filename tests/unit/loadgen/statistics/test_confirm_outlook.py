@@ -5,14 +5,10 @@ import math
 from typing import Any
 
 import pytest
-from simulated_load import SimulatedLoad
 from simulated_queues import BATCHING_GPU
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import (
-    Attempt,
-    _Confirming,
-    _step_down,
     as_decided,
     is_hopeless,
     seconds_needed,
@@ -114,106 +110,8 @@ def test_the_shortest_run_is_that_in_which_no_violation_is_just_few_enough(
     assert most_violations(n - 1, 1 - quantile, burst, confidence) == -1
 
 
-def confirming(*limits: LatencyLimit, confidence: float = 0.95, budget_s: float = 60.0) -> _Confirming:
-    return _Confirming(
-        measure=SimulatedLoad(BATCHING_GPU),
-        limits=limits,
-        confidence=confidence,
-        budget_s=budget_s,
-        seed=1,
-        stop=lambda: False,
-        on_attempt=id,
-    )
-
-
-def test_a_run_has_five_times_the_shortest_that_decides_every_limit_with_its_share_of_the_confidence() -> None:
-    both = confirming(P99, P50)
-    assert both.warmup_s == pytest.approx(2.4)  # three of the longer limit
-    of_p99_s, of_p50_s = (shortest_s(limit, 1000.0, 0.975) for limit in (P99, P50))
-    assert of_p50_s < of_p99_s
-    assert both.patience_s(1000.0) == pytest.approx(5 * (2.4 + of_p99_s))
-    alone = confirming(P99, confidence=0.9)
-    assert alone.warmup_s == 1.0
-    assert alone.patience_s(1000.0) == pytest.approx(5 * (1.0 + shortest_s(P99, 1000.0, 0.9)))
-
-
-@pytest.mark.parametrize(
-    ("n", "rate_per_s", "burst", "said"),
-    [
-        (199, 100.0, 1.0, False),  # less than two seconds
-        (200, 100.0, 1.0, True),
-        (299, 100.0, 6.0, False),  # half a burst of six is allowed among 300
-        (300, 100.0, 6.0, True),
-        (799, 100.0, 90.0, False),  # no longer bursts are waited for than sixteen of the least, of one here
-        (800, 100.0, 90.0, True),
-        (1599, 200.0, 90.0, False),  # of two here
-        (1600, 200.0, 90.0, True),
-    ],
-)
-def test_what_is_hopeless_is_not_said_before_bursts_have_been_allowed(
-    n: int, rate_per_s: float, burst: float, said: bool
-) -> None:
-    assert is_hopeless(verdict(n, n, burst=burst), rate_per_s, 1e9) is said
-
-
 def test_a_run_is_hopeless_if_it_takes_longer_than_is_left_though_one_burst_was_bad_luck() -> None:
     seen = verdict(4000, 36, burst=12.0)
     needed_s = seconds_needed(verdict(4000, 24, burst=12.0), 200.0)
     assert not is_hopeless(seen, 200.0, 1.001 * needed_s)
     assert is_hopeless(seen, 200.0, 0.999 * needed_s)
-
-
-def attempt_of(
-    answer: str, *, served_per_s: float = math.inf, rate_per_s: float = 1000.0, **changes: tuple[Verdict]
-) -> Attempt:
-    return Attempt(
-        rate_per_s=rate_per_s,
-        load_s=5.0,
-        verdict=verdict(4000, 30, burst=12.0, answer=answer),
-        overloaded=False,
-        problems=(),
-        served_per_s=served_per_s,
-        **changes,
-    )
-
-
-@pytest.mark.parametrize(
-    ("answers", "step"),
-    [
-        (["violated"], 0.92),
-        (["inconclusive", "violated"], 0.92),
-        (["violated", "violated"], 0.92**2),
-        (["violated"] * 4, 0.92**4),
-        (["violated"] * 5, 0.7),
-        (["inconclusive"], 0.96),
-        (["violated", "inconclusive"], 0.96),
-        (["inconclusive", "inconclusive"], 0.96**2),
-        (["inconclusive"] * 3, 0.96**3),
-        (["inconclusive"] * 5, 0.85),
-    ],
-)
-def test_rates_that_fail_in_a_row_are_further_apart_each_time(answers: list[str], step: float) -> None:
-    assert _step_down([attempt_of(answer) for answer in answers], 1e9) == pytest.approx(step)
-
-
-def test_after_a_rate_that_was_far_too_high_nine_tenths_of_what_was_served_are_tried() -> None:
-    assert _step_down([attempt_of("violated", served_per_s=500.0)], 1e9) == pytest.approx(0.45)
-    assert _step_down([attempt_of("violated", served_per_s=1100.0)], 1e9) == pytest.approx(0.92)
-    assert _step_down([attempt_of("inconclusive", served_per_s=500.0)], 1e9) == pytest.approx(0.96)
-
-
-@pytest.mark.parametrize(("times", "steps"), [(0.9, 1), (1.0, 1), (2.0, 2), (4.0, 3), (100.0, 3.98)])
-def test_the_less_is_left_the_lower_is_tried(times: float, steps: float) -> None:
-    """`times` as long as half of what is left would a rate without violations need; 0.85 at the least."""
-    needed_s = seconds_needed(verdict(0, 0, burst=12.0), 1000.0)
-    found = _step_down([attempt_of("inconclusive")], 2 * needed_s / times)
-    assert found == pytest.approx(max(0.85, 0.96**steps), rel=1e-3)
-
-
-def test_of_several_limits_the_one_that_needs_longest_says_how_much_lower() -> None:
-    slow = verdict(4000, 30, burst=48.0)
-    needed_s = seconds_needed(verdict(0, 0, burst=48.0), 1000.0)
-    assert _step_down([attempt_of("inconclusive", others=(slow,))], needed_s) == pytest.approx(0.96**2, rel=1e-3)
-    assert _step_down([attempt_of("inconclusive")], needed_s) == pytest.approx(0.96, rel=1e-3)
-    unknown = verdict(0, 0, vif=math.nan)
-    assert _step_down([attempt_of("inconclusive", others=(unknown,))], needed_s) == 0.96

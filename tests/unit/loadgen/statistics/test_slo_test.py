@@ -12,7 +12,6 @@ from loadgen.statistics.dependence import Clustering, bursts
 from loadgen.statistics.sequential import fewest_violations, most_violations, requests_needed
 from loadgen.statistics.slo_test import (
     Verdict,
-    _order_statistics_ms,
     certify,
     verdict_of_counts,
     verdict_of_steady,
@@ -249,41 +248,8 @@ def test_impossible_confidences_are_refused(confidence: float) -> None:
         certify(steady_log(100, 2), LatencyLimit(limit_ms=30), confidence=confidence)
 
 
-def test_a_verdict_says_of_which_limit_it_is_and_what_was_seen() -> None:
-    verdict = verdict_of(200)
-    assert (verdict.limit, verdict.confidence) == (LatencyLimit(limit_ms=30, quantile=0.99), 0.95)
-    assert (verdict.n, verdict.violations, verdict.share, verdict.vif, verdict.burst) == (
-        20_000,
-        200,
-        0.01,
-        40.0,
-        20.0,
-    )
-    assert (verdict.latency_ms, verdict.latency_upper_ms, verdict.latency_lower_ms) == (20.0, 25.0, 15.0)
-    assert (verdict.stationary, verdict.overloaded) == (True, False)
-    assert verdict.reason.startswith("200 of 20000 requests failed or took over 30 ms; ")
-    short = verdict_of(2, n=10, found=None)
-    assert math.isnan(short.vif)
-    assert math.isnan(short.burst)
-    assert (short.share_lower, short.share_upper) == (0.0, 1.0)
-    assert math.isnan(verdict_of(0, n=0, found=None).share)
-
-
-def test_a_bound_is_the_order_statistic_of_a_threshold_also_where_all_or_none_would_do() -> None:
-    latency_ns = np.array([2_000_000, 1_000_000, 3_000_000])
-    assert _order_statistics_ms(latency_ns, 0.5, (-1, 4)) == (2.0, math.inf, 0.0)
-    assert _order_statistics_ms(latency_ns, 0.5, (0, 3)) == (2.0, 3.0, 1.0)
-    assert _order_statistics_ms(latency_ns, 0.99, (1, 2)) == (3.0, 2.0, 2.0)
-
-
 @pytest.mark.parametrize("limit_ms", [0.5, 1.0])
 def test_a_limit_may_be_a_millisecond_or_less(limit_ms: float) -> None:
     verdict = certify(steady_log(1000, 15, mean_s=limit_ms / 6000), LatencyLimit(limit_ms=limit_ms))
     assert verdict.answer == "met"
     assert verdict.latency_upper_ms <= limit_ms
-
-
-def test_the_quantile_may_be_the_least_of_all_or_the_only_one() -> None:
-    latency_ns = np.array([2_000_000, 1_000_000, 3_000_000])
-    assert _order_statistics_ms(latency_ns, 0.2, (-1, 4)) == (1.0, math.inf, 0.0)
-    assert _order_statistics_ms(np.array([2_000_000]), 0.99, (-1, 2)) == (2.0, math.inf, 0.0)

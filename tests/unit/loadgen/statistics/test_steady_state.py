@@ -6,7 +6,7 @@ import pytest
 from numpy.typing import NDArray
 from simulated_queues import LONG_BURSTS, log_of
 
-from loadgen.statistics.steady_state import _batch_means, left_out_ns, mser, rising, steady_state
+from loadgen.statistics.steady_state import left_out_ns, mser, rising, steady_state
 
 
 def arrivals(rate: float, seconds: float, seed: int = 0) -> NDArray[Any]:
@@ -68,13 +68,6 @@ def test_empty_bins_are_no_obstacle() -> None:
     assert steady_state(log_of(times, times + 0.01), limit_ms=20).stationary
 
 
-@pytest.mark.parametrize("slow_s", [1.5, 4.0, 7.25])
-def test_what_is_cut_are_quarters_of_a_second(slow_s: float) -> None:
-    times = np.arange(0, 20.1, 0.01) + 0.001
-    latency_s = np.where(times < slow_s, 0.05, np.where(np.arange(len(times)) % 2, 0.004, 0.006))
-    assert steady_state(log_of(times, times + latency_s), limit_ms=100).start_ns == slow_s * 1e9
-
-
 def test_a_run_that_is_slow_until_more_than_its_half_is_gone_has_no_steady_part() -> None:
     times = arrivals(300, 21.2)
     steady = steady_state(log_of(times, noisy(times, np.where(times < 11.2, 0.05, 0.005))), limit_ms=100)
@@ -92,27 +85,6 @@ def test_the_cut_leaves_the_mean_with_the_least_standard_error(n: int) -> None:
         assert mser(batches) == (least, least < n // 2)
     assert mser(batches[:7]) == (0, True)  # too few to tell
     assert mser(np.zeros(n)) == (0, True)
-
-
-def test_batches_are_means_of_five_bins_and_an_empty_bin_is_as_the_one_before_it() -> None:
-    """Those before the first request are as the bin of that."""
-    times_ns = (np.random.default_rng(3).permutation(20_000)[:150] * 1e5).astype(np.int64)
-    times_ns = np.sort(times_ns[(times_ns > 0.35e9) & (times_ns < 0.9e9) | (times_ns > 1.3e9)])
-    times_ns = np.append(times_ns, 2_410_000_000)  # long after all others
-    latency_ns = np.random.default_rng(4).integers(1, 10**8, len(times_ns))
-    start_ns = 130_000_000
-    bins, last = [], None
-    for low in range(start_ns, int(times_ns[-1]) - 49_999_999, 50_000_000):
-        found = latency_ns[(times_ns >= low) & (times_ns < low + 50_000_000)]
-        last = found.mean() if len(found) else last
-        bins.append(last)
-    first = next(value for value in bins if value is not None)
-    bins = [first if value is None else value for value in bins]
-    expected = [np.mean(bins[at : at + 5]) for at in range(0, len(bins) - 4, 5)]
-    after = np.searchsorted(times_ns, start_ns)
-    found = _batch_means(times_ns[after:], latency_ns[after:], start_ns)  # type: ignore[assignment]
-    assert len(found) == len(expected) == 9
-    assert found == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -289,68 +289,9 @@ def test_replicas_that_make_no_sense(rate: float, certified: float, headroom: fl
         replicas(rate, certified, headroom=headroom)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "said"),
-    [
-        (machine(), "cheapest of this size: Acme small"),
-        (machine(gpu="NVIDIA L4", gpu_count=1), "cheapest with this GPU: Acme gpu"),
-        (machine(memory_gib=60), "4 vCPU and 60 GiB match no known instance; nearest is Acme small"),
-        (machine(vcpus=6), "6 vCPU and 16 GiB match no known instance; scaled per vCPU from Acme small"),
-    ],
-)
-def test_a_price_says_what_it_was_chosen_for(prices: Any, wanted: Machine, said: str | tuple[str, ...]) -> None:
-    path = prices(entry(), entry(instance="gpu", gpu="L4", gpu_count=1))
-    assert price_for(wanted, price_file=path).describes.startswith(said)
-
-
-def test_what_comes_nearest_has_like_memory_per_vcpu_then_a_like_size_then_the_lower_price(prices: Any) -> None:
-    def nearest(*others: tuple[str, dict[str, int]] | tuple[str, dict[str, float]]) -> str:
-        path = prices(*(entry(instance=name, **changes) for name, changes in others))
-        return (
-            price_for(machine(vcpus=6, memory_gib=24), price_file=path).describes.split("from Acme ")[1].split()[0]
-        )
-
-    like = ("like", {"vcpus": 32, "memory_gib": 128})
-    assert nearest(("small", {"vcpus": 6, "memory_gib": 48}), like) == "like"
-    assert nearest(like, ("nearer", {"vcpus": 8, "memory_gib": 32, "usd_per_hour": 9.0})) == "nearer"
-    dear = {"vcpus": 8, "memory_gib": 32, "usd_per_hour": 0.4}
-    assert nearest(("dear", dear), ("cheap", {**dear, "usd_per_hour": 0.3})) == "cheap"
-    # 3 and 12 are as far from 6; per vCPU the larger is the cheaper one.
-    both = (
-        ("three", {"vcpus": 3, "memory_gib": 12, "usd_per_hour": 0.3}),
-        ("twelve", {"vcpus": 12, "memory_gib": 48}),
-    )
-    assert nearest(*both) == "twelve"
-
-
 def test_a_gpu_whose_memory_is_not_known_fits_by_name(prices: Any) -> None:
     path = prices(entry(gpu="A100", gpu_count=1, gpu_memory_gib=40, usd_per_hour=3.0))
     assert price_for(machine(gpu="NVIDIA A100", gpu_count=1), price_file=path).usd_per_hour == 3.0
     unsaid = prices(entry(gpu="A100", gpu_count=1, usd_per_hour=4.0))
     large = machine(gpu="NVIDIA A100", gpu_count=1, gpu_memory_bytes=80 * GIB)
     assert price_for(large, price_file=unsaid).usd_per_hour == 4.0
-
-
-def test_a_seventh_more_or_less_memory_is_the_same_size(prices: Any) -> None:
-    path = prices(entry(memory_gib=20))
-    assert "of this size" in price_for(machine(memory_gib=17.01), price_file=path).describes
-    assert "of this size" in price_for(machine(memory_gib=22.99), price_file=path).describes
-    assert "nearest" in price_for(machine(memory_gib=16.99), price_file=path).describes
-    assert "nearest" in price_for(machine(memory_gib=23.01), price_file=path).describes
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, float("inf"), float("nan")])
-def test_no_energy_and_no_replicas_are_made_of_an_impossible_rate(rate: float) -> None:
-    for figure in (
-        lambda: energy_kwh_per_million_inferences(100.0, rate),
-        lambda: replicas(10.0, rate),
-    ):
-        with pytest.raises(ValueError, match=r"say nothing|cannot be served"):
-            figure()
-
-
-@pytest.mark.parametrize("power_w", [-1.0, float("inf"), float("nan")])
-def test_no_energy_is_made_of_an_impossible_power(power_w: float) -> None:
-    with pytest.raises(ValueError, match="say nothing"):
-        energy_kwh_per_million_inferences(power_w, 10.0)
-    assert energy_kwh_per_million_inferences(0.0, 10.0) == 0.0

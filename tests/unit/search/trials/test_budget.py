@@ -7,23 +7,10 @@ def after(seconds: float, *, total_s: float) -> Budget:
     return Budget(total_s=total_s, clock=lambda: seconds, started=0.0)
 
 
-def test_what_preparation_took_is_not_taken_from_the_search_alone() -> None:
-    budget = after(200.0, total_s=300.0)
-    assert budget.search_left_s() == 0.0  # 135 s are kept back for certification
-    budget.begin_search()
-    assert (budget.certify_s(), budget.search_left_s(), budget.trial_s()) == (45.0, 55.0, 25.0)
-
-
 def test_a_preparation_that_took_everything_leaves_nothing_to_divide() -> None:
     budget = after(20.0, total_s=10.0)
     budget.begin_search()
     assert budget.search_left_s() == budget.trial_s() == budget.first_trial_s() == 0.0
-
-
-def test_the_first_trial_leaves_time_for_its_certification() -> None:
-    budget = after(60.0, total_s=100.0)
-    assert budget.trial_s() == 0.0
-    assert budget.first_trial_s() == 20.0
 
 
 def test_the_search_takes_from_the_end_of_the_preparation_until_certification_begins() -> None:
