@@ -67,37 +67,6 @@ def test_every_manifest_fits_its_schema(case: str) -> None:
     assert {"Deployment", "HorizontalPodAutoscaler", "PodDisruptionBudget", "NetworkPolicy", "Job"} <= checked
 
 
-@pytest.mark.parametrize(
-    ("kind", "path", "damage"),
-    [
-        ("ScaledObject", ("spec", "maxReplicaCount"), "many"),
-        ("ScaledObject", ("spec", "scaleTargetRef"), {"kind": "Deployment"}),
-        ("PrometheusRule", ("spec", "groups"), {"name": "no list"}),
-        ("ServiceMonitor", ("spec", "endpoint"), []),
-        ("Rollout", ("spec", "strategy"), {"canary": {"steps": [{"setWeigth": 10}]}}),
-        ("AnalysisTemplate", ("spec", "metrics"), [{"name": "no provider"}]),
-        ("InferenceService", ("spec", "predictor", "scaleTarget"), "12.5"),
-        ("ServingRuntime", ("spec", "containers"), "triton"),
-        ("HTTPRoute", ("spec", "rules"), [{"backendRefs": [{"port": 8000}]}]),
-        ("Deployment", ("spec", "template", "spec", "container"), []),
-    ],
-)
-def test_the_schemas_notice_what_is_wrong(
-    kind: str,
-    path: tuple[Any, ...],
-    damage: str | dict[str, str] | list[Any] | dict[str, dict[str, list[dict[str, int]]]],
-) -> None:
-    documents = (yaml.safe_load_all(text) for name, text in texts("recorded").items() if name.endswith(".yaml"))
-    manifest = next(m for found in documents for m in found if isinstance(m, dict) and m.get("kind") == kind)
-    check(manifest)
-    place = manifest
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = damage
-    with pytest.raises(jsonschema.ValidationError):
-        check(manifest)
-
-
 def test_the_job_of_a_rollout_is_the_smoke_job() -> None:
     files = texts("recorded")
     (template,) = yaml.safe_load_all(files["kubernetes/components/argo-rollouts/analysis-smoke.yaml"])

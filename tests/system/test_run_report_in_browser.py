@@ -107,16 +107,6 @@ def test_it_can_be_read_on_phones_screens_and_paper(tmp_path: Path, name: str, r
         tab.pdf(SHOTS / f"{name}.pdf")
 
 
-def test_the_dark_page_is_dark_and_paper_is_white(report: Page) -> None:
-    sums = {}
-    for look in ("wide", "wide-dark", "print"):
-        report.look_like(**LOOKS[look])  # type: ignore[arg-type]
-        color = report.value("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
-        sums[look] = sum(color[:3])
-    assert sums["print"] == 3 * 255
-    assert sums["wide-dark"] < 150 < 700 < sums["wide"]
-
-
 def test_paper_is_unfolded_and_folded_again(report: Page) -> None:
     report.look_like(width=1280)
     unfolded = "document.querySelectorAll('details.part[open]').length"
@@ -125,32 +115,6 @@ def test_paper_is_unfolded_and_folded_again(report: Page) -> None:
     assert report.value(unfolded) == report.value("document.querySelectorAll('details.part').length") > before
     report.look_like(width=1280)
     assert report.value(unfolded) == before
-
-
-def test_axes_start_where_the_data_are(report: Page) -> None:
-    report.look_like(width=1280)
-    for plot in ("rates", "search"):
-        first = f"document.querySelector('[data-plot={plot}] [aria-label=\"x-axis tick label\"] text').textContent"
-        assert float(report.value(first).replace(",", "")) > 0
-
-
-def test_marks_over_the_limit_are_not_green(tmp_path: Path) -> None:
-    chromium = browser_path()
-    assert chromium is not None
-    places = (
-        "[...document.querySelectorAll('[data-plot=rates] [aria-label=dot][{}=\"var({})\"] :is(path, circle)')]"
-        ".map(dot => dot.getBoundingClientRect()).map(box => box.top + box.height / 2)"
-    )
-    with page(chromium, tmp_path / "profile") as tab:
-        tab.look_like(width=1280)
-        tab.open(write_report(CONFIRMED, output=tmp_path / "report.html"))
-        rule = "document.querySelector('[data-plot=rates] [aria-label=rule] line').getBoundingClientRect().top"
-        limit = tab.value(rule)
-        within, over = (tab.value(places.format(*how)) for how in (("fill", "--complete"), ("stroke", "--failed")))
-    assert len(within) == 2
-    assert min(within) > limit
-    assert len(over) == 2
-    assert max(over) < limit
 
 
 def test_tables_sort_by_figures_and_back(report: Page) -> None:

@@ -11,7 +11,6 @@ import pytest
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 from lib.elimination import Elimination, throughput_bound_per_s, too_little, tried
-from lib.exhaustive.report import Results
 from lib.plain_bisection import Reading, bisected
 
 from search.simulator.server import NO_NOISE
@@ -119,16 +118,6 @@ def test_what_the_client_spoilt_is_tried_again_but_not_in_the_same_call() -> Non
     assert state.counts()["left"] == 2
 
 
-def test_rates_compare_at_the_pace_of_the_machine() -> None:
-    lines = [
-        {"knobs": knobs(1), "verdict": "measured", "rate_per_s": 100.0, "pace_s": 0.010},
-        {"knobs": knobs(2), "verdict": "measured", "rate_per_s": 60.0, "pace_s": 0.020},  # on a slow machine
-    ]
-    state = Elimination([knobs(1), knobs(2)], lines)
-    assert state.finalists(2) == [knobs(2), knobs(1)]
-    assert state.best_per_s(0.010) == pytest.approx(120.0)
-
-
 def curve(busy: int, *seconds: Any) -> ServiceCurve:
     sizes = tuple(float(2**index) for index in range(len(seconds)))
     return ServiceCurve(
@@ -145,49 +134,3 @@ def test_a_throughput_is_the_most_of_any_size_and_of_any_number_of_instances() -
     assert too_little(100.0, 120.0)
     assert not too_little(110.0, 120.0)
     assert not too_little(1.0, None)
-
-
-def lines_of_one_model() -> list[Any]:
-    every = {"points": 3, "limit_ms": 40.0, "load_s": 10.0, "pace_s": 1.0}
-    best, second = knobs(8), knobs(4)
-    return [
-        {**every, "phase": "profile"},
-        {**every, "phase": "eliminate", "knobs": best, "verdict": "measured", "rate_per_s": 101.0},
-        {**every, "phase": "eliminate", "knobs": second, "verdict": "violated"},
-        {**every, "phase": "sample", "knobs": second, "load_s": 200.0},
-        {**every, "phase": "sample", "knobs": best, "load_s": 300.0},
-        {**every, "phase": "capacity", "knobs": best, "rate_per_s": 100.0},
-        {**every, "phase": "capacity", "knobs": second, "rate_per_s": 90.0},
-        *(
-            {
-                **every,
-                "phase": "search",
-                "seed": seed,
-                "knobs": chosen,
-                "promised_per_s": promised,
-                "search_s": 5.0,
-                "winner_s": 7.0,
-                "wall_s": 12.0,
-            }
-            for seed, chosen, promised in ((0, best, 95.0), (1, second, 93.0), (2, None, None), (3, knobs(1), 1.0))
-        ),
-    ]
-
-
-def complete_lines_of_one_model() -> list[Any]:
-    last = {"knobs": knobs(1), "verdict": "throughput", "load_s": 0.0, "pace_s": 1.0, "points": 3}
-    return [*lines_of_one_model(), {"phase": "eliminate", **last}]
-
-
-def test_the_best_is_not_known_while_anything_is_left() -> None:
-    assert math.isnan(Results("cnn", lines_of_one_model()).best)
-    assert Results("cnn", complete_lines_of_one_model()).best == 100.0
-
-
-def test_the_report_counts_what_is_known() -> None:
-    found = Results("cnn", complete_lines_of_one_model())
-    assert found.eliminated == {"violated": 1, "below": 0, "throughput": 1, "measured": 1, "failed": 0, "left": 0}
-    assert found.elimination_s == 30.0
-    assert found.plain_s == pytest.approx((750.0, 3 * 50.0))
-    assert found.of_best == [1.0, 0.9, 0.0]  # nothing was chosen once, and one choice is not bisected yet
-    assert found.promised == pytest.approx([0.95, 93 / 90])

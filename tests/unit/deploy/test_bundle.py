@@ -17,7 +17,6 @@ from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions, plan_for
 from loadgen.spec.limits import LatencyLimit
 from model_repo.errors import RepositoryWriteFailed
-from search.records.recommendation import ServedRecord
 
 ODD_NAMES = ("模型", 'a"b', "it's {{ x }} {% raw %}", "a: b #c", "x" * 200, "- y", "tab\there", "new\nline: 1")
 
@@ -139,51 +138,11 @@ def test_whatever_the_traffic_the_manifests_agree(
     assert kserve["scaleTarget"] >= 1
 
 
-@pytest.mark.parametrize(
-    ("measured_s", "given_s", "said"),
-    [
-        (4.5, None, "4.5 s the start of a replica (measured,"),
-        (4.5, 180.0, "180 s the start of a replica (given)"),
-        (None, None, "60 s the start of a replica (assumed)"),
-    ],
-)
-def test_the_comment_says_where_the_start_time_comes_from(
-    measured_s: float | None, given_s: float | None, said: str
-) -> None:
-    found, config = recorded()
-    served = ServedRecord(replica_start_s=measured_s, memory_bytes=None)
-    options = BundleOptions(start_s=given_s)
-    texts = bundle_from_recommendation(found.model_copy(update={"served": served}), config, options=options).texts
-    comment = texts["kubernetes/components/autoscaling-keda/scaled-object.yaml"].replace("\n# ", " ")
-    assert said in comment
-
-
 def test_without_a_certificate_there_is_no_bundle() -> None:
     found, config = recorded()
     winner = found.winner.model_copy(update={"certificate": None})
     with pytest.raises(BundleRefused, match="certified no rate"):
         plan_for(found.model_copy(update={"winner": winner}), config)
-
-
-def test_a_gpu_is_asked_for_and_scraped() -> None:
-    texts = bundle_from_recommendation(*on_gpu(), options=ON_GPU).texts
-    container = documents(texts)["kubernetes/base/deployment.yaml"][0]["spec"]["template"]["spec"]["containers"][0]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
-    assert "--allow-gpu-metrics=true" in container["args"]
-    recipe = texts["images/triton.Dockerfile"]
-    assert container["image"] in recipe
-    assert "FROM nvidia/cuda:" in recipe
-    patch = texts["kubernetes/components/native-backend/kustomization.yaml"]
-    assert "nvcr.io/nvidia/tritonserver:25.04-py3" in patch
-
-
-def test_an_engine_of_tensorrt_runs_on_both_runtimes() -> None:
-    made = bundle_from_recommendation(*on_gpu(), options=ON_GPU)
-    assert 'platform: "tensorrt_plan"' in made.texts["model_repository_native/m/config.pbtxt"]
-    version = "model_repository/m/1"
-    assert {f"{version}/model.plan", f"{version}/model.py", f"{version}/tritune_gpu/__init__.py"} <= set(
-        made.copies
-    )
 
 
 def test_an_engine_of_tensorrt_rtx_runs_on_an_image_of_ones_own() -> None:

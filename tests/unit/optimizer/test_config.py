@@ -1,6 +1,5 @@
 """Tests that `run.json` keeps a run's configuration, so that `--resume` continues with the same."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,37 +57,6 @@ def test_a_precision_that_is_none(tmp_path: Path) -> None:
             output=tmp_path,
             precisions=("fp64",),  # type: ignore[arg-type]
         )
-
-
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"unheard_of": 1}, "unheard_of"),
-        ({"rate_to_serve_per_s": float("nan")}, "rate_to_serve_per_s"),
-        ({"rate_to_serve_per_s": 0}, "--rate 0"),
-        ({"limits": []}, "No latency limit"),
-        ({"limits": [{"limit_ms": -1}]}, "limit_ms -1"),
-        ({"model": "a\0b"}, "NUL"),
-        ({"server_port": 99999}, "--server-port 99999"),
-        ({"server": "x"}, "server"),
-        ({"precisions": ["fp64"]}, "precisions"),
-        ({"confidence": 0.2}, "--confidence 0.2"),
-    ],
-)
-def test_a_file_with_values_that_no_option_takes(tmp_path: Path, changes: dict[str, object], named: str) -> None:
-    known = {"model": "/m.onnx", "limits": [{"limit_ms": 50}], "output": "."}
-    (tmp_path / "run.json").write_text(json.dumps({**known, **changes}))
-    with pytest.raises(BadInput, match=f"run.json is not a run's configuration: .*{named}"):
-        saved_config(tmp_path)
-
-
-@pytest.mark.parametrize("changes", [{"model": "\n\0"}, {"server": "\nx"}])
-def test_a_value_of_several_lines_is_shown_on_one(tmp_path: Path, changes: dict[str, str]) -> None:
-    known = {"model": "/m.onnx", "limits": [{"limit_ms": 50}], "output": "."}
-    (tmp_path / "run.json").write_text(json.dumps({**known, **changes}))
-    with pytest.raises(BadInput) as refused:
-        saved_config(tmp_path)
-    assert len(str(refused.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize(

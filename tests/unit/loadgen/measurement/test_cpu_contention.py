@@ -8,14 +8,12 @@ import time
 import pytest
 
 from loadgen.measurement.cpu_contention import (
-    COUNTS_CORES,
     CpuContention,
     NeighbourSampler,
     Reading,
     contention_between,
     counters_of_family,
     mark_of,
-    merge_contention,
     none_if_not_watched,
     processor_ticks,
 )
@@ -60,10 +58,6 @@ def test_what_the_host_gave_to_other_guests_counts_however_idle_the_rest_is() ->
     assert seen.disturbed_s == 1.0
     assert seen.stolen_cpu_s == pytest.approx(0.6)
     assert seen.others_cpu_s == 0.0
-
-
-def test_little_does_not_count() -> None:
-    assert after(1.0, busy_s=2.0, idle_s=0.0, ours_s=2.01 - COUNTS_CORES).disturbed_s == 0.0
 
 
 def test_parts_add_up_and_can_be_taken_away() -> None:
@@ -151,9 +145,3 @@ def test_what_is_worth_a_word_is_said_in_a_sentence(record: CpuContention | None
 def test_what_nobody_looked_at_is_unknown_and_not_nothing() -> None:
     assert none_if_not_watched(CpuContention()) is None
     assert none_if_not_watched(CpuContention(watched_s=3.0)) == seen(0, 3)
-
-
-def test_records_add_up() -> None:
-    parts = seen(2, 10, others=1.0), seen(3, 5, others=1.0)
-    assert parts[0] + parts[1] == merge_contention(*parts) == seen(5, 15, others=1.0)
-    assert merge_contention(None, parts[0]) == merge_contention(parts[0], None) == parts[0]

@@ -7,7 +7,6 @@ from model_repo.repository.config_pbtxt import (
     graph_batch_sizes,
     parse_config_pbtxt,
     render_config_pbtxt,
-    warmup_batch_sizes,
 )
 from model_repo.spec import ServingConfig, TensorSpec
 
@@ -15,22 +14,6 @@ from model_repo.spec import ServingConfig, TensorSpec
 def parsed(runtime: Any = "python", **changes: Any) -> Any:
     given: dict[str, Any] = {"engine": engine(), "max_batch_size": 8}
     return parse_config_pbtxt(render_config_pbtxt(ServingConfig(**{**given, **changes}), runtime=runtime))
-
-
-def test_the_figures_of_the_configuration_arrive() -> None:
-    message = parsed(instance_count=3, max_queue_delay_us=1500, preferred_batch_sizes=(4, 8), intra_op_threads=2)
-    assert message.max_batch_size == 8
-    assert message.instance_group[0].count == 3
-    assert list(message.dynamic_batching.preferred_batch_size) == [4, 8]
-    assert message.dynamic_batching.max_queue_delay_microseconds == 1500
-    assert message.parameters["intra_op_threads"].string_value == "2"
-    assert list(message.input[0].dims) == [3, 8]
-
-
-def test_the_device_decides_the_kind_of_instance() -> None:
-    kinds = {device: parsed(engine=engine(device=device)).instance_group[0] for device in ("cpu", "gpu")}
-    assert kinds["cpu"].kind != kinds["gpu"].kind
-    assert kinds["gpu"].Kind.Name(kinds["gpu"].kind) == "KIND_GPU"
 
 
 def test_no_dynamic_batching_unless_asked_for() -> None:
@@ -55,13 +38,6 @@ def test_one_number_a_request_is_reshaped() -> None:
     assert list(message.model_warmup[0].inputs["x"].dims) == [1]
 
 
-@pytest.mark.parametrize(
-    ("largest", "sizes"), [(0, (1,)), (1, (1,)), (2, (1, 2)), (6, (1, 2, 4, 6)), (8, (1, 2, 4, 8))]
-)
-def test_warm_up_covers_small_and_full_batches(largest: int, sizes: tuple[Any, ...]) -> None:
-    assert warmup_batch_sizes(largest) == sizes
-
-
 def test_warm_up_sends_every_input_in_every_size() -> None:
     ids = TensorSpec(name="ids", datatype="INT64", shape=(-1,), sample_shape=(16,))
     mask = TensorSpec(name="mask", datatype="INT64", shape=(-1,), sample_shape=(16,))
@@ -75,33 +51,9 @@ def test_no_warm_up_where_no_shape_is_known() -> None:
     assert not parsed(engine=engine(inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1,)),))).model_warmup
 
 
-@pytest.mark.parametrize(
-    ("backend", "name", "platform"),
-    [("onnxruntime", "onnxruntime", "onnxruntime_onnx"), ("tensorrt", "tensorrt", "tensorrt_plan")],
-)
-def test_native_backends(backend: str, name: str, platform: str) -> None:
-    message = parsed(engine=engine(backend=backend), runtime="native")
-    assert (message.backend, message.platform) == (name, platform)
-    assert message.default_model_filename == "model.onnx"
-
-
-def test_native_onnx_runtime_gets_its_threads() -> None:
-    parameters = parsed(intra_op_threads=3, runtime="native").parameters
-    assert parameters["intra_op_thread_count"].string_value == "3"
-
-
 def test_no_native_backend_for_tensorrt_rtx() -> None:
     with pytest.raises(ValueError, match="no backend for tensorrt_rtx"):
         parsed(engine=engine(backend="tensorrt_rtx"), runtime="native")
-
-
-def test_each_cuda_graph_serves_down_to_the_next_smaller() -> None:
-    message = parsed(
-        engine=engine(backend="tensorrt", device="gpu"), cuda_graph_batch_sizes=(4, 1, 8), runtime="native"
-    )
-    graphs = message.optimization.cuda.graph_spec
-    assert message.optimization.cuda.graphs
-    assert [(graph.graph_lower_bound.batch_size, graph.batch_size) for graph in graphs] == [(1, 1), (2, 4), (5, 8)]
 
 
 def test_the_sizes_of_a_smaller_maximum_are_among_those_of_a_larger_one() -> None:
@@ -110,31 +62,6 @@ def test_the_sizes_of_a_smaller_maximum_are_among_those_of_a_larger_one() -> Non
     assert graph_batch_sizes(4) == (1, 2, 4)
     assert graph_batch_sizes(1) == (1,)
     assert graph_batch_sizes(0) == ()
-
-
-def test_a_gpu_engine_tells_its_runtime_what_to_execute() -> None:
-    on_gpu = engine(backend="tensorrt_rtx", device="gpu")
-    message = parsed(engine=on_gpu, cuda_graph_batch_sizes=(2, 4), backend_options=(("input_path", "direct"),))
-    parameters = {name: value.string_value for name, value in message.parameters.items()}
-    assert parameters == {
-        "model_file": "model.onnx",
-        "engine_backend": "tensorrt_rtx",
-        "batch_sizes": "2,4,8",
-        "cuda_graphs": "1",
-        "tf32": "0",
-        "input_path": "direct",
-    }
-    assert [sample.batch_size for sample in message.model_warmup] == [2, 4, 8]
-    assert parsed(engine=on_gpu).parameters["cuda_graphs"].string_value == "0"
-    assert parsed(engine=on_gpu).parameters["batch_sizes"].string_value == "1,2,4,8"
-
-
-@pytest.mark.parametrize("backend", ["onnxruntime", "tensorrt"])
-def test_native_backends_on_a_gpu_use_pinned_memory(backend: str) -> None:
-    optimization = parsed(engine=engine(backend=backend, device="gpu"), runtime="native").optimization
-    assert optimization.input_pinned_memory.enable
-    assert optimization.output_pinned_memory.enable
-    assert not parsed(engine=engine(), runtime="native").HasField("optimization")
 
 
 def test_eager_batching_is_only_what_was_asked_for() -> None:

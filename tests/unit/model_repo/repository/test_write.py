@@ -11,7 +11,7 @@ from engines import cnn_engine, plain_engine
 from model_repo.errors import RepositoryWriteFailed
 from model_repo.repository import write
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
-from model_repo.repository.write import remove_model, rewrite_config, write_final_repository, write_repository
+from model_repo.repository.write import rewrite_config, write_final_repository, write_repository
 from model_repo.spec import Engine, ServingConfig
 
 
@@ -28,13 +28,6 @@ def files_in(folder: Path) -> list[Any]:
     return sorted(
         str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"
     )
-
-
-def test_a_model_is_a_config_and_a_version_folder(tmp_path: Path, config: ServingConfig) -> None:
-    model_dir = write_repository(tmp_path / "repository", config)
-    assert model_dir == tmp_path / "repository" / "cnn"
-    assert files_in(tmp_path / "repository") == ["cnn/1/model.onnx", "cnn/1/model.py", "cnn/config.pbtxt"]
-    assert parse_config_pbtxt((model_dir / "config.pbtxt").read_text()).name == "cnn"
 
 
 def test_the_native_backends_need_no_python(tmp_path: Path, config: ServingConfig) -> None:
@@ -68,14 +61,6 @@ def test_code_for_the_backend_is_given_apart_from_the_files(tmp_path: Path, conf
     model_dir = write_repository(tmp_path / "repository", dataclasses.replace(config, engine=engine))
     assert (model_dir / "1" / "model.py").read_text() == own.read_text() == "class TritonPythonModel: ...\n"
     assert not (model_dir / "1" / "model.py").samefile(own)
-
-
-def test_weights_lie_beside_the_model(tmp_path: Path, config: ServingConfig) -> None:
-    weights = tmp_path / "weights"
-    weights.write_bytes(b"12345")
-    engine = dataclasses.replace(config.engine, files=(*config.engine.files, ("weights-0.bin", weights)))
-    model_dir = write_repository(tmp_path / "repository", dataclasses.replace(config, engine=engine))
-    assert (model_dir / "1" / "weights-0.bin").samefile(weights)
 
 
 def test_a_model_that_stood_there_is_replaced_whole(tmp_path: Path, config: ServingConfig) -> None:
@@ -141,13 +126,6 @@ def test_the_final_repository_stands_alone(tmp_path: Path, config: ServingConfig
     assert not (tmp_path / "final/cnn/1/model.onnx").samefile(source_of(config))
     assert "pip install onnxruntime" in (tmp_path / "final" / "README.md").read_text()
     assert not list((tmp_path / "final").rglob("__pycache__"))
-
-
-def test_removing_a_model_that_is_not_there_is_quiet(tmp_path: Path, config: ServingConfig) -> None:
-    write_repository(tmp_path, config)
-    remove_model(tmp_path, "cnn")
-    remove_model(tmp_path, "cnn")
-    assert not (tmp_path / "cnn").exists()
 
 
 def test_an_engine_without_a_runtime_is_named(tmp_path: Path) -> None:

@@ -198,13 +198,6 @@ def test_the_headline_has_the_tone_of_the_outcome(tmp_path: Path) -> None:
         assert report_of(read_evidence(run_dir(tmp_path / name, found))).tone == tone
 
 
-def test_layers_versions_and_confirmations_of_a_recommendation_are_folded(tmp_path: Path) -> None:
-    folder = run_dir(tmp_path / "run", recommendation(), trial(0, certificate=None))
-    (folder / "confirmations.jsonl").write_text(confirmation().model_dump_json() + "\n")
-    folded = {part.title for part in report_of(read_evidence(folder)).sections if part.folded and part.table}
-    assert folded == {"Confirmations of a rate", "Machine and versions"}
-
-
 def predicted(slowdown: float) -> object:
     times = ServiceTimesRecord(batch_sizes=(1,), one_busy_ms=(1.0,), all_busy_ms=(1.0,), overhead_ms=0.1)
     prediction = PredictionRecord(
@@ -262,24 +255,3 @@ def test_a_long_reason_is_folded_on_the_page_and_cut_in_markdown(tmp_path: Path)
     evidence = read_evidence(run_dir(tmp_path / "run", recommendation(), failed))
     assert log in Page(html_page(evidence)).text
     assert log not in kit.markdown(report_of(evidence))
-
-
-def test_words_break_between_words_and_at_the_joints_of_names() -> None:
-    report = kit.Report(
-        title="t", subject="s", headline="h", lead=("Use --resume /runs/a_long_name/of.a.run <b>",), caveats=(),
-        sections=(), footer="f",
-    )  # fmt: skip
-    text = kit.page(report)
-    option = '<span class="word">--resume</span>'
-    name = "/<wbr>runs/<wbr>a_<wbr>long_<wbr>name/<wbr>of.<wbr>a.<wbr>run"
-    assert f'<p class="lead">Use {option} <span class="word">{name}</span> &lt;b&gt;</p>' in text
-
-
-def test_a_percentage_does_not_wrap_on_the_page_and_is_plain_elsewhere() -> None:
-    table = kit.table_of_texts((), [("p99 at that rate", ["22.4 ms (19.8 to 31.4 at 95 %)"])])
-    report = kit.Report(
-        title="t", subject="s", headline="h", lead=("l",), caveats=(), footer="f",
-        sections=(kit.Section(title="a", table=table),),
-    )  # fmt: skip
-    assert "31.4 at 95\N{NO-BREAK SPACE}%)" in kit.page(report)
-    assert "31.4 at 95 %)" in kit.markdown(report)

@@ -133,12 +133,6 @@ def test_a_role_that_takes_too_many_replicas_has_its_line_alone(whole: Path) -> 
     assert {line["role"] for line in drawn["lines"]} == {"recommended", "Triton default"}
 
 
-def test_a_file_cannot_ask_for_any_number_of_steps(whole: Path) -> None:
-    found = recommendation()
-    run_dir(whole, found.model_copy(update={"cost": found.cost.model_copy(update={"replicas": 2**62})}), trial())
-    assert report_of(read_evidence(whole)).plots["replicas"]["steps"] == []
-
-
 def used_time(name: str = "conv1", summary: str = "Most of it is arithmetic.") -> TimeUseRecord:
     layers = tuple(
         LayerRecord(name=name, operator="Conv", mean_ms=10.0 - n, share=0.1, bound="arithmetic") for n in range(10)
@@ -163,13 +157,6 @@ def test_where_the_time_goes_is_said_in_words_and_by_layer(tmp_path: Path) -> No
         assert "Most of it is arithmetic." in text
         assert "The slowest of 31 layers, by the profile of onnxruntime" in text
         assert text.count("conv1") == 10  # once, although the default's engine is the same
-
-
-def test_names_of_layers_are_text(tmp_path: Path) -> None:
-    found = recommendation(time_use=used_time(name=HOSTILE, summary=HOSTILE))
-    page = Page(html_page(read_evidence(run_dir(tmp_path / "run", found))))
-    assert "img" not in page.tags
-    assert page.text.count(HOSTILE) == 11
 
 
 def test_a_run_without_certified_baseline_does_not_claim_a_saving(tmp_path: Path) -> None:
@@ -256,40 +243,10 @@ def test_report_writes_the_page_and_says_where(whole: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.startswith("## m: 1,000 requests/s")
 
 
-@pytest.mark.parametrize(
-    ("spoil", "name"),
-    [
-        (
-            lambda run: (run / "recommendation.json").write_text('{"schema_version": 1, "tritu'),
-            "recommendation.json",
-        ),
-        (lambda run: (run / "trials.jsonl").write_text('{"number": "one"}\n'), "trials.jsonl"),
-        (lambda run: (run / "trials.jsonl").write_bytes(b"\xff\xfe\n"), "trials.jsonl"),
-        (lambda run: (run / "run.json").write_text("{"), "run.json"),
-    ],
-)
-def test_damaged_files_are_named_in_two_lines(
-    whole: Path, capsys: pytest.CaptureFixture[str], spoil: object, name: str
-) -> None:
-    assert callable(spoil)
-    spoil(whole)
-    assert run_command(["report", str(whole)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert name in lines[0]
-
-
 def test_a_place_that_cannot_be_written(whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(whole / "none" / "x.html")
     assert run_command(["report", str(whole), "--output", path]) == 2
     assert path in capsys.readouterr().err.replace("\n", "")
-
-
-def test_a_caveat_is_shown(tmp_path: Path) -> None:
-    shaky = trial(certificate=certificate(caveat="the run was stopped"))
-    evidence = read_evidence(run_dir(tmp_path / "run", recommendation(winner=shaky)))
-    assert "the run was stopped" in markdown(evidence)
-    assert "the run was stopped" in Page(html_page(evidence)).text
 
 
 def test_accuracy_and_gpus_are_shown_where_they_were_measured(tmp_path: Path) -> None:

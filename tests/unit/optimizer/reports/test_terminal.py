@@ -21,7 +21,7 @@ from search.records.recommendation import (
     StageRecord,
     StepRecord,
 )
-from search.records.slo import ObjectiveRecord, Slo
+from search.records.slo import Slo
 from search.records.trial import CertifiedLatencyRecord, PredictionRecord, ServiceTimesRecord, WhyRecord
 from search.trials import events
 
@@ -149,24 +149,6 @@ def test_every_limit_has_its_row() -> None:
     rows = {line.split("  ")[0].strip(): line for line in text.splitlines()}
     assert "7.50 ms (7.00 to 8.00 at 95 %)" in rows["p50 at that rate"]
     assert "1 GiB" in rows["server's memory (limit 8 GiB)"]
-
-
-def test_latency_stands_beside_that_of_the_default_where_it_was_asked_for() -> None:
-    asked_for = {"objective": ObjectiveRecord(name="latency", rate_per_s=900.0), "gain": None}
-    text = shown(recommendation(**asked_for), width=120)
-    assert "p99 30.0 ms instead of 30.0 ms of Triton's default configuration" in text
-    uncertified = trial(0, certificate=None)
-    text = shown(recommendation(**asked_for, baseline=uncertified), width=120)
-    assert "Triton's default configuration is not certified at that rate" in text
-
-
-def test_energy_stands_beside_that_of_the_default_where_it_was_asked_for() -> None:
-    found = recommendation()
-    energies = {"energy_kwh_per_million_inferences": 0.02, "baseline_energy_kwh_per_million_inferences": 0.03}
-    cost = found.cost.model_copy(update=energies)
-    text = shown(recommendation(objective=ObjectiveRecord(name="energy"), cost=cost), width=120)
-    assert "0.02 kWh per million inferences, of the GPUs only instead of 0.03 kWh" in text
-    assert "kWh" not in shown(recommendation(cost=cost), width=120)
 
 
 def test_the_frontier_is_shown_where_it_was_kept() -> None:
