@@ -10,7 +10,7 @@ AUDIT  := $(VENV)/.audit
 # What is installed besides. The tests of PyTorch's export need `dev-torch`, which takes gigabytes: only CI has it.
 EXTRAS ?= embedded,dev
 
-.PHONY: help demo check test measure long fuzz mutants claims lint audit format lock clean
+.PHONY: help demo check test measure long fuzz claims lint audit format lock clean
 help:            ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 18
 
@@ -53,9 +53,6 @@ long: $(STAMP) | $(SERVICES)  ## run what takes long: grids, kills, exports, fuz
 	@$(BIN)/pytest --verdicts -m long $(TOGETHER) worksteal; long=$$?; \
 	$(BIN)/pytest --hypothesis-profile=drawn -m 'not measure and not long' $(TOGETHER) load tests/property; drawn=$$?; \
 	$(BIN)/python tests/support/decision_trace.py && exit $$((long | drawn))
-
-mutants: $(STAMP)  ## put faults into MODULE=package.folder.module, and print those that its tests miss
-	$(BIN)/python tests/support/mutants.py $(MODULE)
 
 claims: $(STAMP) ## compute the figures of the README and the docs from raw results, and write them there
 	$(BIN)/python benchmarks/claims.py
