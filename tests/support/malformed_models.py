@@ -117,33 +117,14 @@ def _rename_output(model: ModelProto, name: str) -> None:
     model.graph.output[0].name = model.graph.node[0].output[0] = name
 
 
-def _rename_initializer(model: ModelProto, name: str) -> None:
-    model.graph.initializer[0].name = model.graph.node[0].input[1] = name
-
-
-def _rename_dimension(model: ModelProto, name: str) -> None:
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = name
-
-
-def _rename_weights(model: ModelProto, name: str) -> None:
-    model.graph.initializer[0].data_location = TensorProto.EXTERNAL
-    model.graph.initializer[0].external_data.add(key="location", value=name)
-
-
 PLACES: dict[str, Callable[[ModelProto, str], object]] = {
     "input": _rename_input,
     "output": _rename_output,
-    "initializer": _rename_initializer,
-    "dimension": _rename_dimension,
-    "location": _rename_weights,
     "operator": lambda model, name: setattr(model.graph.node[0], "op_type", name),
-    "domain": lambda model, name: setattr(model.graph.node[0], "domain", name),
     "node": lambda model, name: setattr(model.graph.node[0], "name", name),
-    "graph": lambda model, name: setattr(model.graph, "name", name),
     "documentation": lambda model, name: setattr(model, "doc_string", name),
-    "metadata": lambda model, name: model.metadata_props.add(key=name, value=name),
 }
-"""The named parts of a model, each with a function that renames it."""
+"""Some named parts of a model, each with a function that renames it."""
 
 
 def _bytes_renamed(name: str, letters: bytes, *, where: str) -> None:
@@ -196,8 +177,6 @@ _add("a path of 6,000 letters", lambda folder: ["--model", "/".join(["m" * 100] 
 _add("a path below a file", lambda folder: ["--model", str(plain(folder / "model.onnx") / "model.onnx")])
 _add("a path with a NUL", lambda folder: ["--model", f"{folder}/mo\0del.onnx"])
 _add("an empty path", lambda folder: ["--model", ""])
-_add("a device", lambda folder: ["--model", "/dev/null"])
-_add("a terminal", lambda folder: ["--model", "/dev/tty"])
 _add("a file of the kernel", lambda folder: ["--model", "/proc/self/mem"])
 _add("a model that is not there", lambda folder: ["--model", str(folder / "absent.onnx")])
 _add("a factory that is not there", lambda folder: ["--model", "absent.package:model"])
@@ -298,15 +277,10 @@ _DIMS: dict[str, tuple[int | str | None, ...]] = {
     "a size of 0": ("N", 0),
     "a negative size": ("N", -1),
     "a size of 1e12": ("N", 10**12),
-    "a size of 2**62": ("N", 2**62),
     "sizes whose product passes 2**64": ("N", 2**31, 2**31, 2**31),
     "a fixed batch of 1e12": (10**12, 4),
-    "rank 33": ("N", *[1] * 32),
-    "rank 65": ("N", *[1] * 64),
     "rank 1,000": ("N", *[1] * 999),
-    "rank 33 and a fixed batch": tuple([1] * 33),
     "names with markup": ("[/a]", "[/b]"),
-    "an odd name": ("N", "x + 2*(y"),
     "no names": (None, None),
 }
 for _name, _dims in _DIMS.items():
@@ -323,13 +297,8 @@ def _constant_dims(*dims: int) -> Edit:
 
 
 _edited("a constant of 1e12 elements", _constant_dims(10**6, 10**6))
-_edited("a constant of negative sizes", _constant_dims(-4, -4))
-_edited("a constant of one negative size", _constant_dims(4, -4))
 _edited("a constant with too few bytes", _constant_dims(5, 5))
-_edited("a constant with too many bytes", _constant_dims(3, 3))
-_edited("a constant of rank 100", _constant_dims(*[1] * 100))
 _edited("a constant of sizes that overflow", _constant_dims(2**32, 2**32))
-_edited("a constant without elements", _constant_dims(0, 4))
 
 
 def _computed(name: str, nodes: list[onnx.NodeProto], constants: dict[str, NDArray[Any]]) -> None:
@@ -340,11 +309,6 @@ def _computed(name: str, nodes: list[onnx.NodeProto], constants: dict[str, NDArr
 _huge = {"shape": ints(10**6, 10**6)}
 _computed("ConstantOfShape of 1e12", [node("ConstantOfShape", "shape", "c"), node("Add", "x c", "y")], _huge)
 _computed(
-    "Expand to 1e12",
-    [node("Expand", "one shape", "c"), node("Add", "x c", "y")],
-    {**_huge, "one": np.ones(1, np.float32)},
-)
-_computed(
     "Range to 1e12",
     [
         node("Range", "from to by", "c"),
@@ -353,19 +317,7 @@ _computed(
     ],
     {"from": np.array(0), "to": np.array(10**12), "by": np.array(1)},
 )
-_computed(
-    "Range by 0",
-    [
-        node("Range", "from to by", "c"),
-        node("Cast", "c", "d", to=TensorProto.FLOAT),
-        node("Add", "x d", "y"),
-    ],
-    {"from": np.array(0), "to": np.array(10), "by": np.array(0)},
-)
-_computed("Reshape to 1e12", [node("Reshape", "x shape", "y")], _huge)
 _computed("Reshape to two unknowns", [node("Reshape", "x shape", "y")], {"shape": ints(-1, -1)})
-_computed("Tile by 1e12", [node("Tile", "x shape", "y")], _huge)
-_computed("Pad by 1e12", [node("Pad", "x shape", "y")], {"shape": ints(0, 0, 0, 10**12)})
 _computed(
     "constants that multiply when they meet",
     [
@@ -527,12 +479,8 @@ def _call_each_other(model: ModelProto) -> None:
 
 _file("a function that calls itself", _functions(_calls_itself))
 _file("functions that call each other", _functions(_call_each_other))
-_file("two functions of one name", _functions(lambda model: model.functions.append(model.functions[0])))
 _file("a function that is not there", _functions(lambda model: model.functions.pop()))
 _file("a function without a body", _functions(lambda model: model.functions[0].ClearField("node")))
-_file("a function without opsets", _functions(lambda model: model.functions[0].ClearField("opset_import")))
-_file("a function without outputs", _functions(lambda model: model.functions[0].ClearField("output")))
-_file("a function called Relu", _functions(lambda model: setattr(model.functions[0], "name", "Relu")))
 
 
 # Types
@@ -552,46 +500,9 @@ for _kind in (
 ):  # fmt: skip
     _edited(f"tensors of {_kind}", _type(TensorProto.DataType.Value(_kind)), "Identity x y")
 _edited("tensors of an unknown type", _type(99), "Identity x y")
-_edited("tensors of a negative type", _type(-5), "Identity x y")
 _file("a sequence", sequence_input)
 _file("strings", string_input)
 _file("a type without a kernel", unsupported_type)
-
-
-def _form(make: Callable[[onnx.TypeProto], object]) -> Edit:
-    def edit(model: ModelProto) -> None:
-        for value in (*model.graph.input, *model.graph.output):
-            value.type.Clear()
-            make(value.type)
-
-    return edit
-
-
-def _float_tensor(kind: onnx.TypeProto) -> None:
-    kind.tensor_type.elem_type = TensorProto.FLOAT
-    kind.tensor_type.shape.dim.add(dim_value=1)
-
-
-def _nested_sequence(kind: onnx.TypeProto) -> None:
-    for _ in range(40):
-        kind = kind.sequence_type.elem_type
-    _float_tensor(kind)
-
-
-def _map(kind: onnx.TypeProto) -> None:
-    kind.map_type.key_type = TensorProto.INT64
-    _float_tensor(kind.map_type.value_type)
-
-
-def _sparse(kind: onnx.TypeProto) -> None:
-    kind.sparse_tensor_type.elem_type = TensorProto.FLOAT
-
-
-_edited("optional tensors", _form(lambda kind: _float_tensor(kind.optional_type.elem_type)), "Identity x y")
-_edited("sequences in sequences", _form(_nested_sequence), "Identity x y")
-_edited("maps", _form(_map), "Identity x y")
-_edited("sparse tensors", _form(_sparse), "Identity x y")
-_edited("an opaque type", _form(lambda kind: setattr(kind, "denotation", "TEXT")), "Identity x y")
 
 
 # Weights in other files
@@ -655,17 +566,12 @@ _file("weights of an If outside", lambda path: hidden_external_data(path, "../..
 
 _arguments("a shape of an unknown input", "--shape", "z:4")
 _arguments("a shape of another rank", "--shape", "x:4,4,4,4")
-_arguments("a shape of another size", "--shape", "x:5")
 _arguments("a shape of 0", "--shape", "x:0")
-_arguments("a negative shape", "--shape", "x:-4")
 _arguments("a shape of 1e30", "--shape", f"x:{10**30}")
 _arguments("a shape of 5,000 digits", "--shape", "x:" + "9" * 5000)
 _arguments("a shape that is no number", "--shape", "x:four")
 _arguments("a shape without a name", "--shape", ":4")
-_arguments("a shape without sizes", "--shape", "x:")
-_arguments("a shape with markup", "--shape", "[/x]:4")
 _arguments("a shape of 1,000 sizes", "--shape", "x:" + ",".join(["4"] * 1000))
-_arguments("a shape of other digits", "--shape", "x:٤")
 _arguments("inputs that are not there", "--input-data", "FOLDER/absent.npz")
 _arguments("inputs that are a model", "--input-data", "FOLDER/model.onnx")
 _arguments("inputs that are a folder", "--input-data", "FOLDER")
@@ -701,20 +607,16 @@ for _option, _named in (("--input-data", "inputs that"), ("--calibration-data", 
     for _name, _content in {
         "are an empty file": b"",
         "are noise": b"noise" * 99,
-        "are half a zip": b"PK\x03\x04" + b"\0" * 50,
         "are an empty zip": lambda path: _zip(path, {}),
         "are a zip of other files": lambda path: _zip(path, {"x.txt": b"1"}),
         "are a pickle in a zip": lambda path: _zip(path, {"x.npy": _PICKLE}),
         "claim 1e12 rows": lambda path: _zip(path, {"x.npy": _HUGE}),
         "have a header that is no header": lambda path: _zip(path, {"x.npy": _header("{" * 100)}),
         "have another name": _npz(z=draw(2, 4)),
-        "have a name with markup": _npz(**{"[/nope]": draw(2, 4)}),
         "have another rank": _npz(x=draw(2, 4, 4)),
-        "have another size": _npz(x=draw(2, 5)),
         "are text in arrays": _npz(x=np.array([["a", "b", "c", "d"]])),
         "have no rows": _npz(x=np.zeros((0, 4), np.float32)),
         "are complex numbers": _npz(x=np.zeros((2, 4), np.complex64)),
-        "are scalars": _npz(x=np.float32(1)),
         "are a directory": lambda path: path.mkdir(),
         "are a FIFO": os.mkfifo,
         "are a link to themselves": lambda path: path.symlink_to(path.name),
@@ -724,29 +626,23 @@ for _option, _named in (("--input-data", "inputs that"), ("--calibration-data", 
 
 for _name, _text in {
     "nested JSON": "[" * 200_000 + "]" * 200_000,
-    "an open bracket of JSON": "[" * 200_000,
-    "JSON of a number": "7",
     "JSON of nothing": "",
     "JSON of text": '{"data": [{"x": ["a", "b", "c", "d"]}]}',
     "JSON of a huge number": '{"data": [{"x": [1e999, 1, 1, 1]}]}',
     "JSON of NaN": '{"data": [{"x": [NaN, 1, 1, 1]}]}',
     "JSON of 5,000 digits": '{"data": [{"x": [' + "9" * 5000 + ", 1, 1, 1]}]}",
-    "JSON of another size": '{"data": [{"x": [1, 2]}]}',
     "JSON of another name": '{"data": [{"[/z]": [1, 2, 3, 4]}]}',
     "JSON of a huge shape": '{"data": [{"x": {"content": [1], "shape": [1000000000000]}}]}',
     "JSON of a negative shape": '{"data": [{"x": {"content": [1, 2, 3, 4], "shape": [-4]}}]}',
     "JSON of base64": '{"data": [{"x": {"b64": "####"}}]}',
-    "JSON of null": '{"data": [null]}',
 }.items():
     _inputs(f"inputs that are {_name}", "inputs.json", _text.encode())
 _inputs("inputs that are JSON in UTF-16", "inputs.json", '{"data": []}'.encode("utf-16"))
 for _name, _text in {
     "lengths of 0": "0\n",
-    "negative lengths": "-5\n",
     "lengths of 1e12": "1000000000000\n",
     "lengths of 5,000 digits": "9" * 5000,
     "lengths of no numbers": "long\n",
-    "no lengths": "",
     "lengths for a model without an open axis": "5\n6\n",
 }.items():
     _inputs(f"inputs that are {_name}", "inputs.txt", _text.encode())

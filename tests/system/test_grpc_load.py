@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from fake_grpc import fake_grpc
 
-from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable
+from loadgen.errors import PayloadError, TargetRefused
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import LoadPlan, Payload
 from loadgen.spec.target import Target
@@ -83,8 +83,3 @@ def test_an_unknown_model_and_too_large_a_batch_are_errors_before_the_load(gener
             generator.run(target(url, "other"), PLAN)
         with pytest.raises(PayloadError, match="at most 64"):
             generator.run(target(url), PLAN, payload=Payload(batch_size=65))
-
-
-def test_a_dead_port_is_an_error_before_the_load(generator: LoadGenerator) -> None:
-    with pytest.raises(TargetUnreachable, match="refused"):
-        generator.run(target("grpc://127.0.0.1:1"), PLAN)

@@ -1,11 +1,8 @@
 import errno
 
-import pytest
-
 from loadgen.status import (
     CLIENT_LIMIT,
     NOT_CONNECTED,
-    OK,
     outcome_name,
     outcome_of_connect_error,
     outcome_of_grpc,
@@ -28,20 +25,6 @@ def test_statuses_of_http_and_grpc_share_no_number() -> None:
     assert not http & grpc
     assert not (http | grpc) & plain
     assert max(http | grpc) < 256
-
-
-def test_successes() -> None:
-    assert outcome_of_http(200) == outcome_of_grpc(0) == OK
-
-
-def test_names_of_grpc_statuses() -> None:
-    assert outcome_name(outcome_of_grpc(14)) == "grpc UNAVAILABLE"
-    assert outcome_name(outcome_of_grpc(99)) == "grpc UNKNOWN"
-
-
-def test_a_number_that_is_no_outcome() -> None:
-    with pytest.raises(ValueError, match="no outcome"):
-        outcome_name(19 + 180)
 
 
 def test_a_full_table_of_files_is_the_clients_fault() -> None:

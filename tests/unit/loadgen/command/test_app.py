@@ -17,16 +17,6 @@ def _run(error: TargetRefused | OSError) -> int:
     return run_app(app, [], name="loadtest", when_stopped="Nothing was measured.")
 
 
-def test_escapes_of_a_server_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
-    code = _run(TargetRefused("http 500, \x1b[2J\x1b[32mKEPT\u202e\nCheck the \x9bmodel."))
-
-    assert code == 2
-    assert capsys.readouterr().err.splitlines() == [
-        r"error: http 500, \x1b[2J\x1b[32mKEPT\u202e",
-        r"       Check the \x9bmodel.",
-    ]
-
-
 def test_a_file_name_that_is_no_text_does_not_end_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(OSError(2, "gone", "\udce9.onnx")) == 3
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from loadgen.measurement.request_log import RequestLog
-from loadgen.records.curves import bin_width_s, curve_of, timeline_of
+from loadgen.records.curves import curve_of, timeline_of
 
 TIMEOUT_NS = 10_000_000_000
 
@@ -65,24 +65,6 @@ def test_each_bin_has_its_own_percentiles() -> None:
     assert line.due_per_s == pytest.approx((200.0,) * 10)
 
 
-@pytest.mark.parametrize(
-    ("duration_s", "requests", "expected_s"),
-    [(30.0, 100_000, 0.2), (30.0, 600, 2.0), (30.0, 3, 10.0), (600.0, 10**6, 5.0), (1.0, 10**5, 0.01)],
-)
-def test_bins_are_round_and_neither_too_many_nor_too_thin(
-    duration_s: float, requests: int, expected_s: float
-) -> None:
-    assert bin_width_s(duration_s, requests) == pytest.approx(expected_s)
-
-
 def test_nothing_sent_gives_no_figures() -> None:
     assert curve_of(log_of([], []), TIMEOUT_NS) is None
     assert timeline_of(log_of([], []), TIMEOUT_NS, 1.0) is None
-
-
-def test_a_single_request_gives_figures() -> None:
-    log = log_of([0.0], [3.0])
-    curve, line = curve_of(log, TIMEOUT_NS), timeline_of(log, TIMEOUT_NS, 0.001)
-    assert curve is not None
-    assert line is not None
-    assert curve.latency_ms[-1] == 3.0

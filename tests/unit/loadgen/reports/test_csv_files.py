@@ -78,11 +78,3 @@ def test_each_kind_of_failure_has_a_line(log: RequestLog) -> None:
         "time-out": 30,
         "http 503": 20,
     }
-
-
-def test_an_empty_run_has_headings_and_no_figures() -> None:
-    nothing = np.zeros(0, np.int64)
-    log = RequestLog(scheduled_ns=nothing, sent_ns=nothing, done_ns=nothing, outcome=np.zeros(0, np.uint8))
-    assert rows(stats_csv(SHOWN, log))[1]["99%"] == "N/A"
-    assert rows(history_csv(SHOWN, log)) == []
-    assert rows(failures_csv(SHOWN, log)) == []

@@ -62,8 +62,3 @@ def test_what_is_unknown_is_not_zero() -> None:
 def test_a_closed_loop_says_so() -> None:
     shown = record(load=load(kind="closed", rate_per_s=None, concurrency=4))
     assert "closed loop, 4 callers" in "\n".join(lines(shown))
-
-
-def test_markup_in_a_name_is_only_text() -> None:
-    shown = record(notes=("[bold]not markup[/bold]",))
-    assert "[bold]not markup[/bold]" in "\n".join(lines(shown))

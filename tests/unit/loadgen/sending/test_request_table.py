@@ -26,16 +26,6 @@ def end(table: LogTable, *rows: int, after_ms: int = 5) -> None:
         table.done_ns[row] = table.scheduled_ns[row] + after_ms * MS
 
 
-def test_two_mappings_of_one_table_see_each_others_rows() -> None:
-    fd = create_table_fd(3)
-    parent, child = LogTable(fd, 3), LogTable(fd, 3)
-    os.close(fd)
-    child.done_ns[2] = 7
-    child.outcome[1] = 3
-    assert parent.done_ns.tolist() == [0, 0, 7]
-    assert parent.outcome.tolist() == [0, 3, 0]
-
-
 def test_a_finished_log_is_a_view_of_what_was_sent(table: LogTable) -> None:
     end(table, *range(6))
     log = table.finished(10)
@@ -99,13 +89,6 @@ def test_a_closed_loop_log_has_what_is_done(table: LogTable) -> None:
     end(table, 0, 1, 3)
     table.sent_ns[2] = 5
     assert len(closed.at(0)) == 3
-
-
-def test_an_empty_table() -> None:
-    fd = create_table_fd(0)
-    table = LogTable(fd, 0)
-    os.close(fd)
-    assert len(table.finished(0)) == len(GrowingLog(table, None).at(5)) == 0
 
 
 WRITER = """

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.spec.limits import QUANTILES, LatencyLimit, quantile_name, quantile_option
+from loadgen.spec.limits import LatencyLimit
 
 
 @pytest.mark.parametrize(
@@ -19,14 +19,3 @@ def test_a_limit_in_other_units_and_words() -> None:
     assert (limit.limit_ns, limit.limit_s) == (30_000_000, 0.03)
     assert limit.allowed == pytest.approx(0.001)
     assert (limit.name, limit.option, limit.text) == ("p99.9", "--p999=30ms", "p99.9 <= 30 ms")
-
-
-@pytest.mark.parametrize(("quantile", "name"), [(0.99, "p99"), (0.999, "p99.9"), (0.5, "p50"), (0.95, "p95")])
-def test_a_quantile_is_named_as_a_percentile(quantile: float, name: str) -> None:
-    assert quantile_name(quantile) == name
-
-
-@pytest.mark.parametrize(("quantile", "name"), [(0.99, "p99"), (0.999, "p999"), (0.5, "p50"), (0.95, "p95")])
-def test_quantile_names_are_options_of_loadtest(quantile: float, name: str) -> None:
-    assert quantile_option(quantile) == name
-    assert QUANTILES[name] == quantile

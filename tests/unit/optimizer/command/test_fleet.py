@@ -1,17 +1,14 @@
 """Tests of `optimize fleet` on run directories: recorded ones, hand-made ones, and unusable ones."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from recommendations import certificate, recommendation, trial
-from rich.console import Console
 
 from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import run_command
 from optimizer.command.fleet import FleetOrder, fleet_order, plan_fleet
-from optimizer.reports.run_views import fleet_view
 from search.records.recommendation import CostRecord, ModelRecord, PriceRecord
 from search.records.slo import Slo
 
@@ -93,22 +90,6 @@ def test_a_term_without_a_recorded_price_is_asked_for(tmp_path: Path, capsys: py
     said = capsys.readouterr().err.splitlines()
     assert "no spot price (it has: on-demand)" in said[0]
     assert f"--price-per-hour {path}=USD" in said[1]
-
-
-def test_the_view_names_every_figure(tmp_path: Path) -> None:
-    runs = [run(tmp_path / "large", 1000.0, 1.0), run(tmp_path / "small", 150.0, 0.18)]
-    console = Console(width=140, record=True)
-    with console.capture() as capture:
-        console.print(fleet_view(plan_fleet(order(runs, rate=2500.0))))
-    text = capture.get()
-    for figure in ("3 x large", "2,500 requests/s", "$72.00", "17", "somewhere, 2026-01-02"):
-        assert figure in text
-
-
-def test_json_alone_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run(tmp_path / "a", 500.0, 1.0)
-    assert run_command(["fleet", str(path), "--rate", "1200", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["offers"][0]["replicas"] == 3
 
 
 BAD = [

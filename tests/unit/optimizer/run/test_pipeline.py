@@ -1,6 +1,5 @@
 """Tests of the whole flow in virtual time: prepare a model, search on a simulated server, write all files."""
 
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,12 +11,10 @@ from onnx_models import small_cnn
 from simulated_bench import SimulatedBench, default_service_s
 from true_rates import true_rate
 
-from loadgen.errors import UserError
 from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.machine.stalls import MachineStalls, SchedulingStalls
 from optimizer.run.pipeline import optimize
-from search.answer.evidence import NothingFound
 from search.records.line_files import whole_lines
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import TrialRecord
@@ -154,22 +151,6 @@ def test_one_that_is_resumed_goes_on_and_keeps_what_it_had(tmp_path: Path) -> No
     assert len(trials) > len(first)
     requests_per_hour = 3600 * found.winner.certificate.rate_per_s
     assert found.cost.cost_per_million_inferences_usd == pytest.approx(1e6 * PRICE / (rows * requests_per_hour))
-
-
-def test_a_limit_that_nothing_keeps(tmp_path: Path) -> None:
-    flow = Flow(tmp_path)
-    with pytest.raises(NothingFound, match="p99 within 3 ms"):
-        flow.run(limits=(LatencyLimit(limit_ms=3.0),))
-    assert not (flow.config.output / "recommendation.json").exists()
-    assert {trial.state for trial in flow.trials()} <= {"infeasible", "failed"}
-
-
-def test_a_server_that_loads_nothing(tmp_path: Path) -> None:
-    flow = Flow(tmp_path)
-    flow.bench.faults = lambda config: "no such backend"
-    with pytest.raises(UserError, match=r"No configuration could be served.*no such backend"):
-        flow.run()
-    assert json.loads((flow.config.output / "trials.jsonl").read_text().splitlines()[0])["state"] == "failed"
 
 
 def test_a_machine_that_stalls_longer_than_the_limit_is_refused_before_any_load(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 from simulated_queues import BATCHING_GPU
 
-from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import certify
-from search.records.confirmations import CONFIRMATIONS_FILE, ConfirmationRecord, keep_attempt, read_confirmations
+from search.records.confirmations import CONFIRMATIONS_FILE, keep_attempt, read_confirmations
 
 SEEN = replace(
     certify(next(BATCHING_GPU.logs(1000.0, 5, seed=3, runs=1)), LatencyLimit(limit_ms=50)),
@@ -83,33 +82,3 @@ def test_a_latency_that_too_many_failures_hide_is_null(latency_ms: float, tmp_pa
     keep_attempt(tmp_path, attempt(verdict=replace(SEEN, latency_ms=latency_ms)), trial=4, again=True, why=WHY)
     assert lines(tmp_path) == [{**LINE, "latency_ms": None}]
     assert [one.latency_ms for one in read_confirmations(tmp_path)] == [None]
-
-
-def test_a_run_that_tried_nothing_has_no_lines(tmp_path: Path) -> None:
-    assert read_confirmations(tmp_path) == ()
-
-
-@pytest.mark.parametrize("name", ["burst", "change", "why"])
-def test_a_line_of_before_it_was_kept_is_read(name: str) -> None:
-    line = {key: value for key, value in LINE.items() if key != name}
-    assert getattr(ConfirmationRecord.model_validate(line), name) is None
-
-
-@pytest.mark.parametrize("name", ["again", "answer", "violations", "latency_ms", "burst", "change", "why"])
-def test_the_schema_describes_what_a_name_does_not_say(name: str) -> None:
-    assert ConfirmationRecord.model_json_schema()["properties"][name]["description"]
-
-
-@pytest.mark.parametrize("name", sorted(LINE.keys() - {"schema_version", "burst", "change", "why"}))
-def test_a_line_that_lacks_something_is_none(name: str, tmp_path: Path) -> None:
-    part = {key: value for key, value in LINE.items() if key != name}
-    (tmp_path / CONFIRMATIONS_FILE).write_text(f"{json.dumps(LINE)}\n{json.dumps(part)}\n")
-    with pytest.raises(BadInput, match=rf"\b2\b.*{CONFIRMATIONS_FILE}.*{name}"):
-        read_confirmations(tmp_path)
-
-
-@pytest.mark.parametrize("change", [{"requests": -1}, {"violations": -1}, {"schema_version": 3}, {"more": 1}])
-def test_a_line_that_no_run_writes_is_none(change: dict[str, int], tmp_path: Path) -> None:
-    (tmp_path / CONFIRMATIONS_FILE).write_text(json.dumps({**LINE, **change}) + "\n")
-    with pytest.raises(BadInput, match=rf"\b1\b.*{CONFIRMATIONS_FILE}"):
-        read_confirmations(tmp_path)

@@ -104,25 +104,11 @@ def test_a_request_of_another_shape_sends_a_waiting_batch_off_before_its_delay_i
     assert done_ms(shapes_of("aab", max_queue_delay_s=0.005), 0, 1, 2) == [12, 12, 32]
 
 
-def test_while_a_formed_batch_waits_nothing_of_another_shape_is_formed_behind_it() -> None:
-    """The a of 13 ms is formed at 18 and waits for the b to end at 30. The b of 19 has waited long enough by then,
-    is formed when that a begins at 30, and begins when it ends."""
-    server = shapes_of("baba", max_queue_delay_s=0.005)
-    assert done_ms(server, 5, 13, 19, 100) == [30, 40, 60, 115]
-
-
 def test_batches_of_two_shapes_are_not_merged() -> None:
     """Pairs are formed ahead, as in the test of merging; these differ in shape."""
     rule: dict[str, Any] = {"max_queue_delay_s": 0.001, "preferred_batch_sizes": (2,)}
     assert done_ms(shapes_of("aaaaaa", 8, **rule), 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, 20.5]
     assert done_ms(shapes_of("aaaabb", 8, **rule), 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 40.5, 40.5]
-
-
-def test_a_batch_that_another_shape_follows_is_not_merged_with_the_one_before() -> None:
-    """2, 2.5 and 4 are formed, and 4.5 when the b behind it comes. All four would fit together at 10.5."""
-    rule: dict[str, Any] = {"max_queue_delay_s": 0.001, "preferred_batch_sizes": (2,)}
-    arrivals_ms = (0, 0.5, 2, 2.5, 4, 4.5, 5)
-    assert done_ms(shapes_of("aaaaaab", 8, **rule), *arrivals_ms) == [10.5, 10.5, 20.5, 20.5, 20.5, 30.5, 50.5]
 
 
 def test_the_saturation_and_the_mean_times_count_the_shapes_as_often_as_they_come() -> None:
@@ -184,15 +170,6 @@ def test_a_request_is_late_by_what_it_took_itself(delay_s: float) -> None:
     assert count_late(server, np.array([0.0, 1.0, 2.0, 3.0, 3.0]), limit_s=0.015) == 1
 
 
-def test_counting_late_requests_is_the_same_for_a_server_that_delays() -> None:
-    server = SimulatedServer(service_s=service(2), max_queue_delay_s=0.005)
-    at_once = np.zeros(10)
-    assert count_late(server, at_once, limit_s=0.035) == 4
-    assert count_late(server, at_once, limit_s=0.035, counted_from=7) == 3
-    assert count_late(server, at_once, limit_s=0.035, at_most=1) == 2
-    assert count_late(replace(server, overhead_s=0.006), at_once, limit_s=0.035) == 6
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -228,23 +205,10 @@ def test_batches_are_merged_up_to_the_largest_size(max_batch: int, last_ms: floa
     assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5) == [10.5, 10.5, 20.5, 20.5, 20.5, last_ms]
 
 
-def test_a_batch_that_was_too_large_to_be_merged_takes_no_more_requests() -> None:
-    """The one of 4.5 would have made four at 10.5; that of 20 waits for its own delay, and for the instance."""
-    server = SimulatedServer(service_s=service(3), **PAIRS)  # type: ignore[arg-type]
-    assert done_ms(server, 0, 0.5, 2, 2.5, 4, 4.5, 20) == [10.5, 10.5, 20.5, 20.5, 20.5, 30.5, 40.5]
-
-
 def test_a_batch_that_has_not_waited_for_the_delay_is_not_merged() -> None:
     """When the instance is free, at 10.5, the last request, in a batch of its own, has waited for 0.6 ms of 1."""
     server = SimulatedServer(service_s=service(8), **PAIRS)  # type: ignore[arg-type]
     assert done_ms(server, 0, 0.5, 2, 2.5, 9.8, 9.9) == [10.5, 10.5, 20.5, 20.5, 20.5, 30.5]
-
-
-def test_two_batches_for_each_instance_are_formed_ahead_and_no_more() -> None:
-    """Four pairs wait: two formed, which leave together; then the two that were in the queue until then."""
-    server = SimulatedServer(service_s=service(8), **PAIRS)  # type: ignore[arg-type]
-    arrivals_ms = (0, 0.5, 2, 2.5, 4, 4.5, 6, 6.5, 8, 8.5)
-    assert done_ms(server, *arrivals_ms) == [10.5] * 2 + [20.5] * 4 + [30.5] * 4
 
 
 @pytest.mark.parametrize("rule", [{}, {"max_queue_delay_s": 1e-6}, {"commits_early": True}])
@@ -275,25 +239,6 @@ def test_what_has_waited_for_the_delay_goes_though_more_would_be_preferred() -> 
     assert done_ms(server, 0, 1, 2, 3, 4) == [13, 13, 13, 13, 23]
 
 
-def test_what_comes_alone_behind_a_formed_batch_is_formed_when_an_instance_is_free() -> None:
-    """0 begins at 2, 5 at 7. At 12 three leave, and 11 and 12, which have not waited for 2 ms, stay behind. That
-    of 14 wakes nobody, for two were wanted: it is formed at 17, when those two begin, and begins at 22."""
-    server = SimulatedServer(service_s=service(4, 2), max_queue_delay_s=0.002, preferred_batch_sizes=(2,))
-    assert done_ms(server, 0, 5, 8, 9.5, 10, 11, 12, 14) == [12, 17, 22, 22, 22, 27, 27, 32]
-
-
-def test_what_a_batch_was_followed_by_is_not_said_of_the_next_one() -> None:
-    """The b leaves at 0.5, for an a follows. Four a fill a batch, the fifth leaves at 13 for the b behind it."""
-    server = shapes_of("baaaaab", max_queue_delay_s=0.003, preferred_batch_sizes=(2,))
-    assert done_ms(server, 0, 0.5, 2.5, 4.5, 6, 10, 13) == [20.5, 30.5, 30.5, 30.5, 30.5, 40.5, 60.5]
-
-
-def test_an_instance_that_is_free_just_as_a_delay_is_over_goes_first() -> None:
-    """At 11 it takes the four that are formed; the request of 10, formed only then, takes that of 14 along."""
-    server = SimulatedServer(service_s=service(4), max_queue_delay_s=0.001, preferred_batch_sizes=(3,))
-    assert done_ms(server, 0, 2, 2.5, 8, 9.5, 10, 14) == [11, 21, 21, 21, 21, 31, 31]
-
-
 def test_the_mean_batch_is_that_of_all_executions() -> None:
     server = SimulatedServer(service_s=service(4))
     assert simulate(server, np.array([0, 0.001, 0.002, 0.003])).mean_batch_size == 2.0
@@ -305,21 +250,3 @@ def test_a_slowed_server_executes_so_many_times_as_long_and_is_the_same_otherwis
     assert done_ms(server, 0, 100) == [15, 120]
     assert done_ms(server.slowed(3.0), 0, 100) == [35, 150], "neither the overhead nor the delay is longer"
     assert done_ms(server, 0, 100) == [15, 120]
-
-
-def test_the_work_of_a_whole_second_counts() -> None:
-    server = SimulatedServer(service_s=service(1, 2, fixed_s=2.5), commits_early=True)
-    assert done_ms(server, 0, 1000) == [2500, 3500]
-
-
-def test_behind_a_batch_that_another_shape_follows_the_next_one_goes_on_growing() -> None:
-    """The b of 7 closes the a of 6 and is formed at 12. That a leaves at 15, and the b of 22 joins the b of 7."""
-    assert done_ms(shapes_of("aabb", max_queue_delay_s=0.005), 0, 6, 7, 22) == [15, 25, 45, 45]
-
-
-def test_with_early_commitment_a_batch_is_taken_when_it_is_formed_and_does_not_grow() -> None:
-    """Else, where shapes vary, the request of 13 would join those formed at 12, see above."""
-    server = SimulatedServer(
-        service_s=service(8), max_queue_delay_s=0.005, variable_shapes=True, commits_early=True
-    )
-    assert done_ms(server, 0, 7, 9, 13) == [15, 25, 25, 35]

@@ -69,40 +69,6 @@ def test_a_batch_beyond_the_last_size_is_executed_as_it_is() -> None:
     assert engine.executed == [(5, 3)]
 
 
-def test_one_graph_per_size_and_one_launch_per_batch() -> None:
-    runner, engine, cuda = runner_on(cuda_graphs=True)
-    runner.warm_up({"x": (3,)})
-    assert sorted(shape[0] for shape in engine.bound) == [1, 2, 4, 8]
-    cuda.calls.clear()
-    runner.run(requests_of(3))
-    runner.run(requests_of(1))
-    assert cuda.calls == ["launch", "wait"] * 2
-
-
-def test_each_size_is_executed_until_its_times_are_alike() -> None:
-    executed: list[tuple[int, int]] = []
-
-    def seconds() -> float:
-        """The executions of a size take 8, 4, 2, and then 1 s."""
-        counts = [executed.count(shape) for shape in set(executed)]
-        return sum(max(8.0 / 2**number, 1.0) for count in counts for number in range(count))
-
-    runner, engine, _ = runner_on(clock=seconds)
-    engine.executed = executed
-    runner.warm_up({"x": (3,)})
-    assert [executed.count((size, 3)) for size in (1, 2, 4, 8)] == [5, 5, 5, 5]
-
-
-@pytest.mark.parametrize(("width", "copies"), [(3, 0), (8192, 3)])
-def test_large_rows_are_sent_one_by_one_and_small_ones_together_in_the_graph(width: int, copies: int) -> None:
-    runner, _, cuda = runner_on(cuda_graphs=True, input_path="auto")
-    runner.warm_up({"x": (width,)})
-    cuda.calls.clear()
-    requests = requests_of(1, 1, 1, width=width)
-    check(runner.run(requests), requests)
-    assert cuda.calls == [*["copy_in"] * copies, "launch", "wait"]
-
-
 def test_an_engine_with_graphs_of_its_own_is_not_recorded() -> None:
     runner, _, cuda = runner_on(cuda_graphs=True, captures_itself=True)
     requests = requests_of(2)
@@ -203,11 +169,3 @@ def test_memory_that_cannot_be_locked_is_asked_for_once() -> None:
     assert not direct.covers(address, 16)
     assert not direct.covers(address + 64, 16)
     assert cuda.calls == ["register"]
-
-
-def test_ordinary_memory_is_never_locked() -> None:
-    array = shared_array((4, 3))
-    cuda = FakeCuda()
-    direct = DirectMemory(cuda, mappings=lambda: maps_of(array, path="[heap]"))
-    assert not direct.covers(array.__array_interface__["data"][0], 16)
-    assert cuda.calls == []

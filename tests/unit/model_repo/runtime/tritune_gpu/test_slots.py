@@ -152,22 +152,6 @@ def test_the_memory_cannot_shrink_and_its_old_parts_stay() -> None:
     memory.close()
 
 
-def test_only_the_computing_is_in_turns() -> None:
-    memory = SlotMemory()
-    runner, cuda = runner_in(memory, cuda_graphs=True, turns=turns())
-    runner.warm_up({"x": (3,)})
-    runner.inputs_at({"x": (8, 3)})
-    cuda.calls.clear()
-    runner.run_in_place(3, {"x": (3, 3)})
-    assert cuda.calls == [
-        "copy_in", "record", "wait_for", "launch", "record", "wait_for", "copy_out", "copy_out", "wait",
-    ]  # fmt: skip
-
-
-def test_a_text_that_is_too_long_is_cut() -> None:
-    assert len(slots.encode(slots.ERROR, text="x" * 10_000)) == 40 + slots.LONGEST_TEXT
-
-
 def test_the_tensors_are_read_from_the_configuration() -> None:
     config = {
         "max_batch_size": 4,
