@@ -2,18 +2,48 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certifications import DEFAULT, SLO, Ended, bench, ended, tried
-from recommendations import certificate, contention, measurement, recommendation, run_dir, trial
+from recommendations import (
+    accuracy,
+    certificate,
+    certified_latency,
+    config,
+    contention,
+    engine,
+    measurement,
+    output_accuracy,
+    predicted,
+    profile,
+    recommendation,
+    run_dir,
+    timings,
+    trial,
+)
 
+from loadgen.console import SafeConsole
+from loadgen.spec.limits import LatencyLimit
+from optimizer.profiling.text import time_summary
 from optimizer.reports.evidence import read_evidence
+from optimizer.reports.reasons import reason_of
 from optimizer.reports.report import report_of
+from optimizer.reports.terminal import recommendation_view
+from search.answer.analysis import frontier_of
 from search.certification.certify import Caveat
-from search.records.recommendation import RecommendationRecord
-from search.records.slo import ObjectiveRecord
+from search.records.engine_profile import TimeUseRecord
+from search.records.recommendation import (
+    FrontEndRecord,
+    RecommendationRecord,
+    SecondsRecord,
+    StageRecord,
+    StepRecord,
+)
+from search.records.slo import ObjectiveRecord, Slo
+from search.records.trial import LoadRunRecord
 from search.trials.budget import least_certificate_s
 from search.trials.objective import Objective
 
@@ -75,6 +105,116 @@ def reports(folder: Path) -> dict[str, Any]:
     }
 
 
+def uses_of_time() -> dict[str, str]:
+    """Return the paragraph on the use of time for each thing that takes most of it."""
+
+    def winner(changes: Any = None, **measured: Any) -> Any:
+        knobs: dict[str, Any] = {"intra_op_threads": 1, "instance_count": 1, **(changes or {})}
+        return trial(1, config=config(**knobs), measurement=measurement(**measured))
+
+    default = trial(0, measurement=measurement(rate_per_s=95.0, server=timings(queue_ms=9.0)))
+    graphs, known_in_part = {"cuda_graph_batch_sizes": (1, 2)}, {"unknown": 0.6, "bytes": 0.3, "arithmetic": 0.1}
+    return {
+        "waiting": time_summary(winner(server=timings(queue_ms=30.0)), None),
+        "queue delay": time_summary(winner({"max_queue_delay_us": 30_000}, server=timings(queue_ms=30.0)), None),
+        "network": time_summary(winner(network_and_client_ms=30.0), None),
+        "input": time_summary(winner(server=timings(compute_input_ms=30.0)), None),
+        "response": time_summary(winner(server=timings(response_ms=30.0)), None),
+        "beside the default": time_summary(winner(), None, default),
+        "bound by arithmetic": time_summary(winner(), profile()),
+        "bound by bytes": time_summary(winner(), profile(bound="bytes")),
+        "bound by neither": time_summary(winner(), profile(bound="overhead")),
+        "bound known in part": time_summary(winner(), profile(bound_shares=known_in_part)),
+        "bound unknown": time_summary(winner(), profile(bound="unknown")),
+        "slower when served": time_summary(winner({"instance_count": 2}), profile(execution_ms=4.0)),
+        "engine hardly counts": time_summary(winner(), profile(execution_ms=0.0118)),
+        "graphs": time_summary(winner(graphs), profile(other_graph_ms=15.0)),
+        "no graphs": time_summary(winner(), profile(other_graph_ms=3.75)),
+        "graphs change nothing": time_summary(winner(), profile(other_graph_ms=7.4)),
+    }
+
+
+def reasons() -> dict[str, str]:
+    """Return the reason of each kind of trial, as reports give it."""
+    slow = trial(
+        state="infeasible",
+        reason="requests take over 5 ms",
+        lone_latency_ms=7.25,
+        contention=contention(5.0, of_s=9.0, cores=1.0),
+    )
+    run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=False, trusted=True, change="the run changed: late")
+    return {
+        "slower than profiled": reason_of(predicted(1.186)),
+        "as profiled": reason_of(predicted(1.004)),
+        "complete": reason_of(trial()),
+        "infeasible": reason_of(slow),
+        "failed": reason_of(trial(state="failed", reason="m does not load")),
+        "changed": reason_of(trial(load_runs=(run, run.changed(change=None)))),
+    }
+
+
+def ends_of_runs() -> dict[str, Any]:
+    """Return what the terminal shows at the end of a run; of all but the first, the lines that differ from it."""
+    spent = SecondsRecord(
+        total=100.0,
+        load=60.0,
+        loading_models=10.0,
+        other=30.0,
+        preparation=(StepRecord(step="export", seconds=2.5, cached=True), StepRecord(step="reading", seconds=9.0)),
+        stages=(
+            StageRecord(stage="prepare", seconds=20.0, load=0.0, loading_models=0.0),
+            StageRecord(stage="search", seconds=80.0, load=60.0, loading_models=10.0),
+        ),
+    )
+    limits = (LatencyLimit(limit_ms=50.0), LatencyLimit(quantile=0.5, limit_ms=10.0))
+    median = certified_latency(quantile=0.5, latency_ms=7.5, latency_low_ms=7.0, latency_high_ms=8.0, violations=4)
+    front_ends = (
+        FrontEndRecord(protocol="http", shared_memory="none", requests_per_s=5100.0),
+        FrontEndRecord(protocol="grpc", shared_memory="system", requests_per_s=22_594.0),
+    )
+    int8 = {
+        "winner": trial(config=config(engine=replace(engine(), precision="int8"))),
+        "accuracy": (accuracy(output_accuracy(sqnr_db=39.5), precision="int8", inputs=64, input_source="given"),),
+    }
+    cases: dict[str, dict[str, Any]] = {
+        "usual": {},
+        "once": {"winner": trial(certificate=certificate(runs=1))},
+        "default not certified": {"baseline": trial(0, certificate=None, rate_at_limit_per_s=432.0), "gain": None},
+        "default is the best": {"winner": trial(0), "baseline": trial(0), "gain": 1.0},
+        "no timings": {"winner": trial(measurement=None), "baseline": None, "gain": None},
+        "precision": int8,
+        "limits": {
+            "slo": Slo(limits=limits, max_memory_bytes=8 * GIB),
+            "winner": trial(certificate=certificate(1000.0, median), memory_bytes=GIB),
+        },
+        "frontier": {"frontier": frontier_of([trial()])},
+        "seconds": {"seconds": spent},
+        "layers": {"time_use": TimeUseRecord(summary="Smaller weights help.", winner=profile("[conv1]", "bytes"))},
+        "no layers": {"time_use": TimeUseRecord(summary="Waiting.", winner=None)},
+        "near the engine": {"standalone_per_s": 1500.0},
+        "far from the engine": {"standalone_per_s": 20_000.0},
+        "front end": {"winner": predicted(let_through_per_s=5060.0), "standalone_per_s": 20_000.0},
+        "front end lets more through": {
+            "winner": predicted(let_through_per_s=15_000.0),
+            "standalone_per_s": 20_000.0,
+        },
+        "front ends": {"standalone_per_s": 20_000.0, "front_ends": front_ends},
+    }
+    shown = {name: end_of(recommendation(**changes)) for name, changes in cases.items()}
+    usual = shown["usual"]
+    return {
+        name: text if text is usual else [line for line in text if line not in usual]
+        for name, text in shown.items()
+    }
+
+
+def end_of(found: RecommendationRecord) -> list[str]:
+    console = SafeConsole(width=100, force_terminal=False, file=None)
+    with console.capture() as capture:
+        console.print(recommendation_view(found, Path("runs/m")))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
 def top_of(folder: Path, found: RecommendationRecord) -> list[str]:
     report = report_of(read_evidence(run_dir(folder, found, trial())))
     return [report.headline, *report.lead, *report.caveats]
@@ -87,6 +227,9 @@ def test_texts(tmp_path: Path) -> None:
         "caveats": {caveat.name: caveat.value for caveat in Caveat}
         | {"lower confidence": str(certified["low rate"].certificate.caveat).split("; ")[0]},
         "tops of reports": reports(tmp_path),
+        "use of time": uses_of_time(),
+        "reasons of trials": reasons(),
+        "ends of runs": ends_of_runs(),
         "sections of a report": [part.title for part in report_of(read_evidence(known)).sections],
     }
     if os.environ.get("UPDATE_GOLDENS"):

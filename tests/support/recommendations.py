@@ -6,6 +6,8 @@ from typing import Any
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import Engine, ServingConfig, TensorSpec
+from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
+from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord
 from search.records.recommendation import (
     CostRecord,
     MachineRecord,
@@ -19,8 +21,12 @@ from search.records.trial import (
     CertificateRecord,
     CertifiedLatencyRecord,
     MeasurementRecord,
+    PredictionRecord,
+    ReplayRecord,
     ServerTimingsRecord,
+    ServiceTimesRecord,
     TrialRecord,
+    WhyRecord,
 )
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_of
@@ -128,6 +134,80 @@ def trial(number: int = 3, **changes: Any) -> Trial:
         measurement=measurement(),
     )
     return made.changed(**{"certificate": certificate(), **changes})
+
+
+def predicted(slowdown: float = 1.0, let_through_per_s: float | None = None) -> TrialRecord:
+    """Return the record of a trial that was measured because its execution times promised much."""
+    times = ServiceTimesRecord(
+        batch_sizes=(1,),
+        one_busy_ms=(1.0,),
+        all_busy_ms=(1.0,),
+        overhead_ms=0.1,
+        let_through_per_s=let_through_per_s,
+    )
+    prediction = PredictionRecord(
+        rate_per_s=1130.0,
+        sd=0.1,
+        simulated_per_s=1000.0,
+        rank=1,
+        untried=9,
+        to_beat_per_s=None,
+        service_times=times,
+    )
+    why = WhyRecord(cause="predicted", prediction=prediction)
+    replay = ReplayRecord(slowdown=slowdown, rate_per_s=820.0, error=0.1)
+    return trial().model_copy(update={"why": why, "replay": replay})
+
+
+def profile(name: str = "conv1", bound: Any = "arithmetic", **changes: Any) -> EngineProfileRecord:
+    """Return the profile of an engine whose ten slowest layers have one name and one bound."""
+    layers = tuple(
+        LayerRecord(name=name, operator="Conv", mean_ms=3.0 - n / 10, share=0.6, bound=bound) for n in range(10)
+    )
+    known: dict[str, Any] = {
+        "engine": "onnxruntime-fp32",
+        "batch_size": 3,
+        "execution_ms": 7.5,
+        "layers": layers,
+        "layer_count": 31,
+        "bound_shares": {bound: 0.8},
+        "operator_shares": {"Conv": 0.9, "Relu": 0.1},
+        "ceilings": CeilingsRecord(flops_per_s=92e9, bytes_per_s=8e9),
+        "profiler": "onnxruntime",
+    }
+    return EngineProfileRecord(**{**known, **changes})
+
+
+def output_accuracy(**changes: Any) -> OutputAccuracyRecord:
+    known: dict[str, Any] = {
+        "output": "y",
+        "batch_size": 1,
+        "passed": True,
+        "sqnr_db": 41.5,
+        "exact": False,
+        "cosine": 0.99999,
+        "max_relative_error": 0.1,
+        "top1_agreement": 0.995,
+        "top1_lower_bound": 0.98,
+        "non_finite": 0,
+    }
+    return OutputAccuracyRecord(**{**known, **changes})
+
+
+def accuracy(*outputs: OutputAccuracyRecord, **changes: Any) -> AccuracyRecord:
+    known: dict[str, Any] = {
+        "precision": "fp16",
+        "runner": "onnxruntime-cpu",
+        "level": "strict",
+        "passed": True,
+        "reason": "",
+        "first_node": None,
+        "inputs": 256,
+        "input_source": "synthetic",
+        "note": "",
+        "outputs": outputs or (output_accuracy(),),
+    }
+    return AccuracyRecord(**{**known, **changes})
 
 
 def recommendation(**changes: Any) -> RecommendationRecord:

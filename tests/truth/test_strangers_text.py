@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from load_records import check, measurement, record
 from parsed_page import Page
-from recommendations import recommendation, trial
+from recommendations import profile, recommendation, trial
 
 from loadgen import cli as loadtest_cli
 from loadgen.command.live import LiveView
@@ -29,7 +29,7 @@ from optimizer import cli as optimize_cli
 from optimizer.reports.terminal import recommendation_view
 from optimizer.run.progress import Progress
 from optimizer.run.run_directory import logging_to
-from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
+from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import MachineRecord, ModelRecord
 from search.trials import events
 from search.trials.bench import BenchFailed
@@ -105,23 +105,12 @@ def _a_log() -> RequestLog:
 
 def _evil_run(folder: Path) -> Path:
     """A run's directory as a stranger may hand it over."""
-    layer = LayerRecord(name=EVIL, operator=EVIL, mean_ms=3.0, share=0.6, bound="bytes")
-    profile = EngineProfileRecord(
-        engine="onnxruntime-fp32",
-        batch_size=3,
-        execution_ms=5.0,
-        layers=(layer,),
-        layer_count=1,
-        bound_shares={"bytes": 1.0},
-        operator_shares={EVIL: 1.0},
-        ceilings=CeilingsRecord(flops_per_s=None, bytes_per_s=None),
-        profiler="onnxruntime",
-    )
+    evil = profile(EVIL, "bytes", operator_shares={EVIL: 1.0})
     found = recommendation(
         model=ModelRecord(name="m", file=EVIL, sha256="0" * 64, opset=17, batching=EVIL),
         machine=MachineRecord(cpu=EVIL, cores=2, memory_bytes=2**34, gpus=(), versions={EVIL: EVIL}),
         reason=EVIL,
-        time_use=TimeUseRecord(summary=EVIL, winner=profile),
+        time_use=TimeUseRecord(summary=EVIL, winner=evil),
     )
     price = found.cost.price.model_copy(update={"source": EVIL, "describes": EVIL, "as_of": EVIL})
     found = found.model_copy(update={"cost": found.cost.model_copy(update={"price": price})})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from onnx_models import small_cnn
+from recommendations import accuracy
 
 from optimizer.accuracy.check import Reference
 from optimizer.accuracy.gate import Usable
@@ -19,20 +20,8 @@ from optimizer.machine.hardware import Gpu
 from optimizer.model.onnx_model import Model, read_model
 from optimizer.model.samples import Samples
 from optimizer.run.prepare import judged_engine
-from search.records.accuracy import AccuracyRecord
 
-RECORD = AccuracyRecord(
-    precision="fp16",
-    runner="onnxruntime-cpu",
-    level="strict",
-    passed=True,
-    reason="",
-    first_node=None,
-    inputs=256,
-    input_source="synthetic",
-    note="",
-    outputs=(),
-)
+RECORD = accuracy()
 OF = {"precision": "fp16"}
 
 

@@ -22,7 +22,7 @@ from search.answer.explain import Explanation
 from search.records.confirmations import ConfirmationRecord
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
-from search.records.trial import LoadRunRecord, PredictionRecord, ReplayRecord, ServiceTimesRecord, WhyRecord
+from search.records.trial import LoadRunRecord
 
 BUSY = contention(5.0, of_s=9.0, cores=1.0)
 
@@ -196,54 +196,6 @@ def test_the_headline_has_the_tone_of_the_outcome(tmp_path: Path) -> None:
     once = recommendation(winner=trial(certificate=certificate(runs=1)), status="provisional")
     for name, found, tone in (("a", recommendation(), ""), ("b", once, "provisional")):
         assert report_of(read_evidence(run_dir(tmp_path / name, found))).tone == tone
-
-
-def predicted(slowdown: float) -> object:
-    times = ServiceTimesRecord(batch_sizes=(1,), one_busy_ms=(1.0,), all_busy_ms=(1.0,), overhead_ms=0.1)
-    prediction = PredictionRecord(
-        rate_per_s=1130.0,
-        sd=0.1,
-        simulated_per_s=1000.0,
-        rank=1,
-        untried=9,
-        to_beat_per_s=None,
-        service_times=times,
-    )
-    known = trial()
-    return known.model_copy(
-        update={
-            "why": WhyRecord(cause="predicted", prediction=prediction),
-            "replay": ReplayRecord(slowdown=slowdown, rate_per_s=820.0, error=0.1),
-        }
-    )
-
-
-@pytest.mark.parametrize(
-    ("record", "said"),
-    [
-        (
-            predicted(1.186),
-            "About 1,130/s was expected from its execution times; under load they were 19 % longer than profiled",
-        ),
-        (
-            predicted(1.004),
-            "About 1,130/s was expected from its execution times; under load they were as long as profiled",
-        ),
-        (trial(), "the capacity was found"),
-        (
-            trial(
-                state="infeasible",
-                reason="requests take over 5 ms",
-                lone_latency_ms=7.25,
-                contention=BUSY,
-            ),
-            f"requests take over 5 ms: 7.25 ms one at a time ({BUSY.text})",
-        ),
-        (trial(state="failed", reason="m does not load"), "m does not load"),
-    ],
-)
-def test_reasons_are_in_words(record: object, said: str) -> None:
-    assert reason_of(record) == said  # type: ignore[arg-type]
 
 
 def test_a_long_reason_is_folded_on_the_page_and_cut_in_markdown(tmp_path: Path) -> None:

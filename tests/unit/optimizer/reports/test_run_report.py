@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 from parsed_page import Page
-from recommendations import certificate, config, contention, measurement, recommendation, run_dir, trial
+from recommendations import (
+    accuracy,
+    certificate,
+    config,
+    contention,
+    measurement,
+    output_accuracy,
+    profile,
+    recommendation,
+    run_dir,
+    trial,
+)
 
 from loadgen.reports import kit
 from loadgen.spec.limits import LatencyLimit
@@ -17,8 +28,7 @@ from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import html_page, report_of
 from optimizer.run_file import save_config
 from search.answer.analysis import frontier_of
-from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
-from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord, TimeUseRecord
+from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import ModelRecord
 from search.records.slo import Slo
 from search.records.trial import GpuRecord, LoadRunRecord, TrialRecord
@@ -133,26 +143,9 @@ def test_a_role_that_takes_too_many_replicas_has_its_line_alone(whole: Path) -> 
     assert {line["role"] for line in drawn["lines"]} == {"recommended", "Triton default"}
 
 
-def used_time(name: str = "conv1", summary: str = "Most of it is arithmetic.") -> TimeUseRecord:
-    layers = tuple(
-        LayerRecord(name=name, operator="Conv", mean_ms=10.0 - n, share=0.1, bound="arithmetic") for n in range(10)
-    )
-    profile = EngineProfileRecord(
-        engine="onnxruntime-fp32",
-        batch_size=3,
-        execution_ms=60.0,
-        layers=layers,
-        layer_count=31,
-        bound_shares={"arithmetic": 1.0},
-        operator_shares={"Conv": 1.0},
-        ceilings=CeilingsRecord(flops_per_s=1e11, bytes_per_s=1e10),
-        profiler="onnxruntime",
-    )
-    return TimeUseRecord(summary=summary, winner=profile, baseline=profile)
-
-
 def test_where_the_time_goes_is_said_in_words_and_by_layer(tmp_path: Path) -> None:
-    evidence = read_evidence(run_dir(tmp_path / "run", recommendation(time_use=used_time())))
+    used = TimeUseRecord(summary="Most of it is arithmetic.", winner=profile(), baseline=profile())
+    evidence = read_evidence(run_dir(tmp_path / "run", recommendation(time_use=used)))
     for text in (Page(html_page(evidence)).text, markdown(evidence)):
         assert "Most of it is arithmetic." in text
         assert "The slowest of 31 layers, by the profile of onnxruntime" in text
@@ -250,18 +243,10 @@ def test_a_place_that_cannot_be_written(whole: Path, capsys: pytest.CaptureFixtu
 
 
 def test_accuracy_and_gpus_are_shown_where_they_were_measured(tmp_path: Path) -> None:
-    output = OutputAccuracyRecord(
-        output="y", batch_size=1, passed=True, sqnr_db=41.5, exact=False, cosine=0.99999,
-        max_relative_error=0.1, top1_agreement=0.995, top1_lower_bound=0.98, non_finite=0,
-    )  # fmt: skip
-    exact = output.model_copy(update={"output": "z", "sqnr_db": None, "exact": True})
-    judged = AccuracyRecord(
-        precision="fp16", runner="onnxruntime-cpu", level="strict", passed=True, reason="", first_node=None,
-        inputs=256, input_source="synthetic", note="", outputs=(output, exact),
-    )  # fmt: skip
+    exact = output_accuracy(output="z", sqnr_db=None, exact=True)
     gpu = GpuRecord(utilization=0.75, memory_used_bytes=2**31, power_w=151.0, energy_per_1000_inferences_j=None)
     winner = trial(measurement=measurement(gpu=gpu))
-    found = recommendation(winner=winner, accuracy=(judged,))
+    found = recommendation(winner=winner, accuracy=(accuracy(output_accuracy(), exact),))
     evidence = read_evidence(run_dir(tmp_path / "run", found))
     assert 'data-order="1000.0" data-label="SQNR dB"><span>exact</span></td>' in html_page(evidence)
     text = markdown(evidence)
