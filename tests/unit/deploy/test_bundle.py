@@ -1,6 +1,5 @@
 """What every bundle keeps to, whatever the recommendation."""
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ from deploy.plan import BundleOptions, plan_for
 from loadgen.spec.limits import LatencyLimit
 from model_repo.errors import RepositoryWriteFailed
 
-ODD_NAMES = ("模型", 'a"b', "it's {{ x }} {% raw %}", "a: b #c", "x" * 200, "- y", "tab\there", "new\nline: 1")
-
 
 def documents(texts: Mapping[str, str]) -> dict[Any, Any]:
     return {path: list(yaml.safe_load_all(text)) for path, text in texts.items() if path.endswith(".yaml")}
@@ -27,13 +24,6 @@ def documents(texts: Mapping[str, str]) -> dict[Any, Any]:
 
 def contents(folder: Path) -> dict[Any, Any]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_the_same_recommendation_gives_the_same_bytes(tmp_path: Path) -> None:
-    found, config = on_disk(tmp_path)
-    for name in ("first", "second"):
-        write_bundle(bundle_from_recommendation(found, config), tmp_path / name)
-    assert contents(tmp_path / "first") == contents(tmp_path / "second")
 
 
 @pytest.mark.parametrize("case", [recorded, on_gpu, lambda: named("Ä b-c's: {x}")])
@@ -89,17 +79,6 @@ def test_a_target_alone(target: str, own: str, others: tuple[str, str]) -> None:
     assert {"prometheus-rules.yaml", "grafana-dashboard.json", "README.md"} <= set(texts)
     for path in others:
         assert f"`{path.split('/')[0]}" not in texts["README.md"]
-
-
-@pytest.mark.parametrize("model_name", ODD_NAMES)
-def test_odd_model_names_break_no_file(model_name: str) -> None:
-    texts = bundle_from_recommendation(*named(model_name)).texts
-    manifests = documents(texts)
-    json.loads(texts["grafana-dashboard.json"])
-    route = manifests["kubernetes/components/argo-rollouts/http-route.yaml"][0]
-    assert route["spec"]["rules"][0]["matches"][0]["path"]["value"] == f"/v2/models/{model_name}"
-    job = manifests["kubernetes/smoke/job.yaml"][0]
-    assert f"--model={model_name}" in job["spec"]["template"]["spec"]["containers"][0]["args"]
 
 
 @settings(max_examples=15)

@@ -48,17 +48,6 @@ def _changed(folder: Any) -> str:
     return "compose.yaml"
 
 
-def _link(folder: Any) -> str:
-    (folder / "notes").symlink_to("/etc")
-    return "notes"
-
-
-def _link_in_place_of_a_file(folder: Any) -> str:
-    (folder / "README.md").unlink()
-    (folder / "README.md").symlink_to("/etc/hostname")
-    return "README.md"
-
-
 def _no_manifest(folder: Any) -> str:
     (folder / MANIFEST_FILE).unlink()
     return MANIFEST_FILE
@@ -69,7 +58,7 @@ def _broken_manifest(folder: Any) -> str:
     return MANIFEST_FILE
 
 
-DAMAGES = (_foreign_file, _changed, _link, _link_in_place_of_a_file, _no_manifest, _broken_manifest)
+DAMAGES = (_foreign_file, _changed, _no_manifest, _broken_manifest)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

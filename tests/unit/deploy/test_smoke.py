@@ -6,7 +6,6 @@ from bundles import recorded
 
 from deploy.bundle import bundle_from_recommendation
 from deploy.smoke import Smoke, smoke_file, smoke_for
-from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import TensorSpec
 from search.records.slo import WorkloadRecord
 
@@ -16,25 +15,6 @@ def smoke(**engine_changes: Any) -> Smoke:
     return smoke_for(
         found, dataclasses.replace(config, engine=dataclasses.replace(config.engine, **engine_changes))
     )
-
-
-def test_the_certified_rate_is_loaded() -> None:
-    assert smoke().arguments("http://here:8000") == [
-        "http://here:8000",
-        "--model=small_cnn",
-        "--rate=931.357",
-        "--p99=50ms",
-        "--duration=40s",
-        "--fail-fast",
-        "--yes",
-    ]
-
-
-def test_every_limit_is_loaded_for() -> None:
-    found, config = recorded()
-    slo = found.slo.model_copy(update={"limits": (*found.slo.limits, LatencyLimit(quantile=0.5, limit_ms=10))})
-    arguments = smoke_for(found.model_copy(update={"slo": slo}), config).arguments("http://here")
-    assert arguments[3:5] == ["--p99=50ms", "--p50=10ms"]
 
 
 def test_free_dimensions_get_the_sizes_that_were_measured() -> None:

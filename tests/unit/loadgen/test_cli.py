@@ -30,18 +30,12 @@ def test_nothing_given_shows_an_example(capsys: pytest.CaptureFixture[str]) -> N
         (["http://127.0.0.1:9", "--rate", "1"], "model"),
         (["http://127.0.0.1:9", "--model", "m"], "load"),
         ([*HERE, "--p99", "50", "parsecs"], "parsecs"),
-        ([*HERE, "--p99", "0"], "--p99 0"),
         ([*HERE, "--no-such-option"], "--no-such-option"),
         ([*HERE, "--rate", "fast"], "--rate"),
-        ([*HERE, "--rate", "1e9"], "1000000000"),
-        ([*HERE, "--duration", "0"], "--duration 0"),
-        ([*HERE, "--find-max"], "--find-max"),
         ([*HERE, "--header", "s3cret"], "--header number 1"),
         ([*HERE, "--header-env", "Authorization=NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
-        ([*HERE, "--compare", "/nowhere.json"], "/nowhere.json"),
         ([*HERE, "--output", "/proc/run.json"], "/proc/run.json"),
         ([*HERE, "--csv", "/proc/run"], "/proc/run"),
-        (["http://192.0.2.1", "--model", "m", "--rate", "1"], "192.0.2.1"),
     ],
 )
 def test_what_cannot_be_used_is_named(

@@ -1,5 +1,4 @@
 import dataclasses
-import itertools
 import math
 from typing import Any
 
@@ -80,7 +79,6 @@ def test_a_run_that_sent_nothing_counts_against_the_budget_too() -> None:
         return Probe(log=no_rows(), overloaded=False, problems=())
 
     assert confirm(nothing, 1000.0, limits=(LatencyLimit(limit_ms=50),), budget_s=60.0, seed=1).met is None
-    assert len(runs) == 29  # 60 s without the last three of 2 s each, of which one is warm-up
 
 
 def test_the_limit_says_how_long_a_run_has_to_be_at_the_least() -> None:
@@ -126,16 +124,6 @@ def test_the_answer_that_ended_a_run_is_that_of_its_last_look() -> None:
     confirmation = confirm(measure, 0.7 * KNEE, limits=(limit,), budget_s=60.0, seed=1)  # type: ignore[arg-type]
     assert confirmation.met is not None
     assert confirmation.met.verdict == certify(good, limit)
-
-
-def test_a_run_may_be_looked_at_from_its_first_request_on() -> None:
-    good = next(BATCHING_GPU.logs(0.7 * KNEE, 20, seed=3, runs=1))
-
-    def measure(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any) -> Probe:
-        assert not any(watch(good.rows(0, rows)) for rows in (0, 1, 2))
-        return Probe(log=good, overloaded=False, problems=())
-
-    confirm(measure, 0.7 * KNEE, limits=(LatencyLimit(limit_ms=50),), budget_s=20.0, seed=1)  # type: ignore[arg-type]
 
 
 def test_what_was_served_is_that_of_the_last_run_that_could_not_keep_up() -> None:
@@ -205,17 +193,6 @@ def test_a_rate_that_takes_many_times_the_seconds_of_a_lower_one_is_given_up() -
     assert confirmation.met is not None
     assert len(load.rates) > 1
     assert max(attempt.load_s for attempt in confirmation.attempts) < 100.0
-
-
-def test_rates_that_are_not_decided_one_after_the_other_are_further_apart_each_time() -> None:
-    load = SimulatedLoad(LONG_BURSTS)
-    confirmation = confirmed(load, 1.02 * LONG_BURSTS.rate_at_limit_per_s, budget_s=200.0)
-    assert confirmation.met is not None
-    assert not any(attempt.violated for attempt in confirmation.attempts)
-    steps = [after / before for before, after in itertools.pairwise(load.rates)]
-    assert len(steps) > 2
-    assert steps == sorted(steps, reverse=True)
-    assert steps[-1] < steps[0] < 1
 
 
 @pytest.mark.parametrize("slower", [2.0, 3.0, 10.0])

@@ -57,14 +57,6 @@ def test_every_address_is_the_loopback_interface(tmp_path: Path, on_path: Any) -
     assert {"--http-port=9100", "--grpc-port=9101", "--metrics-port=9102"} <= set(command)
 
 
-def test_local_takes_the_program_on_path(tmp_path: Path, on_path: Any) -> None:
-    program = on_path("tritonserver")
-    found = launch("local", tmp_path)
-    assert found.command[0] == str(program)
-    assert f"--model-repository={tmp_path}/server/repository" in found.command
-    assert "--backend-config=python,shm-region-prefix-name=tritune-42-" in found.command
-
-
 def test_no_listener_comes_from_the_environment(
     tmp_path: Path, on_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,28 +87,6 @@ def test_docker_gets_the_gpus_that_this_process_has(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     words = list(launch("docker", tmp_path, gpu=True).command)
     assert words[words.index("--gpus") + 1] == '"device=GPU-a,GPU-b"'
-
-
-def test_docker_runs_the_image_and_can_be_taken_away(
-    tmp_path: Path, on_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    program = on_path("docker")
-    found = launch("docker", tmp_path, gpu=True, image="some/triton:1")
-    words = list(found.command)
-    assert words[:3] == [str(program), "run", "--rm"]
-    assert words[words.index("--name") + 1] == "tritune-42"
-    assert words[words.index("--network") + 1] == "host"
-    assert words[words.index("--gpus") + 1] == "all"
-    assert words[words.index("--volume") + 1] == f"{tmp_path}/server/repository:/models:ro"
-    assert words[words.index("some/triton:1") + 1 :][:2] == ["sh", "-c"]
-    assert "--model-repository=/models" in words[words.index("some/triton:1") :]
-    assert found.cleanup_command == (str(program), "rm", "--force", "tritune-42")
-
-
-def test_docker_without_a_gpu_asks_for_none(tmp_path: Path, on_path: Any) -> None:
-    on_path("docker")
-    assert "--gpus" not in launch("docker", tmp_path).command
 
 
 @pytest.mark.parametrize(("kind", "hint"), [("local", "no tritonserver on PATH"), ("docker", "no docker on PATH")])
@@ -181,10 +151,3 @@ def test_options_cannot_contradict_themselves(
 ) -> None:
     with pytest.raises(ValueError, match=r"remote and repository|must be different"):
         ServerOptions(run_dir=tmp_path, **changes)
-
-
-def test_native_backends_are_for_those_who_have_them(tmp_path: Path) -> None:
-    defaults = {
-        kind: ServerOptions(run_dir=tmp_path, kind=kind).runtime_or_default for kind in launchers.LAUNCHERS
-    }
-    assert defaults == {"embedded": "python", "local": "native", "docker": "native"}

@@ -127,13 +127,14 @@ def test_folders_in_shared_memory_go_too_and_those_of_others_do_not_stop_the_res
     assert (kept / "file").read_text() == "precious"
 
 
-def test_a_program_that_is_not_there_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
+def test_a_program_that_is_not_there_is_a_clear_error_and_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
     prefix = f"tritune-test-{os.getpid()}"
     left = Path(f"/dev/shm/{prefix}-control")
     left.mkdir()
     launch = Launch(command=("/nowhere",), environment=os.environ, folder=tmp_path, shm_prefix=prefix)
-    with pytest.raises(ServerStartFailed):
+    with pytest.raises(ServerStartFailed, match="No such file") as caught:
         ServerProcess(launch, tmp_path / "log", grace_s=1)
+    assert len(str(caught.value).splitlines()) == 2
     assert not left.exists()
 
 
@@ -181,13 +182,6 @@ def test_children_can_be_counted_and_killed_by_their_command(start: Any) -> None
     process.kill_children("sleep 640")
     assert process.count_children("sleep 640") == 0
     assert process.count_children("sleep 650") == 1
-
-
-def test_a_program_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
-    launch = Launch(command=("/nowhere/tritonserver",), environment=os.environ, folder=tmp_path)
-    with pytest.raises(ServerStartFailed, match="No such file") as caught:
-        ServerProcess(launch, tmp_path / "log", grace_s=1)
-    assert len(str(caught.value).splitlines()) == 2
 
 
 def test_the_supervisor_stands_alone() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from onnx_models import small_cnn
 
-from optimizer.accuracy.gate import VariantRequest, default_precisions, usable_variants, variants_at_once
+from optimizer.accuracy.gate import VariantRequest, usable_variants, variants_at_once
 from optimizer.accuracy.thresholds import accuracy_rule
 from optimizer.cached import ResultCache
 from optimizer.errors import UnsupportedModel
@@ -179,8 +179,3 @@ def test_nothing_left(model: Model, tmp_path: Path) -> None:
         tried(model, asked(tmp_path, "fp16", rule=accuracy_rule("strict,sqnr_db=200")))
     with pytest.raises(UnsupportedModel, match="None of the precisions tf32, int8"):
         tried(model, asked(tmp_path, "tf32", "int8"))
-
-
-def test_defaults() -> None:
-    assert default_precisions("cpu") == ("fp32",)
-    assert "int8" not in default_precisions("gpu")

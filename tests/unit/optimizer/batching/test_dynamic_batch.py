@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import bad_models
 import numpy as np
 import onnx
 import onnxruntime
@@ -104,16 +103,3 @@ def test_a_run_is_prepared_again_over_what_it_left(tmp_path: Path) -> None:
         engine = prepared(path).engines[0]
         version = write_repository(tmp_path / "trial", ServingConfig(engine=engine, max_batch_size=4)) / "1"
         assert np.array_equal(result(version / "model.onnx"), before)
-
-
-def test_linked_weights_of_a_fixed_batch_are_read(tmp_path: Path) -> None:
-    weights = bad_models.weights_for(tmp_path)
-    path = bad_models.with_external_data(tmp_path / "net.onnx")
-    proto = onnx.load_model(path, load_external_data=False)
-    for value in (*proto.graph.input, *proto.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_value = 1
-    path.write_bytes(proto.SerializeToString())
-    os.link(weights, tmp_path / "elsewhere")
-    done = prepared(path)
-    assert done.batching.action == "rewritten"
-    assert {name for name, _ in done.engines[0].files} == {"model.onnx", "weights-0.bin"}

@@ -48,18 +48,6 @@ def test_a_reshape_that_was_free_is_left_alone(tmp_path: Path, target: Sequence[
     assert_rows_equal_single_runs(before, after)
 
 
-def test_heads_folded_into_the_batch(tmp_path: Path) -> None:
-    words, before, after = freed(batch_models.heads_folded_into_batch(tmp_path / "m.onnx"))
-    assert words == "4 Reshape"
-    assert_rows_equal_single_runs(before, after)
-
-
-def test_a_sequence_joined_with_the_batch(tmp_path: Path) -> None:
-    words, before, after = freed(batch_models.sequence_joined_with_batch(tmp_path / "m.onnx"))
-    assert words == "2 Reshape"
-    assert_rows_equal_single_runs(before, after)
-
-
 def test_only_what_is_baked_in_is_freed_among_computed_shapes(tmp_path: Path) -> None:
     words, before, after = freed(batch_models.computed_shapes(tmp_path / "m.onnx"))
     assert words == "1 Reshape"
@@ -84,18 +72,6 @@ def test_where_the_batch_goes_in_a_reshape(
 ) -> None:
     known = tuple(size if isinstance(size, int) else None for size in data)
     assert places_after_reshape(known, axis, outer, sizes) == places
-
-
-def test_a_class_token_is_repeated_for_each_sample(tmp_path: Path) -> None:
-    words, before, after = freed(batch_models.class_token(tmp_path / "m.onnx"))
-    assert words == "1 Concat"
-    assert_rows_equal_single_runs(before, after)
-
-
-def test_sizes_of_a_resize(tmp_path: Path) -> None:
-    words, before, after = freed(batch_models.enlarged(tmp_path / "m.onnx"))
-    assert words == "1 Resize"
-    assert_rows_equal_single_runs(before, after)
 
 
 def test_a_reshape_of_weights_is_left_alone(tmp_path: Path) -> None:

@@ -132,34 +132,6 @@ def test_an_engine_that_would_silently_be_fp32_is_an_error(tmp_path: Path) -> No
 
 
 @needs_tensorrt_rtx
-def test_int8_needs_quantize_nodes(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match="was to compute in int8"):
-        build(half_cnn(tmp_path / "m.onnx"), tmp_path, precision="int8")
-
-
-@needs_tensorrt_rtx
-def test_a_precision_that_the_gpu_lacks_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineFailed, match=r"bf16 needs a GPU of compute capability 8\.0"):
-        build(half_cnn(tmp_path / "m.onnx"), tmp_path, "bf16", target=Target(compute_capability="7.5"))
-
-
-@needs_tensorrt_rtx
-def test_an_operator_that_cannot_be_parsed_is_named_with_its_node(tmp_path: Path) -> None:
-    node = helper.make_node("Det", ["x"], ["y"], name="the_determinant")
-    graph = helper.make_graph(
-        [node],
-        "det",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N"])],
-    )
-    path = tmp_path / "det.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    with pytest.raises(EngineFailed, match=r"the_determinant.*operator Det") as caught:
-        build(path, tmp_path, "fp32")
-    assert len(str(caught.value).splitlines()) <= 2
-
-
-@needs_tensorrt_rtx
 @pytest.mark.parametrize("harm", ["other plan", "no metadata", "not json", "of another version"])
 def test_a_damaged_entry_is_built_anew(tmp_path: Path, harm: str, first: tuple[Path, BuiltEngine]) -> None:
     folder, built = first
@@ -306,9 +278,3 @@ def test_executed_precisions_are_those_of_the_named_nodes() -> None:
     layers = layers_from_description(DESCRIPTION)
     assert executed_precisions(layers, frozenset({"a", "b", "c"}), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 1}
     assert executed_precisions(layers, frozenset(), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 2}
-
-
-def test_small_models_without_casts_are_fp32(tmp_path: Path) -> None:
-    if LIBRARY is None:
-        pytest.skip("tensorrt-rtx is not installed")
-    assert build(small_cnn(tmp_path / "cnn.onnx"), tmp_path, "fp32").metadata.executed == {"fp32": 2}

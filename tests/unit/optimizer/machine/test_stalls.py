@@ -65,11 +65,9 @@ def test_a_quiet_machine_is_passed_without_a_word() -> None:
 
 def test_stalls_below_the_limit_are_reported_and_the_run_goes_on() -> None:
     (note,) = checked((0.1,), (30.0, 49.0, 0.2))
-    assert note == events.Note(
-        text="This machine is not quiet: before any load, a waiting thread ran up to 49.0 ms late, and stalls "
-        "took 4 % of 2 s.",
-        warning=True,
-    )
+    assert isinstance(note, events.Note)
+    assert note.warning
+    assert "49.0 ms" in note.text
 
 
 def test_stalls_over_the_limit_for_over_one_per_cent_are_refused() -> None:
@@ -77,11 +75,9 @@ def test_stalls_over_the_limit_for_over_one_per_cent_are_refused() -> None:
     with pytest.raises(MachineStalls) as refused:
         checked((0.1,), (60.0, 55.0, 0.2))
     assert refused.value.exit_code == 98
-    assert str(refused.value) == (
-        "This machine's processors stall: before any load, a waiting thread ran up to 60.0 ms late, and delays "
-        "over the limit of 50 ms took 5.8 % of 2 s.\n"
-        "Stop what else runs here, or use a machine of its own; --despite-noise measures anyway."
-    )
+    assert "60.0 ms" in refused.value.what
+    assert "5.8 %" in refused.value.what
+    assert "--despite-noise" in refused.value.fix
     assert len(checked((60.0, 55.0), despite_noise=True)) == 1
 
 

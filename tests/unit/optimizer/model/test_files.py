@@ -22,45 +22,29 @@ def refused(path: Path) -> str:
     return caught.value.what
 
 
-def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
-    assert "does not exist" in refused(tmp_path / "none.onnx")
-
-
-def test_a_directory(tmp_path: Path) -> None:
-    assert "is a directory" in refused(tmp_path)
-
-
-def test_an_empty_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "does not exist"),
+        (b"", "is empty"),
+        (b"<html>404: not found</html>\n", "is a text file"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "Git LFS pointer"),
+        (onnx.ModelProto(producer_name="\x01nobody").SerializeToString(), "not ONNX"),
+    ],
+)
+def test_a_file_that_is_no_model_is_said_to_be_what_it_is(
+    tmp_path: Path, content: bytes | None, words: str
+) -> None:
     path = tmp_path / "m.onnx"
-    path.touch()
-    assert "is empty" in refused(path)
+    if content is not None:
+        path.write_bytes(content)
+    assert words in refused(path)
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_directory_and_a_pipe_are_not_read(tmp_path: Path) -> None:
+    assert "is a directory" in refused(tmp_path)
     os.mkfifo(tmp_path / "m.onnx")
     assert "cannot be read" in refused(tmp_path / "m.onnx")
-
-
-def test_a_truncated_model(tmp_path: Path) -> None:
-    assert "cut short" in refused(bad_models.truncated(tmp_path / "m.onnx"))
-
-
-def test_text_is_recognized(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_text("<html>404: not found</html>\n")
-    assert "is a text file" in refused(path)
-
-
-def test_a_git_lfs_pointer_is_recognized(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n")
-    assert "Git LFS pointer" in refused(path)
-
-
-def test_bytes_that_happen_to_parse_are_not_a_model(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(onnx.ModelProto(producer_name="\x01nobody").SerializeToString())
-    assert "not ONNX" in refused(path)
 
 
 def test_missing_external_data(tmp_path: Path) -> None:

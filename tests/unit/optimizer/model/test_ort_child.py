@@ -1,6 +1,5 @@
 import os
 import signal
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -64,11 +63,6 @@ def test_a_crash_is_an_error_and_not_the_end() -> None:
         run_in_child(partial(signal.raise_signal, signal.SIGSEGV), limits=None, timeout_s=240)
     with pytest.raises(RunFailed, match=r"load: it crashed with SIGKILL \(out of memory\?\)$"):
         run_in_child(partial(signal.raise_signal, signal.SIGKILL), limits=None, timeout_s=240)
-
-
-def test_a_model_that_never_ends_is_given_up() -> None:
-    with pytest.raises(RunFailed, match=r"run: no result within 0\.2 s"):
-        run_in_child(partial(time.sleep, 600), limits=None, timeout_s=0.2)
 
 
 @pytest.mark.parametrize("bug", [partial(int, "no such luck"), partial(os._exit, 3)])

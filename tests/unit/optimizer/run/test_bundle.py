@@ -71,12 +71,6 @@ def test_no_run_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "no recommendation.json" in refused(capsys, tmp_path)[0]
 
 
-def test_a_half_written_answer(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    path = run_dir / "recommendation.json"
-    path.write_bytes(path.read_bytes()[:500])
-    assert "recommendation.json is not a recommendation" in refused(capsys, run_dir)[0]
-
-
 def test_a_half_written_repository(run_dir: Any, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(run_dir / "model_repository" / "My_Model" / "1")
     assert "not whole" in refused(capsys, run_dir)[0]
@@ -108,16 +102,6 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert named in refused(capsys, run_dir, *arguments)[0]
     assert not (run_dir / "bundle").exists()
-
-
-def test_a_folder_of_somebody_else_is_not_replaced(
-    run_dir: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.tex").write_text("years of work")
-    assert "not a bundle" in refused(capsys, run_dir, "--output", mine)[0]
-    assert (mine / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_folder_with_a_readme_is_not_a_bundle(

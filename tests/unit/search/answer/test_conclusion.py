@@ -1,6 +1,6 @@
 """Situations, and how each ends: its status, exit code, reason and advice.
 
-Those in `recorded.jsonl` are real runs (`tests/support/recorded_situations.py`); those in `situations.json` are
+Those in `recorded.jsonl` were recorded of real runs; those in `situations.json` are
 made by hand, for what is hard to bring about.
 """
 

@@ -130,16 +130,6 @@ def test_a_term_without_a_price_is_not_made_up(prices: Any, wanted: Machine, wha
     assert "--price-per-hour" in str(caught.value).splitlines()[1]
 
 
-def test_the_packaged_file_knows_no_spot_price() -> None:
-    assert not any(instance.spot_usd_per_hour for instance in read_prices().instances)
-
-
-def test_committing_is_cheaper_than_buying_by_the_hour() -> None:
-    known = [entry for entry in read_prices().instances if entry.one_year_usd_per_hour]
-    assert known
-    assert all(0.5 < entry.one_year_usd_per_hour / entry.usd_per_hour < 0.75 for entry in known)
-
-
 def test_a_machine_without_gpu_is_not_priced_by_one(prices: Any) -> None:
     path = prices(entry(usd_per_hour=0.1, gpu="L4", gpu_count=1), entry())
     assert price_for(machine(), price_file=path).usd_per_hour == 0.2

@@ -15,7 +15,6 @@ from search.simulator.service_times import (
     ClosedLoop,
     NotMeasured,
     ServiceCurve,
-    ServiceTimes,
     curve_from_loops,
     measure_curve,
 )
@@ -87,17 +86,6 @@ def test_what_passes_between_executions_is_the_handover_and_what_they_differ_by_
     assert max(found.noise) / min(found.noise) == pytest.approx(7 / 3, rel=0.01)
 
 
-def test_users_slower_than_the_server_tell_neither() -> None:
-    done = np.repeat(np.cumsum(np.full(50, 0.003)), 2)
-    two = ClosedLoop(concurrency=2, log=log_of(np.maximum(0, done - 0.003), done), batches=(row(2, 50, 2.9),))
-    found = curve_from_loops([loop(row(1, 20, 2.4)), two], instances=1)
-    assert (found.handover_s, found.noise) == (0.0, (1.0,))
-
-
-def test_several_instances_do_not_tell_their_handover() -> None:
-    assert curve_from_loops([loop(row(1, 20, 2.5)), loop(row(1, 20, 2.5))], instances=2).handover_s is None
-
-
 def test_times_never_fall_with_the_batch_size() -> None:
     falling = loop(row(1, 10, 4.0), row(2, 30, 3.6), row(8, 10, 6.0))
     found = curve_from_loops([loop(row(1, 20, 2.4)), falling], instances=2)
@@ -145,26 +133,6 @@ def test_the_highest_rate_of_closed_loops_is_kept_and_failures_are_no_answers() 
 def test_a_server_without_a_table_of_batches_is_not_measured() -> None:
     with pytest.raises(NotMeasured, match="table"):
         curve_from_loops([loop(), loop()], instances=1)
-
-
-def test_the_table_lies_between_what_was_measured_and_goes_on_beyond_it() -> None:
-    times = ServiceTimes(curves=(curve(1), curve(3)))
-    table = times.table(6, 4)
-    assert table.shape == (7, 5)
-    assert table[1, 1] == pytest.approx(0.002)
-    assert table[4, 2] == pytest.approx(0.010)
-    assert table[6, 1] == pytest.approx(0.007)
-    assert table[4, 4] == pytest.approx(0.015)
-
-
-def test_the_handover_is_that_of_the_curve_that_knows_it() -> None:
-    times = ServiceTimes(curves=(curve(1, handover_s=0.001), curve(2, handover_s=None)))
-    assert times.table(1, 2)[1] == pytest.approx([0.003, 0.003, 0.005])
-
-
-def test_curves_have_to_ascend() -> None:
-    with pytest.raises(ValueError, match="ascending"):
-        ServiceTimes(curves=(curve(2), curve(1)))
 
 
 def test_a_profile_is_read_back_as_it_was_written(tmp_path: Path) -> None:

@@ -147,27 +147,11 @@ def test_the_best_comes_first_and_a_measurement_moves_its_kind_most(surrogate: S
     assert surrogate.predicted(other.knobs).rate_per_s == pytest.approx(other.rate_per_s)
 
 
-def test_a_surprise_elsewhere_lowers_a_prediction_and_does_not_rule_it_out(surrogate: Surrogate) -> None:
-    best, other = best_with_two_instances_and_with_one(surrogate)
-    surrogate.update(best.knobs, 0.65 * best.rate_per_s)
-    after = surrogate.predicted(other.knobs)
-    assert after.rate_per_s == pytest.approx(math.sqrt(0.65) * other.rate_per_s)
-    assert after.at_best > other.rate_per_s
-
-
 def test_a_cliff_teaches_of_others_only_what_execution_times_explain(surrogate: Surrogate) -> None:
     """A baseline whose full batch takes about the limit itself keeps a quarter of what was predicted."""
     best, other = best_with_two_instances_and_with_one(surrogate)
     surrogate.update(best.knobs, best.rate_per_s / 4, slowdown=1.1)
     assert surrogate.predicted(other.knobs).rate_per_s == pytest.approx(other.rate_per_s / 1.1)
-
-
-def test_a_rate_above_its_prediction_raises_no_others(surrogate: Surrogate) -> None:
-    best, other = best_with_two_instances_and_with_one(surrogate)
-    surrogate.update(best.knobs, 4 * best.rate_per_s, slowdown=0.9)
-    assert surrogate.predicted(other.knobs) == other
-    surrogate.update(other.knobs, 0.95 * other.rate_per_s, slowdown=1.04)  # no cliff: as it is
-    assert surrogate.predicted(other.knobs).rate_per_s == pytest.approx(0.95 * other.rate_per_s)
 
 
 def test_what_was_never_predicted_teaches_nothing(surrogate: Surrogate) -> None:
