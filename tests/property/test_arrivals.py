@@ -118,9 +118,7 @@ def test_constant_times_do_not_drift() -> None:
     assert times[-1] == round(299_999 / 3000 * 1e9)
 
 
-def counts_in(
-    times: NDArray[np.int64], plan: LoadPlan, edges: tuple[int, float, int] | tuple[int, float, float, int]
-) -> NDArray[Any]:
+def counts_in(times: NDArray[np.int64], plan: LoadPlan, edges: Any) -> NDArray[Any]:
     return np.histogram(times, bins=np.array(edges) * plan.duration_s * 1e9)[0]
 
 
@@ -134,11 +132,7 @@ def counts_in(
     ],
     ids=["ramp", "steps", "spike", "rates"],
 )
-def test_shapes_have_their_share_of_requests_at_every_time(
-    arrivals: Arrivals,
-    edges: tuple[int, float, int] | tuple[int, float, float, int],
-    shares: tuple[float, float] | tuple[float, float, float],
-) -> None:
+def test_shapes_have_their_share_of_requests_at_every_time(arrivals: Arrivals, edges: Any, shares: Any) -> None:
     plan = LoadPlan(rate_per_s=1000, duration_s=20 if arrivals.kind != "rates" else 4, seed=7, arrivals=arrivals)
     expected = np.array(shares) * plan.rate_per_s * plan.duration_s
     counts = counts_in(schedule(plan), plan, edges)

@@ -4,7 +4,7 @@ import http.client
 import json
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,7 @@ def grpc_answer(target: Target, request: bytes) -> bytes:
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("engine_of", [cnn_engine, token_engine])
-def test_the_server_reads_the_inputs_where_they_are(
-    tmp_path: Path, protocol: str, engine_of: Callable[..., Engine] | Callable[[Path], Engine]
-) -> None:
+def test_the_server_reads_the_inputs_where_they_are(tmp_path: Path, protocol: str, engine_of: Any) -> None:
     engine = engine_of(tmp_path)
     answered = http_answer if protocol == "http" else grpc_answer
     request_of = http_request if protocol == "http" else grpc_request

@@ -64,7 +64,7 @@ def unsteady_bench(*, steady_s: float, first: int) -> SimulatedBench:
     def unsteady(config: ServingConfig, size: int) -> float:
         return factor[0] * default_service_s(config, size)
 
-    def before_each(kind: Callable[..., Probe] | Callable[[int, float, Any], ClosedLoop]) -> Callable[..., Any]:
+    def before_each(kind: Any) -> Callable[..., Any]:
         def wrapped(*arguments: Any, **options: Any) -> Any:
             factor[0] = 1.0 if bench.spent.load_s < steady_s else (1.0, 2.2, 1.5)[next(calls) % 3]
             return kind(*arguments, **options)

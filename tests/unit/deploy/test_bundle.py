@@ -1,6 +1,6 @@
 """What every bundle keeps to, whatever the recommendation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,7 @@ def contents(folder: Path) -> dict[Any, Any]:
 
 
 @pytest.mark.parametrize("case", [recorded, on_gpu, lambda: named("Ä b-c's: {x}")])
-def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes_of_what_triton_counts(
-    case: Callable[[], Any] | Callable[..., Any],
-) -> None:
+def test_the_autoscaler_asks_for_the_metric_that_the_adapter_makes_of_what_triton_counts(case: Any) -> None:
     """Between the two files only names connect: of the metric, and of the job by which Prometheus knows Triton."""
     folder = "kubernetes/components/autoscaling-hpa"
     read = documents(bundle_from_recommendation(*case(), options=ON_GPU).texts)

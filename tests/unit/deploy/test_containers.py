@@ -31,10 +31,3 @@ def test_a_newer_opset_needs_a_newer_release() -> None:
     assert image_for(backend="onnxruntime", tensorrt_version=None, opset=23).endswith(":25.05-py3")
     with pytest.raises(BundleRefused, match="opset 99"):
         image_for(backend="onnxruntime", tensorrt_version=None, opset=99)
-
-
-def test_releases_are_in_order() -> None:
-    tags = [release.tag for release in RELEASES]
-    assert tags == sorted(tags)
-    versions = [tuple(int(part) for part in release.tensorrt.split(".")) for release in RELEASES]
-    assert versions == sorted(versions)

@@ -28,10 +28,6 @@ def test_replicas_by_hand() -> None:
     assert (scaling().min_replicas, scaling().max_replicas) == (3, 5)
 
 
-def test_steady_traffic_leaves_only_what_the_autoscaler_overlooks() -> None:
-    assert scaling(traffic=traffic(peak=2000.0)).target_rate_per_s == pytest.approx(1000 / 1.1)
-
-
 def test_a_slower_start_needs_more_room() -> None:
     assert scaling(start_s=300.0).target_rate_per_s < scaling().target_rate_per_s
 

@@ -13,7 +13,6 @@ from virtual_search import SLO, search_on
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.plan import Arrivals, LoadPlan
 from loadgen.traffic.arrivals import schedule
-from search.records.slo import WorkloadRecord
 from search.simulator.surrogate import Surrogate
 from search.space import default_config
 from search.trials import events
@@ -67,17 +66,6 @@ def test_samples_of_several_shapes_are_searched_without_the_simulator(tmp_path: 
     store, _, seen = search_on(bench, two_core_space(tmp_path), tmp_path, stop=lambda: len(bench.loaded) >= 2)
     assert any(isinstance(event, events.Note) and "more shapes" in event.text for event in seen)
     assert all(trial.why.prediction is None for trial in store.trials)
-
-
-def test_the_traffic_in_words() -> None:
-    assert WorkloadRecord().text == ""
-    assert (
-        WorkloadRecord(arrivals="gamma:cv=2", rows_per_request=4).text == "gamma:cv=2 arrivals, 4 rows a request"
-    )
-    trace = WorkloadRecord(
-        arrivals="trace day.txt", trace="trace.txt", trace_requests=9, recorded_rate_per_s=812.3
-    )
-    assert trace.text == "trace day.txt, recorded at 812.3/s and scaled to the rate"
 
 
 def test_long_traces_are_simulated_in_a_piece() -> None:

@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +62,6 @@ def test_checking_leaves_nothing_behind_and_harms_no_old_report(tmp_path: Path) 
     check_writable(Outputs(record=tmp_path / "run.json"))
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
     assert (tmp_path / "run.json").read_text() == "old"
-
-
-def test_unknown_is_null_in_the_file() -> None:
-    assert json.loads(record().model_dump_json())["load"]["concurrency"] is None
 
 
 def test_times_that_are_kept_are_files_of_numpy_and_replace_those_of_before(tmp_path: Path) -> None:

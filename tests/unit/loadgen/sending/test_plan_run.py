@@ -93,13 +93,6 @@ def looks_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_run, "_LOOK_PERIOD_S", 0.0)
 
 
-def test_a_run_asks_the_server_before_and_after_the_load_and_shows_no_log_without_a_watch() -> None:
-    workers = TenPerWait()
-    run = run_of(workers).execute()
-    assert workers.calls == ["prepare", "statistics", "start", "wait", "wait", "wait", "statistics"]
-    assert (len(run.log), run.measurement.n, run.stopped) == (30, 30, None)
-
-
 @pytest.mark.usefixtures("looks_each_time")
 def test_a_watch_sees_the_log_grow_and_the_end_has_all() -> None:
     seen: list[int] = []

@@ -157,16 +157,6 @@ def test_a_user_asks_again_as_soon_as_the_answer_is_read_and_none_after_the_time
     assert (loop.rows_sent, server.most_in_flight) == (8, 2)
 
 
-def test_a_user_who_got_no_answer_asks_again_ten_milliseconds_later() -> None:
-    table = own_table(20)
-    server = VirtualServer(lambda row: 5 * MS, outcome=lambda row: OK if row % 2 else CLOSED)
-    loop = carried_out(ClosedLoop, server, table, concurrency=1, duration_ns=40 * MS)
-    assert (table.scheduled_ns[:4] // MS).tolist() == [0, 15, 20, 35]
-    assert (table.done_ns[:4] // MS).tolist() == [5, 20, 25, 40]
-    assert table.outcome[:4].tolist() == [CLOSED, OK, CLOSED, OK]
-    assert loop.rows_sent == 4
-
-
 @pytest.mark.parametrize(("rows", "stop_ms", "left"), [(3, 60_000, 3), (20, 90, 4)])
 def test_a_closed_loop_ends_when_the_table_is_full_or_it_is_stopped(rows: int, stop_ms: int, left: int) -> None:
     """It is asked at 100 ms whether to stop; the request of 90 ms gets its answer."""

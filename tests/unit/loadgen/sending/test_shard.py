@@ -1,5 +1,4 @@
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +9,7 @@ TICK_NS = 50_000_000
 
 
 def first_verdict_s(
-    in_flight_at: Callable[[Any], Any] | Callable[[Any], int] | Callable[..., Any],
-    *,
-    rate_per_s: float = 1000.0,
-    limit_ms: float = 50.0,
-    seconds: float = 20.0,
+    in_flight_at: Any, *, rate_per_s: float = 1000.0, limit_ms: float = 50.0, seconds: float = 20.0
 ) -> float | None:
     """When the rule says overloaded, or None."""
     rule = BacklogRule(rate_per_s=rate_per_s, limit_ms=limit_ms)

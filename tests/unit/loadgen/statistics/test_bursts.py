@@ -60,23 +60,6 @@ def test_a_run_with_nothing_but_violations_still_has_figures() -> None:
     assert np.isfinite(found.vif)
 
 
-def test_the_first_block_shows_levels_too() -> None:
-    """Sixty slow requests among 800 of 0.8 s, all in the first tenth."""
-    latency_ns = np.where(np.arange(800) < 60, 30 * MS, 0) + np.arange(800)
-    found = bursts(np.arange(801) * MS, np.append(latency_ns, 0), limit_ns=40 * MS, start_ns=0)
-    assert found.size > 40 > 2 * 0.040 / 4 * 1000
-
-
-@pytest.mark.parametrize(("seconds", "least", "most"), [(102.4, 40, 45), (204.8, 1, 1)])
-def test_a_run_has_no_more_than_1024_blocks(seconds: float, least: int, most: int) -> None:
-    """Every other 0.1 s all requests are slow: the blocks of a run of 102.4 s differ, those of one twice as long
-    are 0.2 s, and alike."""
-    n = round(200 * seconds)
-    latency_ns = np.where(np.arange(n + 1) // 20 % 2, 30 * MS, MS)
-    found = bursts(np.arange(n + 1) * 5 * MS, latency_ns, limit_ns=5 * MS, start_ns=0)
-    assert least <= found.vif <= most
-
-
 @pytest.mark.parametrize(("slow_ms", "counts"), [(9, False), (11, True), (30, True)])
 def test_levels_of_a_quarter_of_the_limit_or_more_count_wherever_they_are_exceeded(
     slow_ms: int, counts: bool

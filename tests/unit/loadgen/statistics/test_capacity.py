@@ -1,4 +1,3 @@
-import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -11,8 +10,7 @@ from simulated_queues import BATCHING_GPU, LONG_BURSTS, Queue, constant_servers,
 
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.capacity import CapacityEstimate, find_capacity
-from loadgen.statistics.capacity_fit import HeadroomEstimate, Probe, ProbeResult
-from loadgen.statistics.slo_test import certify
+from loadgen.statistics.capacity_fit import Probe
 
 SLOW = Queue(
     name="60 ms a request",
@@ -151,22 +149,3 @@ def test_probes_are_told_as_they_end() -> None:
     told: list[Any] = []
     estimate = found(SimulatedLoad(BATCHING_GPU), on_probe=told.append, budget_s=8)
     assert tuple(told) == estimate.probes
-
-
-VERDICT = certify(next(BATCHING_GPU.logs(1000, 5, seed=3, runs=1)), LatencyLimit(limit_ms=50))
-
-
-def seen(
-    rate_per_s: float, headroom: float, *, error: float = 0.01, p99_ms: float = 30.0, **changes: Any
-) -> ProbeResult:
-    """A probe that showed this headroom; 0 is an overload."""
-    verdict = dataclasses.replace(VERDICT, latency_ms=p99_ms)
-    known: dict[str, Any] = {
-        "overloaded": headroom == 0,
-        "median_ms": 40.0,
-        "answered_per_s": 0.0,
-        "load_s": 3.0,
-        "problems": (),
-    }
-    reading = HeadroomEstimate(rate_per_s=rate_per_s, headroom=headroom, error=error)
-    return ProbeResult(reading=reading, verdict=verdict, first=verdict, **{**known, **changes})

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadgen.statistics.capacity_fit import CapacityFit, HeadroomEstimate, fit_capacity
+from loadgen.statistics.capacity_fit import HeadroomEstimate, fit_capacity
 
 
 def reading(rate: float, headroom: float, error: float = 0.05) -> HeadroomEstimate:
@@ -58,7 +58,3 @@ def test_met_needs_a_number() -> None:
     assert not reading(100, math.nan).met
     assert reading(100, 1.0).met
     assert not reading(100, 1.04).surely_met
-
-
-def test_the_error_is_that_of_the_bounds() -> None:
-    assert CapacityFit.around(100, 0.03).error == pytest.approx(0.03)

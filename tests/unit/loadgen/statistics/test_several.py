@@ -19,7 +19,6 @@ from loadgen.statistics.slo_test import (
     combined_answer,
     confidence_of_each,
     deciding_verdict,
-    joined,
     least_headroom,
 )
 
@@ -92,11 +91,6 @@ def test_a_rate_that_breaks_one_of_two_limits_is_not_met() -> None:
     assert "over 20 ms" in found.attempts[0].reason
 
 
-@pytest.mark.parametrize("confidence", [0.1, 0.3, 0.95])
-def test_the_confidence_of_a_single_statement_is_exactly_what_was_asked_for(confidence: float) -> None:
-    assert confidence_of_each(confidence, 1) == confidence
-
-
 def test_a_limit_for_which_nothing_was_measured_is_not_the_tightest() -> None:
     """The warm-up is three limits long: a run of two seconds has requests after that of 50 ms, but not of 1 s."""
     slow = LatencyLimit(quantile=0.99, limit_ms=1000)
@@ -132,15 +126,3 @@ def test_an_overload_in_one_run_is_one_of_all() -> None:
     overload = log_of(times, times + 0.01 + 2 * times)
     (found,) = certify_together([steady_log(10, seconds=60), overload], (P99,))
     assert (found.answer, found.overloaded) == ("violated", True)
-
-
-def test_joined_runs_follow_each_other_without_their_beginnings() -> None:
-    logs, starts_ns = runs_at(0.8, 2), (1_000_000_000, 2_000_000_000)
-    found = joined(logs, starts_ns)
-    first = [int(np.searchsorted(log.scheduled_ns, ns)) for log, ns in zip(logs, starts_ns, strict=True)]
-    kept = [log.rows(begin, len(log)) for log, begin in zip(logs, first, strict=True)]
-    assert len(found) == sum(map(len, kept))
-    assert (np.diff(found.scheduled_ns) >= 0).all()
-    latencies = np.concatenate([one.done_ns - one.scheduled_ns for one in kept])
-    assert (found.done_ns - found.scheduled_ns == latencies).all()
-    assert found.scheduled_ns[-1] / 1e9 == pytest.approx(7.0 + 6.0, abs=0.2)

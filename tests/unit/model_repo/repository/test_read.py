@@ -37,9 +37,7 @@ def written(tmp_path: Path, engine: Engine, **changes: Any) -> tuple[ServingConf
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_what_was_written_comes_back(
-    tmp_path: Path, make: Callable[..., Engine] | Callable[[Path], Engine]
-) -> None:
+def test_what_was_written_comes_back(tmp_path: Path, make: Any) -> None:
     config, model_dir = written(tmp_path, make(tmp_path))
     back = read(model_dir)
     files = dict(back.engine.files)

@@ -65,20 +65,6 @@ def nobody() -> Endpoint:
     return endpoint(port)
 
 
-def test_requests_go_where_triton_expects_them() -> None:
-    with answering(200, b"{}") as (where, seen):
-        assert control.is_live(where)
-        assert control.is_model_ready(where, "m")
-        control.load_model(where, "m", timeout_s=240)
-        control.unload_model(where, "m")
-    assert seen == [
-        ("GET", "/v2/health/live"),
-        ("GET", "/v2/models/m/ready"),
-        ("POST", "/v2/repository/models/m/load"),
-        ("POST", "/v2/repository/models/m/unload"),
-    ]
-
-
 def test_the_state_of_a_model() -> None:
     index = [
         {"name": "other", "state": "READY"},

@@ -146,8 +146,6 @@ def test_no_server_runs_in_our_current_directory(tmp_path: Path, on_path: Any, k
         {"metrics_port": 65536},
     ],
 )
-def test_options_cannot_contradict_themselves(
-    tmp_path: Path, changes: dict[str, str] | dict[str, Endpoint] | dict[str, int]
-) -> None:
+def test_options_cannot_contradict_themselves(tmp_path: Path, changes: Any) -> None:
     with pytest.raises(ValueError, match=r"remote and repository|must be different"):
         ServerOptions(run_dir=tmp_path, **changes)

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +58,7 @@ def test_one_number_a_request(tmp_path: Path) -> None:
         batch_models.enlarged,
     ],
 )
-def test_a_batch_fixed_at_1_is_rewritten(
-    tmp_path: Path, make: Callable[[Any], Path] | Callable[[Path], Path]
-) -> None:
+def test_a_batch_fixed_at_1_is_rewritten(tmp_path: Path, make: Any) -> None:
     path = make(tmp_path / "m.onnx")
     before = path.read_bytes()
     done = batching(path)
@@ -110,9 +107,7 @@ def test_weights_outside_the_file_travel_with_the_rewritten_one(tmp_path: Path) 
         (lambda path: small_cnn(path, batch=8), "not one batch (image: 8, logits: 8)"),
     ],
 )
-def test_what_is_not_a_batch_is_served_whole(
-    tmp_path: Path, make: Callable[[Any], Path] | Callable[..., Path] | Callable[[Path], Path], why: str
-) -> None:
+def test_what_is_not_a_batch_is_served_whole(tmp_path: Path, make: Any, why: str) -> None:
     done = batching(make(tmp_path / "m.onnx"))
     assert done.action == "unbatched"
     assert not done.model.batched

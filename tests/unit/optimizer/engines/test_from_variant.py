@@ -11,7 +11,7 @@ import shutil
 import signal
 import threading
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import onnx
@@ -39,7 +39,7 @@ LIBRARY = find_tensorrt("tensorrt_rtx")
 needs_tensorrt_rtx = pytest.mark.skipif(LIBRARY is None, reason="tensorrt-rtx is not installed")
 
 
-def half_cnn(path: IO[bytes] | str | os.PathLike[Any], *, half: bool = True, channels: int = 8) -> Any:
+def half_cnn(path: Any, *, half: bool = True, channels: int = 8) -> Any:
     """Write image (N, 3, 16, 16) fp32 -> logits (N, 10) fp32, with a convolution and a product in fp16."""
     kind, dtype = (TensorProto.FLOAT16, np.float16) if half else (TensorProto.FLOAT, np.float32)
     rng = np.random.default_rng(0)

@@ -19,12 +19,7 @@ from optimizer.profiling.layers import (
 
 
 def kernel(
-    name: str,
-    ts: int,
-    dur: int,
-    operator: str = "Relu",
-    inputs: list[dict[str, list[int]]] | tuple[()] = (),
-    outputs: list[Any] | tuple[()] = (),
+    name: str, ts: int, dur: int, operator: str = "Relu", inputs: Any = (), outputs: list[Any] | tuple[()] = ()
 ) -> dict[Any, Any]:
     described = {"input_type_shape": [*inputs], "output_type_shape": [*outputs], "op_name": operator}
     return {"cat": "Node", "name": f"{name}_kernel_time", "ts": ts, "dur": dur, "args": described}

@@ -24,8 +24,6 @@ from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
 from search.records.trial import LoadRunRecord
 
-BUSY = contention(5.0, of_s=9.0, cores=1.0)
-
 
 def default_at(rate_per_s: float, **changes: object) -> RecommendationRecord:
     """Return a recommendation whose default was measured at a rate; the recommended one was at 100/s."""

@@ -95,10 +95,7 @@ def test_an_engine_of_another_version(run_dir: Any, capsys: pytest.CaptureFixtur
     ],
 )
 def test_options_that_make_no_sense(
-    run_dir: Any,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, str] | tuple[str, str, str, str],
-    named: str,
+    run_dir: Any, capsys: pytest.CaptureFixture[str], arguments: Any, named: str
 ) -> None:
     assert named in refused(capsys, run_dir, *arguments)[0]
     assert not (run_dir / "bundle").exists()

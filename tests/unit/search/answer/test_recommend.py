@@ -43,13 +43,6 @@ def test_energy_by_the_counter_else_by_the_power(
     assert energy_of(trial(measurement=measurement())) is None
 
 
-@pytest.mark.parametrize(("rate", "replicas"), [(1.0, 1), (1000.0, 1), (1000.1, 2), (5500.0, 6)])
-def test_replicas_round_up(rate: float, replicas: int) -> None:
-    cost = cost_of(PRICE, trial(certificate=certificate(1000.0)), None, rate_to_serve_per_s=rate)
-    assert cost.replicas == replicas
-    assert cost.total_usd_per_hour == pytest.approx(3.6 * replicas)
-
-
 def test_a_gain_is_never_taken_over_an_estimate() -> None:
     winner = trial(certificate=certificate(1000.0))
     assert gain_over(winner, trial(0, certificate=certificate(500.0))) == pytest.approx(2.0)

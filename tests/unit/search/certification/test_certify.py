@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from certifications import DEFAULT, LOADING_S, PER_S, SLO, Ended, NotedBench, bench, ended, slower, tried
 from recommendations import measurement
@@ -308,14 +307,6 @@ def test_a_certificate_shorter_than_the_trace_says_so(tmp_path: Path) -> None:
     shortest = min(run.load_s for run in found.bench.runs) * found.certificate.rate_per_s
     assert trace.caveat(shortest) is not None
     assert "trace" in str(found.certificate.caveat)
-
-
-class Changing(NotedBench):
-    """Until 2.6 s of the first run, every 30th response takes 80 ms longer."""
-
-    def _done(self, config: ServingConfig, arrivals: Any, noise: Any) -> Any:
-        late = (arrivals > 1.2) & (arrivals < 2.6) & (np.arange(len(arrivals)) % 30 == 0) & (not self.runs)
-        return super()._done(config, arrivals, noise) + 0.08 * late
 
 
 def test_an_overload_is_no_change(tmp_path: Path) -> None:

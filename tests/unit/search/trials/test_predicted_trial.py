@@ -21,7 +21,6 @@ from search.space import knobs_of
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.budget import Budget
-from search.trials.capacity_trial import run_capacity_trial
 from search.trials.predicted_trial import run_predicted_trial
 from search.workload import unit_arrivals
 
@@ -140,21 +139,6 @@ def test_the_first_run_is_no_higher_than_what_closed_loops_got_through(tmp_path:
     assert trial.rate_at_limit_per_s is not None
     assert trial.load_runs[0].rate_per_s == pytest.approx(220.0)
     assert 150.0 < trial.rate_at_limit_per_s < 220.0
-
-
-@pytest.mark.parametrize(("alone_ms", "first_per_s"), [((), 5.0), (((1, 5.0), (8, 12.0)), 50.0)])
-def test_a_capacity_search_begins_at_a_tenth_of_what_the_engine_does_standalone(
-    alone_ms: Any, first_per_s: float, tmp_path: Path
-) -> None:
-    bench = SimulatedBench(service_s=lambda config, size: 0.006 + 0.0012 * size)
-    store = open_store(two_core_space(tmp_path, limit_ms=50.0), tmp_path, storage="sqlite://", seed=1)
-    budget = Budget(total_s=600.0, clock=lambda: 0.0)
-    runner = TrialRunner(store=store, bench=bench, slo=Slo(limits=(LIMIT,)), budget=budget, seed=1)
-    engine = replace(store.space.engines[0], alone_ms=alone_ms)
-    trial = run_capacity_trial(runner, ServingConfig(engine=engine, max_batch_size=4), 0)
-    assert trial is not None
-    assert trial.load_runs[0].rate_per_s == pytest.approx(first_per_s)
-    assert 300 < (trial.rate_at_limit_per_s or 0.0) < 400
 
 
 def test_a_trial_that_no_replay_explains_searches_for_its_capacity_with_fresh_arrivals(tmp_path: Path) -> None:
