@@ -27,10 +27,12 @@ from recommendations import (
 
 from loadgen.console import SafeConsole
 from loadgen.spec.limits import LatencyLimit
+from optimizer.command.fleet import fleet_order, plan_fleet
 from optimizer.profiling.text import time_summary
 from optimizer.reports.evidence import read_evidence
 from optimizer.reports.reasons import reason_of
 from optimizer.reports.report import report_of
+from optimizer.reports.run_views import fleet_view
 from optimizer.reports.terminal import recommendation_view
 from search.answer.analysis import frontier_of
 from search.certification.certify import Caveat
@@ -209,10 +211,18 @@ def ends_of_runs() -> dict[str, Any]:
 
 
 def end_of(found: RecommendationRecord) -> list[str]:
+    return on_terminal(recommendation_view(found, Path("runs/m")))
+
+
+def on_terminal(view: Any) -> list[str]:
     console = SafeConsole(width=100, force_terminal=False, file=None)
     with console.capture() as capture:
-        console.print(recommendation_view(found, Path("runs/m")))
+        console.print(view)
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def fleet_of(run: Path) -> list[str]:
+    return on_terminal(fleet_view(plan_fleet(fleet_order([run], rate=2500.0, prices=[], term=None, headroom=0.1))))
 
 
 def top_of(folder: Path, found: RecommendationRecord) -> list[str]:
@@ -230,6 +240,7 @@ def test_texts(tmp_path: Path) -> None:
         "use of time": uses_of_time(),
         "reasons of trials": reasons(),
         "ends of runs": ends_of_runs(),
+        "a fleet": fleet_of(known),
         "sections of a report": [part.title for part in report_of(read_evidence(known)).sections],
     }
     if os.environ.get("UPDATE_GOLDENS"):

@@ -149,3 +149,12 @@ def test_probes_are_told_as_they_end() -> None:
     told: list[Any] = []
     estimate = found(SimulatedLoad(BATCHING_GPU), on_probe=told.append, budget_s=8)
     assert tuple(told) == estimate.probes
+
+
+def test_where_latencies_are_flat_until_requests_pile_up_the_estimate_is_at_that_cliff() -> None:
+    def saturating(rate_per_s: float, duration_s: float, seed: int, watch: Any = None) -> Probe:
+        times = np.arange(0, duration_s, 1 / rate_per_s)
+        return Probe(log=log_of(times, times + 0.002), overloaded=rate_per_s > 1000, problems=())
+
+    estimate = find_capacity(saturating, limits=(LatencyLimit(limit_ms=50),), budget_s=30, seed=1)
+    assert estimate.rate_per_s == pytest.approx(1000, rel=0.1)

@@ -59,8 +59,8 @@ def test_the_winner_has_one_more_run_at_the_rate_of_the_default(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("default_per_s", "runs"),
-    [(None, ()), (950.0, ()), (1050.0, ()), (500.0, (RUN.changed(rate_per_s=520.0),))],
-    ids=["not certified", "just below", "just above", "measured before"],
+    [(None, ()), (950.0, ()), (1050.0, ()), (10.0, ()), (500.0, (RUN.changed(rate_per_s=520.0),))],
+    ids=["not certified", "just below", "just above", "too few requests", "measured before"],
 )
 def test_without_a_rate_to_compare_at_nothing_is_loaded(
     default_per_s: float | None, runs: tuple[LoadRunRecord, ...], tmp_path: Path
