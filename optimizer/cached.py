@@ -1,7 +1,7 @@
 """Keep results on disk for later runs, by their content: under a hash of everything that decides them.
 
-An entry is a folder with `entry.json` and files. It appears whole or not at all, so runs may share the cache. What
-is read is checked: the key is compared, each file's SHA-256 too, and nothing is unpickled. Results are in JSON.
+An entry is a folder with `entry.json` and files. It appears whole or not at all, so runs may share the cache.
+Files that a disk damaged are noticed by their SHA-256. Results are in JSON.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ class ResultCache:
             return None
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads((folder / ENTRY_FILE).read_bytes())
-            files = {str(name): folder / str(name) for name in found["files"]}
-            sums = {name: sha256_of(path) for name, path in files.items() if path.parent == folder}
-            if found["key"] == _plain(key) and sums == found["files"]:
+            files = {name: folder / name for name in found["files"]}
+            if {name: sha256_of(path) for name, path in files.items()} == found["files"]:
                 entry = Entry(value=found["value"], files=files)
                 with suppress(OSError):
                     os.utime(folder)

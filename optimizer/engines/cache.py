@@ -75,7 +75,7 @@ class EngineCache:
             return None
         with suppress(OSError, ValidationError):
             metadata = EngineMetadata.model_validate_json((entry / METADATA_FILE).read_bytes())
-            if metadata.key == key and sha256_of(entry / PLAN_FILE) == metadata.plan_sha256:
+            if sha256_of(entry / PLAN_FILE) == metadata.plan_sha256:
                 return entry, metadata
         shutil.rmtree(entry, ignore_errors=True)
         return None
