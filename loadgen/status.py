@@ -73,4 +73,4 @@ def outcome_name(number: int) -> str:
     for first, count, base in _STATUS_RANGES:
         if base <= number < base + count:
             return f"http {first + number - base}"
-    raise ValueError(f"{number} is no outcome.\nOutcomes come from loadgen.status.")
+    raise ValueError(f"Unknown outcome {number}.\nOutcomes come from loadgen.status.")

@@ -49,7 +49,7 @@ def _work(host: str, port: int, rights: WorkerRights) -> None:
         raise KeyboardInterrupt from error
     except WrongSecret as error:
         raise BadInput(
-            f"The program on {host}:{port} has another secret than this worker, or is no master.",
+            f"The program on {host}:{port} has another secret than this worker, or is not a master.",
             f"Set {VARIABLE} to the same secret for the master and for every worker.",
         ) from error
     except ConnectionError as error:

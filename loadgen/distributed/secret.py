@@ -97,7 +97,7 @@ def _read(path: Path) -> bytes:
             )
         secret = file.read(1024)
     if len(secret) < CHARACTERS_MIN:
-        raise BadInput(f"{path} holds {len(secret)} bytes, which is no secret.", f"rm {path}")
+        raise BadInput(f"{path} holds {len(secret)} bytes, which is not a secret.", f"rm {path}")
     return secret
 
 

@@ -43,7 +43,7 @@ class Target:
     def __post_init__(self) -> None:
         _check_text("the address", self.url)
         if self.metrics_url is not None and not (plain_address(self.metrics_url) or "").startswith("http"):
-            raise PlanError(f"{shown_address(self.metrics_url)} is no address.\nUse http://HOST:8002/metrics.")
+            raise PlanError(f"{shown_address(self.metrics_url)} is not an address.\nUse http://HOST:8002/metrics.")
         shown, parts = shown_address(self.url), parsed_address(self.url)
         if parts is None or parts.scheme not in ("http", "https", "grpc", "grpcs"):
             raise PlanError(

@@ -33,7 +33,7 @@ def lengths_from_file(path: Path) -> list[int]:
         text = line.partition("#")[0].strip()
         if text and not (text.isdecimal() and len(text) <= _MAX_DIGITS and int(text) > 0):
             raise PayloadError(
-                f"{path}, line {number}: {line.strip()[:60]!r} is no length.\n"
+                f"{path}, line {number}: {line.strip()[:60]!r} is not a length.\n"
                 "Write one whole number above 0 per line."
             )
         lengths += [int(text)] if text else []
@@ -128,7 +128,7 @@ def _shapes(path: Path, number: int, sample: Mapping[str, Any]) -> Shapes:
 def _samples(path: Path) -> list[Mapping[str, Any]]:
     try:
         if not path.is_file():
-            raise OSError("it is no file")
+            raise OSError("it is not a file")
         return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
     except Exception as error:  # numpy, zipfile and json raise a dozen kinds of errors for a damaged file
         why = " ".join(str(error).split())[:200] or type(error).__name__
@@ -191,7 +191,7 @@ def exact(values: Any, datatype: str) -> NDArray[Any]:
     given, wanted = np.asarray(values), np.dtype(NUMPY_TYPES[datatype])
     if given.dtype.kind not in "biuf":
         wrong = next((one for one in given.ravel().tolist() if not isinstance(one, int | float)), "a value")
-        raise ValueError(f"{ascii(wrong)[:60]} is no number")
+        raise ValueError(f"{ascii(wrong)[:60]} is not a number")
     with np.errstate(over="ignore", invalid="ignore"):
         found = given.astype(wanted)
         if wanted.kind == "f":
@@ -211,7 +211,7 @@ def _text(value: Any) -> bytes | str:
     if isinstance(value, dict) and value.keys() == {"b64"}:
         return base64.b64decode(value["b64"], validate=True)
     if not isinstance(value, bytes | str):
-        raise TypeError(f"{ascii(value)[:60]} is no text")
+        raise TypeError(f"{ascii(value)[:60]} is not text")
     return value
 
 

@@ -31,7 +31,7 @@ def serve_run(
     repository = _repository(directory, server)
     for option, number in (("--port", port), ("--grpc-port", grpc_port)):
         if number is not None and not 1 <= number <= 65535:
-            raise BadInput(f"{option} {number} is no port.", f"Give {option} a number from 1 to 65535.")
+            raise BadInput(f"{option} {number} is not a port.", f"Give {option} a number from 1 to 65535.")
     if port is not None and port == grpc_port:
         raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
     kind = _kind(server)

@@ -46,7 +46,7 @@ def export_model(source: Path | str, folder: Path, *, cache: ResultCache = NO_CA
     results equal PyTorch's at every batch size tried. Raises ExportFailed.
     """
     if isinstance(source, Path) and not is_file(source):
-        raise ExportFailed(f"The model {source} does not exist or is no file.", "Check the path.")
+        raise ExportFailed(f"The model {source} does not exist or is not a file.", "Check the path.")
     path = folder / f"{stem_of(source)}.onnx"
     folder.mkdir(parents=True, exist_ok=True)
     key = key_of_program(source, path) if isinstance(source, Path) else None

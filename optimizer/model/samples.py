@@ -163,7 +163,7 @@ def _arrays(path: Path, where: str) -> dict[str, NDArray[Any]]:
             files = (file for file in sorted(path.glob("*.npy")) if file.is_file())
             return {file.stem: np.load(file, allow_pickle=False) for file in files}
         if not path.is_file():
-            raise OSError("it is no file")
+            raise OSError("it is not a file")
         with path.open("rb") as file:  # numpy would leave it open if it is damaged
             loaded = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):

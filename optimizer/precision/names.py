@@ -22,6 +22,6 @@ def precisions_from_text(text: str) -> tuple[Precision, ...]:
     for name in names:
         if name not in PRECISIONS:
             raise BadInput(
-                f"--precisions {text}: {name!r} is no precision.", f"Choose of {', '.join(PRECISIONS)}."
+                f"--precisions {text}: unknown precision {name!r}.", f"Choose from {', '.join(PRECISIONS)}."
             )
     return cast("tuple[Precision, ...]", tuple(dict.fromkeys(names)))

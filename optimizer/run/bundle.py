@@ -90,7 +90,7 @@ def bundle_options(
         if value is not None and not 0 < value < math.inf:
             raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
     if max_replicas is not None and max_replicas < 1:
-        raise BadInput(f"--max-replicas {max_replicas} is no fleet.", "Give --max-replicas at least 1.")
+        raise BadInput(f"--max-replicas {max_replicas} is below 1.", "Give at least 1.")
     return BundleOptions(
         rate_per_s=rate,
         peak_rate_per_s=peak_rate,
@@ -154,7 +154,7 @@ def _targets(target: str) -> tuple[Target, ...]:
         return TARGETS
     chosen = tuple(name for name in TARGETS if name == target)
     if not chosen:
-        raise BadInput(f"--target {target} is no target.", f"Choose one of {', '.join((*TARGETS, 'all'))}.")
+        raise BadInput(f"Unknown --target {target}.", f"Choose one of {', '.join((*TARGETS, 'all'))}.")
     return chosen
 
 

@@ -133,4 +133,4 @@ def _lead(winner: Trial, trials: Sequence[Trial], objective: Objective) -> str:
     if ratio <= 1:
         return text + "behind."
     by_rate = "ahead by estimate, but its rate could not be certified."
-    return text + (by_rate if objective.name == "cost" else "ahead in its short run, which is no certificate.")
+    return text + (by_rate if objective.name == "cost" else "ahead in its short run, which is not a certificate.")

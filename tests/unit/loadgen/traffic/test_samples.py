@@ -37,7 +37,7 @@ def test_requests_have_the_lengths_in_turn_in_all_free_dimensions(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("7\nmany\n", "line 2: 'many' is no length"),
+        ("7\nmany\n", "line 2: 'many' is not a length"),
         ("0\n", "line 1"),
         ("1.5\n", "line 1"),
         ("", "empty"),
