@@ -148,7 +148,7 @@ def test_an_answer_without_the_data_it_should_have_is_no_answer(generator: LoadG
     """Triton's Python backend sends shapes without bytes, and status 200, when numpy is too new for its stub."""
     with (
         fake_triton("--output-numbers", "1000", "--answer-bytes", "0") as server,
-        pytest.raises(TargetRefused, match=r"shape \[1, 1000\] takes 4,000 bytes, not 0"),
+        pytest.raises(TargetRefused, match="malformed answer, outputs of 4,000 bytes"),
     ):
         generator.run(target(server.url), LoadPlan(rate_per_s=50, duration_s=0.2, seed=1))
 
