@@ -87,7 +87,7 @@ def test_a_link_somebody_placed_is_not_followed(tmp_path: Path) -> None:
 
 def test_an_empty_file_is_no_secret(tmp_path: Path) -> None:
     os.close(os.open(tmp_path / "secret", os.O_CREAT | os.O_WRONLY, 0o600))
-    with pytest.raises(BadInput, match=r"no secret"):
+    with pytest.raises(BadInput, match=r"not a secret"):
         own_secret(tmp_path / "secret")
 
 
