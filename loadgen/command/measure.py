@@ -250,6 +250,7 @@ def measurement_record(
         client_cpu_s=seen.client.cpu_s,
         server=seen.server,
         gpu=seen.gpu,
+        addresses=seen.addresses,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.status import outcome_name
@@ -162,6 +163,7 @@ class Measurement:
     gpu: GpuUse | None = None
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+    addresses: tuple[AddressUse, ...] = ()
 
     @property
     def error_ratio(self) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Required, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.measurement.addresses import AddressUse, Histogram, address_remarks, uses_of
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.request_log import ClientUse, Measurement, RequestLog, errors_by_kind, percentiles_ns
 from loadgen.measurement.send_lag import most_send_lag_ms, server_is_overloaded
@@ -30,6 +31,7 @@ class ShardResult:
     bytes_received: int
     connections_opened: int
     error_example: str | None
+    addresses: dict[str, Histogram] = field(default_factory=dict)
 
 
 MAX_CPU_SHARE = 0.8
@@ -50,6 +52,7 @@ class Circumstances(TypedDict, total=False):
     remarks: tuple[str, ...]
     error_example: str | None
     stopped: bool
+    addresses: tuple[AddressUse, ...]
 
 
 def circumstances_of(
@@ -69,14 +72,16 @@ def circumstances_of(
         bytes_received=sum(result.bytes_received for result in results),
         connections_opened=sum(result.connections_opened for result in results),
     )
+    addresses = uses_of(result.addresses for result in results)
     return {
         "client": client,
         "limit_ms": limit_ms,
         "server": server,
         "gpu": gpu,
-        "remarks": remarks,
+        "remarks": (*remarks, *address_remarks(addresses)),
         "error_example": next((result.error_example for result in results if result.error_example), None),
         "stopped": stopped,
+        "addresses": addresses,
     }
 
 
@@ -118,6 +123,7 @@ def measurement_of(
         gpu=circumstances.get("gpu"),
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
         remarks=circumstances.get("remarks", ()),
+        addresses=circumstances.get("addresses", ()),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from loadgen.finite import Count, FiniteModel
+from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.spec.plan import SharedMemory
@@ -137,6 +138,9 @@ class MeasurementRecord(Record):
     server: ServerTimings | None
     network_and_client_ms: float | None = Field(description="Mean client latency minus Triton's own time.")
     gpu: GpuUse | None
+    addresses: tuple[AddressUse, ...] = Field(
+        default=(), description="What each address of the target's name took; empty: there was one."
+    )
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
     percentiles_from: Literal["every request", "histogram"] = Field(
         default="every request",

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.measurement.addresses import Histogram, histograms_of
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, SendLoop, Tick
@@ -218,6 +219,8 @@ def run_shard(
     loop = _loop(shard, table, prepared, poller, tick, clock)
     wire.finished = loop.finished
     wire.error_example = None
+    rows = len(table.scheduled_ns[shard.part :: shard.parts])
+    wire.places = bytearray(rows if wire.addresses.may_be_several else 0)
     with without_collections():
         wall, cpu = clock.monotonic_ns(), time.process_time_ns()
         loop.run(origin_ns)
@@ -232,7 +235,16 @@ def run_shard(
         bytes_received=wire.bytes_received - before[1],
         connections_opened=wire.connections_opened - before[2],
         error_example=wire.error_example,
+        addresses=_by_address(shard, table, wire, loop.rows_sent),
     )
+
+
+def _by_address(shard: Shard, table: LogTable, wire: LoadWire, count: int) -> dict[str, Histogram]:
+    names = wire.addresses.names
+    if len(names) < 2 or not wire.places:
+        return {}
+    log = table.rows_until(table.rows).part(slice(shard.part, None, shard.parts)).rows(0, count)
+    return histograms_of(log.latency_ns, log.failed, wire.places, names)
 
 
 def _loop(

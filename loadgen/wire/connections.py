@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
+from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc import INFER, GrpcWire, grpc_head, grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.load_wire import Finished, LoadWire
 from loadgen.wire.poller import Poller
-from loadgen.wire.sockets import address_of
 
 
 def wire_of(
@@ -27,15 +27,17 @@ def wire_of(
 
     Raises TargetUnreachable for an unknown name.
     """
-    address = address_of(target)
+    addresses = Addresses(target)
     first = next(iter(pool[0].values()), None) if pool else None
     expected = ExpectedAnswer(info, rows=len(first) if info.batched and first is not None else 1)
     where: Sequence[Mapping[str, Place] | None] = places or [None] * len(pool)
     if target.is_http:
         requests = [http_request(target, info, *one) for one in zip(pool, where, strict=True)]
-        return HttpWire(address=address, requests=requests, expected=expected, poller=poller, finished=finished)
+        return HttpWire(
+            addresses=addresses, requests=requests, expected=expected, poller=poller, finished=finished
+        )
     messages = [grpc_message(grpc_request(target, info, *one)) for one in zip(pool, where, strict=True)]
     head = grpc_head(target, INFER)
     return GrpcWire(
-        address=address, head=head, requests=messages, expected=expected, poller=poller, finished=finished
+        addresses=addresses, head=head, requests=messages, expected=expected, poller=poller, finished=finished
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ from loadgen.status import (
     outcome_of_grpc,
     outcome_of_http,
 )
+from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import MOST_KEPT, ExpectedAnswer
 from loadgen.wire.hpack import Field
 from loadgen.wire.http2 import Http2Connection
@@ -26,7 +28,7 @@ from loadgen.wire.http2_frames import RequestHead, request_head
 from loadgen.wire.http2_sending import Call
 from loadgen.wire.load_wire import Finished
 from loadgen.wire.poller import READ, WRITE, Poller
-from loadgen.wire.sockets import Address, ReadBuffer, TlsStream
+from loadgen.wire.sockets import ReadBuffer, TlsStream
 
 MAX_CONNECTIONS = 8
 _MAX_STATUS_DIGITS = 5
@@ -100,14 +102,17 @@ class GrpcWire:
     def __init__(
         self,
         *,
-        address: Address,
+        addresses: Addresses,
         head: RequestHead,
         requests: Sequence[bytes],
         expected: ExpectedAnswer,
         poller: Poller,
         finished: Finished,
     ) -> None:
-        self._address = address
+        self.addresses = addresses
+        self.places = bytearray()
+        self._wanted = 0  # connections
+        self._too_few = False  # connections, since one was closed
         self._expected = expected
         self._head = head
         self._requests = requests
@@ -153,12 +158,18 @@ class GrpcWire:
         return self._buffer.bytes_received
 
     def open(self, count: int) -> None:
-        """Begin to open connections, up to `count` or eight. Raises OSError if one is refused at once."""
-        while len(self._connections) < min(count, MAX_CONNECTIONS):
+        """Begin to open connections, up to `count` or eight, and one per address.
+
+        Raises OSError if one is refused at once.
+        """
+        self._wanted = max(min(count, MAX_CONNECTIONS), self.addresses.connections_min)
+        while len(self._connections) < self._wanted:
             self._connect()
 
     def send(self, row: int) -> bool:
         """See `Wire`: start the call on an idle connection or the next one, or let it wait for one."""
+        if self._too_few:
+            self._replace()
         idle = self._idle
         while idle:
             connection = idle.popleft()
@@ -220,11 +231,12 @@ class GrpcWire:
         """Close all connections; requests in flight are forgotten."""
         self.in_flight.clear()
         self._unsent.clear()
+        self._wanted = 0
         for connection in list(self._connections.values()):
             self._drop(connection)
 
     def _connect(self) -> None:
-        stream = self._address.open()
+        stream = self.addresses.open()
         connection = _Connection(Http2Connection(stream, self._head, self._buffer, self._answered, MOST_KEPT))
         self._connections[connection.fd] = connection
         self._unsettled = True
@@ -266,6 +278,8 @@ class GrpcWire:
     def _start(self, connection: _Connection, row: int) -> bool:
         """Start a call; True if the kernel took all of it."""
         self.in_flight[row] = connection
+        if self.places:
+            self.places[row] = connection.stream.place + 1
         try:
             if connection.http2.start(row, self._requests[row % len(self._requests)]):
                 return True
@@ -325,3 +339,12 @@ class GrpcWire:
                 self._idle.remove(connection)
             self._poller.remove(connection.fd)
             connection.stream.close()
+            self.addresses.closed(connection.stream, was_ready=connection.ready)
+            self._too_few = len(self._connections) < self._wanted
+
+    def _replace(self) -> None:
+        """Open one of the connections that were closed: the others' addresses would get all calls."""
+        if self.connecting == 0:
+            with contextlib.suppress(OSError):  # a call that needs it will fail with the error
+                self._connect()
+            self._too_few = len(self._connections) < self._wanted

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from loadgen.errors import MalformedAnswer
 from loadgen.printable import printable
 from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_connect_error, outcome_of_http
+from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.load_wire import Finished
 from loadgen.wire.poller import WRITE, Poller
-from loadgen.wire.sockets import Address, ReadBuffer, Stream
+from loadgen.wire.sockets import ReadBuffer, Stream
 
 _READS = 4  # in a row from one connection, so that no server delays the others or the clock
 _SPARE = 2  # connections kept open beyond those in use, so that a request need not wait for its connection
@@ -43,13 +44,15 @@ class HttpWire:
     def __init__(
         self,
         *,
-        address: Address,
+        addresses: Addresses,
         requests: Sequence[bytes],
         expected: ExpectedAnswer,
         poller: Poller,
         finished: Finished,
     ) -> None:
-        self._address = address
+        self.addresses = addresses
+        self.places = bytearray()
+        self._spare = _SPARE
         self._requests = requests
         self._expected = expected
         self._poller = poller
@@ -75,8 +78,11 @@ class HttpWire:
         return self._buffer.bytes_received
 
     def open(self, count: int) -> None:
-        """Begin to open connections until there are `count`. Raises OSError if one is refused at once."""
-        while len(self._connections) < count:
+        """Begin to open connections until there are `count`, and one per address.
+
+        Raises OSError if one is refused at once.
+        """
+        while len(self._connections) < max(count, self.addresses.connections_min):
             self._connect()
 
     def send(self, row: int) -> bool:
@@ -88,13 +94,15 @@ class HttpWire:
             return False
         connection.row = row
         self.in_flight[row] = connection
+        if self.places:
+            self.places[row] = connection.stream.place + 1
         request = self._requests[row % len(self._requests)]
         if connection.ready:
             whole = self._push_first(connection, request)
         else:
             connection.unsent = memoryview(request)
             whole = False
-        if len(self._free) < _SPARE and self.connecting < _SPARE:
+        if len(self._free) < self._spare and self.connecting < _SPARE:
             self._open_spare()
             return False
         return whole
@@ -126,11 +134,12 @@ class HttpWire:
         self.in_flight.clear()
 
     def _connect(self) -> _Connection:
-        connection = _Connection(self._address.open(), self._buffer)
+        connection = _Connection(self.addresses.open(), self._buffer)
         self._connections[connection.fd] = connection
         self._poller.add(connection.fd, WRITE)
         self.connecting += 1
         self.connections_opened += 1
+        self._spare = max(_SPARE, self.addresses.connections_min)
         return connection
 
     def _open_spare(self) -> None:
@@ -245,6 +254,7 @@ class HttpWire:
             self._free.remove(connection)
         self._poller.remove(connection.fd)
         connection.stream.close()
+        self.addresses.closed(connection.stream, was_ready=connection.ready)
 
 
 def _read_on(connection: _Connection) -> Answer | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from loadgen.wire.addresses import Addresses
+
 
 class Wire(Protocol):
     """Connections to a server over one protocol. Rows name requests; the wire does not know their times."""
@@ -43,6 +45,9 @@ class LoadWire(Wire, Protocol):
     finished: Finished
     error_example: str | None
     connections_opened: int
+    addresses: Addresses
+    places: bytearray
+    """If not empty, takes for each row 1 + the place of the address that it was sent to."""
 
     @property
     def connecting(self) -> int:

@@ -30,9 +30,11 @@ class Stream(Protocol):
     """The socket of a connection. Methods raise BlockingIOError if they would wait, OSError if it broke.
 
     `hides_data`: the stream may hold received bytes that the poller cannot see; read until it would wait.
+    `place`: the number of its address, see `loadgen.wire.addresses`.
     """
 
     hides_data: bool
+    place: int
 
     @property
     def arrived_ns(self) -> int:
@@ -82,6 +84,7 @@ class TcpStream(_socket.socket):
     """A TCP socket without Nagle's delay; `send` calls the kernel directly."""
 
     hides_data = False
+    place = 0
 
     def __init__(self, family: int, address: tuple[Any, ...]) -> None:
         super().__init__(family, _socket.SOCK_STREAM)
@@ -136,6 +139,7 @@ class TlsStream:
     """TLS over a TCP stream, through memory buffers: TLS may have bytes to send after a call returns."""
 
     hides_data = True
+    place = 0
 
     def __init__(self, tcp: TcpStream, context: ssl.SSLContext, host: str) -> None:
         self._tcp = tcp
@@ -260,17 +264,24 @@ def address_of(target: Target) -> Address:
 
     Raises TargetUnreachable if the name is unknown.
     """
+    return addresses_of(target)[0]
+
+
+def addresses_of(target: Target) -> list[Address]:
+    """Return `address_of(target)`, then the others of its family, which may be other replicas."""
     try:
         found = socket_names.getaddrinfo(target.host, target.port, type=socket_names.SOCK_STREAM)
     except (OSError, UnicodeError) as error:  # a name of 64 letters without a dot is a UnicodeError
         raise TargetUnreachable(
             f"the name {target.host} is not known ({error}).\nCheck the address {target.url}."
         ) from error
-    family, _, _, _, sockaddr = next((entry for entry in found if len(found) == 1 or _answers(entry)), found[0])
+    first = next((entry for entry in found if len(found) == 1 or _answers(entry)), found[0])
     context = tls_context(target) if target.is_tls else None
-    return Address(
-        family=family, sockaddr=sockaddr, server_name=target.server_name or target.host, context=context
-    )
+    name = target.server_name or target.host
+    return [
+        Address(family=first[0], sockaddr=sockaddr, server_name=name, context=context)
+        for sockaddr in dict.fromkeys((first[4], *(entry[4] for entry in found if entry[0] == first[0])))
+    ]
 
 
 def _answers(entry: tuple[Any, ...]) -> bool:

@@ -6,13 +6,13 @@ from typing import Protocol, cast
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 
 from loadgen.traffic.model_info import ModelInfo, Tensor
+from loadgen.wire import addresses as wire_addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.grpc import GrpcWire, grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.http2_frames import HEADERS, request_head
 from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import READ, WRITE, Poller
-from loadgen.wire.sockets import Address
 
 HEAD = request_head([(b":method", b"POST"), (b":path", b"/x")])
 MODEL = ModelInfo(
@@ -40,6 +40,7 @@ class Memory:
         self.fd = fd
         self.arrived_ns = 7
         self.hides_data = False
+        self.place = 0
         self.coming: list[bytes] = []
         self.again = b""
         self.sent = bytearray()
@@ -120,6 +121,11 @@ class Addresses:
         self.hides_data = False
         self.refusal: OSError | None = None
 
+    connections_min = 0
+
+    def closed(self, stream: object, *, was_ready: bool) -> None:
+        """As the real one, which counts."""
+
     def open(self) -> Memory:
         if self.refusal is not None:
             raise self.refusal
@@ -163,7 +169,7 @@ def http_wire(
 ) -> HttpWire:
     """Return a wire over HTTP/1.1 without connections."""
     return HttpWire(
-        address=cast("Address", addresses),
+        addresses=cast("wire_addresses.Addresses", addresses),
         requests=requests,
         expected=ExpectedAnswer(model),
         poller=cast("Poller", poller or Watched()),
@@ -181,7 +187,7 @@ def grpc_wire(
 ) -> GrpcWire:
     """Return a wire over gRPC without connections."""
     return GrpcWire(
-        address=cast("Address", addresses),
+        addresses=cast("wire_addresses.Addresses", addresses),
         head=HEAD,
         requests=[grpc_message(message) for message in messages],
         expected=ExpectedAnswer(model),

@@ -26,6 +26,8 @@ class VirtualServer:
     answers_may_wait = True
     bytes_sent = bytes_received = connections_opened = 0
     error_example: str | None = None
+    addresses = SimpleNamespace(may_be_several=False, names=["one"])
+    places = bytearray()
 
     def __init__(
         self,

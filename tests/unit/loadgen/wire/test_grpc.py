@@ -60,6 +60,27 @@ def test_a_connection_that_ends_fails_its_calls_and_takes_no_more(two: GrpcBench
     assert second.calls() == 2
 
 
+def test_a_connection_that_ended_is_replaced_so_that_its_address_gets_calls_again(two: GrpcBench) -> None:
+    two.give(two.streams[0], b"")
+    two.wire.send(0)
+    two.settle()
+    two.wire.send(1)
+    assert [stream.calls() for stream in two.streams[1:]] == [1, 1]
+
+
+def test_each_of_several_addresses_has_a_connection_and_each_row_its_place() -> None:
+    bench = GrpcBench()
+    bench.addresses.connections_min = 3
+    bench.wire.open(1)
+    bench.settle()
+    bench.wire.places = bytearray(3)
+    for place, stream in enumerate(bench.streams):
+        stream.place = place
+        bench.wire.send(place)
+    assert bench.wire.places == bytes([1, 2, 3])
+    bench.wire.close()
+
+
 def test_an_idle_connection_that_is_told_to_leave_is_not_used(two: GrpcBench) -> None:
     first, second = two.streams
     two.give(first, frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)))
