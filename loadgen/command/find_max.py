@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from loadgen.command.live import LiveView
 from loadgen.command.verdict import LoadTestResult
-from loadgen.measurement.request_log import RequestLog, none_if_not_finite
+from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
 from loadgen.measurement.send_lag import stop_when_late
 from loadgen.records.formats import format_ms, format_rate
 from loadgen.records.record import CapacityRecord, ProbeRecord
@@ -21,6 +22,7 @@ from loadgen.statistics.capacity_fit import Probe, ProbeResult
 from loadgen.statistics.checks import judge
 from loadgen.statistics.confirm import Attempt, Confirmation, confirm
 from loadgen.statistics.slo_test import Verdict
+from loadgen.wire.in_front import LIMIT
 
 SEARCH_SHARE = 0.5
 """This share of the budget goes into the search; the rest goes into the confirmation."""
@@ -64,7 +66,7 @@ def highest_rate(
     return LoadTestResult(
         run=run,
         checks=judge(run.log, order.limits) if run is not None and met else (),
-        capacity=capacity_record(limit, estimate, confirmation),
+        capacity=capacity_record(limit, estimate, confirmation, bench.measured),
         interrupted=stop(),
     )
 
@@ -80,6 +82,7 @@ class _Bench:
     view: LiveView
     stop: Callable[[], bool]
     last: LoadRun | None = field(default=None)
+    measured: list[Measurement] = field(default_factory=list)  # of each probe, then of each confirmation run
 
     def __call__(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         self.view.phase(f"Probing {format_rate(rate_per_s)} requests/s", duration_s)
@@ -105,12 +108,18 @@ class _Bench:
         if seconds > 0 and not self.stop():
             self(250.0 / self.limit.limit_ms + 2.0 / seconds, seconds, self.plan.seed + 2)
 
+    def _keep(self) -> None:
+        assert self.last is not None
+        self.measured.append(self.last.measurement)
+
     def on_probe(self, seen: ProbeResult) -> None:
         """A probe has ended."""
+        self._keep()
         self.view.note(f"{format_rate(seen.rate_per_s)}/s: {_word(seen)}, {_p_text(seen.verdict, self.limit)}")
 
     def on_attempt(self, attempt: Attempt) -> None:
         """A confirmation run has ended."""
+        self._keep()
         answer = "met" if attempt.met else "not confirmed"
         self.view.note(
             f"confirming {format_rate(attempt.rate_per_s)}/s: {answer}, {_p_text(attempt.verdict, self.limit)}"
@@ -118,11 +127,18 @@ class _Bench:
 
 
 def capacity_record(
-    limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confirmation | None
+    limit: LatencyLimit,
+    estimate: CapacityEstimate,
+    confirmation: Confirmation | None,
+    measured: Sequence[Measurement],
 ) -> CapacityRecord:
-    """The result of the search."""
+    """The result of the search. `measured` has the runs of all its probes, then those of the confirmation."""
     met = None if confirmation is None else confirmation.met
     attempts = () if confirmation is None else confirmation.attempts
+    runs: tuple[ProbeResult | Attempt, ...] = (*estimate.probes, *attempts)
+    words = [_word(seen) for seen in estimate.probes] + [
+        "confirmed" if one.met else "not confirmed" for one in attempts
+    ]
     return CapacityRecord(
         quantile=limit.quantile,
         certified_rate_per_s=None if met is None else met.rate_per_s,
@@ -132,9 +148,8 @@ def capacity_record(
         lone_latency_ms=estimate.lone_latency_ms,
         inconclusive=met is None and estimate.outcome != "too_slow",
         seconds=estimate.load_s + (0.0 if confirmation is None else confirmation.load_s),
-        probes=tuple(_probe_record(seen, _word(seen)) for seen in estimate.probes)
-        + tuple(_probe_record(one, "confirmed" if one.met else "not confirmed") for one in attempts),
-        reason=_reason(limit, estimate, confirmation),
+        probes=tuple(_probe_record(run, word, one) for run, word, one in zip(runs, words, measured, strict=True)),
+        reason=_reason(limit, estimate, confirmation) + _why_it_failed(measured),
     )
 
 
@@ -155,7 +170,21 @@ def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confi
     return f"no highest rate was found: {estimate.reason}; a longer --duration gives it more load"
 
 
-def _probe_record(run: ProbeResult | Attempt, answer: str) -> ProbeRecord:
+def _why_it_failed(measured: Sequence[Measurement]) -> str:
+    """Return the failures of all runs, and whose limit it was if it was not the server's; empty if none failed."""
+    errors: Counter[str] = Counter()
+    for one in measured:
+        errors.update(one.errors)
+    if not errors:
+        return ""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in errors.most_common(3))
+    requests = sum(one.n for one in measured)
+    limited = any(LIMIT in text for one in measured for text in one.in_front)
+    whose = f", at {LIMIT}, whose own capacity may be higher" if limited else ""
+    return f"; of {requests:,} requests in all, {kinds}{whose}"
+
+
+def _probe_record(run: ProbeResult | Attempt, answer: str, measured: Measurement) -> ProbeRecord:
     return ProbeRecord(
         rate_per_s=run.rate_per_s,
         seconds=run.load_s,
@@ -163,6 +192,7 @@ def _probe_record(run: ProbeResult | Attempt, answer: str) -> ProbeRecord:
         violations=run.verdict.violations,
         latency_ms=none_if_not_finite(run.verdict.latency_ms),
         answer=answer,
+        errors=dict(measured.errors),
     )
 
 

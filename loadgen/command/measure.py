@@ -128,7 +128,7 @@ def record_of(
         update={
             "comparison": comparison,
             "outcome": outcome,
-            "reasons": reasons,
+            "reasons": (*reasons, *(() if seen is None else seen.in_front)),
             "exit_code": CODES[outcome],
         }
     )
@@ -251,6 +251,7 @@ def measurement_record(
         server=seen.server,
         gpu=seen.gpu,
         addresses=seen.addresses,
+        in_front=seen.in_front,
     )
 
 

@@ -164,6 +164,7 @@ class Measurement:
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     addresses: tuple[AddressUse, ...] = ()
+    in_front: tuple[str, ...] = ()  # sentences about responses that the model did not compute
 
     @property
     def error_ratio(self) -> float:

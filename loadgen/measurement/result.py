@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Required, TypedDict, Unpack
@@ -17,6 +18,7 @@ from loadgen.measurement.send_lag import most_send_lag_ms, server_is_overloaded
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.status import CLIENT_LIMIT, TIMED_OUT, outcome_name
+from loadgen.wire.in_front import in_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,7 @@ class ShardResult:
     connections_opened: int
     error_example: str | None
     addresses: dict[str, Histogram] = field(default_factory=dict)
+    in_front: dict[str, int] = field(default_factory=dict)
 
 
 MAX_CPU_SHARE = 0.8
@@ -53,6 +56,7 @@ class Circumstances(TypedDict, total=False):
     error_example: str | None
     stopped: bool
     addresses: tuple[AddressUse, ...]
+    in_front: tuple[str, ...]
 
 
 def circumstances_of(
@@ -73,6 +77,9 @@ def circumstances_of(
         connections_opened=sum(result.connections_opened for result in results),
     )
     addresses = uses_of(result.addresses for result in results)
+    in_front: Counter[str] = Counter()
+    for result in results:
+        in_front.update(result.in_front)
     return {
         "client": client,
         "limit_ms": limit_ms,
@@ -82,6 +89,7 @@ def circumstances_of(
         "error_example": next((result.error_example for result in results if result.error_example), None),
         "stopped": stopped,
         "addresses": addresses,
+        "in_front": in_words(in_front),
     }
 
 
@@ -124,7 +132,15 @@ def measurement_of(
         problems=tuple(_problems(n, lag[1], most_ms, client, errors)),
         remarks=circumstances.get("remarks", ()),
         addresses=circumstances.get("addresses", ()),
+        in_front=(*circumstances.get("in_front", ()), *_by_the_cache(circumstances.get("server"))),
     )
+
+
+def _by_the_cache(server: ServerTimings | None) -> tuple[str, ...]:
+    if server is None or not server.cache_hits:
+        return ()
+    share = min(1.0, server.cache_hits / server.requests)
+    return (f"Triton's response cache answered {share:.0%} of the requests: give more samples (--input-data)",)
 
 
 def lost_answers(n: int, errors: Mapping[str, int], server: ServerTimings | None) -> int:

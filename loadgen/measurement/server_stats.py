@@ -15,6 +15,7 @@ from loadgen.wire.questions import statistics_of
 
 _NS_PER_MS = 1e6
 _STAGES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
+_CACHE = "cache_hit"
 _MAX_ROWS = 10_000
 _UNREADABLE = "unreadable"
 
@@ -43,7 +44,7 @@ class ServerTimings:
     """Mean ms that a successful request spent in each stage; `total_ms` is from arrival to response.
 
     `mean_batch_size` is inferences per execution; None if nothing was executed. `batches` ascends by size and is
-    empty if the server has no such table.
+    empty if the server has no such table. `cache_hits` counts the requests that Triton's response cache answered.
     """
 
     requests: int
@@ -55,6 +56,7 @@ class ServerTimings:
     total_ms: float
     mean_batch_size: float | None
     batches: tuple[BatchTimings, ...]
+    cache_hits: int = 0
 
     @property
     def cold_sizes(self) -> tuple[int, ...]:
@@ -139,7 +141,15 @@ def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] |
         total_ms=stage_ms("success"),
         mean_batch_size=inferences / executions if executions else None,
         batches=_batch_table(parts),
+        cache_hits=max(0, sum(part.of(_CACHE, "count") for part in parts)),
     )
+
+
+def stand_still(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> bool:
+    """True if the counters were read twice, for the same versions, and no request was counted between them."""
+    if before is None or after is None or not after.get("model_stats"):
+        return False
+    return before == after
 
 
 class _Counters:
@@ -222,7 +232,7 @@ def _checked_model(model: object) -> dict[str, Any]:
         "version": str(described.get("version", ""))[:100],
         "inference_count": _counter(described, "inference_count"),
         "execution_count": _counter(described, "execution_count"),
-        "inference_stats": {stage: _checked_stage(stages, stage) for stage in _STAGES},
+        "inference_stats": {stage: _checked_stage(stages, stage) for stage in (*_STAGES, _CACHE)},
         "batch_stats": [_checked_batch(row) for row in _rows(described, "batch_stats")],
     }
 

@@ -141,6 +141,9 @@ class MeasurementRecord(Record):
     addresses: tuple[AddressUse, ...] = Field(
         default=(), description="What each address of the target's name took; empty: there was one."
     )
+    in_front: tuple[str, ...] = Field(
+        default=(), description="Responses of a cache, a proxy or a gateway's limit in place of the model."
+    )
     problems: tuple[str, ...] = Field(description="Not empty: nothing may be decided on this measurement.")
     percentiles_from: Literal["every request", "histogram"] = Field(
         default="every request",
@@ -177,6 +180,7 @@ class ProbeRecord(Record):
     violations: Count
     latency_ms: float | None = Field(description="The limit's quantile.")
     answer: str
+    errors: dict[str, int] = Field(default_factory=dict, description="Failed requests by kind of failure.")
 
 
 class CapacityRecord(Record):

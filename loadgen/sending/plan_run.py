@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from loadgen.measurement.gpu import GpuSampler, ReadSample
 from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
-from loadgen.measurement.server_stats import cold_remarks, statistics_remarks, timings_between
+from loadgen.measurement.server_stats import cold_remarks, stand_still, statistics_remarks, timings_between
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 
@@ -18,6 +18,7 @@ Watch = Callable[[RequestLog], bool]
 StopReason = Literal["overloaded", "watch"]
 
 _LOOK_PERIOD_S = 0.5
+_UNCOUNTED_MIN = 10
 _WATCH_TIME_FRACTION = 0.1  # a watch takes at most a tenth of the time: after a slow look the next one waits
 
 
@@ -110,7 +111,11 @@ class PlanRun:
         )
         log = workers.log()
         measurement = measurement_of(log, self.job.plan, **circumstances)
-        measurement = replace(measurement, problems=(*measurement.problems, *workers.losses))
+        measurement = replace(
+            measurement,
+            problems=(*measurement.problems, *workers.losses),
+            in_front=(*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front),
+        )
         return LoadRun(log=log, measurement=measurement, stopped=self._stopped)
 
     def _send(self) -> None:
@@ -139,3 +144,13 @@ class PlanRun:
     def _stop(self, reason: StopReason) -> None:
         self._stopped = reason
         self.workers.stop()
+
+
+def _uncounted(measurement: Measurement, *, still: bool) -> tuple[str, ...]:
+    """Return a sentence if requests succeeded of which the server's counters know nothing."""
+    answered = measurement.n - sum(measurement.errors.values())
+    if not still or answered < _UNCOUNTED_MIN:
+        return ()
+    return (
+        f"{answered:,} requests succeeded, and the server's own counters did not move: something else answered",
+    )

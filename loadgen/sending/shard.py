@@ -219,6 +219,7 @@ def run_shard(
     loop = _loop(shard, table, prepared, poller, tick, clock)
     wire.finished = loop.finished
     wire.error_example = None
+    wire.in_front.clear()
     rows = len(table.scheduled_ns[shard.part :: shard.parts])
     wire.places = bytearray(rows if wire.addresses.may_be_several else 0)
     with without_collections():
@@ -235,6 +236,7 @@ def run_shard(
         bytes_received=wire.bytes_received - before[1],
         connections_opened=wire.connections_opened - before[2],
         error_example=wire.error_example,
+        in_front=dict(wire.in_front),
         addresses=_by_address(shard, table, wire, loop.rows_sent),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from urllib.parse import unquote
 
@@ -26,6 +26,7 @@ from loadgen.wire.hpack import Field
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import RequestHead, request_head
 from loadgen.wire.http2_sending import Call
+from loadgen.wire.in_front import note_failure
 from loadgen.wire.load_wire import Finished
 from loadgen.wire.poller import READ, WRITE, Poller
 from loadgen.wire.sockets import ReadBuffer, TlsStream
@@ -129,6 +130,7 @@ class GrpcWire:
         self._fields_of_success: tuple[Field, ...] | None = None  # of the last call: the next have the same
         self.connections_opened = 0
         self.error_example: str | None = None
+        self.in_front: Counter[str] = Counter()
 
     @property
     def connecting(self) -> int:
@@ -158,18 +160,16 @@ class GrpcWire:
         return self._buffer.bytes_received
 
     def open(self, count: int) -> None:
-        """Begin to open connections, up to `count` or eight, and one per address.
-
-        Raises OSError if one is refused at once.
-        """
+        """Begin to open connections: `count` up to 8, or one per address. Raises OSError if one cannot begin."""
         self._wanted = max(min(count, MAX_CONNECTIONS), self.addresses.connections_min)
         while len(self._connections) < self._wanted:
             self._connect()
 
     def send(self, row: int) -> bool:
         """See `Wire`: start the call on an idle connection or the next one, or let it wait for one."""
-        if self._too_few:
-            self._replace()
+        if self._too_few and self.connecting == 0:  # else the addresses of the others would get all calls
+            with contextlib.suppress(OSError):  # a call that needs it will fail with the error
+                self._connect()
         idle = self._idle
         while idle:
             connection = idle.popleft()
@@ -239,6 +239,7 @@ class GrpcWire:
         stream = self.addresses.open()
         connection = _Connection(Http2Connection(stream, self._head, self._buffer, self._answered, MOST_KEPT))
         self._connections[connection.fd] = connection
+        self._too_few = len(self._connections) < self._wanted
         self._unsettled = True
         self._turn.append(connection)
         self._poller.add(connection.fd, WRITE)
@@ -310,6 +311,8 @@ class GrpcWire:
             fault = self._expected.fault_of_grpc(call)
             if fault is not None:
                 return MALFORMED, printable(fault)
+        else:
+            note_failure(self.in_front, outcome, dict(call.fields))
         return outcome, text
 
     def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:
@@ -340,11 +343,4 @@ class GrpcWire:
             self._poller.remove(connection.fd)
             connection.stream.close()
             self.addresses.closed(connection.stream, was_ready=connection.ready)
-            self._too_few = len(self._connections) < self._wanted
-
-    def _replace(self) -> None:
-        """Open one of the connections that were closed: the others' addresses would get all calls."""
-        if self.connecting == 0:
-            with contextlib.suppress(OSError):  # a call that needs it will fail with the error
-                self._connect()
             self._too_few = len(self._connections) < self._wanted

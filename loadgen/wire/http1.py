@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from loadgen.errors import MalformedAnswer
@@ -12,6 +12,7 @@ from loadgen.status import CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_of_conn
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
+from loadgen.wire.in_front import LOOK_AT_EACH, note_failure, note_success
 from loadgen.wire.load_wire import Finished
 from loadgen.wire.poller import WRITE, Poller
 from loadgen.wire.sockets import ReadBuffer, Stream
@@ -66,6 +67,7 @@ class HttpWire:
         self.bytes_sent = 0
         self.connections_opened = 0
         self.error_example: str | None = None
+        self.in_front: Counter[str] = Counter()
 
     @property
     def answers_may_wait(self) -> bool:
@@ -78,10 +80,7 @@ class HttpWire:
         return self._buffer.bytes_received
 
     def open(self, count: int) -> None:
-        """Begin to open connections until there are `count`, and one per address.
-
-        Raises OSError if one is refused at once.
-        """
+        """Begin to open connections: `count`, or one per address. Raises OSError if one cannot begin."""
         while len(self._connections) < max(count, self.addresses.connections_min):
             self._connect()
 
@@ -211,6 +210,8 @@ class HttpWire:
         if row is None:
             raise MalformedAnswer("an answer without a request")
         outcome = self._judged(answer)
+        if outcome == OK and not row % LOOK_AT_EACH:
+            note_success(self.in_front, answer.fields)
         del self.in_flight[row]
         connection.row = None
         if answer.keep_alive and connection.unsent is None:
@@ -224,7 +225,9 @@ class HttpWire:
         if answer.status != 200:
             if self.error_example is None:
                 self.error_example = error_text(answer.status, answer.body)
-            return outcome_of_http(answer.status)
+            outcome = outcome_of_http(answer.status)
+            note_failure(self.in_front, outcome, answer.fields)
+            return outcome
         fault = self._expected.fault_of_http(answer)
         if fault is None:
             return OK

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -44,6 +45,7 @@ class LoadWire(Wire, Protocol):
 
     finished: Finished
     error_example: str | None
+    in_front: Counter[str]
     connections_opened: int
     addresses: Addresses
     places: bytearray

@@ -27,13 +27,14 @@ class SimulatedGenerator:
     """Serves one request after the other, each for `service_ms` (first come, first served), then `delay_ms` more.
 
     `failing` is the share of requests that fail with http 503, `send_lag_ms` the send lag of every request.
-    `plans` records the requested plans. A model named `absent` is refused.
+    `in_front`: see `Measurement`. `plans` records the requested plans. A model named `absent` is refused.
     """
 
     service_ms: float = 0.0
     delay_ms: float = 0.0
     failing: float = 0.0
     send_lag_ms: float = 0.0
+    in_front: tuple[str, ...] = ()
     plans: list[LoadPlan | ClosedLoopPlan] = field(default_factory=list)
 
     def run(
@@ -64,6 +65,7 @@ class SimulatedGenerator:
             limit_ms=limit_ms,
             error_example=f"http 503: you sent {dict(target.headers)}" if self.failing else None,
             stopped=stopped,
+            in_front=self.in_front,
         )
         return LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
 

@@ -29,6 +29,10 @@ class VirtualServer:
     addresses = SimpleNamespace(may_be_several=False, names=["one"])
     places = bytearray()
 
+    @property
+    def in_front(self) -> dict[str, int]:
+        return {}
+
     def __init__(
         self,
         takes_ns: Callable[[int], int],

@@ -14,6 +14,7 @@ from loadgen.errors import BadInput
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.record import LoadTestRecord
+from loadgen.wire.in_front import LIMIT
 
 SEARCH = {
     "url": "http://127.0.0.1:9", "model": "m", "find_max": True, "p99": "50ms", "duration": "300s", "warmup": "1s",
@@ -87,6 +88,21 @@ def test_failures_have_their_own_limit_at_the_highest_rate() -> None:
     record = found(generator, max_errors="0%", p99=None, p95="400ms", rate=40.0)
     assert record.outcome == "violated"
     assert record.checks[1].answer == "violated"
+
+
+def test_the_failures_of_probes_are_counted_by_their_kind() -> None:
+    record = found(SimulatedGenerator(service_ms=20.0, failing=0.5))
+    assert record.capacity is not None
+    assert record.capacity.probes[0].errors.keys() == {"http 503"}
+    assert " http 503" in record.reasons[0]
+    assert "limit in front" not in record.reasons[0]
+
+
+def test_the_limit_of_a_gateway_is_not_the_capacity() -> None:
+    generator = SimulatedGenerator(service_ms=1.0, failing=0.5, in_front=("9 requests failed at " + LIMIT,))
+    record = found(generator)
+    assert "at a limit in front of the server, whose own capacity may be higher" in record.reasons[0]
+    assert record.reasons[-1] == generator.in_front[0]
 
 
 @pytest.mark.parametrize("stop_after", [0, 3, 40])

@@ -10,6 +10,7 @@ from loadgen.json_values import Unusable
 from loadgen.measurement.server_stats import (
     cold_remarks,
     counters_of,
+    stand_still,
     statistics_remarks,
     timings_between,
     unreadable,
@@ -155,6 +156,17 @@ def test_a_response_cache_serves_without_executing() -> None:
     assert seen is not None
     assert seen.mean_batch_size is None
     assert seen.batches == ()
+    hit["inference_stats"]["cache_hit"] = {"count": 4, "ns": 1000}
+    seen = timings_between(stats(model()), stats(hit))
+    assert seen is not None
+    assert seen.cache_hits == 4
+
+
+def test_counters_that_stand_still_are_noticed_only_if_they_were_read_twice() -> None:
+    assert stand_still(stats(AFTER), stats(AFTER))
+    assert not stand_still(stats(BEFORE), stats(AFTER))
+    for unknown in (None, unreadable("why"), stats()):
+        assert not stand_still(unknown, unknown)
 
 
 def test_counters_over_grpc_come_as_text() -> None:
