@@ -158,7 +158,7 @@ def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confi
         attempt = confirmation.met
         return (
             f"{format_rate(attempt.rate_per_s)} requests/s meet {limit.text}, confirmed with "
-            f"{attempt.verdict.n:,} requests of their own"
+            f"{attempt.verdict.n:,} requests of their own{_slower_when_idle(limit, estimate.probes)}"
         )
     if confirmation is not None:
         about = format_rate(estimate.rate_per_s)
@@ -168,6 +168,16 @@ def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confi
     if estimate.outcome == "too_slow":
         return f"no rate meets {limit.text}: {estimate.reason}"
     return f"no highest rate was found: {estimate.reason}; a longer --duration gives it more load"
+
+
+def _slower_when_idle(limit: LatencyLimit, probes: Sequence[ProbeResult]) -> str:
+    """Return that lower rates are not covered, if those that were probed did not meet the limit; else empty."""
+    lowest_met = min((one.rate_per_s for one in probes if one.reading.met), default=0.0)
+    slow = [one for one in probes if not one.problems and one.rate_per_s < lowest_met]
+    if not slow:
+        return ""
+    most = max(slow, key=lambda one: one.rate_per_s)
+    return f", but it is slower when less busy: {_p_text(most.verdict, limit)} at {format_rate(most.rate_per_s)}/s"
 
 
 def _why_it_failed(measured: Sequence[Measurement]) -> str:

@@ -25,6 +25,8 @@ Watch: TypeAlias = "Callable[[RequestLog], bool]"
 Outcome = Literal["found", "too_slow", "gave_up", "untrusted", "out_of_budget"]
 
 _STEP_DOWN = 0.25
+_STEP_UP = 4.0
+_FASTER = 0.8  # of the median, or of the share of late requests: less is a server that is faster when busier
 _BELOW_SATURATION = 0.9
 _MIN_PROBE_S = 0.5
 _LONE_REQUESTS = 8
@@ -134,8 +136,14 @@ class _Search:
         return [seen for seen in self.seen if not seen.problems]
 
     @property
+    def counted(self) -> list[ProbeResult]:
+        """The trusted probes; without those below all that met the limit, if lone requests are too slow."""
+        lowest_met = min((seen.rate_per_s for seen in self.trusted if seen.reading.met), default=0.0)
+        return [seen for seen in self.trusted if seen.rate_per_s >= lowest_met or not self._too_slow()]
+
+    @property
     def readings(self) -> list[HeadroomEstimate]:
-        return [seen.reading for seen in self.trusted]
+        return [seen.reading for seen in self.counted]
 
     def left_s(self) -> float:
         return self.budget_s - sum(max(seen.load_s, _MIN_PROBE_S) for seen in self.seen)
@@ -179,7 +187,7 @@ class _Search:
         if not violated:
             return self._further_up(max(self.readings, key=lambda reading: reading.rate_per_s))
         if not met:
-            return self._further_down(violated)
+            return (self._busier_per_s() if self._too_slow() else None) or self._further_down(violated)
         return min(self._between(met, violated), self._saturation_per_s())
 
     def _between(self, met: list[HeadroomEstimate], violated: list[HeadroomEstimate]) -> float:
@@ -196,7 +204,7 @@ class _Search:
         return rate
 
     def _saturation_per_s(self) -> float:
-        answered = (seen.answered_per_s for seen in self.trusted if seen.overloaded)
+        answered = (seen.answered_per_s for seen in self.counted if seen.overloaded)
         return min((rate for rate in answered if rate > 0), default=math.inf)
 
     def _further_up(self, highest: HeadroomEstimate) -> float:
@@ -229,7 +237,7 @@ class _Search:
         if len(self.seen) > 1 and self.seen[-1].problems and self.seen[-2].problems:
             return "untrusted", self.seen[-1].problems[0]
         met, violated = self._met(), self._violated()
-        if not met and self._too_slow():
+        if not met and self._too_slow() and self._busier_per_s() is None:
             limit_ms = self._lone()[-1].verdict.limit.limit_ms
             return "too_slow", f"requests fail or take over {limit_ms:g} ms even if they hardly meet"
         if self.to_beat is not None and self._out_of_reach(self.to_beat):
@@ -253,6 +261,26 @@ class _Search:
         lone = self._lone()
         over = [seen for seen in lone if not seen.verdict.latency_ms <= seen.verdict.limit.limit_ms]
         return len(over) > 1 or any(not seen.median_ms <= self.limit_ms for seen in lone)
+
+    def _busier_per_s(self) -> float | None:
+        """Return a higher rate to try if lone requests are too slow; None if the server gets no faster.
+
+        Clocks that save power, and schedulers, make a server slower when it is idle.
+        """
+        lone = self._lone()[0]
+        above = [seen for seen in self.trusted if seen.rate_per_s > 1.001 * self.lone_rate_per_s]
+        overload_per_s = min((seen.rate_per_s for seen in above if seen.reading.headroom == 0), default=math.inf)
+        busy = [seen for seen in above if seen.rate_per_s < overload_per_s]
+        busiest = max(busy, key=lambda seen: seen.rate_per_s, default=lone)
+        rate = _STEP_UP * busiest.rate_per_s
+        if busiest is lone:
+            return rate if rate < overload_per_s and math.isfinite(lone.median_ms) else None
+        faster = (
+            busiest.median_ms < _FASTER * lone.median_ms or busiest.verdict.share < _FASTER * lone.verdict.share
+        )
+        if rate >= overload_per_s:
+            rate = math.sqrt(busiest.rate_per_s * overload_per_s)
+        return rate if faster and rate > 1.3 * busiest.rate_per_s else None
 
     def _known(self, fit: CapacityFit) -> bool:
         close = [r for r in self.readings if abs(math.log(r.rate_per_s / fit.rate_per_s)) < 0.1 and r.headroom > 0]

@@ -27,12 +27,14 @@ class SimulatedGenerator:
     """Serves one request after the other, each for `service_ms` (first come, first served), then `delay_ms` more.
 
     `failing` is the share of requests that fail with http 503, `send_lag_ms` the send lag of every request.
-    `in_front`: see `Measurement`. `plans` records the requested plans. A model named `absent` is refused.
+    A request after 200 ms of silence takes `idle_ms` more. `in_front`: see `Measurement`.
+    `plans` records the requested plans. A model named `absent` is refused.
     """
 
     service_ms: float = 0.0
     delay_ms: float = 0.0
     failing: float = 0.0
+    idle_ms: float = 0.0
     send_lag_ms: float = 0.0
     in_front: tuple[str, ...] = ()
     plans: list[LoadPlan | ClosedLoopPlan] = field(default_factory=list)
@@ -76,10 +78,11 @@ class SimulatedGenerator:
         service = round(self.service_ms * 1e6)
         steps = np.arange(len(due), dtype=np.int64) * service
         started = np.maximum.accumulate(sent - steps) + steps if len(due) else sent
+        idle = np.diff(due, prepend=-1_000_000_000) > 200_000_000
         return RequestLog(
             scheduled_ns=due,
             sent_ns=sent,
-            done_ns=started + service + round(self.delay_ms * 1e6) + 1000,
+            done_ns=started + service + round(self.delay_ms * 1e6) + 1000 + idle * round(self.idle_ms * 1e6),
             outcome=np.where(rng.random(len(due)) < self.failing, 103, 0).astype(np.uint8),
         )
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from io import StringIO
 
+import numpy as np
 import pytest
 from rich.console import Console
 from simulated_generator import SimulatedGenerator
@@ -37,7 +38,6 @@ def found(generator: SimulatedGenerator, *, stop_after: int | None = None, **cha
 
 def p99_of_m_d_1_ms(rate_per_s: float, service_ms: float) -> float:
     """By simulation of its own: Lindley's recursion over a million Poisson arrivals."""
-    import numpy as np
 
     gaps = np.random.default_rng(99).exponential(1e3 / rate_per_s, 1_000_000)
     steps = service_ms - gaps[1:]
@@ -96,6 +96,12 @@ def test_the_failures_of_probes_are_counted_by_their_kind() -> None:
     assert record.capacity.probes[0].errors.keys() == {"http 503"}
     assert " http 503" in record.reasons[0]
     assert "limit in front" not in record.reasons[0]
+
+
+def test_a_server_that_is_slower_when_idle_is_certified_and_the_lower_rate_is_named() -> None:
+    record = found(SimulatedGenerator(service_ms=1.0, idle_ms=60.0))
+    assert record.outcome == "met"
+    assert "but it is slower when less busy: p99 6" in record.reasons[0]
 
 
 def test_the_limit_of_a_gateway_is_not_the_capacity() -> None:

@@ -61,6 +61,26 @@ def test_a_server_too_slow_for_a_lone_request_says_so() -> None:
     assert estimate.lone_latency_ms == pytest.approx(60, rel=0.2)
 
 
+@pytest.mark.parametrize("start_per_s", [None, 100.0, 300.0, 5000.0])
+def test_a_server_that_is_slower_when_idle_has_a_capacity(start_per_s: float | None) -> None:
+    """It takes 12 ms after 20 ms of silence, else 1 ms; its queue ends at 2,500/s."""
+
+    def sleepy(rate_per_s: float, duration_s: float, seed: int, watch: object = None) -> Probe:
+        del watch
+        gaps = np.random.default_rng(seed).exponential(1 / rate_per_s, round(2 * rate_per_s * duration_s) + 10)
+        times = np.cumsum(gaps)
+        times = times[times < duration_s]
+        taken = constant_servers(np.random.default_rng(0), times[None, :], service_s=0.0004, servers=1)[0]
+        slow = np.diff(times, prepend=-1.0) > 0.02
+        return Probe(log=log_of(times, taken + np.where(slow, 0.012, 0.001)), overloaded=False, problems=())
+
+    limits = (LatencyLimit(limit_ms=5),)
+    estimate = find_capacity(sleepy, limits=limits, budget_s=60, seed=1, start_rate_per_s=start_per_s)
+    assert estimate.outcome == "found"
+    assert estimate.rate_per_s is not None
+    assert 1500 < estimate.rate_per_s < 2500
+
+
 def test_a_server_that_answers_nothing_is_too_slow() -> None:
     def refuse(rate_per_s: Any, duration_s: Any, seed: Any, watch: Any = None) -> Probe:
         times = np.arange(0, duration_s, 1 / rate_per_s)
