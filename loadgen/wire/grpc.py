@@ -114,6 +114,7 @@ class GrpcWire:
         self.places = bytearray()
         self._wanted = 0  # connections
         self._too_few = False  # connections, since one was closed
+        self._in_turn = False  # of several addresses a slow one, which is rarely idle, gets its share
         self._expected = expected
         self._head = head
         self._requests = requests
@@ -140,7 +141,7 @@ class GrpcWire:
     @property
     def answers_may_wait(self) -> bool:
         """See `Wire`. False if two calls share a connection: only the later of two responses keeps its time."""
-        if self._unsent or not self._idle or not self._buffer.takes_little:
+        if self._unsent or not self._idle or self._in_turn or not self._buffer.takes_little:
             return False
         if self._unsettled:
             self._unsettled = self.connecting > 0
@@ -171,7 +172,7 @@ class GrpcWire:
             with contextlib.suppress(OSError):  # a call that needs it will fail with the error
                 self._connect()
         idle = self._idle
-        while idle:
+        while idle and not self._in_turn:
             connection = idle.popleft()
             connection.idle = False
             http2 = connection.http2
@@ -240,6 +241,7 @@ class GrpcWire:
         connection = _Connection(Http2Connection(stream, self._head, self._buffer, self._answered, MOST_KEPT))
         self._connections[connection.fd] = connection
         self._too_few = len(self._connections) < self._wanted
+        self._in_turn = self.addresses.connections_min > 0
         self._unsettled = True
         self._turn.append(connection)
         self._poller.add(connection.fd, WRITE)
