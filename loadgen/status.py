@@ -28,6 +28,7 @@ _NAMES = {
 # HTTP statuses use the numbers that remain in a byte: (first status, count, first number).
 _STATUS_RANGES = ((300, 20, 20), (400, 60, 40), (500, 50, 100), (200, 27, 150))
 _GRPC_BASE = 200
+_PASSING = ("http 429", "http 502", "http 503", "http 504", "grpc UNAVAILABLE")
 _GRPC_NAMES = (
     "OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
     "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
@@ -53,6 +54,11 @@ def outcome_of_grpc(status: int) -> int:
 def outcome_of_connect_error(error: OSError) -> int:
     """Return CLIENT_LIMIT if this machine could not open a connection, NOT_CONNECTED if the server took none."""
     return CLIENT_LIMIT if error.errno in _OUT_OF else NOT_CONNECTED
+
+
+def is_passing(outcome: int) -> bool:
+    """True if the same request may succeed soon: the server, or a gateway before it, is only starting or full."""
+    return outcome == CLOSED or outcome_name(outcome) in _PASSING
 
 
 def is_outcome(number: int) -> bool:

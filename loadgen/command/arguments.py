@@ -40,6 +40,7 @@ def order_from_options(options: LoadTestOptions, environment: Mapping[str, str])
         limits=_limits(options),
         arrivals_text=arrivals_text,
         warmup_s=options.warmup_s,
+        wait_ready_s=options.wait_ready_s,
         processes=options.processes,
         find_max=options.find_max,
         first_rate_known=options.rate is not None,

@@ -14,6 +14,7 @@ from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
 from loadgen.printable import printable
 from loadgen.records.curves import curve_of, timeline_of
+from loadgen.records.formats import format_seconds
 from loadgen.records.record import (
     ComparisonRecord,
     CurveRecord,
@@ -26,6 +27,7 @@ from loadgen.records.record import (
 from loadgen.sending.generator import Generator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.sending.request_table import check_memory
+from loadgen.sending.shard import wait_ready
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.plan import Arrivals, ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target, without_secrets
@@ -36,11 +38,25 @@ def run_load_test(
     order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]
 ) -> LoadTestResult:
     """Carry the order out. `stop` is called about every half second; True ends it with the result so far."""
+    ready_after_s = None
+    if order.wait_ready_s is not None:
+        view.phase(f"Waiting for {order.target.model_name}", order.wait_ready_s)
+        ready_after_s = wait_ready(
+            order.target,
+            order.payload,
+            patience_s=order.wait_ready_s,
+            timeout_s=order.plan.timeout_s,
+            stop=stop,
+        )
+        if ready_after_s is None:
+            return LoadTestResult(run=None, interrupted=True)
     if order.find_max:
         from loadgen.command.find_max import highest_rate
 
-        return highest_rate(order, generator, view, stop)
-    return measure(order, generator, view, stop)
+        found = highest_rate(order, generator, view, stop)
+    else:
+        found = measure(order, generator, view, stop)
+    return replace(found, ready_after_s=ready_after_s)
 
 
 def measure(order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> LoadTestResult:
@@ -110,6 +126,7 @@ def record_of(
         target=target_record(order.target),
         load=load_record(order, machines=machines),
         checks=finding.checks,
+        ready_after_s=finding.ready_after_s,
         accept_observed=order.accept_observed,
         **figures,
         capacity=finding.capacity,
@@ -135,7 +152,9 @@ def record_of(
 
 
 def _remarks(finding: LoadTestResult) -> tuple[str, ...]:
-    return () if finding.run is None else finding.run.measurement.remarks
+    ready_s = finding.ready_after_s
+    ready = () if ready_s is None else (f"the server answered after {format_seconds(ready_s)} of waiting",)
+    return ready if finding.run is None else (*ready, *finding.run.measurement.remarks)
 
 
 _Curve = TypeVar("_Curve")

@@ -20,6 +20,7 @@ CLOSED_LOOP = "in a closed loop: independent users, who do not wait for each oth
 class LoadTestResult:
     """The measured run and its checks. `run` None: stopped before anything was measured.
 
+    `ready_after_s` is how long the server took to answer at all; None: it was not waited for.
     For a search for the highest rate `run` is the last confirmation, or the last probe if there was none.
     """
 
@@ -27,6 +28,7 @@ class LoadTestResult:
     checks: tuple[CheckRecord, ...] = ()
     capacity: CapacityRecord | None = None
     interrupted: bool = False
+    ready_after_s: float | None = None
 
 
 def answer(

@@ -133,7 +133,8 @@ def _metrics_reader(url: str) -> ReadSample:
 
     def read() -> GpuSample | None:
         try:
-            status, body = http_answer(target, request, patience_s=_TIMEOUT_S)
+            answer = http_answer(target, request, patience_s=_TIMEOUT_S)
+            status, body = answer.status, answer.body
             return sample_from_metrics(body.decode(errors="replace")) if status == 200 else None
         except (LoadError, ValueError):
             return None

@@ -133,6 +133,12 @@ class LoadTestOptions:
     server_name: str | None = CONNECTION(
         "The server's name in its certificate and for SNI, if the address is another one.", "NAME"
     )
+    wait_ready_s: float | None = CONNECTION(
+        "Wait until the server answers an inference, up to this long; the load begins then. Default: it must "
+        "answer now, within three tries.",
+        "DURATION",
+        unit="s",
+    )
     insecure: bool = CONNECTION("Do NOT check the server's certificate.", default=False, flag_only=True)
     yes: bool = CONNECTION(
         "Confirm that you may load this server: needed if it is not this machine.", default=False, flag_only=True

@@ -225,6 +225,11 @@ class LoadTestRecord(Record):
     target: TargetRecord
     load: LoadRecord
     checks: tuple[CheckRecord, ...]
+    ready_after_s: float | None = Field(
+        default=None,
+        description="Time until the server answered an inference, before the load and in none of its figures; "
+        "null: it was not waited for (--wait-ready).",
+    )
     accept_observed: bool = Field(
         default=False, description="A limit that this run met counts as met if the test is inconclusive."
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.errors import LoadError, TargetRefused, TargetUnreachable
 from loadgen.measurement.addresses import Histogram, histograms_of
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.request_table import LogTable
@@ -18,14 +18,14 @@ from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, SendLoop, Ti
 from loadgen.sending.shared_memory import SharedInputs
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.status import MALFORMED, NOT_CONNECTED, OK
+from loadgen.status import MALFORMED, NOT_CONNECTED, OK, is_passing
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors
 from loadgen.wire.connections import wire_of
 from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
-from loadgen.wire.questions import read_model_info
+from loadgen.wire.questions import PASSING_ADVICE, PAUSES_S, pause, read_model_info
 
 _RISE_NS = 1_000_000_000
 _BACKLOG_MIN = 8
@@ -116,6 +116,7 @@ def shard_of(plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms
 class PreparedTarget:
     """Connections and request bodies for one target, checked with one request.
 
+    `answered` is False if no response to it came in time.
     Construction raises TargetUnreachable, TargetRefused or PayloadError. Close it after use.
     """
 
@@ -133,7 +134,7 @@ class PreparedTarget:
                 places = shared.places
             self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note, places)
             stack.callback(self.wire.close)
-            self._try_one(timeout_s)
+            self.answered = self._try_one(timeout_s)
             self._opened = stack.pop_all()
 
     def connect(self, count: int) -> None:
@@ -148,25 +149,32 @@ class PreparedTarget:
         """Close the connections, and end the shared memory."""
         self._opened.close()
 
-    def _try_one(self, timeout_s: float) -> None:
+    def _try_one(self, timeout_s: float) -> bool:
         """Send one request. A response that is no inference raises an error now, instead of a thousand failures.
 
-        A server that does not respond at all gets its load: every request of it counts as failed.
+        A failure that may pass gets two more tries. A server that does not respond at all gets its load: every
+        request of it counts as failed. False for such a server.
         """
-        self.wire.send(0)
-        if not self._pump(timeout_s, lambda: 0 in self._outcomes):
-            self.wire.give_up(0)
-            return
-        outcome = self._outcomes.pop(0)
+        for default_s in (*PAUSES_S, None):
+            self.wire.send(0)
+            if not self._pump(timeout_s, lambda: 0 in self._outcomes):
+                self.wire.give_up(0)
+                return False
+            outcome = self._outcomes.pop(0)
+            if default_s is None or not is_passing(outcome):
+                break
+            pause(default_s, self.wire.retry_after)
         if outcome == NOT_CONNECTED:
             raise TargetUnreachable(
                 f"{self._target.url} refuses connections: {self.wire.error_example}.\n"
                 "Start the server, or correct the address."
             )
         if outcome == OK:
-            return
+            return True
         advice = "Check the shapes and the data; see the server's log."
-        if outcome == MALFORMED:
+        if is_passing(outcome):
+            advice = PASSING_ADVICE
+        elif outcome == MALFORMED:
             advice = (
                 "Look at one answer, and at the address. Triton's Python backend sends empty outputs with some "
                 "versions of numpy."
@@ -189,6 +197,33 @@ class PreparedTarget:
 
     def _note(self, row: int, outcome: int, arrived_ns: int) -> None:  # noqa: ARG002 - its time does not count
         self._outcomes[row] = outcome
+
+
+def wait_ready(
+    target: Target, payload: Payload, *, patience_s: float, timeout_s: float, stop: Callable[[], bool]
+) -> float | None:
+    """Return the seconds until the server answered an inference; None if `stop` returned True before.
+
+    Raises PayloadError at once, TargetUnreachable and TargetRefused if it does not within `patience_s`.
+    """
+    began_s, poller = time.monotonic(), Poller()
+    try:
+        while not stop():
+            failure: LoadError = TargetUnreachable(f"{target.url} does not answer.\nSee the server's log.")
+            try:
+                prepared = PreparedTarget(target, payload, poller, timeout_s)
+                prepared.close()
+                if prepared.answered:
+                    return time.monotonic() - began_s
+            except (TargetUnreachable, TargetRefused) as error:
+                failure = error
+            if time.monotonic() >= began_s + patience_s:
+                what, _, fix = str(failure).partition("\n")
+                raise type(failure)(f"{what.rstrip('.')}, for {patience_s:g} s now.\n{fix}")
+            pause(PAUSES_S[0])
+    finally:
+        poller.close()
+    return None
 
 
 def run_shard(

@@ -37,6 +37,7 @@ class Note:
 class LoadTest:
     """The whole order. With `find_max` the plan's duration is the budget of load, and its rate the first guess.
 
+    `wait_ready_s` is how long the server may take to answer at all; None: it must be there.
     `warmup_s` None: as long as the limits ask for. `first_rate_known` is False if `find_max` has to find
     even the first guess.
     """
@@ -47,6 +48,7 @@ class LoadTest:
     limits: Limits = field(default_factory=Limits)
     arrivals_text: str = "poisson"
     warmup_s: float | None = None
+    wait_ready_s: float | None = None
     processes: int = 1
     find_max: bool = False
     first_rate_known: bool = True

@@ -132,6 +132,7 @@ class GrpcWire:
         self.connections_opened = 0
         self.error_example: str | None = None
         self.in_front: Counter[str] = Counter()
+        self.retry_after = b""
 
     @property
     def connecting(self) -> int:
@@ -315,6 +316,7 @@ class GrpcWire:
                 return MALFORMED, printable(fault)
         else:
             note_failure(self.in_front, outcome, dict(call.fields))
+            self.retry_after = dict(call.fields).get(b"retry-after", b"")
         return outcome, text
 
     def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:

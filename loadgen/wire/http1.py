@@ -68,6 +68,7 @@ class HttpWire:
         self.connections_opened = 0
         self.error_example: str | None = None
         self.in_front: Counter[str] = Counter()
+        self.retry_after = b""
 
     @property
     def answers_may_wait(self) -> bool:
@@ -223,6 +224,7 @@ class HttpWire:
     def _judged(self, answer: Answer) -> int:
         """Return the outcome of a response."""
         if answer.status != 200:
+            self.retry_after = answer.fields.get(b"retry-after", b"")
             if self.error_example is None:
                 self.error_example = error_text(answer.status, answer.body)
             outcome = outcome_of_http(answer.status)

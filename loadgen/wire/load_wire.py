@@ -50,6 +50,8 @@ class LoadWire(Wire, Protocol):
     addresses: Addresses
     places: bytearray
     """If not empty, takes for each row 1 + the place of the address that it was sent to."""
+    retry_after: bytes
+    """The header of the last response that was not a success; empty if it had none."""
 
     @property
     def connecting(self) -> int:

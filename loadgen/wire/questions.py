@@ -14,12 +14,12 @@ from loadgen.errors import ClosedEarly, LoadError, MalformedAnswer, TargetRefuse
 from loadgen.json_values import Unusable
 from loadgen.printable import printable
 from loadgen.spec.target import Target, http_head
-from loadgen.status import OK, outcome_name, outcome_of_http
+from loadgen.status import OK, is_passing, outcome_name, outcome_of_http
 from loadgen.traffic.model_info import ModelInfo, model_info
-from loadgen.wire.http1_response import AnswerReader, error_text
+from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call
-from loadgen.wire.poller import GIVE_WAY_NS, WRITE, Poller, give_way
+from loadgen.wire.poller import GIVE_WAY_NS, WRITE, Poller, give_way, original
 from loadgen.wire.sockets import ReadBuffer, Stream, address_of
 
 PATIENCE_S = 10.0
@@ -28,8 +28,14 @@ PATIENCE_S = 10.0
 MAX_BYTES = 16 << 20
 """A response with a body of more bytes is malformed."""
 
+PAUSES_S = (0.5, 1.0)
+"""A first request, or a question, whose failure may pass is sent again after these times, or the server's own."""
+
+PASSING_ADVICE = "It was asked three times. See its log; loadtest --wait-ready 2m waits for a model that starts."
+_LONGEST_PAUSE_S = 10.0
 _BUFFER_BYTES = 1 << 16
 _NOT_ALLOWED = ("http 401", "http 403", "grpc UNAUTHENTICATED", "grpc PERMISSION_DENIED")
+_CLOSED = (ClosedEarly, ConnectionResetError, BrokenPipeError)
 _T = TypeVar("_T")
 
 
@@ -50,6 +56,7 @@ class _Reply:
     outcome: int
     text: str
     document: Any = None
+    retry_after: bytes = b""
 
 
 def read_model_info(target: Target) -> ModelInfo:
@@ -114,23 +121,48 @@ def _advice(outcome: int) -> str:
         return "It redirects; give the address it redirects to."
     if name in _NOT_ALLOWED:
         return "Send the right authorization header."
-    return "Check the model's name and version, and that it is loaded."
+    return PASSING_ADVICE if is_passing(outcome) else "Check the model's name and version, and that it is loaded."
 
 
 def _ask(target: Target, question: _Question) -> _Reply:
-    """Raises TargetUnreachable, TargetRefused, and Unusable for a response that cannot be read."""
-    return _over_http(target, question) if target.is_http else _over_grpc(target, question)
+    """Ask, again if the failure may pass. Raises TargetUnreachable, TargetRefused, and Unusable for no answer."""
+    ask = _over_http if target.is_http else _over_grpc
+    for default_s in PAUSES_S:
+        try:
+            reply = ask(target, question)
+        except TargetUnreachable as error:
+            if not isinstance(error.__cause__, _CLOSED):
+                raise
+            pause(default_s)
+        else:
+            if not is_passing(reply.outcome):
+                return reply
+            pause(default_s, reply.retry_after)
+    return ask(target, question)
+
+
+def pause(default_s: float, retry_after: bytes = b"") -> None:
+    """Sleep as long as the server asked for by `Retry-After` in seconds, at most 10 s; else `default_s`."""
+    asked = retry_after.strip()
+    ends = time.monotonic() + min(float(asked) if asked.isdigit() else default_s, _LONGEST_PAUSE_S)
+    while (left_s := ends - time.monotonic()) > 0:
+        original("time", "sleep")(min(left_s, GIVE_WAY_NS / 1e9))
+        give_way()
 
 
 def _over_http(target: Target, question: _Question) -> _Reply:
     body = b"" if question.post is None else json.dumps(question.post).encode()
     fields = [f"Content-Length: {len(body)}"] if body else []
     head = http_head(target, f"{'POST' if body else 'GET'} {question.path}", fields)
-    status, answer = http_answer(target, head + body)
-    if status != 200:
-        return _Reply(outcome=outcome_of_http(status), text=error_text(status, answer))
+    answer = http_answer(target, head + body)
+    if answer.status != 200:
+        return _Reply(
+            outcome=outcome_of_http(answer.status),
+            text=error_text(answer.status, answer.body),
+            retry_after=answer.fields.get(b"retry-after", b""),
+        )
     try:
-        return _Reply(outcome=OK, text="", document=None if body else json.loads(answer))
+        return _Reply(outcome=OK, text="", document=None if body else json.loads(answer.body))
     except (ValueError, RecursionError) as error:
         raise Unusable(str(error)) from error
 
@@ -146,7 +178,8 @@ def _over_grpc(target: Target, question: _Question) -> _Reply:
     call = grpc_call(target, f"/inference.GRPCInferenceService/{question.method}", request.SerializeToString())
     outcome, text = status_of(call.fields)
     if outcome != OK:
-        return _Reply(outcome=outcome, text=f"{outcome_name(outcome)}, {text}")
+        retry_after = dict(call.fields).get(b"retry-after", b"")
+        return _Reply(outcome=outcome, text=f"{outcome_name(outcome)}, {text}", retry_after=retry_after)
     answer, fault = getattr(service_pb2, f"{question.method}Response")(), call.fault_of_frame()
     try:
         answer.ParseFromString(bytes(call.answer)[PREFIX_BYTES:])
@@ -157,16 +190,15 @@ def _over_grpc(target: Target, question: _Question) -> _Reply:
     return _Reply(outcome=OK, text="", document=MessageToDict(answer, preserving_proto_field_name=True))
 
 
-def http_answer(target: Target, request: bytes, patience_s: float | None = None) -> tuple[int, bytes]:
-    """Send a complete HTTP request; returns status and body. Raises TargetUnreachable, TargetRefused."""
+def http_answer(target: Target, request: bytes, patience_s: float | None = None) -> Answer:
+    """Send a complete HTTP request; returns the response. Raises TargetUnreachable, TargetRefused."""
     unsent, reader = memoryview(request), AnswerReader(ReadBuffer(_BUFFER_BYTES), MAX_BYTES, whole=True)
 
-    def step(stream: Stream) -> tuple[int, bytes] | None:
+    def step(stream: Stream) -> Answer | None:
         nonlocal unsent
         while unsent:
             unsent = unsent[stream.send(unsent) :]
-        answer = reader.read(stream)
-        return None if answer is None else (answer.status, answer.body)
+        return reader.read(stream)
 
     return _conversation(target, step, patience_s)
 
@@ -249,8 +281,8 @@ def _our_errors(target: Target) -> Iterator[None]:
         ) from error
     except OSError as error:
         reason = printable(str(error)) or type(error).__name__
-        fix = "Start the server, or correct the address."
-        if target.is_tls and isinstance(error, ClosedEarly | ConnectionResetError | BrokenPipeError):
+        fix = "Start the server, or correct the address; loadtest --wait-ready 2m waits for one that starts."
+        if target.is_tls and isinstance(error, _CLOSED):
             fix = "If it asks for a client certificate, give one that it accepts: --client-cert. Else see its log."
         raise TargetUnreachable(f"{target.url} does not answer: {reason}.\n{fix}") from error
 

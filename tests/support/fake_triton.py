@@ -63,6 +63,7 @@ class Server:
         self.arrived_ns: list[int] = []
         self.busy_until_ns = 0
         self.infer_count = 0
+        self.metadata_count = 0
         self.answer_body = answer_body(options.output_numbers, options.answer_bytes)
         seed = options.exponential_seed
         self.random = None if seed is None else random.Random(seed)
@@ -147,7 +148,7 @@ class Server:
         if path == f"{model}/stats":
             return {"model_stats": [self.statistics()]}
         if path == "/kept":
-            return {"kept_ns": self.kept_ns, "arrived_ns": self.arrived_ns}
+            return {"kept_ns": self.kept_ns, "arrived_ns": self.arrived_ns, "questions": self.metadata_count}
         return None
 
     def statistics(self) -> dict[str, Any]:
@@ -227,7 +228,11 @@ class Client:
 
     def answer_document(self, path: str) -> None:
         document = self.server.document(path)
-        if self.server.options.refuse:
+        self.server.metadata_count += path == "/v2/models/delay"
+        every = self.server.options.busy_every
+        if every and path == "/v2/models/delay" and self.server.metadata_count % every == 0:
+            self.send(b"503 Service Unavailable", b'{"error":"busy for a moment"}')
+        elif self.server.options.refuse:
             self.send(self.server.options.refuse.encode(), b'{"error":"as asked"}')
         elif document is None:
             self.send(b"404 Not Found", json.dumps({"error": f"unknown {path}"}).encode())
@@ -339,6 +344,7 @@ def main() -> None:
     parser.add_argument("--stall-at-s", type=float, default=0.0, help="sleep so long, once")
     parser.add_argument("--stall-after", type=int, default=0, help="after so many inferences")
     parser.add_argument("--refuse", default="", help="answer all questions with this status")
+    parser.add_argument("--busy-every", type=int, default=0, help="each such question for metadata gets a 503")
     parser.add_argument("--tls", action="store_true", help="with a certificate for the name localhost")
     parser.add_argument("--mutual", action="store_true", help="clients need a certificate: localhost.pem")
     parser.add_argument("--tls-1-2", action="store_true", help="no later version")

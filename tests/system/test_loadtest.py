@@ -236,3 +236,15 @@ def test_a_certificate_that_does_not_match_is_refused_unless_it_is_said_not_to_m
     assert "NOT checked" in done.stderr
     assert record_of(done).target.certificate_checked is False
     assert "NOT checked" in record_of(done).notes[0]
+
+
+def test_a_search_outlives_passing_refusals_and_says_how_long_it_waited(tmp_path: Path) -> None:
+    with fake_triton("--delay-ms", "2", "--busy-every", "3") as busy:
+        options = ("--find-max", "--p50", "600ms", "--rate", "100", "--duration", "20s", "--wait-ready", "20s")
+        loadtest(busy.url, *options, "--output", str(tmp_path / "r.json"), expected=0)
+        asked = busy.document("/kept")["questions"]
+    found = LoadTestRecord.model_validate_json((tmp_path / "r.json").read_bytes())
+    assert found.capacity is not None
+    assert asked > 6, "a question for each probe, and several were answered by 503"
+    assert found.ready_after_s is not None
+    assert any("of waiting" in note for note in found.notes)
