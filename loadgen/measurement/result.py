@@ -35,6 +35,7 @@ class ShardResult:
     error_example: str | None
     addresses: dict[str, Histogram] = field(default_factory=dict)
     in_front: dict[str, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 MAX_CPU_SHARE = 0.8

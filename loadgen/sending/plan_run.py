@@ -101,11 +101,12 @@ class PlanRun:
             workers.abandon()
             raise
         server = timings_between(before, after)
+        notes = dict.fromkeys(note for result in workers.results for note in result.notes)
         circumstances = circumstances_of(
             workers.results,
             limit_ms=self.job.limit_ms,
             server=server,
-            remarks=(*statistics_remarks(before, after), *cold_remarks(server)),
+            remarks=(*notes, *statistics_remarks(before, after), *cold_remarks(server)),
             gpu=gpu.use,
             stopped=self._stopped is not None,
         )

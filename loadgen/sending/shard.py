@@ -21,7 +21,7 @@ from loadgen.spec.target import Target
 from loadgen.status import MALFORMED, NOT_CONNECTED, OK, is_passing
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
-from loadgen.traffic.payloads import raw_inputs, request_tensors
+from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
 from loadgen.wire.connections import wire_of
 from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
@@ -116,14 +116,15 @@ def shard_of(plan: LoadPlan | ClosedLoopPlan, part: int, parts: int, *, limit_ms
 class PreparedTarget:
     """Connections and request bodies for one target, checked with one request.
 
-    `answered` is False if no response to it came in time.
+    `answered` is False if no response to it came in time; `notes` say what had to be guessed.
     Construction raises TargetUnreachable, TargetRefused or PayloadError. Close it after use.
     """
 
     def __init__(self, target: Target, payload: Payload, poller: Poller, timeout_s: float) -> None:
         self._target = target
         self._poller = poller
-        self.info: ModelInfo = read_model_info(target)
+        self.info: ModelInfo
+        self.info, self.notes = settled(read_model_info(target), payload)
         pool = request_tensors(self.info, payload)
         self._outcomes: dict[int, int] = {}
         with ExitStack() as stack:
@@ -273,6 +274,7 @@ def run_shard(
         error_example=wire.error_example,
         in_front=dict(wire.in_front),
         addresses=_by_address(shard, table, wire, loop.rows_sent),
+        notes=prepared.notes,
     )
 
 

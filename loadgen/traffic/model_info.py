@@ -48,7 +48,8 @@ class ModelInfo:
     """The inputs that a request must carry, those that it may, and the outputs that come back.
 
     `max_batch_size` 0: the model takes no batches, and a shape has no batch dimension. None: unknown (the server
-    is not Triton, or hides its configuration).
+    is not Triton, or hides its configuration); `unconfigured` then has the server's reason, and `whole_shapes` is
+    True if shapes are taken to have no batch dimension although the first one is free.
     """
 
     name: str
@@ -56,6 +57,8 @@ class ModelInfo:
     outputs: tuple[Tensor, ...]
     max_batch_size: int | None
     optional: tuple[Tensor, ...] = ()
+    unconfigured: str = ""
+    whole_shapes: bool = False
 
     def carried_by(self, tensors: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return the inputs that a request with these tensors carries, in the model's order."""
@@ -66,7 +69,7 @@ class ModelInfo:
         """True if the first dimension of every input is the batch."""
         if self.max_batch_size is not None:
             return self.max_batch_size > 0
-        return all(tensor.shape[:1] == (-1,) for tensor in self.inputs)
+        return not self.whole_shapes and all(tensor.shape[:1] == (-1,) for tensor in self.inputs)
 
 
 def model_info(metadata: object, config: object = None) -> ModelInfo:

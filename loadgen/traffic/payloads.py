@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,33 @@ def request_tensors(info: ModelInfo, payload: Payload) -> list[Tensors]:
     count = max(1, min(POOL_SIZE, _POOL_BYTES // max(1, one)))
     rng = np.random.default_rng(payload.seed)
     return [{t.name: random_tensor(rng, t.datatype, shapes[t.name]) for t in info.inputs} for _ in range(count)]
+
+
+def settled(info: ModelInfo, payload: Payload) -> tuple[ModelInfo, tuple[str, ...]]:
+    """Return the model as requests take it, and a note on what had to be guessed without its configuration.
+
+    A shape with all dimensions, or a batch size, says whether the first one is the batch. Else it is, if it is
+    free and not the only one of an input: such an input is rather a text or a sound than a number in a batch.
+    """
+    if info.max_batch_size is not None:
+        return info, ()
+    guesses = []
+    if info.batched:
+        whole = any(len(payload.shapes.get(one.name, ())) == len(one.shape) for one in info.inputs)
+        example = info.inputs[0].name
+        if not whole and payload.batch_size == 1:
+            whole = any(len(tensor.shape) == 1 for tensor in info.inputs)
+            what = "has no batch dimension (a --batch-size says that it has)"
+            if not whole:
+                what = f"has the batch as its first dimension (a --shape {example} of all sizes: it has none)"
+            guesses.append(f"{example} {what}")
+        info = replace(info, whole_shapes=whole)
+    if len(info.inputs) > 1:
+        guesses.append("no input is optional")
+    if not guesses:
+        return info, ()
+    why = f"the server gives no configuration of {info.name} ({info.unconfigured or 'none'})"
+    return info, (f"{why}, so it was guessed that {', and that '.join(guesses)}",)
 
 
 def request_shape(info: ModelInfo, tensor: Tensor, payload: Payload) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from loadgen.errors import ClosedEarly, LoadError, MalformedAnswer, TargetRefused, TargetUnreachable
@@ -67,15 +67,22 @@ def read_model_info(target: Target) -> ModelInfo:
             raise TargetRefused(
                 f"{target.url} does not serve {target.model_name}: {metadata.text}.\n{_advice(metadata.outcome)}"
             )
-        config = _ask(target, _of_model(target, "/config", "ModelConfig")).document
+        reply = _ask(target, _of_model(target, "/config", "ModelConfig"))
+        config = reply.document
         if config is not None and not target.is_http:
             config = config.get("config")
-        return model_info(metadata.document, config)
+        info = replace(model_info(metadata.document, config), unconfigured=reply.text)
     except Unusable as error:
         raise TargetRefused(
             f"{target.url} answered, but not as a KServe v2 server does ({printable(str(error), most=300)}).\n"
             "Check the address and its path."
         ) from error
+    if not info.inputs:
+        raise TargetRefused(
+            f"{target.url} names no inputs of {target.model_name}, so no request can be made.\n"
+            "Check the model's name and version, and its metadata."
+        )
+    return info
 
 
 def statistics_of(target: Target) -> Any:

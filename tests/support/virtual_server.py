@@ -118,7 +118,7 @@ class VirtualProcess:
         elif message["do"] == "statistics":
             self._answers.append({"statistics": None})
         elif message["do"] == "start":
-            prepared: Any = SimpleNamespace(wire=self._server)
+            prepared: Any = SimpleNamespace(wire=self._server, notes=())
             poller = clock = cast("Any", self._server)
             result = run_shard(self._shard, self._table, prepared, poller, BEGIN_NS, lambda: False, clock)
             self._answers.append(asdict(result))

@@ -119,3 +119,10 @@ def test_waiting_ends_after_its_time_or_when_asked() -> None:
     with pytest.raises(TargetUnreachable, match="for 1 s now"):
         wait(url, 1.0)
     assert wait(url, 60.0, stop=True) is None
+
+
+def test_a_model_without_inputs_is_refused() -> None:
+    none = http_answer(b'{"name":"m","inputs":[],"outputs":[{"name":"y","datatype":"FP32","shape":[-1,2]}]}')
+    with serving(Strange(name="", answers={"metadata": none})) as url, pytest.raises(TargetRefused) as failed:
+        prepare(url)
+    assert "names no inputs" in str(failed.value)

@@ -15,13 +15,13 @@ from loadgen.sending.messages import payload_from_json, payload_to_json
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo, Tensor, model_info
-from loadgen.traffic.payloads import grpc_request, http_request, raw_bytes, request_tensors
+from loadgen.traffic.payloads import grpc_request, http_request, raw_bytes, request_tensors, settled
 from loadgen.traffic.random_inputs import check_request_size
 
 TARGET = Target(url="http://h:8000/base", model_name="m", headers=(("X-Key", "v"),))
 
 
-def info(*inputs: tuple[str, str, tuple[int, int]], max_batch_size: int | None = 8) -> ModelInfo:
+def info(*inputs: tuple[str, str, tuple[int, ...]], max_batch_size: int | None = 8) -> ModelInfo:
     tensors = tuple(Tensor(name=name, datatype=datatype, shape=shape) for name, datatype, shape in inputs)
     return ModelInfo(name="m", inputs=tensors, outputs=(), max_batch_size=max_batch_size)
 
@@ -302,3 +302,35 @@ def test_whatever_a_server_describes_there_is_a_request_or_two_lines(metadata: o
     except PayloadError as error:
         lines = str(error).split("\n")
         assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "payload", "sent", "guess"),
+    [
+        ((-1, 4), Payload(), (1, 4), "x has the batch as its first dimension"),
+        ((-1, 4), Payload(batch_size=3), (3, 4), None),
+        ((-1, 4), Payload(shapes={"x": (7, 4)}), (7, 4), None),
+        ((-1, -1), Payload(shapes={"x": (7,)}), (1, 7), "x has the batch as its first dimension"),
+        ((-1,), Payload(shapes={"x": (16000,)}), (16000,), None),
+        ((-1,), Payload(batch_size=3), (3,), None),
+        ((2, 4), Payload(), (2, 4), None),
+    ],
+)
+def test_without_a_configuration_the_user_decides_and_a_guess_is_said(
+    shape: tuple[int, ...], payload: Payload, sent: tuple[int, ...], guess: str | None
+) -> None:
+    model, notes = settled(info(("x", "FP32", shape), max_batch_size=None), payload)
+    assert request_tensors(model, payload)[0]["x"].shape == sent
+    assert len(notes) == (guess is not None)
+    assert (guess or "") in "".join(notes)
+
+
+def test_one_free_dimension_without_a_configuration_needs_its_size() -> None:
+    model, _ = settled(info(("audio", "FP32", (-1,)), max_batch_size=None), Payload())
+    with pytest.raises(PayloadError, match="--shape audio:N"):
+        request_tensors(model, Payload())
+
+
+def test_a_configuration_leaves_nothing_to_guess() -> None:
+    model = info(("x", "FP32", (-1, 4)), ("y", "FP32", (-1,)))
+    assert settled(model, Payload()) == (model, ())
