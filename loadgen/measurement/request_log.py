@@ -131,6 +131,8 @@ class ClientUse:
     bytes_sent: int
     bytes_received: int
     connections_opened: int  # while the load ran; connections opened before it are not counted
+    connections_closed: int = 0  # by the server
+    resent: int = 0  # requests that the server did not process, for each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

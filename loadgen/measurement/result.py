@@ -36,12 +36,15 @@ class ShardResult:
     addresses: dict[str, Histogram] = field(default_factory=dict)
     in_front: dict[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    connections_closed: int = 0
+    resent: int = 0
 
 
 MAX_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _LAG_QUANTILES = (0.5, 0.99)
+_CLOSED_FEW, _CLOSED_SHARE = 3, 0.1
 _CHECKS = 2
 """We send at most this many requests outside the load; the server may count them with it."""
 
@@ -76,6 +79,8 @@ def circumstances_of(
         bytes_sent=sum(result.bytes_sent for result in results),
         bytes_received=sum(result.bytes_received for result in results),
         connections_opened=sum(result.connections_opened for result in results),
+        connections_closed=sum(result.connections_closed for result in results),
+        resent=sum(result.resent for result in results),
     )
     addresses = uses_of(result.addresses for result in results)
     in_front: Counter[str] = Counter()
@@ -87,11 +92,29 @@ def circumstances_of(
         "server": server,
         "gpu": gpu,
         "remarks": (*remarks, *address_remarks(addresses)),
+        "remarks": (*remarks, *_connection_remarks(sum(result.rows for result in results), client)),
         "error_example": next((result.error_example for result in results if result.error_example), None),
         "stopped": stopped,
         "addresses": addresses,
         "in_front": in_words(in_front),
     }
+
+
+def _connection_remarks(requests: int, client: ClientUse) -> tuple[str, ...]:
+    """Return advice for users if the server ends connections often, or refused calls."""
+    found = []
+    if client.connections_closed >= max(_CLOSED_FEW, _CLOSED_SHARE * requests):
+        found.append(
+            f"the server closed {client.connections_closed:,} connections in {requests:,} requests, and "
+            f"{client.connections_opened:,} were opened meanwhile, which costs time: turn keep-alive on there, or "
+            "raise its idle time-out"
+        )
+    if client.resent:
+        found.append(
+            f"{client.resent:,} requests were sent again, as the server said that it had not processed them "
+            "(GOAWAY or REFUSED_STREAM); their latency counts from when they were due"
+        )
+    return tuple(found)
 
 
 def measurement_of(

@@ -133,6 +133,13 @@ class MeasurementRecord(Record):
     send_lag_p99_ms: float | None
     bytes_sent: Count
     bytes_received: Count
+    connections_opened: Count | None = Field(default=None, description="While the load ran.")
+    connections_closed: Count | None = Field(default=None, description="By the server, while the load ran.")
+    requests_resent: Count | None = Field(
+        default=None,
+        description="Calls that the server did not process (GOAWAY, REFUSED_STREAM) and that were sent again, for "
+        "each time; null in records of earlier versions.",
+    )
     client_cpu_share: float = Field(description="The busiest load process; 1.0 is one whole core.")
     client_cpu_s: float
     server: ServerTimings | None

@@ -126,7 +126,7 @@ def _timeout_ns(record: LoadTestRecord) -> int:
 
 def _names(record: LoadTestRecord) -> tuple[str, str]:
     """Return the protocol and the model."""
-    return "HTTP" if record.target.url.startswith("http") else "gRPC", record.target.model_name
+    return "HTTP" if record.target.url.lower().startswith("http") else "gRPC", record.target.model_name
 
 
 def _mean_size(record: LoadTestRecord) -> float:

@@ -241,7 +241,7 @@ def run_shard(
     `asked_to_stop` is called about every 50 ms and may use the process for a moment, which shows as send lag.
     """
     wire = prepared.wire
-    before = (wire.bytes_sent, wire.bytes_received, wire.connections_opened)
+    before = (wire.bytes_sent, wire.bytes_received, wire.connections_opened, wire.connections_closed, wire.resent)
     rule = None
     if shard.limit_ms is not None and shard.rate_per_s is not None:
         rule = BacklogRule(rate_per_s=shard.rate_per_s, limit_ms=shard.limit_ms)
@@ -271,6 +271,8 @@ def run_shard(
         bytes_sent=wire.bytes_sent - before[0],
         bytes_received=wire.bytes_received - before[1],
         connections_opened=wire.connections_opened - before[2],
+        connections_closed=wire.connections_closed - before[3],
+        resent=wire.resent - before[4],
         error_example=wire.error_example,
         in_front=dict(wire.in_front),
         addresses=_by_address(shard, table, wire, loop.rows_sent),

@@ -88,7 +88,7 @@ class Target:
     @property
     def is_http(self) -> bool:
         """True if requests go over HTTP/1.1; else over gRPC."""
-        return self.url.startswith("http")
+        return urlsplit(self.url).scheme in ("http", "https")
 
     @property
     def is_tls(self) -> bool:

@@ -32,6 +32,7 @@ from loadgen.wire.poller import READ, WRITE, Poller
 from loadgen.wire.sockets import ReadBuffer, TlsStream
 
 MAX_CONNECTIONS = 8
+_MAX_TRIES = 3
 _MAX_STATUS_DIGITS = 5
 _LONGEST_TEXT = 4096  # bytes as received: one character may take twelve
 _MAX_CHARACTERS = 500
@@ -96,7 +97,9 @@ class GrpcWire:
     """Sends row r as `requests[r % len(requests)]` and calls `finished` when its response is complete.
 
     Each call goes to an idle connection of up to eight; if none is idle, calls share them in turn. More are opened
-    if the server limits the calls on each. A response of status OK that is not as `expected` is malformed.
+    if the server limits the calls on each. What the server did not process (GOAWAY, REFUSED_STREAM) goes to
+    another connection at once, up to three times in all. A response of status OK that is not as `expected` is
+    malformed.
     `error_example` is the text of the first response that was not a success.
     """
 
@@ -129,7 +132,8 @@ class GrpcWire:
         self.in_flight: dict[int, _Connection | None] = {}
         self._bytes_sent_before = 0  # on connections that are closed
         self._fields_of_success: tuple[Field, ...] | None = None  # of the last call: the next have the same
-        self.connections_opened = 0
+        self._tries: dict[int, int] = {}  # of rows that the server refused at least once
+        self.resent = self.connections_opened = self.connections_closed = 0
         self.error_example: str | None = None
         self.in_front: Counter[str] = Counter()
         self.retry_after = b""
@@ -270,6 +274,7 @@ class GrpcWire:
             self._start(connection, self._unsent.popleft())
         if not connection.http2.calls:
             if connection.http2.leaving:
+                self.connections_closed += 1
                 self._drop(connection)
             else:
                 self._rest_if_idle(connection)
@@ -300,6 +305,11 @@ class GrpcWire:
             self._poller.change(connection.fd, wants)
 
     def _answered(self, call: Call, reset: bool) -> None:
+        if call.refused and self._tries.get(call.row, 1) < _MAX_TRIES:
+            self._tries[call.row] = self._tries.get(call.row, 1) + 1
+            self.resent += 1
+            self.send(call.row)
+            return
         outcome, text = (CLOSED, "the server reset the call") if reset else self._judged(call)
         connection = self.in_flight[call.row]
         self._end(call.row, outcome, text, 0 if connection is None else connection.stream.arrived_ns)
@@ -321,6 +331,8 @@ class GrpcWire:
 
     def _end(self, row: int, outcome: int, text: str, arrived_ns: int = 0) -> None:
         del self.in_flight[row]
+        if self._tries:
+            self._tries.pop(row, None)
         if outcome != OK and self.error_example is None:
             self.error_example = f"{outcome_name(outcome)}, {text}"
         self.finished(row, outcome, arrived_ns)
@@ -331,6 +343,7 @@ class GrpcWire:
         outcome = MALFORMED if isinstance(error, MalformedAnswer) else CLOSED
         if not connection.ready or not connection.http2.settled:
             outcome = NOT_CONNECTED if not isinstance(error, MalformedAnswer) else MALFORMED
+        self.connections_closed += connection.ready
         self._drop(connection)
         if not self.connecting and not any(c.usable for c in self._connections.values()):
             lost += self._unsent

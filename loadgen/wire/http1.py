@@ -65,7 +65,7 @@ class HttpWire:
         self._blocked: set[int] = set()  # connections whose requests are not completely sent
         self.in_flight: dict[int, _Connection] = {}
         self.bytes_sent = 0
-        self.connections_opened = 0
+        self.resent = self.connections_opened = self.connections_closed = 0
         self.error_example: str | None = None
         self.in_front: Counter[str] = Counter()
         self.retry_after = b""
@@ -218,6 +218,7 @@ class HttpWire:
         if answer.keep_alive and connection.unsent is None:
             self._free.append(connection)
         else:
+            self.connections_closed += 1
             self._drop(connection)
         self.finished(row, outcome, connection.stream.arrived_ns)
 
@@ -244,6 +245,7 @@ class HttpWire:
         else:
             outcome = CLOSED if connection.ready else NOT_CONNECTED
         self._drop(connection)
+        self.connections_closed += connection.ready
         if row is not None:
             del self.in_flight[row]
             self.error_example = self.error_example or printable(str(error))

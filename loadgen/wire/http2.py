@@ -33,6 +33,7 @@ from loadgen.wire.http2_frames import (
 from loadgen.wire.http2_sending import Call, SendingHalf
 from loadgen.wire.sockets import ReadBuffer, Stream
 
+_REFUSED = 7
 _MAX_REPLIES = 10_000
 _MAX_EMPTY_FRAMES = 10_000
 _MAX_BLOCK_FRAMES = 64
@@ -47,7 +48,7 @@ class Http2Connection(SendingHalf):
     """Starts calls and reports their ends; many may be in flight. Raises OSError if the connection breaks.
 
     `ended(call, reset)` is called for every call that ends: `reset` if the server broke it off, else its headers
-    and trailers are in `call.fields`.
+    and trailers are in `call.fields`. `call.refused`: it did not process it, so that it may be sent again.
     Up to `most_kept` bytes of a message and its prefix are kept, in `call.answer`.
     """
 
@@ -177,8 +178,11 @@ class Http2Connection(SendingHalf):
         elif kind == CONTINUATION:
             self._continue_headers(stream_id, flags, payload)
         elif kind == RST_STREAM:
-            number_in(kind, payload)
-            self._end(stream_id, reset=True)
+            if number_in(kind, payload) == _REFUSED:
+                self.leaving = True  # the next calls go to another connection, and so does this one
+                self._refuse(stream_id)
+            else:
+                self._end(stream_id, reset=True)
         elif kind == GOAWAY:
             self._leave(number_in(kind, payload, exactly=None))
         elif kind == PUSH_PROMISE:
@@ -208,4 +212,9 @@ class Http2Connection(SendingHalf):
         """Act on a GOAWAY: calls that the server did not accept end here, the others may finish."""
         self.leaving = True
         for stream_id in [number for number in self.calls if number > last_id]:
-            self._end(stream_id, reset=True)
+            self._refuse(stream_id)
+
+    def _refuse(self, stream_id: int) -> None:
+        if stream_id in self.calls:
+            self.calls[stream_id].refused = True
+        self._end(stream_id, reset=True)

@@ -39,7 +39,7 @@ class Call:
     `answer` is the beginning of the response's message with its prefix; `data_bytes` counts all of it.
     """
 
-    __slots__ = ("answer", "blocks", "data_bytes", "fields", "row", "unsent", "window")
+    __slots__ = ("answer", "blocks", "data_bytes", "fields", "refused", "row", "unsent", "window")
 
     def __init__(self, row: int, window: int) -> None:
         self.row = row
@@ -49,6 +49,7 @@ class Call:
         self.answer = bytearray()
         self.data_bytes = 0
         self.blocks = 0  # of headers
+        self.refused = False  # the server says that it did nothing for it
 
     def fault_of_frame(self) -> str | None:
         """Return the fault if the data are not one complete, uncompressed message; None if they are."""

@@ -50,6 +50,12 @@ class LoadWire(Wire, Protocol):
     addresses: Addresses
     places: bytearray
     """If not empty, takes for each row 1 + the place of the address that it was sent to."""
+    connections_closed: int
+    """By the server, once they were ready."""
+
+    resent: int
+    """Requests that the server did not process and that were sent again, for each time."""
+
     retry_after: bytes
     """The header of the last response that was not a success; empty if it had none."""
 

@@ -24,7 +24,7 @@ class VirtualServer:
     """
 
     answers_may_wait = True
-    bytes_sent = bytes_received = connections_opened = 0
+    bytes_sent = bytes_received = connections_opened = connections_closed = resent = 0
     error_example: str | None = None
     addresses = SimpleNamespace(may_be_several=False, names=["one"])
     places = bytearray()

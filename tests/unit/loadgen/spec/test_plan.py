@@ -88,6 +88,8 @@ def test_two_hosts_are_refused() -> None:
 @pytest.mark.parametrize(
     ("url", "host", "port", "is_http", "is_tls"),
     [
+        ("HTTP://h", "h", 80, True, False),
+        ("GRPCS://h:1", "h", 1, False, True),
         ("http://h", "h", 80, True, False),
         ("https://h/a/b/", "h", 443, True, True),
         ("http://[::1]:8000", "::1", 8000, True, False),

@@ -83,15 +83,51 @@ def test_a_goodbye_lets_calls_that_were_taken_finish_and_then_ends_the_connectio
         two.wire.send(row)
     assert [two.of(row) for row in range(4)] == [first, second, first, second]
     two.give(first, goodbye(1))
-    assert two.ended == [(2, CLOSED, 7)], "the server did not take it"
+    assert two.ended == []
+    assert two.of(2) is second, "the server did not take it"
+    assert two.wire.resent == 1
     two.wire.send(4)
     assert two.of(4) is second
     two.answer(first, 1)
-    assert two.ended[1:] == [(0, OK, 7)]
+    assert two.ended == [(0, OK, 7)]
+    assert list(two.wire.in_flight) == [1, 2, 3, 4], "in the order of their due times"
     assert two.open_streams() == [second]
     two.give(second, goodbye(5))
     assert not two.wire.send(5)
     assert two.wire.in_flight[5] is None, "it waits for a connection"
+
+
+def refusal(stream_id: int) -> bytes:
+    return frame(RST_STREAM, 0, stream_id, struct.pack(">I", 7))
+
+
+def test_a_refused_call_goes_to_another_connection_at_once_and_the_first_gets_no_more(two: GrpcBench) -> None:
+    first, second = two.streams
+    two.wire.send(0)
+    two.give(first, refusal(1))
+    assert two.ended == []
+    assert two.of(0) is second
+    assert two.open_streams() == [second]
+    assert (two.wire.resent, two.wire.connections_closed) == (1, 1)
+    two.answer(second, 1)
+    assert two.ended == [(0, OK, 7)]
+
+
+def test_a_refused_call_without_another_connection_waits_for_a_new_one(one: GrpcBench) -> None:
+    one.wire.send(0)
+    one.give(one.streams[0], refusal(1))
+    assert one.wire.in_flight[0] is None
+    assert one.wire.connections_opened == 2
+
+
+def test_a_call_that_is_refused_three_times_fails() -> None:
+    with GrpcBench(3) as bench:
+        bench.wire.send(0)
+        for stream in bench.streams[:3]:
+            assert bench.ended == []
+            bench.give(stream, refusal(1))
+        assert bench.ended == [(0, CLOSED, 7)]
+        assert bench.wire.resent == 2
 
 
 def test_an_idle_connection_that_is_told_to_leave_is_closed(two: GrpcBench) -> None:

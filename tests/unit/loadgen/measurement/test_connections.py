@@ -1,0 +1,33 @@
+"""What a run says of its connections: how many the server ended, and what was sent again."""
+
+from typing import Any
+
+import pytest
+
+from loadgen.measurement.result import ShardResult, circumstances_of
+
+
+def remarks(rows: int, **counts: Any) -> str:
+    result = ShardResult(
+        rows=rows,
+        overloaded=False,
+        wall_s=1.0,
+        cpu_s=0.1,
+        bytes_sent=0,
+        bytes_received=0,
+        error_example=None,
+        **{"connections_opened": 0, **counts},
+    )
+    found = circumstances_of([result, result], limit_ms=None, server=None, gpu=None, stopped=False)
+    return "; ".join(found["remarks"])
+
+
+@pytest.mark.parametrize(("rows", "closed"), [(10, 1), (1000, 99)])
+def test_a_few_closed_connections_are_not_worth_a_word(rows: int, closed: int) -> None:
+    assert remarks(rows, connections_closed=closed) == ""
+
+
+def test_many_closed_connections_bring_advice_and_calls_sent_again_are_counted() -> None:
+    said = remarks(500, connections_closed=50, connections_opened=40, resent=3)
+    assert "closed 100 connections in 1,000 requests, and 80 were opened" in said
+    assert "6 requests were sent again" in said
