@@ -90,9 +90,10 @@ def _violated(order: LoadTest, finding: LoadTestResult, run: LoadRun) -> tuple[s
     ]
     if run.stopped == "overloaded":
         after = format_seconds(seen.duration_s)
-        reasons.insert(
-            0, f"overloaded: more and more requests were waiting, so the load was stopped after {after}"
-        )
+        what = seen.client.slow_link or "more and more requests were waiting"
+        reasons.insert(0, f"overloaded: {what}, so the load was stopped after {after}")
+    elif reasons and seen.client.slow_link:
+        reasons.append(f"slow: {seen.client.slow_link}")
     changed = _changed(order, finding) if reasons else None
     if changed is not None:
         reasons.append(changed)

@@ -133,6 +133,7 @@ class ClientUse:
     connections_opened: int  # while the load ran; connections opened before it are not counted
     connections_closed: int = 0  # by the server
     resent: int = 0  # requests that the server did not process, for each time
+    slow_link: str = ""  # if most requests were still being sent: a sentence that says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,12 +38,14 @@ class ShardResult:
     notes: tuple[str, ...] = ()
     connections_closed: int = 0
     resent: int = 0
+    unsent_share: float = 0.0  # of large requests in flight, those that the other side had not completely taken
 
 
 MAX_CPU_SHARE = 0.8
 _NS_PER_MS = 1e6
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _LAG_QUANTILES = (0.5, 0.99)
+_UNSENT_SHARE = 0.5
 _CLOSED_FEW, _CLOSED_SHARE = 3, 0.1
 _CHECKS = 2
 """We send at most this many requests outside the load; the server may count them with it."""
@@ -81,6 +83,7 @@ def circumstances_of(
         connections_opened=sum(result.connections_opened for result in results),
         connections_closed=sum(result.connections_closed for result in results),
         resent=sum(result.resent for result in results),
+        slow_link=_slow_link(results),
     )
     addresses = uses_of(result.addresses for result in results)
     in_front: Counter[str] = Counter()
@@ -98,6 +101,19 @@ def circumstances_of(
         "addresses": addresses,
         "in_front": in_words(in_front),
     }
+
+
+def _slow_link(results: Sequence[ShardResult]) -> str:
+    """Return a sentence for users if most requests in flight were still on their way to the server, else ''."""
+    share, rows = max(result.unsent_share for result in results), sum(result.rows for result in results)
+    if share < _UNSENT_SHARE or not rows:
+        return ""
+    size_mb = sum(result.bytes_sent for result in results) / rows / 1e6
+    per_s = sum(result.bytes_sent / result.wall_s / 1e6 for result in results if result.wall_s)
+    return (
+        f"the network, or a server that reads slowly, and not the model: {share:.0%} of the requests in flight, "
+        f"of {size_mb:.3g} MB each, were not completely sent, at {per_s:.3g} MB/s"
+    )
 
 
 def _connection_remarks(requests: int, client: ClientUse) -> tuple[str, ...]:

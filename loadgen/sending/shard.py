@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import math
+import termios
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 
 from loadgen.errors import LoadError, TargetRefused, TargetUnreachable
 from loadgen.measurement.addresses import Histogram, histograms_of
@@ -63,6 +66,8 @@ def _mean(counts: list[int]) -> float:
 
 
 _CONNECT_S = 5.0
+_LARGE_BYTES = 1 << 16  # of a request: only such ones can be slow to send
+_OLDEST = 16
 _CONNECTIONS_AHEAD_MAX = 256
 
 
@@ -246,9 +251,13 @@ def run_shard(
     if shard.limit_ms is not None and shard.rate_per_s is not None:
         rule = BacklogRule(rate_per_s=shard.rate_per_s, limit_ms=shard.limit_ms)
     overloaded = False
+    looked = unsent = 0
 
     def tick(now_ns: int, in_flight: int) -> bool:
-        nonlocal overloaded
+        nonlocal overloaded, looked, unsent
+        if wire.bytes_sent - before[0] > _LARGE_BYTES * loop.rows_sent:
+            found = _still_sending(wire)
+            looked, unsent = looked + len(found), unsent + sum(found)
         overloaded = overloaded or (rule is not None and rule.overloaded(now_ns, in_flight))
         return asked_to_stop() or overloaded
 
@@ -277,6 +286,7 @@ def run_shard(
         in_front=dict(wire.in_front),
         addresses=_by_address(shard, table, wire, loop.rows_sent),
         notes=prepared.notes,
+        unsent_share=unsent / looked if looked else 0.0,
     )
 
 
@@ -286,6 +296,14 @@ def _by_address(shard: Shard, table: LogTable, wire: LoadWire, count: int) -> di
         return {}
     log = table.rows_until(table.rows).part(slice(shard.part, None, shard.parts)).rows(0, count)
     return histograms_of(log.latency_ns, log.failed, wire.places, names)
+def _still_sending(wire: LoadWire) -> list[bool]:
+    """Return for the oldest requests in flight if the other side has not taken all bytes of their connection."""
+    found = []
+    for connection in islice(wire.in_flight.values(), _OLDEST):
+        with suppress(OSError, AttributeError):  # it waits for a connection, or the system does not tell
+            left = fcntl.ioctl(connection.fd, termios.TIOCOUTQ, bytes(4))  # type: ignore[attr-defined]
+            found.append(any(left))
+    return found
 
 
 def _loop(

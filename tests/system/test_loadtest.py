@@ -3,11 +3,13 @@
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +250,57 @@ def test_a_search_outlives_passing_refusals_and_says_how_long_it_waited(tmp_path
     assert asked > 6, "a question for each probe, and several were answered by 503"
     assert found.ready_after_s is not None
     assert any("of waiting" in note for note in found.notes)
+
+
+@contextmanager
+def slow_link(url: str, bytes_per_s: float) -> Iterator[str]:
+    """Carry connections to a server, and at most so many bytes a second of all requests together."""
+    port, lock, free_s = int(url.rpartition(":")[2]), threading.Lock(), [0.0]
+
+    def carry(source: socket.socket, sink: socket.socket, *, slowly: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if slowly:
+                    with lock:
+                        now_s = time.monotonic()
+                        free_s[0] = max(free_s[0], now_s) + len(data) / bytes_per_s
+                    time.sleep(free_s[0] - now_s)
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client = opened.enter_context(listener.accept()[0])
+                server = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+                for source, sink in ((client, server), (server, client)):
+                    way = {"slowly": source is client}
+                    threads.append(threading.Thread(target=carry, args=(source, sink), kwargs=way))
+                    threads[-1].start()
+
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=512))
+        threads = [threading.Thread(target=accept)]
+        threads[0].start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()
+
+
+def test_a_slow_link_is_named_and_a_slow_model_is_not_taken_for_one(tmp_path: Path) -> None:
+    options = ("--rate", "50", "--duration", "6s", "--warmup", "0s", "--p99", "100ms", "--output")
+    megabyte = ("--size", "262144")
+    with fake_triton(*megabyte) as fast, slow_link(fast.url, 25e6) as url:
+        loadtest(url, *options, str(tmp_path / "link.json"), expected=99)
+    with fake_triton(*megabyte, "--one-at-a-time", "--delay-ms", "60") as slow:
+        loadtest(slow.url, *options, str(tmp_path / "model.json"), expected=99)
+    link, model = (
+        LoadTestRecord.model_validate_json((tmp_path / f"{name}.json").read_bytes()).reasons[0]
+        for name in ("link", "model")
+    )
+    assert "the network, or a server that reads slowly" in link
+    assert "more and more requests were waiting" in model
