@@ -94,8 +94,11 @@ def circumstances_of(
         "limit_ms": limit_ms,
         "server": server,
         "gpu": gpu,
-        "remarks": (*remarks, *address_remarks(addresses)),
-        "remarks": (*remarks, *_connection_remarks(sum(result.rows for result in results), client)),
+        "remarks": (
+            *remarks,
+            *address_remarks(addresses),
+            *_connection_remarks(sum(result.rows for result in results), client),
+        ),
         "error_example": next((result.error_example for result in results if result.error_example), None),
         "stopped": stopped,
         "addresses": addresses,

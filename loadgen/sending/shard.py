@@ -296,6 +296,8 @@ def _by_address(shard: Shard, table: LogTable, wire: LoadWire, count: int) -> di
         return {}
     log = table.rows_until(table.rows).part(slice(shard.part, None, shard.parts)).rows(0, count)
     return histograms_of(log.latency_ns, log.failed, wire.places, names)
+
+
 def _still_sending(wire: LoadWire) -> list[bool]:
     """Return for the oldest requests in flight if the other side has not taken all bytes of their connection."""
     found = []

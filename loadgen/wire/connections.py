@@ -9,7 +9,8 @@ from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
 from loadgen.wire.addresses import Addresses
 from loadgen.wire.expected_response import ExpectedAnswer
-from loadgen.wire.grpc import INFER, GrpcWire, grpc_head, grpc_message
+from loadgen.wire.grpc import GrpcWire
+from loadgen.wire.grpc_call import INFER, grpc_head, grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.load_wire import Finished, LoadWire
 from loadgen.wire.poller import Poller

@@ -179,7 +179,7 @@ def _over_grpc(target: Target, question: _Question) -> _Reply:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
     from tritonclient.grpc import service_pb2  # takes 0.25 s to import
 
-    from loadgen.wire.grpc import status_of
+    from loadgen.wire.grpc_call import status_of
 
     request = getattr(service_pb2, f"{question.method}Request")(**question.fields)
     call = grpc_call(target, f"/inference.GRPCInferenceService/{question.method}", request.SerializeToString())
@@ -212,7 +212,7 @@ def http_answer(target: Target, request: bytes, patience_s: float | None = None)
 
 def grpc_call(target: Target, path: str, message: bytes) -> Call:
     """Make one call; returns it with its response. Raises TargetUnreachable, TargetRefused."""
-    from loadgen.wire.grpc import grpc_head, grpc_message
+    from loadgen.wire.grpc_call import grpc_head, grpc_message
 
     ended: list[Call] = []
     http2: Http2Connection | None = None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.errors import MalformedAnswer
-from loadgen.wire.grpc import grpc_message
+from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.hpack import block_of
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import frame, request_head

@@ -8,7 +8,8 @@ from tritonclient.grpc.service_pb2 import ModelInferResponse
 from loadgen.traffic.model_info import ModelInfo, Tensor
 from loadgen.wire import addresses as wire_addresses
 from loadgen.wire.expected_response import ExpectedAnswer
-from loadgen.wire.grpc import GrpcWire, grpc_message
+from loadgen.wire.grpc import GrpcWire
+from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http1 import HttpWire
 from loadgen.wire.http2_frames import HEADERS, request_head
 from loadgen.wire.load_wire import LoadWire

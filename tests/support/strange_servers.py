@@ -18,7 +18,7 @@ from typing import Any
 from fake_triton import answer_body
 from tritonclient.grpc import service_pb2 as pb
 
-from loadgen.wire.grpc import grpc_message
+from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.hpack import HeaderDecoder, block_of
 from loadgen.wire.http2_frames import frame
 

@@ -13,7 +13,7 @@ from wire_benches import GrpcBench
 
 from loadgen.status import CLOSED, MALFORMED, OK
 from loadgen.traffic.model_info import Tensor
-from loadgen.wire.grpc import grpc_message
+from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.http2_frames import GOAWAY, frame
 
 STATUS = (b":status", b"200")

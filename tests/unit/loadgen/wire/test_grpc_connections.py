@@ -10,7 +10,7 @@ from memory_wire import HEAD
 from wire_benches import GrpcBench
 
 from loadgen.status import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_name
-from loadgen.wire.grpc import grpc_message
+from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.hpack import HeaderDecoder
 from loadgen.wire.http2_frames import (
     DATA,

@@ -8,7 +8,7 @@ from memory_wire import HEAD, Memory
 from wire_benches import Http2Bench, settings_frame, widen
 
 from loadgen.errors import ClosedEarly, MalformedAnswer
-from loadgen.wire.grpc import grpc_message
+from loadgen.wire.grpc_call import grpc_message
 from loadgen.wire.hpack import HeaderDecoder, block_of
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_frames import (
