@@ -4,11 +4,12 @@ import contextlib
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from waiting import wait_until
 
 from loadgen.spec.target import Target
 from loadgen.wire import addresses as module
@@ -59,13 +60,6 @@ def shares(addresses: Addresses, streams: list[Stream]) -> dict[str, int]:
     return dict(Counter(addresses.names[stream.place] for stream in streams))
 
 
-def within_a_second(true: Callable[[], bool]) -> bool:
-    end_s = time.monotonic() + 1.0
-    while not true() and time.monotonic() < end_s:
-        time.sleep(0.01)
-    return true()
-
-
 def test_connections_go_to_all_addresses_in_turn(fleet: Fleet) -> None:
     addresses = addresses_of(fleet)
     streams = fleet.opened(addresses, 8)
@@ -84,7 +78,7 @@ def test_an_address_that_takes_no_connection_gets_no_more_while_others_do(fleet:
     fleet.listeners[TWO].close()
     streams = fleet.opened(addresses, 2)
     with contextlib.suppress(OSError):
-        within_a_second(streams[1].connected)
+        wait_until(streams[1].connected)
     addresses.closed(streams[1], was_ready=False)
     assert shares(addresses, fleet.opened(addresses, 4)) == {ONE: 4}
 
@@ -95,7 +89,7 @@ def test_a_name_is_looked_up_again_for_new_connections(fleet: Fleet, monkeypatch
     fleet.found = [THREE]
     assert set(shares(addresses, fleet.opened(addresses, 4))) == {ONE, TWO}, "not yet"
     monkeypatch.setattr(module, "_LOOK_UP_AGAIN_S", 0.0)
-    assert within_a_second(lambda: set(shares(addresses, fleet.opened(addresses, 1))) == {THREE})
+    wait_until(lambda: set(shares(addresses, fleet.opened(addresses, 1))) == {THREE})
     fleet.found = []  # the resolver has lost the name
     time.sleep(0.05)
     assert set(shares(addresses, fleet.opened(addresses, 4))) == {THREE}
