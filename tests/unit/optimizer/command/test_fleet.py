@@ -1,5 +1,6 @@
 """Tests of `optimize fleet` on run directories: recorded ones, hand-made ones, and unusable ones."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +151,9 @@ def test_run_directories_that_hold_no_recommendation(tmp_path: Path, capsys: pyt
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == 2
         assert said in lines[0]
+
+
+def test_json_alone_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = run(tmp_path / "a", 500.0, 1.0)
+    assert run_command(["fleet", str(path), "--rate", "1200", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["offers"][0]["replicas"] == 3

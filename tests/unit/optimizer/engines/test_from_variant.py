@@ -274,3 +274,9 @@ def test_executed_precisions_are_those_of_the_named_nodes() -> None:
     layers = layers_from_description(DESCRIPTION)
     assert executed_precisions(layers, frozenset({"a", "b", "c"}), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 1}
     assert executed_precisions(layers, frozenset(), "fp16") == {"fp16": 1, "bf16": 1, "fp32": 2}
+
+
+@needs_tensorrt_rtx
+def test_int8_needs_quantize_nodes(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="was to compute in int8"):
+        build(half_cnn(tmp_path / "m.onnx"), tmp_path, precision="int8")

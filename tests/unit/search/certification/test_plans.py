@@ -9,7 +9,7 @@ from certifications import PER_S, SLO, belief, bench, tried
 from loadgen.statistics.confirm import Attempt
 from search.certification.evidence import ConfirmationRun, Evidence
 from search.certification.plans import Plan, Planner
-from search.study.belief import Belief
+from search.study.belief import Belief, Outlook
 from search.trials.trial import Trial
 
 
@@ -102,3 +102,14 @@ def test_the_rate_of_the_objective_is_the_only_one(known: Belief, one: Trial) ->
     assert best(known, one, fixed_per_s=2 * PER_S[16]) is None
     evidence = Evidence(limits=SLO.limits, refuted_per_s=500.0)
     assert best(known, one, evidence, fixed_per_s=500.0) is None
+
+
+def test_a_plan_is_worth_more_the_likelier_and_the_sooner_it_passes(one: Trial) -> None:
+    def plan(share: float, seconds: float, **changes: Any) -> Plan:
+        return Plan(
+            trial=one, rate_per_s=900.0, outlook=Outlook(share=share, seconds=seconds), left_s=60.0, **changes
+        )
+
+    assert plan(0.9, 10.0).worth > plan(0.5, 10.0).worth > plan(0.5, 20.0).worth
+    assert plan(0.9, 10.0).worth > plan(0.9, 10.0, servers=2).worth > plan(0.9, 10.0, servers=2, loading_s=9).worth
+    assert plan(0.0, 0.0, held_per_s=500.0).worth == 500.0
