@@ -35,6 +35,8 @@ def order_from_options(options: LoadTestOptions, environment: Mapping[str, str])
             data_file=options.input_data,
             seed=options.seed,
             shared_memory=options.shared_memory,
+            outputs=options.ask_output,
+            format=options.format,
         ),
         plan=plan,
         limits=_limits(options),
@@ -124,6 +126,8 @@ def _target(options: LoadTestOptions, environment: Mapping[str, str]) -> Target:
             f"{options.url} is not encrypted, so there is no certificate to check.",
             "Use https:// or grpcs://, or leave --insecure and --ca-cert out.",
         )
+    if options.format == "json" and not target.is_http:
+        raise BadInput(f"--format json is for HTTP, and {options.url} is gRPC.", "Give an http:// address.")
     _check_pair(target)
     return target
 

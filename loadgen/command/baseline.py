@@ -140,6 +140,8 @@ def _differences(baseline: LoadTestRecord, order: LoadTest) -> Iterator[tuple[st
     yield "arrivals", baseline.load.arrivals, order.arrivals_text
     yield "a batch size of", baseline.load.batch_size, order.payload.batch_size
     yield "shared memory", baseline.load.shared_memory, order.payload.shared_memory
+    yield "tensors as", baseline.load.format, order.payload.format
+    yield "the outputs", sorted(baseline.load.outputs), sorted(order.payload.outputs)
     yield "shapes", baseline.load.shapes, {name: tuple(shape) for name, shape in order.payload.shapes.items()}
     if order.find_max:
         yield "the limits", _limit_texts(baseline), [limit.text for limit in order.limits.latency]

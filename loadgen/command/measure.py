@@ -232,6 +232,8 @@ def load_record(order: LoadTest, *, machines: int = 1) -> LoadRecord:
         batch_size=order.payload.batch_size,
         shapes={name: tuple(shape) for name, shape in order.payload.shapes.items()},
         shared_memory=order.payload.shared_memory,
+        format=order.payload.format,
+        outputs=order.payload.outputs,
         input_data=None if order.payload.data_file is None else order.payload.data_file.name,
     )
 

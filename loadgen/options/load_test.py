@@ -8,7 +8,7 @@ from pathlib import Path
 
 from loadgen.options.declare import check_values, latency_limits, option
 from loadgen.spec.limits import LatencyLimit
-from loadgen.spec.plan import SharedMemory
+from loadgen.spec.plan import SharedMemory, TensorFormat
 from loadgen.spec.units import shapes_from_texts, share_from_text
 
 LOAD, LIMITS, INPUTS, CONNECTION, OUTPUT, MACHINES = (
@@ -104,6 +104,12 @@ class LoadTestOptions:
         "`system`: inputs wait in /dev/shm, and requests refer to them. For a server on this machine.",
         "KIND",
         default="none",
+    )
+    ask_output: tuple[str, ...] = INPUTS("An output to ask for. Repeatable. Default: all.", "NAME", default=())
+    format: TensorFormat = INPUTS(
+        "`binary`, or `json` for HTTP servers that take no binary tensors: requests and answers are JSON alone.",
+        "KIND",
+        default="binary",
     )
     header: tuple[str, ...] = CONNECTION(
         "A header, `Name: value`. Repeatable. Other users of this machine can read command lines: use "

@@ -11,7 +11,7 @@ from loadgen.finite import Count, FiniteModel
 from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
-from loadgen.spec.plan import SharedMemory
+from loadgen.spec.plan import SharedMemory, TensorFormat
 
 SCHEMA_VERSION: Literal[2] = 2
 
@@ -57,6 +57,8 @@ class LoadRecord(Record):
     shared_memory: SharedMemory = Field(
         default="none", description="`system`: inputs waited in memory that the server shared with the client."
     )
+    format: TensorFormat = Field(default="binary", description="How tensors were written over HTTP.")
+    outputs: tuple[str, ...] = Field(default=(), description="Outputs that were asked for; empty: all.")
 
 
 def _observed_answer(check: dict[str, Any]) -> ObservedAnswer | None:

@@ -92,4 +92,5 @@ def payload_from_json(message: Mapping[str, Any]) -> Payload:
     shapes = {name: tuple(shape) for name, shape in message["shapes"].items()}
     data_file = None if message["data_file"] is None else Path(message["data_file"])
     picked = None if message["picked"] is None else tuple(message["picked"])
-    return Payload(**{**message, "shapes": shapes, "data_file": data_file, "picked": picked})
+    outputs = tuple(message["outputs"])
+    return Payload(**{**message, "shapes": shapes, "data_file": data_file, "picked": picked, "outputs": outputs})

@@ -21,14 +21,15 @@ from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, SendLoop, Ti
 from loadgen.sending.shared_memory import SharedInputs
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
-from loadgen.status import MALFORMED, NOT_CONNECTED, OK, is_passing
+from loadgen.status import NOT_CONNECTED, OK, is_passing
 from loadgen.traffic.arrivals import peak_rate_per_s
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import raw_inputs, request_tensors, settled
+from loadgen.wire.advice import advice_on
 from loadgen.wire.connections import wire_of
 from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
-from loadgen.wire.questions import PASSING_ADVICE, PAUSES_S, pause, read_model_info
+from loadgen.wire.questions import PAUSES_S, pause, read_model_info
 
 _RISE_NS = 1_000_000_000
 _BACKLOG_MIN = 8
@@ -138,9 +139,9 @@ class PreparedTarget:
                 shared = SharedInputs.of(target, [raw_inputs(self.info, tensors) for tensors in pool])
                 stack.callback(shared.close)
                 places = shared.places
-            self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note, places)
+            self.wire: LoadWire = wire_of(target, self.info, pool, poller, self._note, places, payload.format)
             stack.callback(self.wire.close)
-            self.answered = self._try_one(timeout_s)
+            self.answered = self._try_one(timeout_s, payload)
             self._opened = stack.pop_all()
 
     def connect(self, count: int) -> None:
@@ -155,7 +156,7 @@ class PreparedTarget:
         """Close the connections, and end the shared memory."""
         self._opened.close()
 
-    def _try_one(self, timeout_s: float) -> bool:
+    def _try_one(self, timeout_s: float, payload: Payload) -> bool:
         """Send one request. A response that is no inference raises an error now, instead of a thousand failures.
 
         A failure that may pass gets two more tries. A server that does not respond at all gets its load: every
@@ -177,17 +178,9 @@ class PreparedTarget:
             )
         if outcome == OK:
             return True
-        advice = "Check the shapes and the data; see the server's log."
-        if is_passing(outcome):
-            advice = PASSING_ADVICE
-        elif outcome == MALFORMED:
-            advice = (
-                "Look at one answer, and at the address. Triton's Python backend sends empty outputs with some "
-                "versions of numpy."
-            )
         raise TargetRefused(
             f"{self._target.model_name} on {self._target.url} did not answer a first request: "
-            f"{self.wire.error_example}.\n{advice}"
+            f"{str(self.wire.error_example).rstrip('.')}.\n{advice_on(outcome, self.info, payload)}"
         )
 
     def _pump(self, timeout_s: float, until: Callable[[], bool]) -> bool:

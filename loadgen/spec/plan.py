@@ -16,6 +16,9 @@ MAX_RATE_PER_S = 1_000_000.0
 SharedMemory = Literal["none", "system"]
 """How inputs get to the server: with the request, or through memory that it shares with the client."""
 
+TensorFormat = Literal["binary", "json"]
+"""How tensors are written over HTTP: as raw bytes after the JSON, or as lists of numbers in it."""
+
 ArrivalKind = Literal["poisson", "constant", "gamma", "trace", "rates", "ramp", "steps", "spike"]
 ARRIVAL_KINDS: tuple[ArrivalKind, ...] = get_args(ArrivalKind)
 
@@ -169,7 +172,7 @@ class Payload:
     .json, or .txt with one length per line) holds samples that are cycled: those numbered in `picked` (None: all);
     without it inputs are drawn with `seed`: floats from a normal distribution, integers 0 or 1 (legal
     as ids and as masks). With `shared_memory` "system" they wait in /dev/shm, which the server must see as well,
-    and requests name the place; responses come back in full either way.
+    and requests name the place; responses come back in full either way. Requests ask for `outputs`, or for all.
     """
 
     batch_size: int = 1
@@ -178,6 +181,8 @@ class Payload:
     picked: tuple[int, ...] | None = None
     seed: int = 0
     shared_memory: SharedMemory = "none"
+    outputs: tuple[str, ...] = ()
+    format: TensorFormat = "binary"
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:

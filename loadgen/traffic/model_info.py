@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.errors import PayloadError
 from loadgen.json_values import Unusable, short, whole_number
 
 NUMPY_TYPES: Mapping[str, Any] = {
@@ -36,7 +37,7 @@ _LONGEST_NAME = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """One input or output as the server describes it; -1 is a free dimension. The batch is in the shape."""
+    """One input or output of a model; -1 is a free dimension. The batch is in the shape."""
 
     name: str
     datatype: str  # of the KServe v2 protocol: FP32, INT64, BYTES...
@@ -49,7 +50,8 @@ class ModelInfo:
 
     `max_batch_size` 0: the model takes no batches, and a shape has no batch dimension. None: unknown (the server
     is not Triton, or hides its configuration); `unconfigured` then has the server's reason, and `whole_shapes` is
-    True if shapes are taken to have no batch dimension although the first one is free.
+    True if shapes are taken to have no batch dimension although the first one is free. If not `all_outputs`,
+    requests ask for `outputs` by name, and others need not come back.
     """
 
     name: str
@@ -59,6 +61,7 @@ class ModelInfo:
     optional: tuple[Tensor, ...] = ()
     unconfigured: str = ""
     whole_shapes: bool = False
+    all_outputs: bool = True
 
     def carried_by(self, tensors: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return the inputs that a request with these tensors carries, in the model's order."""
@@ -75,16 +78,20 @@ class ModelInfo:
 def model_info(metadata: object, config: object = None) -> ModelInfo:
     """Combine metadata (`GET /v2/models/M`) and configuration (`.../config`, None if there is none).
 
-    Of a model whose configuration marks all inputs as optional, all are needed. Raises Unusable.
+    Of a model whose configuration marks all inputs as optional, all are needed. Raises Unusable, and PayloadError
+    for a model that single requests say nothing about.
     """
     described, configured = _object(metadata, "the metadata"), _object(config or {}, "the configuration")
+    _check_kind(_name(described), configured)
     optional = {
         entry.get("name")
         for entry in map(_an_input, _list(configured, "input"))
         if entry.get("optional") and isinstance(entry.get("name"), str)
     }
-    inputs = [_tensor(entry) for entry in _list(described, "inputs")]
-    outputs = [_tensor(entry) for entry in _list(described, "outputs")]
+    most_rows = whole_number(configured.get("max_batch_size", 0), least=0) if configured else None
+    ranks = _ranks(configured) if most_rows else {}
+    inputs = [_tensor(entry, ranks) for entry in _list(described, "inputs")]
+    outputs = [_tensor(entry, ranks) for entry in _list(described, "outputs")]
     names = [tensor.name for tensor in inputs]
     if len(set(names)) < len(names):
         raise Unusable("two inputs have the same name")
@@ -94,8 +101,27 @@ def model_info(metadata: object, config: object = None) -> ModelInfo:
         inputs=needed or tuple(inputs),
         optional=tuple(tensor for tensor in inputs if tensor.name in optional) if needed else (),
         outputs=tuple(outputs),
-        max_batch_size=whole_number(configured.get("max_batch_size", 0), least=0) if configured else None,
+        max_batch_size=most_rows,
     )
+
+
+def _check_kind(name: str, configured: Mapping[str, Any]) -> None:
+    """Raise PayloadError for a model whose requests belong to sequences, or have any number of answers."""
+    decoupled = _object(configured.get("model_transaction_policy") or {}, "its policy").get("decoupled")
+    if decoupled or configured.get("sequence_batching") is not None:
+        kind = (
+            "decoupled (a request may get many answers)" if decoupled else "a sequence model (of joint requests)"
+        )
+        raise PayloadError(
+            f"{name} is {kind}; loadtest sends single requests, with one answer each.\n"
+            "Load a model that takes such requests; perf_analyzer sends sequences and streams."
+        )
+
+
+def _ranks(configured: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of dimensions of each tensor in the configuration, which leaves the batch out."""
+    entries = [*map(_an_input, _list(configured, "input")), *map(_an_input, _list(configured, "output"))]
+    return {str(one.get("name")): len(one["dims"]) for one in entries if isinstance(one.get("dims"), list)}
 
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
@@ -105,7 +131,7 @@ def _object(value: object, what: str) -> Mapping[str, Any]:
 
 
 def _an_input(entry: object) -> Mapping[str, Any]:
-    return _object(entry, "an input in the configuration")
+    return _object(entry, "an input or output in the configuration")
 
 
 def _list(document: Mapping[str, Any], key: str) -> list[Any]:
@@ -117,17 +143,20 @@ def _list(document: Mapping[str, Any], key: str) -> list[Any]:
     return entries
 
 
-def _tensor(entry: object) -> Tensor:
+def _tensor(entry: object, ranks: Mapping[str, int]) -> Tensor:
+    """Return a tensor of the metadata; NVIDIA Dynamo writes types and shapes as a configuration does."""
     described = _object(entry, "an input or output")
     name, datatype, shape = _name(described), described.get("datatype"), described.get("shape", [])
     if not isinstance(datatype, str):
         raise Unusable(f"{name} has the datatype {short(datatype)}")
+    if isinstance(shape, list) and ranks.get(name) == len(shape):
+        shape = [-1, *shape]
     if not isinstance(shape, list) or len(shape) > MAX_RANK:
         rank = f"{len(shape)} dimensions, over {MAX_RANK}" if isinstance(shape, list) else short(shape)
         raise Unusable(f"{name} has the shape {rank}")
-    return Tensor(
-        name=name, datatype=datatype[:_LONGEST_NAME], shape=tuple(whole_number(size, least=-1) for size in shape)
-    )
+    plain = datatype[:_LONGEST_NAME].removeprefix("TYPE_")
+    kind = "BYTES" if plain == "STRING" else plain
+    return Tensor(name=name, datatype=kind, shape=tuple(whole_number(size, least=-1) for size in shape))
 
 
 def _name(described: Mapping[str, Any]) -> str:

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
-from loadgen.spec.plan import Payload
+from loadgen.spec.plan import Payload, TensorFormat
 from loadgen.spec.target import Target, http_head
 from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
 from loadgen.traffic.random_inputs import check_request_size, random_tensor
-from loadgen.traffic.samples import samples_from_file
+from loadgen.traffic.samples import inputs_in_file, samples_from_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,20 @@ def settled(info: ModelInfo, payload: Payload) -> tuple[ModelInfo, tuple[str, ..
 
     A shape with all dimensions, or a batch size, says whether the first one is the batch. Else it is, if it is
     free and not the only one of an input: such an input is rather a text or a sound than a number in a batch.
+    Inputs that the server does not name are those of the data file. Raises PayloadError.
     """
+    info = _asked_for(info, payload.outputs)
+    guesses = []
+    if not info.inputs and payload.data_file is not None and info.max_batch_size is None:
+        info = replace(info, inputs=inputs_in_file(payload.data_file))
+        guesses.append("the inputs are " + ", ".join(f"{one.name} ({one.datatype})" for one in info.inputs))
+    if not info.inputs:
+        raise PayloadError(
+            f"the server names no inputs of {info.name}, so no request can be made.\n"
+            "Give samples with names and types of the inputs: --input-data FILE.npz; or mend its metadata."
+        )
     if info.max_batch_size is not None:
         return info, ()
-    guesses = []
     if info.batched:
         whole = any(len(payload.shapes.get(one.name, ())) == len(one.shape) for one in info.inputs)
         example = info.inputs[0].name
@@ -90,6 +100,15 @@ def settled(info: ModelInfo, payload: Payload) -> tuple[ModelInfo, tuple[str, ..
         return info, ()
     why = f"the server gives no configuration of {info.name} ({info.unconfigured or 'none'})"
     return info, (f"{why}, so it was guessed that {', and that '.join(guesses)}",)
+
+
+def _asked_for(info: ModelInfo, names: tuple[str, ...]) -> ModelInfo:
+    """Return the model with the outputs that requests ask for; without names with all."""
+    found = tuple(tensor for tensor in info.outputs if tensor.name in names)
+    if len(found) < len(set(names)):
+        known = ", ".join(tensor.name for tensor in info.outputs) or "the server names none"
+        raise PayloadError(f"{info.name} has no outputs {', '.join(names)}.\nIts outputs: {known}.")
+    return replace(info, outputs=found, all_outputs=False) if names else info
 
 
 def request_shape(info: ModelInfo, tensor: Tensor, payload: Payload) -> tuple[int, ...]:
@@ -131,7 +150,7 @@ def raw_inputs(info: ModelInfo, tensors: Tensors) -> dict[str, bytes]:
 def grpc_request(
     target: Target, info: ModelInfo, tensors: Tensors, places: Mapping[str, Place] | None = None
 ) -> bytes:
-    """Return a serialized ModelInferRequest: tensors as raw bytes; it asks for all outputs, as raw bytes too.
+    """Return a serialized ModelInferRequest: tensors as raw bytes; it asks for outputs as raw bytes too.
 
     With `places` it refers to inputs in shared memory and carries none. Raises PayloadError if the request is too
     large for a message.
@@ -151,6 +170,8 @@ def grpc_request(
                 added.parameters[name].string_param = value
             else:
                 added.parameters[name].int64_param = value
+    for output in () if info.all_outputs else info.outputs:
+        request.outputs.add(name=output.name)
     try:
         data: bytes = request.SerializeToString()
     except (EncodeError, ValueError) as error:
@@ -162,39 +183,45 @@ def grpc_request(
 
 
 def http_request(
-    target: Target, info: ModelInfo, tensors: Tensors, places: Mapping[str, Place] | None = None
+    target: Target,
+    info: ModelInfo,
+    tensors: Tensors,
+    places: Mapping[str, Place] | None = None,
+    tensors_as: TensorFormat = "binary",
 ) -> bytes:
     """Return a whole HTTP request: head, JSON, and the tensors as raw bytes; it asks for outputs as raw bytes too.
 
-    With `places` it refers to inputs in shared memory and carries none.
+    With `places` it refers to inputs in shared memory and carries none. As "json", request and answer are JSON
+    alone; raises PayloadError for values that JSON has not.
     """
-    raw = raw_inputs(info, tensors) if places is None else {}
-    document = {
-        "inputs": [
-            {
-                "name": tensor.name,
-                "shape": list(tensors[tensor.name].shape),
-                "datatype": tensor.datatype,
-                "parameters": (
-                    {"binary_data_size": len(raw[tensor.name])}
-                    if places is None
-                    else places[tensor.name].parameters
-                ),
-            }
-            for tensor in info.carried_by(tensors)
-        ],
-        "parameters": {"binary_data_output": True},
-    }
-    text = json.dumps(document, separators=(",", ":")).encode()
-    head = http_head(
-        target,
-        f"POST {target.model_path}/infer",
-        [
-            "Content-Type: application/octet-stream",
-            f"Inference-Header-Content-Length: {len(text)}",
-            f"Content-Length: {len(text) + sum(map(len, raw.values()))}",
-        ],
-    )
+    as_json = tensors_as == "json"
+    raw = raw_inputs(info, tensors) if places is None and not as_json else {}
+    inputs = []
+    for tensor in info.carried_by(tensors):
+        values = tensors[tensor.name]
+        entry: dict[str, Any] = {"name": tensor.name, "shape": list(values.shape), "datatype": tensor.datatype}
+        if places is not None:
+            entry["parameters"] = places[tensor.name].parameters
+        elif as_json:
+            entry["data"] = values.ravel().tolist()
+        else:
+            entry["parameters"] = {"binary_data_size": len(raw[tensor.name])}
+        inputs.append(entry)
+    document: dict[str, Any] = {"inputs": inputs}
+    if not info.all_outputs:
+        asked = {} if as_json else {"parameters": {"binary_data": True}}
+        document["outputs"] = [{"name": output.name, **asked} for output in info.outputs]
+    elif not as_json:
+        document["parameters"] = {"binary_data_output": True}
+    try:
+        text = json.dumps(document, separators=(",", ":"), allow_nan=False, default=bytes.decode).encode()
+    except ValueError as error:
+        raise PayloadError(f"JSON cannot hold inputs of {info.name}: {error}.\nUse another format.") from error
+    fields = ["Content-Type: application/json"]
+    if not as_json:
+        fields = ["Content-Type: application/octet-stream", f"Inference-Header-Content-Length: {len(text)}"]
+    length = len(text) + sum(map(len, raw.values()))
+    head = http_head(target, f"POST {target.model_path}/infer", [*fields, f"Content-Length: {length}"])
     return b"".join([head, text, *raw.values()])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def samples_of_lengths(lengths: Sequence[int], info: ModelInfo, seed: int) -> li
     return [made[length] for length in lengths]
 
 
+Sample = Mapping[str, Any]
+
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Inputs and their shapes in one sample, by name."""
 
@@ -77,20 +80,20 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
     """Return one request per `batch_size` picked samples of the file, in order. Raises PayloadError.
 
     `.npz`: an array for each input; its first dimension counts the samples. `.json`: {"data": [sample, ...]}; a
-    sample is {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}, and bytes of a BYTES
-    input may be {"b64": ...}. `.txt`: one length per line, the size of all free dimensions; the values are random.
-    Values are sent as they are: one that does not fit the datatype is an error. If samples do not fill the last
-    batch, it continues with the first ones.
+    sample is {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. In place of lists there
+    may be {"b64": all bytes}, and {"b64": ...} for a text in a list. `.txt`: one length per line, the size of all
+    free dimensions; the values are random. Values are sent as they are: one that does not fit the datatype is an
+    error. If samples do not fill the last batch, it continues with the first ones.
     """
     if path.suffix == SUFFIX:
-        found: Sequence[Mapping[str, Any]] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
+        found: Sequence[Sample] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
     else:
         found = _samples(path)
     picked = range(len(found)) if payload.picked is None else payload.picked
     samples = [(number, found[number]) for number in picked]
     if not samples:
         raise PayloadError(f"{path} is empty.\nGive at least one sample.")
-    tensors = [_tensors_of(path, number, sample, info) for number, sample in samples]
+    tensors = [_tensors_of(f"sample {number} of {path}", sample, info, payload) for number, sample in samples]
     if not info.batched:
         return tensors
     size = payload.batch_size
@@ -116,20 +119,37 @@ def shapes_in_file(path: Path) -> list[Shapes]:
     return found
 
 
-def _shapes(path: Path, number: int, sample: Mapping[str, Any]) -> Shapes:
+def inputs_in_file(path: Path) -> tuple[Tensor, ...]:
+    """Return inputs as the first sample has them, with free sizes. Raises PayloadError."""
+    first = next(iter([] if path.suffix == SUFFIX else _samples(path)), {})
+    known = {np.dtype(kind).name: name for name, kind in NUMPY_TYPES.items() if name != "BF16"}
+    kinds = {name: known.get(np.asarray(values).dtype.name, "BYTES") for name, values in first.items()}
+    return tuple(
+        Tensor(name=name, datatype=kinds[name], shape=(-1,) * (1 + np.ndim(values)))
+        for name, values in first.items()
+    )
+
+
+def _shapes(path: Path, number: int, sample: Sample) -> Shapes:
     try:
-        return tuple(sorted((name, np.shape(values)) for name, values in sample.items()))
-    except ValueError as error:
+        return tuple(sorted((name, _shape(values)) for name, values in sample.items()))
+    except (LookupError, TypeError, ValueError) as error:
         raise PayloadError(
             f"sample {number} of {path} has lists of different lengths within a tensor.\nGive it one shape."
         ) from error
 
 
-def _samples(path: Path) -> list[Mapping[str, Any]]:
+def _shape(values: Any) -> tuple[int, ...]:
+    return tuple(values.get("shape", [len(values["b64"])])) if isinstance(values, dict) else np.shape(values)
+
+
+def _samples(path: Path) -> list[Sample]:
     try:
         if not path.is_file():
             raise OSError("it is not a file")
         return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
+    except PayloadError:
+        raise
     except Exception as error:  # numpy, zipfile and json raise a dozen kinds of errors for a damaged file
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise PayloadError(
@@ -137,29 +157,66 @@ def _samples(path: Path) -> list[Mapping[str, Any]]:
         ) from error
 
 
-def _from_npz(path: Path) -> list[Mapping[str, Any]]:
+def _from_npz(path: Path) -> list[Sample]:
     with path.open("rb") as file:  # numpy would leave a damaged file open
         arrays = np.load(file, allow_pickle=False)
         if isinstance(arrays, np.ndarray):
             raise TypeError("it is a single array without a name")
         columns = {name: arrays[name] for name in arrays.files}
+    for name, values in columns.items():
+        size = values.dtype.itemsize
+        if values.dtype.kind == "S" and size > 1 and (most := int(np.char.str_len(values).max(initial=1))) < size:
+            raise PayloadError(
+                f"{path}: all texts of {name} (S{size}) end in zero bytes, which NumPy would drop.\n"
+                f"If they belong to the texts, save {name}.view('V{size}'); else {name}.astype('S{most}')."
+            )
     lengths = {name: len(values) if values.ndim else 0 for name, values in columns.items()}
     if len(set(lengths.values())) != 1:
         raise ValueError(f"the arrays hold different numbers of samples: {lengths}")
-    return [{name: values[row] for name, values in columns.items()} for row in range(next(iter(lengths.values())))]
+    rows = range(next(iter(lengths.values())))
+    return [{name: values[row, ...] for name, values in columns.items()} for row in rows]
 
 
-def _from_json(path: Path) -> list[Mapping[str, Any]]:
+def _from_json(path: Path) -> list[Sample]:
     document = json.loads(path.read_text(encoding="utf-8"))
     data = document["data"] if isinstance(document, dict) else document
+    if any(isinstance(sample, list) and sample and isinstance(sample[0], dict) for sample in data):
+        raise PayloadError(
+            f"{path} holds sequences (lists of samples within the list), and loadtest's requests do not belong "
+            "together.\nIf the model keeps no state between requests, give all samples in one list."
+        )
     return [{name: _json_values(values) for name, values in sample.items()} for sample in data]
 
 
 def _json_values(values: Any) -> Any:
-    if isinstance(values, dict) and "content" in values:
-        content = np.asarray(values["content"], dtype=object)
-        return (content.reshape(values["shape"]) if "shape" in values else content).tolist()
-    return [values] if isinstance(values, dict) else values
+    if not isinstance(values, dict):
+        return values
+    content = values.get("content", values)
+    if isinstance(content, dict):
+        return {**values, **content}  # bytes, which only the input's datatype says how to read
+    return np.asarray(content, dtype=object).reshape(values["shape"]).tolist() if "shape" in values else content
+
+
+def _decoded(values: dict[str, Any], datatype: str) -> NDArray[Any]:
+    """Return the values in Base64, flat without a shape. Raises ValueError or TypeError if they are none."""
+    data = base64.b64decode(values.get("b64", 0), validate=True)
+    if datatype == "BYTES":
+        found = np.array(_texts(data) or [data], dtype=object)  # a text alone may come without its length
+    elif datatype == "BF16":
+        found = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        found = np.frombuffer(data, np.dtype(NUMPY_TYPES[datatype]).newbyteorder("<"))
+    return found.reshape(values.get("shape", -1))
+
+
+def _texts(data: bytes) -> list[bytes]:
+    """Return the texts, each after its length in four bytes; none if these are not such bytes."""
+    found, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        found.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return found if at == len(data) else []
 
 
 def _stacked(batch: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
@@ -169,22 +226,22 @@ def _stacked(batch: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[A
     return {name: np.stack([sample[name] for sample in batch]) for name in batch[0]}
 
 
-def _tensors_of(path: Path, number: int, sample: Mapping[str, Any], info: ModelInfo) -> dict[str, NDArray[Any]]:
+def _tensors_of(where: str, sample: Sample, info: ModelInfo, payload: Payload) -> dict[str, NDArray[Any]]:
     """Return the tensors of a sample: all inputs that the model needs, and the optional ones that it has."""
     carried = (*info.inputs, *(tensor for tensor in info.optional if tensor.name in sample))
-    tensors = {tensor.name: _fitting(path, number, sample, tensor, info) for tensor in carried}
+    tensors = {tensor.name: _fitting(where, sample, tensor, info, payload) for tensor in carried}
     unknown = [name for name in sample if name not in tensors]
     if unknown:
         known = ", ".join(tensor.name for tensor in (*info.inputs, *info.optional))
         raise PayloadError(
-            f"sample {number} of {path} has the input {unknown[0]}, and {info.name} has none of that name.\n"
-            f"Its inputs: {known}."
+            f"{where} has the input {unknown[0]}, and {info.name} has none of that name.\nIts inputs: {known}."
         )
     return tensors
 
 
 def exact(values: Any, datatype: str) -> NDArray[Any]:
     """Return values as an array of a datatype. Raises ValueError or TypeError, which name what would change."""
+    values = _decoded(values, datatype) if isinstance(values, dict) else values
     if datatype == "BYTES":
         texts = values.astype(object) if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)
         return np.array([_text(one) for one in texts.ravel()], dtype=object).reshape(texts.shape)
@@ -215,24 +272,23 @@ def _text(value: Any) -> bytes | str:
     return value
 
 
-def _fitting(path: Path, number: int, sample: Mapping[str, Any], tensor: Tensor, info: ModelInfo) -> NDArray[Any]:
-    """Return a sample's values for one input, in its type and shape; a flat list fits a shape of the same size."""
+def _fitting(where: str, sample: Sample, tensor: Tensor, info: ModelInfo, payload: Payload) -> NDArray[Any]:
+    """Return a sample's values for one input, in its type; flat ones get the shape of --shape, or the model's."""
     own = tensor.shape[1:] if info.batched else tensor.shape
     if tensor.name not in sample:
-        raise PayloadError(f"sample {number} of {path} has no input {tensor.name}.\nIt has {', '.join(sample)}.")
+        raise PayloadError(f"{where} has no input {tensor.name}.\nIt has {', '.join(sample)}.")
     try:
         values = exact(sample[tensor.name], tensor.datatype)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise PayloadError(
-            f"sample {number} of {path}: {tensor.name} is no {tensor.datatype}: {error}.\nCheck the file."
-        ) from error
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise PayloadError(f"{where}: {tensor.name} is no {tensor.datatype}: {error}.\nCheck the file.") from error
+    sizes = payload.shapes.get(tensor.name, own)
+    if len(values.shape) != len(own) and -1 not in sizes and values.size == math.prod(sizes):
+        values = values.reshape(sizes)
     if len(values.shape) == len(own) and all(
         size in (-1, got) for size, got in zip(own, values.shape, strict=True)
     ):
         return values
-    if -1 not in own and values.size == int(np.prod(own)):
-        return values.reshape(own)
     raise PayloadError(
-        f"sample {number} of {path}: {tensor.name} has shape {values.shape}, and the model takes {own}.\n"
-        "A -1 is free; the batch is not part of a sample."
+        f"{where}: {tensor.name} has shape {values.shape}, and the model takes {own}.\n"
+        'A -1 is free; the batch is not part of a sample. A flat list needs its "shape", or a --shape.'
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from loadgen.spec.plan import TensorFormat
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo
 from loadgen.traffic.payloads import Place, Tensors, grpc_request, http_request
@@ -23,17 +24,18 @@ def wire_of(
     poller: Poller,
     finished: Finished,
     places: Sequence[Mapping[str, Place]] | None = None,
+    tensors_as: TensorFormat = "binary",
 ) -> LoadWire:
     """Return connections to the target that send these requests in turn, with their inputs or at these places.
 
-    Raises TargetUnreachable for an unknown name.
+    Raises TargetUnreachable for an unknown name, PayloadError for values that cannot be sent.
     """
     addresses = Addresses(target)
     first = next(iter(pool[0].values()), None) if pool else None
     expected = ExpectedAnswer(info, rows=len(first) if info.batched and first is not None else 1)
     where: Sequence[Mapping[str, Place] | None] = places or [None] * len(pool)
     if target.is_http:
-        requests = [http_request(target, info, *one) for one in zip(pool, where, strict=True)]
+        requests = [http_request(target, info, *one, tensors_as) for one in zip(pool, where, strict=True)]
         return HttpWire(
             addresses=addresses, requests=requests, expected=expected, poller=poller, finished=finished
         )

@@ -16,6 +16,7 @@ from loadgen.printable import printable
 from loadgen.spec.target import Target, http_head
 from loadgen.status import OK, is_passing, outcome_name, outcome_of_http
 from loadgen.traffic.model_info import ModelInfo, model_info
+from loadgen.wire.advice import advice_on
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.http2 import Http2Connection
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call
@@ -31,10 +32,8 @@ MAX_BYTES = 16 << 20
 PAUSES_S = (0.5, 1.0)
 """A first request, or a question, whose failure may pass is sent again after these times, or the server's own."""
 
-PASSING_ADVICE = "It was asked three times. See its log; loadtest --wait-ready 2m waits for a model that starts."
 _LONGEST_PAUSE_S = 10.0
 _BUFFER_BYTES = 1 << 16
-_NOT_ALLOWED = ("http 401", "http 403", "grpc UNAUTHENTICATED", "grpc PERMISSION_DENIED")
 _CLOSED = (ClosedEarly, ConnectionResetError, BrokenPipeError)
 _T = TypeVar("_T")
 
@@ -60,28 +59,25 @@ class _Reply:
 
 
 def read_model_info(target: Target) -> ModelInfo:
-    """Return the model's inputs and outputs. Raises TargetUnreachable, TargetRefused."""
+    """Return the model's inputs and outputs. Raises TargetUnreachable, TargetRefused, PayloadError."""
     try:
         metadata = _ask(target, _of_model(target, "", "ModelMetadata"))
         if metadata.outcome != OK:
             raise TargetRefused(
-                f"{target.url} does not serve {target.model_name}: {metadata.text}.\n{_advice(metadata.outcome)}"
+                f"{target.url} does not serve {target.model_name}: {metadata.text.rstrip('.')}.\n"
+                f"{advice_on(metadata.outcome)}"
             )
         reply = _ask(target, _of_model(target, "/config", "ModelConfig"))
         config = reply.document
         if config is not None and not target.is_http:
             config = config.get("config")
-        info = replace(model_info(metadata.document, config), unconfigured=reply.text)
+        # Answers name the model as requests do: NVIDIA Dynamo may have another name in the metadata.
+        info = replace(model_info(metadata.document, config), name=target.model_name, unconfigured=reply.text)
     except Unusable as error:
         raise TargetRefused(
             f"{target.url} answered, but not as a KServe v2 server does ({printable(str(error), most=300)}).\n"
             "Check the address and its path."
         ) from error
-    if not info.inputs:
-        raise TargetRefused(
-            f"{target.url} names no inputs of {target.model_name}, so no request can be made.\n"
-            "Check the model's name and version, and its metadata."
-        )
     return info
 
 
@@ -120,15 +116,6 @@ def _change_memory(target: Target, region: str, what: str, post: dict[str, Any])
 def _of_model(target: Target, path: str, method: str) -> _Question:
     fields = {"name": target.model_name, "version": target.model_version}
     return _Question(path=target.model_path + path, method=method, fields=fields)
-
-
-def _advice(outcome: int) -> str:
-    name = outcome_name(outcome)
-    if name.startswith("http 3"):
-        return "It redirects; give the address it redirects to."
-    if name in _NOT_ALLOWED:
-        return "Send the right authorization header."
-    return PASSING_ADVICE if is_passing(outcome) else "Check the model's name and version, and that it is loaded."
 
 
 def _ask(target: Target, question: _Question) -> _Reply:

@@ -111,8 +111,11 @@ def grpc_answer(message: bytes | None, status: bytes | None = b"0", text: bytes 
 
     def frames(stream_id: int) -> bytes:
         head = block_of([(b":status", b"200"), (b"content-type", b"application/grpc")])
-        data = b"" if message is None else frame(DATA, 0, stream_id, message)
-        return frame(HEADERS, 4, stream_id, head) + data + frame(HEADERS, 5, stream_id, block_of(trailers))
+        whole = message or b""
+        parts = [frame(DATA, 0, stream_id, whole[at : at + 16384]) for at in range(0, len(whole), 16384)]
+        return (
+            frame(HEADERS, 4, stream_id, head) + b"".join(parts) + frame(HEADERS, 5, stream_id, block_of(trailers))
+        )
 
     return frames
 

@@ -133,6 +133,8 @@ def test_a_worker_uses_its_certificate_for_the_server_of_the_test_only() -> None
         ({"client_cert": Path(__file__), "url": "https://127.0.0.1"}, "--client-cert"),
         ({"compare": Path("/nowhere")}, "--compare"),
         ({"insecure": True}, "not encrypted"),
+        ({"url": "grpc://127.0.0.1", "format": "json"}, "--format json"),
+        ({"format": "xml"}, "--format"),
         ({"concurrency": 4}, "--rate"),
         ({"rate": None, "concurrency": 4, "max_in_flight": 2}, "--max-in-flight"),
         ({"find_max": True, "p99": "50ms", "arrivals": "ramp:from=0.5,to=2"}, "stays the same"),

@@ -131,6 +131,8 @@ def test_the_same_load_compares() -> None:
         (record(), {"arrivals": "constant"}, "poisson"),
         (record(), {"batch_size": 8}, "batch size"),
         (record(), {"shape": ("ids:128",)}, "shapes"),
+        (record(), {"format": "json"}, "json"),
+        (record(), {"ask_output": ("y",)}, "outputs"),
         (record(), {"rate": None, "concurrency": 4}, "closed loop"),
         (record(), {"find_max": True, "p99": "50ms"}, "no highest rate"),
         (record(capacity=capacity()), {}, "--find-max"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Close, Strange, grpc_answer, http_answer, serving
 
-from loadgen.errors import TargetRefused, TargetUnreachable
+from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable
 from loadgen.sending.shard import PreparedTarget, wait_ready
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
@@ -123,6 +123,6 @@ def test_waiting_ends_after_its_time_or_when_asked() -> None:
 
 def test_a_model_without_inputs_is_refused() -> None:
     none = http_answer(b'{"name":"m","inputs":[],"outputs":[{"name":"y","datatype":"FP32","shape":[-1,2]}]}')
-    with serving(Strange(name="", answers={"metadata": none})) as url, pytest.raises(TargetRefused) as failed:
+    with serving(Strange(name="", answers={"metadata": none})) as url, pytest.raises(PayloadError) as failed:
         prepare(url)
     assert "names no inputs" in str(failed.value)

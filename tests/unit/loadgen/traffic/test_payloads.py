@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,28 @@ def test_an_http_request_can_be_read_back() -> None:
     assert np.frombuffer(raw[16:], np.float32).tolist() == [1.0, 2.0, 3.0]
 
 
+@pytest.mark.parametrize(
+    ("datatype", "values"),
+    [("FP32", [1.0, float("nan")]), ("FP64", [float("inf"), 0.0]), ("BYTES", [b"\xff", b""])],
+)
+def test_values_that_json_has_not_are_refused(datatype: str, values: list[Any]) -> None:
+    tensors = {"x": np.array([values], dtype=object if datatype == "BYTES" else None)}
+    with pytest.raises(PayloadError, match="JSON"):
+        http_request(TARGET, info(("x", datatype, (-1, 2))), tensors, tensors_as="json")
+
+
+def test_requests_ask_for_some_outputs_in_either_protocol() -> None:
+    outputs = tuple(Tensor(name=name, datatype="FP32", shape=(-1, 2)) for name in ("y", "z"))
+    wanted, _ = settled(replace(info(("x", "FP32", (-1, 1))), outputs=outputs), Payload(outputs=("z",)))
+    tensors = {"x": np.ones((1, 1), np.float32)}
+    body = http_request(TARGET, wanted, tensors).partition(b"\r\n\r\n")[2]
+    document = json.loads(body[:-4])
+    assert document["outputs"] == [{"name": "z", "parameters": {"binary_data": True}}]
+    assert [one.name for one in ModelInferRequest.FromString(grpc_request(TARGET, wanted, tensors)).outputs] == [
+        "z"
+    ]
+
+
 def test_a_grpc_request_can_be_read_back() -> None:
     wanted = info(("ids", "INT64", (-1, 2)))
     data = grpc_request(TARGET, wanted, {"ids": np.array([[1, 0]])})
@@ -203,7 +226,9 @@ def test_an_npz_with_columns_of_different_length_and_one_that_is_missing(tmp_pat
 
 def test_only_picked_samples_are_sent_in_that_order(npz: Any) -> None:
     pool = request_tensors(X, Payload(data_file=npz))
-    picked = request_tensors(X, payload_from_json(payload_to_json(Payload(data_file=npz, picked=(2, 0)))))
+    sent = Payload(data_file=npz, picked=(2, 0), outputs=("y",), format="json")
+    assert payload_from_json(payload_to_json(sent)) == replace(sent, shapes={})
+    picked = request_tensors(X, payload_from_json(payload_to_json(sent)))
     assert [request["x"].tolist() for request in picked] == [pool[number]["x"].tolist() for number in (2, 0)]
 
 

@@ -1,8 +1,10 @@
 """Requests of the samples or the lengths in a file."""
 
 import json
+from base64 import b64encode
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from loadgen.errors import PayloadError
@@ -87,6 +89,11 @@ def asked(datatype: str, values: object, folder: Path) -> object:
         ("BYTES", [{"b64": "AP8="}, "x"], [b"\x00\xff", "x"]),
         ("BYTES", {"b64": "AP8="}, [b"\x00\xff"]),
         ("BYTES", {"content": ["a\0", "b"], "shape": [2]}, ["a\0", "b"]),
+        ("BYTES", {"b64": b64encode(b"\2\0\0\0a\0\0\0\0\0").decode()}, [b"a\0", b""]),
+        ("INT16", {"b64": "AQD//w=="}, [1, -1]),
+        ("FP64", {"content": {"b64": b64encode(np.float64(0.1).tobytes()).decode()}, "shape": [1]}, [0.1]),
+        ("BF16", {"b64": "gD8="}, [1.0]),
+        ("BOOL", {"b64": "AQA="}, [True, False]),
     ],
 )
 def test_values_are_sent_as_they_are(datatype: str, values: object, sent: object, tmp_path: Path) -> None:
@@ -108,7 +115,12 @@ def test_values_are_sent_as_they_are(datatype: str, values: object, sent: object
         ("BYTES", [None], "None"),
         ("BYTES", [3], "3"),
         ("BYTES", [{"b64": "?"}], ""),
-        ("FP32", {"b64": "AP8="}, "b64"),
+        ("FP32", {"b64": "AP8="}, "size"),
+        ("FP32", {"b64": "?"}, ""),
+        ("INT16", {"b64": "AQD//w==", "shape": [3]}, "shape"),
+        ("INT16", {"bytes": "AQD//w=="}, ""),
+        ("FP8", [1], "FP8"),
+        ("FP8", {"b64": "AQ=="}, "FP8"),
     ],
 )
 def test_a_value_that_would_change_on_the_way_is_refused_by_name(
@@ -117,6 +129,55 @@ def test_a_value_that_would_change_on_the_way_is_refused_by_name(
     with pytest.raises(PayloadError, match=r"sample 0 of .*: x is no") as refused:
         asked(datatype, values, tmp_path)
     assert named in str(refused.value)
+
+
+SQUARE = Tensor(name="x", datatype="INT32", shape=(-1, -1, 3))
+
+
+@pytest.mark.parametrize(
+    "given", [[1, 2, 3, 4, 5, 6], {"b64": b64encode(np.arange(6, dtype="<i4").tobytes()).decode()}]
+)
+def test_a_flat_list_takes_the_shape_that_is_given(given: object, tmp_path: Path) -> None:
+    info = ModelInfo(name="m", max_batch_size=8, inputs=(SQUARE,), outputs=())
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps({"data": [{"x": given}]}))
+    (request,) = request_tensors(info, Payload(data_file=path, shapes={"x": (2, 3)}))
+    assert request["x"].shape == (1, 2, 3)
+    for shapes in ({}, {"x": (2, 2)}, {"x": (3, 2)}):
+        with pytest.raises(PayloadError, match="--shape"):
+            request_tensors(info, Payload(data_file=path, shapes=shapes))
+
+
+def test_samples_in_base64_have_their_shape_or_differ_by_their_size(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    path.write_text(json.dumps([{"x": {"b64": "AAAA", "shape": [3]}}, {"x": {"b64": "AAAA"}}, {"x": {"b64": ""}}]))
+    assert [dict(one)["x"] for one in shapes_in_file(path)] == [(3,), (4,), (0,)]
+
+
+def test_streams_are_named_as_sequences_and_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.json"
+    path.write_text('{"data": [[{"x": ["1"]}, {"x": ["2"]}], [{"x": ["1"]}]]}')
+    with pytest.raises(PayloadError, match="sequences") as refused:
+        request_tensors(tokens(1), Payload(data_file=path))
+    assert str(refused.value).count("\n") == 1
+
+
+def test_texts_of_an_npz_keep_the_zeros_at_their_end_or_are_refused(tmp_path: Path) -> None:
+    info = ModelInfo(
+        name="m", max_batch_size=8, inputs=(Tensor(name="x", datatype="BYTES", shape=(-1, 1)),), outputs=()
+    )
+    path, texts = tmp_path / "data.npz", np.array([[b"a\0\0"], [b"\0b\0"]], dtype="S3")
+    np.savez(path, x=texts)
+    with pytest.raises(PayloadError, match="V3") as refused:
+        request_tensors(info, Payload(data_file=path))
+    assert "x.astype('S2')" in str(refused.value)
+    np.savez(path, x=texts.view("V3"))
+    pool = request_tensors(info, Payload(data_file=path))
+    assert [raw_inputs(info, one)["x"] for one in pool] == [b"\3\0\0\0a\0\0", b"\3\0\0\0\0b\0"]
+    np.savez(path, x=texts.view("V3")[:, 0])
+    assert raw_inputs(info, request_tensors(info, Payload(data_file=path))[0])["x"] == b"\3\0\0\0a\0\0"
+    np.savez(path, x=np.array([["a"], ["bc"]]))
+    assert raw_inputs(info, request_tensors(info, Payload(data_file=path))[0])["x"] == b"\1\0\0\0a"
 
 
 def test_an_optional_input_is_sent_where_a_sample_has_it_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
