@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from loadgen.command.live import LiveView
 from loadgen.command.verdict import LoadTestResult
+from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
 from loadgen.measurement.send_lag import stop_when_late
 from loadgen.records.formats import format_ms, format_rate
@@ -17,6 +18,7 @@ from loadgen.sending.plan_run import LoadRun, Watch
 from loadgen.spec.limits import LatencyLimit
 from loadgen.spec.load_test import LoadTest
 from loadgen.spec.plan import LoadPlan
+from loadgen.spec.target import without_secrets
 from loadgen.statistics.capacity import CapacityEstimate, find_capacity
 from loadgen.statistics.capacity_fit import Probe, ProbeResult
 from loadgen.statistics.checks import judge
@@ -45,11 +47,11 @@ def highest_rate(
         budget_s=SEARCH_SHARE * budget_s,
         seed=order.plan.seed,
         start_rate_per_s=order.plan.rate_per_s if order.first_rate_known else None,
-        stop=stop,
+        stop=bench.ended,
         on_probe=bench.on_probe,
     )
     confirmation = None
-    if estimate.rate_per_s is not None and not stop():
+    if estimate.rate_per_s is not None and not bench.ended():
         confirmation = confirm(
             bench,
             estimate.rate_per_s,
@@ -58,9 +60,11 @@ def highest_rate(
             budget_s=budget_s - estimate.load_s,
             seed=order.plan.seed + 1,
             floor_per_s=_LOWEST_SHARE * estimate.rate_per_s,
-            stop=stop,
+            stop=bench.ended,
             on_attempt=bench.on_attempt,
         )
+        if bench.unanswered:
+            confirmation = replace(confirmation, reason=bench.unanswered[-1])
     run = bench.last
     met = confirmation is not None and confirmation.met is not None
     return LoadTestResult(
@@ -83,6 +87,11 @@ class _Bench:
     stop: Callable[[], bool]
     last: LoadRun | None = field(default=None)
     measured: list[Measurement] = field(default_factory=list)  # of each probe, then of each confirmation run
+    unanswered: list[str] = field(default_factory=list)  # why the server answered no question before the last runs
+
+    def ended(self) -> bool:
+        """True if the user ends it, or the server gave no answer twice: what was found is kept."""
+        return self.stop() or len(self.unanswered) > 1
 
     def __call__(self, rate_per_s: float, duration_s: float, seed: int, watch: Watch | None = None) -> Probe:
         self.view.phase(f"Probing {format_rate(rate_per_s)} requests/s", duration_s)
@@ -92,14 +101,21 @@ class _Bench:
             self.view.look(log)
             return self.stop() or (watch is not None and watch(log))
 
-        run = self.generator.run(
-            self.order.target,
-            plan,
-            payload=self.order.payload,
-            limit_ms=self.limit.limit_ms,
-            watch=stop_when_late(look, plan, self.limit.limit_ms),
-        )
-        self.last = run
+        try:
+            run = self.generator.run(
+                self.order.target,
+                plan,
+                payload=self.order.payload,
+                limit_ms=self.limit.limit_ms,
+                watch=stop_when_late(look, plan, self.limit.limit_ms),
+            )
+        except (TargetUnreachable, TargetRefused) as error:
+            if self.last is None or not self.measured:
+                raise
+            why = without_secrets(str(error).partition("\n")[0], self.order.target.headers)
+            self.unanswered.append(why)
+            return Probe(log=self.last.log.rows(0, 0), overloaded=False, problems=(why,))
+        self.last, self.unanswered = run, []
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=run.measurement.problems)
 
     def warm_up(self) -> None:
@@ -110,7 +126,8 @@ class _Bench:
 
     def _keep(self) -> None:
         assert self.last is not None
-        self.measured.append(self.last.measurement)
+        seen = self.last.measurement
+        self.measured.append(replace(seen, n=0, errors={}, in_front=()) if self.unanswered else seen)
 
     def on_probe(self, seen: ProbeResult) -> None:
         """A probe has ended."""
@@ -167,7 +184,8 @@ def _reason(limit: LatencyLimit, estimate: CapacityEstimate, confirmation: Confi
         )
     if estimate.outcome == "too_slow":
         return f"no rate meets {limit.text}: {estimate.reason}"
-    return f"no highest rate was found: {estimate.reason}; a longer --duration gives it more load"
+    fix = "" if estimate.outcome == "untrusted" else "; a longer --duration gives it more load"
+    return f"no highest rate was found: {estimate.reason}{fix}"
 
 
 def _slower_when_idle(limit: LatencyLimit, probes: Sequence[ProbeResult]) -> str:
@@ -209,7 +227,7 @@ def _probe_record(run: ProbeResult | Attempt, answer: str, measured: Measurement
 def _word(seen: ProbeResult) -> str:
     """Return a probe's result as text; most are too short for a verdict, and show only a tendency."""
     if seen.problems:
-        return "client late"
+        return "client late" if seen.verdict.n else "no answer"
     if seen.overloaded or seen.verdict.answer != "inconclusive":
         return "overloaded" if seen.overloaded else seen.verdict.answer
     return "looks met" if seen.reading.met else "looks violated"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.errors import TargetRefused
+from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.measurement.request_log import ClientUse, RequestLog
 from loadgen.measurement.result import measurement_of
 from loadgen.sending.plan_run import LoadRun
@@ -28,6 +28,7 @@ class SimulatedGenerator:
 
     `failing` is the share of requests that fail with http 503, `send_lag_ms` the send lag of every request.
     A request after 200 ms of silence takes `idle_ms` more. `in_front`: see `Measurement`.
+    The server answers no question before the runs numbered in `unanswered`.
     `plans` records the requested plans. A model named `absent` is refused.
     """
 
@@ -37,6 +38,7 @@ class SimulatedGenerator:
     idle_ms: float = 0.0
     send_lag_ms: float = 0.0
     in_front: tuple[str, ...] = ()
+    unanswered: range = range(0)
     plans: list[LoadPlan | ClosedLoopPlan] = field(default_factory=list)
 
     def run(
@@ -51,6 +53,8 @@ class SimulatedGenerator:
         if target.model_name == "absent":
             raise TargetRefused("absent is not loaded.\nLoad it.")
         self.plans.append(plan)
+        if len(self.plans) in self.unanswered:
+            raise TargetUnreachable(f"no whole answer within 10 s to {dict(target.headers)}.\nStart it.")
         log = self._log(plan)
         stopped = False
         for now_ns in range(_WATCH_EVERY_NS, round(plan.duration_s * 1e9), _WATCH_EVERY_NS):

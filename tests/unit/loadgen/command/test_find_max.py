@@ -11,7 +11,7 @@ from simulated_generator import SimulatedGenerator
 from loadgen.command.arguments import order_from_options
 from loadgen.command.live import LiveView
 from loadgen.command.measure import record_of, run_load_test
-from loadgen.errors import BadInput
+from loadgen.errors import BadInput, TargetUnreachable
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.record import LoadTestRecord
@@ -109,6 +109,31 @@ def test_the_limit_of_a_gateway_is_not_the_capacity() -> None:
     record = found(generator)
     assert "at a limit in front of the server, whose own capacity may be higher" in record.reasons[0]
     assert record.reasons[-1] == generator.in_front[0]
+
+
+@pytest.mark.parametrize("first", [4, 31])
+def test_a_server_that_answers_no_more_keeps_what_was_found(first: int) -> None:
+    """After the fourth run in the search, or in the confirmation."""
+    generator = SimulatedGenerator(service_ms=5.0, unanswered=range(first, 100))
+    record = found(generator, header=("X-Key: of-the-test",))
+    assert "of-the-test" not in record.model_dump_json()
+    assert (record.outcome, record.exit_code) == ("inconclusive", 96)
+    assert "no whole answer within 10 s" in record.reasons[0]
+    assert record.capacity is not None
+    assert [probe.requests == 0 for probe in record.capacity.probes] == [False] * (first - 2) + [True] * 2
+    assert sum(record.measurement.errors.values()) == 0 if record.measurement else False
+
+
+def test_a_probe_whose_questions_get_no_answer_once_is_sent_again() -> None:
+    record = found(SimulatedGenerator(service_ms=5.0, unanswered=range(4, 5)))
+    assert (record.outcome, record.exit_code) == ("met", 0)
+    assert record.capacity is not None
+    assert [probe.answer for probe in record.capacity.probes].count("no answer") == 1
+
+
+def test_a_server_that_never_answers_a_question_is_an_error() -> None:
+    with pytest.raises(TargetUnreachable):
+        found(SimulatedGenerator(unanswered=range(2, 100)))
 
 
 @pytest.mark.parametrize("stop_after", [0, 3, 40])
