@@ -89,9 +89,12 @@ def dynamic_batch(model: Model, work_dir: Path) -> Batching:
     if current.batch == "fixed":
         proto = current.graph.own()
         load_weights(proto, current.path.parent, wanted=is_small)
-        freed = free_batch(proto, [tensor.name for tensor in current.all_inputs])
+        rows = current.fixed_rows
+        freed = free_batch(proto, [tensor.name for tensor in current.all_inputs], rows)
         candidate = _with_batch(_written(current, proto, work_dir / f"{model.name}-batched.onnx"))
-        did = "Its batch, fixed at 1 in the file, was made dynamic" + (f" (freed: {freed})" if freed else "")
+        single = f"requests have 1 row, or {rows} with --client-batch {rows}" if rows > 1 else ""
+        more = "; ".join(filter(None, [freed and f"freed: {freed}", single]))
+        did = f"Its batch, fixed at {rows} in the file, was made dynamic" + (f" ({more})" if more else "")
     coarse = _is_low_precision(candidate.graph.outline)
     if current.batch == "none":
         return _unbatched(current, _why_no_batch(current), notes)
@@ -199,6 +202,7 @@ def _prove(reference: Model, candidate: Model, *, coarse: bool) -> Proof:
             reference.path,
             candidate.path,
             candidate.all_inputs,
+            rows=reference.fixed_rows,
             tolerance=ROW_TOLERANCE_LOW_PRECISION if coarse else ROW_TOLERANCE,
             same_level=coarse,
             probes=probes,

@@ -54,31 +54,34 @@ def prove_batching(
     candidate: Path,
     inputs: Sequence[ModelTensor],
     *,
+    rows: int = 1,
     tolerance: float,
     same_level: bool,
     probes: Callable[[], tuple[Path, Path, Sequence[str]]],
 ) -> Proof:
     """Run both files on the same samples, one by one and in batches, and compare row by row.
 
-    `original` and `candidate` may be the same file. `tolerance` is relative to the largest value of an output; for
-    `same_level` see `sample`. If samples give nearly the same output (for example with untrained weights),
-    mixed-up rows would go unnoticed. Then `probes` makes copies of both files that return inner tensors too, and
-    returns the names of these in the order of computation; the last one that still distinguishes the samples is
-    compared as well.
+    `original`, which takes `rows` samples at a time, and `candidate` may be the same file. `tolerance` is relative
+    to the largest value of an output; for `same_level` see `sample`. If samples give nearly the same output (as
+    with untrained weights), mixed-up rows would go unnoticed. Then `probes` makes copies of both files that
+    return inner tensors too, and returns the names of these in the order of computation; the last one that still
+    distinguishes the samples is compared as well.
     """
     try:
         samples = [sample(inputs, seed, same_level=same_level) for seed in range(PROOF_SAMPLES)]
         began_s = time.monotonic()
-        reference = _run(original, samples, "one sample by itself")
+        reference = _alone(original, samples, rows)
         names = reference[0].keys()
+        if rows > 1:
+            _compare(reference, _rows_of(original, samples, names, sizes=(rows,)), tolerance)
         _compare(reference, _rows_of(candidate, samples, names, alone=candidate != original), tolerance)
-        row_s = (time.monotonic() - began_s) / (PROOF_SAMPLES + sum(PROOF_SIZES))
+        row_s = (time.monotonic() - began_s) / (PROOF_SAMPLES * rows + sum(PROOF_SIZES))
         largest = _largest(samples[0], reference[0], row_s)
         if largest > PROOF_SIZES[-1] and not _compare_largest(candidate, samples, reference, largest, tolerance):
             largest = 0
         compared = "at its outputs"
         if not any(_tells_apart(reference, name, tolerance) for name in reference[0]):
-            compared = _compare_inside(*probes(), samples, tolerance)
+            compared = _compare_inside(*probes(), samples, rows, tolerance)
     except Disproved as why:
         return Proof(holds=False, reason=str(why))
     sizes = ", ".join(map(str, PROOF_SIZES)) + (f" and {largest}" if largest > PROOF_SIZES[-1] else "")
@@ -150,6 +153,22 @@ def _run(path: Path, feeds: Sequence[Tensors], what: str, *, thinned_to: int | N
         raise Disproved(f"ONNX Runtime cannot run {what}: {shortened(plain(error.reason))}") from error
 
 
+def _alone(path: Path, samples: Sequence[Tensors], rows: int, *, thinned_to: int | None = None) -> list[Tensors]:
+    """Return each sample's own results: those of the first row, if the file takes `rows` samples at a time."""
+    turns = [_joined([*samples[first:], *samples[:first]], rows) for first in range(len(samples))]
+    done = _run(path, turns, "its own batch" if rows > 1 else "one sample by itself", thinned_to=thinned_to)
+    return [
+        {name: array[: max(1, len(array) // rows)] if array.ndim else array for name, array in one.items()}
+        for one in done
+    ]
+
+
+def _joined(samples: Sequence[Tensors], size: int) -> Tensors:
+    """Return a batch of so many rows: the samples, round and round."""
+    picked = [samples[row % len(samples)] for row in range(size)]
+    return {name: np.concatenate([feed[name] for feed in picked]) for name in samples[0]}
+
+
 def _rows_of(
     path: Path,
     samples: Sequence[Tensors],
@@ -163,8 +182,7 @@ def _rows_of(
 
     Returns pairs of a description and the results, row by row. Raises Disproved.
     """
-    picked = [[samples[row % len(samples)] for row in range(size)] for size in sizes]
-    batches = [{name: np.concatenate([feed[name] for feed in feeds]) for name in samples[0]} for feeds in picked]
+    batches = [_joined(samples, size) for size in sizes]
     single = samples if alone else ()
     done = _run(path, [*single, *batches], f"batches of {', '.join(map(str, sizes))}", thinned_to=thinned_to)
     found = [("alone", done[: len(single)])] if alone else []
@@ -199,13 +217,18 @@ def _tells_apart(results: Sequence[Tensors], name: str, tolerance: float) -> boo
 
 
 def _compare_inside(
-    original: Path, candidate: Path, names: Sequence[str], samples: Sequence[Tensors], tolerance: float
+    original: Path,
+    candidate: Path,
+    names: Sequence[str],
+    samples: Sequence[Tensors],
+    rows: int,
+    tolerance: float,
 ) -> str:
     """Compare the last inner tensor that distinguishes the samples; return its place in words.
 
     Raises Disproved.
     """
-    reference = _run(original, samples, "the model with its inner tensors", thinned_to=PROOF_ELEMENTS)
+    reference = _alone(original, samples, rows, thinned_to=PROOF_ELEMENTS)
     telling = [
         name
         for name in names

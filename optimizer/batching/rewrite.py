@@ -1,8 +1,8 @@
-"""Rewrite a graph: a batch fixed at 1 becomes a dynamic one.
+"""Rewrite a graph: a batch of a fixed size becomes a dynamic one.
 
-The graph is viewed twice at once, for a batch of 1 and for a larger one. If a tensor grows with the batch and the
-result computed from it does not, the node in between has the 1 baked in, and is freed on the spot, so that later
-nodes are seen as they will be. None of this proves anything: `optimizer.batching.proof` does.
+The graph is viewed twice at once, for that batch and for a larger one. If a tensor grows with the batch and the
+result computed from it does not, the node in between has the size baked in, and is freed on the spot, so that
+later nodes are seen as they will be. None of this proves anything: `optimizer.batching.proof` does.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 SEVERAL = 7
-"""The size of the larger batch, which tensors seldom have for another reason."""
+"""The larger batch is 7 times as large, which tensors seldom are for another reason."""
 
 
-def free_batch(proto: ModelProto, inputs: Sequence[str]) -> str:
-    """Name the leading dimension of `inputs` and of all outputs, and free the nodes that have the 1 baked in.
+def free_batch(proto: ModelProto, inputs: Sequence[str], rows: int = 1) -> str:
+    """Name the leading dimension of `inputs` and of all outputs, and free the nodes that have its `rows` baked in.
 
     Changes `proto`, which must not list constants among its inputs and whose small constants must lie in the file.
     Returns the rewritten operators in words ("33 Reshape"), or "" if naming the axis was enough.
     """
-    freed = _Surgeon(proto, inputs).operate()
+    freed = _Surgeon(proto, inputs, rows).operate()
     for value in (*(value for value in proto.graph.input if value.name in inputs), *proto.graph.output):
         if value.type.tensor_type.shape.dim:
             value.type.tensor_type.shape.dim[0].dim_param = BATCH
@@ -40,10 +40,11 @@ def free_batch(proto: ModelProto, inputs: Sequence[str]) -> str:
 class _Surgeon:
     """One pass over the nodes, in order: the inputs of a node are correct when the pass reaches it."""
 
-    def __init__(self, proto: ModelProto, inputs: Sequence[str]) -> None:
+    def __init__(self, proto: ModelProto, inputs: Sequence[str], rows: int) -> None:
         self.graph = proto.graph
-        self.one = ShapeView(proto, inputs, 1)
-        self.several = ShapeView(proto, inputs, SEVERAL)
+        self.rows = rows
+        self.one = ShapeView(proto, inputs, rows)
+        self.several = ShapeView(proto, inputs, SEVERAL * rows)
         self.batch_of = inputs[0]
         self.computed = computed_from_inputs(proto.graph)
         self.taken = {name for node in proto.graph.node for name in (*node.input, *node.output)}
@@ -100,7 +101,7 @@ class _Surgeon:
                     self.outer[result] = self.outer[name]
 
     def _sizes(self, name: str) -> Sizes:
-        """Return the sizes at a batch of 1; () if they are not known."""
+        """Return the sizes at the file's own batch; () if they are not known."""
         return self.one.sizes(name) or ()
 
     def _free_reshape(self, node: NodeProto) -> list[NodeProto] | None:
@@ -112,7 +113,7 @@ class _Surgeon:
         axis, sizes = self._axis(data), self._sizes(result)
         if axis is None or not sizes:
             return None
-        places = places_after_reshape(self._sizes(data), axis, self.outer.get(data, 1), sizes)
+        places = places_after_reshape(self._sizes(data), axis, self.outer.get(data, 1), sizes, self.rows)
         now = next((place for place in places if place[0] == self._axis(result)), None)
         if now is not None or not places:
             self.outer[result] = now[1] if now is not None else 1
@@ -133,19 +134,19 @@ class _Surgeon:
         return [*written[:to], -1, *written[to + 1 :]]
 
     def _free_resize(self, node: NodeProto) -> list[NodeProto] | None:
-        """Replace output sizes that begin with 1 by computed ones that begin with the batch."""
+        """Replace output sizes that begin with the fixed batch by computed ones that begin with the actual one."""
         if len(node.input) < 4 or self._axis(node.input[0]) != 0 or self._axis(node.output[0]) == 0:
             return None
         sizes = self._constant_value(node.input[3])
-        if sizes is None or self._sizes(node.input[0])[0] != 1 or sizes[0] != 1:
+        if sizes is None or self._sizes(node.input[0])[0] != self.rows or sizes[0] != self.rows:
             return None
         nodes, node.input[3] = self._shape_with_batch(f"{node.output[0]}_sizes", sizes[1:])
         return nodes
 
     def _free_concat(self, node: NodeProto) -> list[NodeProto] | None:
         """Repeat constants, such as a class token, for every sample before they are joined to it."""
-        lone = [index for index, name in enumerate(node.input) if self._is_constant_one(name)]
-        growing = [name for name in node.input if self._axis(name) == 0 and self._sizes(name)[0] == 1]
+        lone = [index for index, name in enumerate(node.input) if self._is_constant(name)]
+        growing = [name for name in node.input if self._axis(name) == 0 and self._sizes(name)[0] == self.rows]
         rank = len(self._sizes(growing[0])) if growing else 0
         along = next(attribute.i for attribute in node.attribute if attribute.name == "axis")
         if not lone or not growing or len(lone) + len(growing) != len(node.input) or along in {0, -rank}:
@@ -156,13 +157,15 @@ class _Surgeon:
         for index in lone:
             repeated = self._unused(f"{node.output[0]}_part{index}")
             nodes, shape = self._shape_with_batch(f"{repeated}_shape", [1] * (rank - 1))
-            added += [*nodes, helper.make_node("Expand", [node.input[index], shape], [repeated])]
+            row, first = self._unused(f"{repeated}_row"), self._constant(f"{repeated}_first", [0])
+            added += [*nodes, helper.make_node("Gather", [node.input[index], first], [row], axis=0)]
+            added.append(helper.make_node("Expand", [row, shape], [repeated]))
             node.input[index] = repeated
         return added
 
-    def _is_constant_one(self, name: str) -> bool:
-        """True if the tensor does not depend on the model's inputs and may have a leading 1."""
-        return name not in self.computed and self._sizes(name)[:1] in {(), (1,), (None,)}
+    def _is_constant(self, name: str) -> bool:
+        """True if the tensor does not depend on the model's inputs and may have one row per sample."""
+        return name not in self.computed and self._sizes(name)[:1] in {(), (self.rows,), (None,)}
 
     def _constant_value(self, name: str) -> list[int] | None:
         """Return the elements of a tensor that is the same for every batch, None if it is not known or grows."""
@@ -201,14 +204,14 @@ class _Surgeon:
         return name
 
 
-def places_after_reshape(data: Sizes, axis: int, outer: int, sizes: Sizes) -> list[tuple[int, int]]:
+def places_after_reshape(data: Sizes, axis: int, outer: int, sizes: Sizes, rows: int = 1) -> list[tuple[int, int]]:
     """Return the places that the batch may have after a reshape, the likeliest first: (axis, steps outside it).
 
     In `data` the batch is at `axis`, with `outer` steps of that axis outside it: for an axis that joins a sequence
     and the batch inside it, `outer` is the sequence's length. `sizes` are those of the result. Reshaping keeps the
     order of elements, so as many of them must lie before one step of the batch as did. Between two axes the batch
     may join either, and only later nodes can show which one; the last axis, the features, is the least likely to
-    grow, because weights are made for its size.
+    grow, because weights are made for its size. Several `rows` have one place, if any.
     """
     before = _product((*data[:axis], outer))
     if before is None:
@@ -217,9 +220,11 @@ def places_after_reshape(data: Sizes, axis: int, outer: int, sizes: Sizes) -> li
         done = _product(sizes[:place])
         if done is None or size is None:
             return [(place, 1)] if done == before else []
+        if size % rows:
+            continue  # the batch does not lie in this axis
         if done == before:
             right, left = (place, 1), (place - 1, sizes[place - 1] or 1)
-            if size == 1 or place == 0:
+            if size == 1 or place == 0 or rows > 1:
                 return [right]
             return [left, right] if place == len(sizes) - 1 else [right, left]
         if done < before < done * size and before % done == 0:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 Batch = Literal["dynamic", "fixed", "none"]
-"""The leading dimension: `dynamic` seems to be a batch of any size, `fixed` a batch of 1, `none` no batch at all.
+"""The leading dimension: `dynamic` seems to be a batch of any size, `fixed` one of the same size, `none` no batch.
 
 The file only claims it, until `optimizer.batching.dynamic_batch.dynamic_batch` has proven it.
 """
@@ -90,6 +90,13 @@ class Model:
     def batched(self) -> bool:
         """True if requests can be batched along a leading dimension that may vary."""
         return self.batch == "dynamic"
+
+    @property
+    def fixed_rows(self) -> int:
+        """The leading size that all inputs and outputs have in the file, if they look like one batch; else 1."""
+        rows = self.all_inputs[0].dims[:1]
+        fixed = claimed_batch(self.all_inputs, self.all_outputs) == "fixed"
+        return rows[0] if fixed and isinstance(rows[0], int) else 1
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -169,7 +176,7 @@ def triton_name(stem: str) -> str:
 
 
 def claimed_batch(inputs: Iterable[ModelTensor], outputs: Iterable[ModelTensor]) -> Batch:
-    """Return the batch that the leading dimensions suggest: all may vary, all are 1, or anything else.
+    """Return the batch that the leading dimensions suggest: all may vary, all are one size, or anything else.
 
     An output may be declared with a 1 that no longer holds: the proof decides.
     """
@@ -177,11 +184,12 @@ def claimed_batch(inputs: Iterable[ModelTensor], outputs: Iterable[ModelTensor])
     results = [tensor.dims[0] if tensor.dims else None for tensor in outputs]
     if all(isinstance(dim, str) for dim in leading):
         claim: Batch = "dynamic"
-    elif all(dim == 1 for dim in leading):
+    elif leading[0] is not None and len(set(leading)) == 1:
         claim = "fixed"
     else:
         return "none"
-    return claim if all(dim == 1 or isinstance(dim, str) for dim in results) else "none"
+    rows = 1 if claim == "dynamic" else leading[0]
+    return claim if all(dim == rows or isinstance(dim, str) for dim in results) else "none"
 
 
 def _interface(path: Path, proto: ModelProto) -> tuple[tuple[ModelTensor, ...], tuple[ModelTensor, ...]]:

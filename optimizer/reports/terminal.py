@@ -19,6 +19,7 @@ from optimizer.reports import tables, trial_tables
 from optimizer.reports.text import (
     against_default,
     disturbed_by_others,
+    in_rows,
     limits_text,
     share_of_engine,
     unseen_phases,
@@ -101,7 +102,7 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
         rate = objective_of(config).rate_per_s
         at = "" if rate is None else f" at {format_rate(rate)} requests/s a replica"
         table.add_row("objective", f"the lowest {config.objective}{at}")
-    table.add_row("traffic", _traffic(config))
+    table.add_row("traffic", _traffic(config, config.client_batch * prepared.model.fixed_rows))
     table.add_row("machine", f"{machine.cpu}, {machine.logical_cores} cores" + _gpus(prepared))
     table.add_row("price", f"{format_dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}")
     table.add_row("server", config.server)
@@ -115,9 +116,8 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     return table
 
 
-def _traffic(config: OptimizeConfig) -> str:
+def _traffic(config: OptimizeConfig, rows: int) -> str:
     arrivals = config.arrivals if config.trace is None else f"trace {config.trace.name}"
-    rows = config.client_batch
     return f"{arrivals}, {rows} row{'s' if rows > 1 else ''} a request"
 
 
@@ -137,6 +137,7 @@ def _headline(found: RecommendationRecord) -> Panel:
         lines.append("[yellow]Provisional: certified once, and not a second time; see below[/yellow]")
     if found.workload.text:
         lines.append(escape(f"for {found.workload.text}"))
+    lines += filter(None, [in_rows(found)])
     if found.runtime is not None:
         runtime = runtime_text(found.runtime, found.winner.config.engine.partition("-")[0])
         deployed = ", which the bundle deploys" if found.workload.shared_memory == "none" else ""

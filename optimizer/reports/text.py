@@ -133,7 +133,20 @@ def remarks(found: RecommendationRecord) -> tuple[str | None, ...]:
     of_engine = share_of_engine(found)
     far_below = of_engine is not None and of_engine[1]
     share = None if of_engine is None else f"It is {'only ' if far_below else ''}{of_engine[0]}."
-    return found.reason, share, unseen_phases(found)
+    rows = in_rows(found)
+    return found.reason, rows and f"{rows}.", share, unseen_phases(found)
+
+
+def in_rows(found: RecommendationRecord) -> str | None:
+    """Return rate and cost in rows and in requests; None if a request has one row."""
+    fixed, certificate = found.model.fixed_rows, found.winner.certificate
+    rows = fixed * found.workload.rows_per_request
+    if rows == 1 or certificate is None:
+        return None
+    usd = found.cost.cost_per_million_inferences_usd / fixed
+    rate = f"{format_rate(rows * certificate.rate_per_s)} rows/s, {rows} a request"
+    text = f"{rate}: {format_dollars(usd)} per million rows, {format_dollars(rows * usd)} per million requests"
+    return text if fixed == 1 else f"{text}, if the leading {fixed} of the model's file are rows"
 
 
 def disturbed(evidence: Evidence) -> str | None:

@@ -82,6 +82,7 @@ def recommendation_record(
             sha256=prepared.source.sha256,
             opset=prepared.source.opset,
             batching=prepared.batching.reason,
+            fixed_rows=prepared.model.fixed_rows,
         ),
         slo=slo_of(config),
         objective=ObjectiveRecord(name=objective.name, rate_per_s=objective.rate_per_s),

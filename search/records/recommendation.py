@@ -58,6 +58,9 @@ class ModelRecord(Record):
     sha256: Sha256
     opset: int
     batching: str = Field(description="How the batch dimension was changed, and why.")
+    fixed_rows: int = Field(
+        default=1, ge=1, description="Size of what looks like a batch in its file, and is served whole; else 1."
+    )
 
 
 class FrontierRecord(Record):

@@ -66,7 +66,7 @@ def flattened(path: Path, target: Sequence[int]) -> Path:
     return write(path, nodes, {"x": [1, 2, 3]}, {"y": [1, 4]}, {"target": ints(*target), "w": draw(6, 4)})
 
 
-def heads_folded_into_batch(path: Path) -> Path:
+def heads_folded_into_batch(path: Path, rows: int = 1) -> Path:
     """Attention as older exporters write it: heads in the batch's dimension, and all sizes baked in."""
     nodes = [
         node("Reshape", "x parted", "a"),  # (1, 3, 2, 4)
@@ -81,15 +81,15 @@ def heads_folded_into_batch(path: Path) -> Path:
         node("Reshape", "g joined", "y"),  # (1, 3, 8)
     ]
     constants = {
-        "parted": ints(1, 3, 2, 4),
-        "folded": ints(2, 3, 4),
-        "unfolded": ints(1, 2, 3, 4),
-        "joined": ints(1, 3, 8),
+        "parted": ints(rows, 3, 2, 4),
+        "folded": ints(2 * rows, 3, 4),
+        "unfolded": ints(rows, 2, 3, 4),
+        "joined": ints(rows, 3, 8),
     }
-    return write(path, nodes, {"x": [1, 3, 8]}, {"y": [1, 3, 8]}, constants)
+    return write(path, nodes, {"x": [rows, 3, 8]}, {"y": [rows, 3, 8]}, constants)
 
 
-def sequence_joined_with_batch(path: Path) -> Path:
+def sequence_joined_with_batch(path: Path, rows: int = 1) -> Path:
     """(1, 3, 4) -> sequence first -> (3 x 1, 4) -> back: the batch lies inside a joined axis for a while."""
     nodes = [
         node("Transpose", "x", "a", perm=[1, 0, 2]),  # (3, 1, 4)
@@ -98,8 +98,8 @@ def sequence_joined_with_batch(path: Path) -> Path:
         node("Reshape", "c parted", "d"),  # (3, 1, 6)
         node("Transpose", "d", "y", perm=[1, 0, 2]),
     ]
-    constants = {"joined": ints(3, 4), "w": draw(4, 6), "parted": ints(3, 1, 6)}
-    return write(path, nodes, {"x": [1, 3, 4]}, {"y": [1, 3, 6]}, constants)
+    constants = {"joined": ints(3 * rows, 4), "w": draw(4, 6), "parted": ints(3, rows, 6)}
+    return write(path, nodes, {"x": [rows, 3, 4]}, {"y": [rows, 3, 6]}, constants)
 
 
 def computed_shapes(path: Path) -> Path:
@@ -128,21 +128,34 @@ def baked_sequence(path: Path) -> Path:
     return write(path, nodes, {"x": ["batch", "sequence", 4]}, {"y": ["batch", 20]}, {"target": ints(-1, 20)})
 
 
-def class_token(path: Path) -> Path:
+def class_token(path: Path, rows: int = 1) -> Path:
     """A constant token joined to the patches of an image, as vision transformers do."""
     nodes = [node("Concat", "token x", "all", axis=1), node("ReduceMean", "all", "y", axes=[1], keepdims=0)]
-    return write(path, nodes, {"x": [1, 5, 4]}, {"y": [1, 4]}, {"token": draw(1, 1, 4)})
+    tokens = {"token": np.repeat(draw(1, 1, 4), rows, axis=0)}
+    return write(path, nodes, {"x": [rows, 5, 4]}, {"y": [rows, 4]}, tokens)
 
 
-def enlarged(path: Path) -> Path:
+def enlarged(path: Path, rows: int = 1) -> Path:
     """An image resized to sizes that include the batch."""
     resize = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode="nearest")
-    return write(path, [resize], {"x": [1, 2, 4, 4]}, {"y": [1, 2, 8, 8]}, {"sizes": ints(1, 2, 8, 8)})
+    sizes = {"sizes": ints(rows, 2, 8, 8)}
+    return write(path, [resize], {"x": [rows, 2, 4, 4]}, {"y": [rows, 2, 8, 8]}, sizes)
+
+
+def offset_by_place(path: Path, rows: int) -> Path:
+    """Each row of the fixed batch gets another token: the model is not the same for all rows."""
+    nodes = [node("Concat", "token x", "all", axis=1), node("ReduceMean", "all", "y", axes=[1], keepdims=0)]
+    return write(path, nodes, {"x": [rows, 5, 4]}, {"y": [rows, 4]}, {"token": 9 * draw(rows, 1, 4)})
 
 
 def mixing(path: Path, *, batch: int | str = "N") -> Path:
     """Every row depends on all others: a softmax over the leading dimension."""
     return write(path, [node("Softmax", "x", "y", axis=0)], {"x": [batch, 4]}, {"y": [batch, 4]})
+
+
+def turned(path: Path) -> Path:
+    """Columns become rows."""
+    return write(path, [node("Transpose", "x", "y", perm=[1, 0])], {"x": [8, 4]}, {"y": [4, 8]})
 
 
 def mixing_at(path: Path, size: int, compare: str) -> Path:

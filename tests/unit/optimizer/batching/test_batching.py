@@ -71,6 +71,33 @@ def test_a_batch_fixed_at_1_is_rewritten(tmp_path: Path, make: Any) -> None:
     assert (again.batch, again.inputs, again.sha256) == ("dynamic", done.model.inputs, done.model.sha256)
 
 
+@pytest.mark.parametrize("rows", [2, 8])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda path, rows: small_cnn(path, batch=rows),
+        lambda path, rows: batch_models.saturated(path, batch=rows),
+        batch_models.heads_folded_into_batch,
+        batch_models.sequence_joined_with_batch,
+        batch_models.class_token,
+        batch_models.enlarged,
+    ],
+)
+def test_a_batch_fixed_at_more_rows_is_rewritten_for_single_ones(tmp_path: Path, make: Any, rows: int) -> None:
+    path = make(tmp_path / "m.onnx", rows=rows)
+    model = read_model(path)
+    done = batching(path)
+    assert (model.batch, model.fixed_rows) == ("fixed", rows)
+    assert (done.action, done.model.batched, done.model.fixed_rows) == ("rewritten", True, 1)
+    (name, dims) = model.all_inputs[0].name, model.all_inputs[0].dims
+    samples = batch_models.draw(rows, *map(int, dims[1:]))
+    (whole,) = run_model(path, [{name: samples}])
+    alone = run_model(done.model.path, [{name: samples[at : at + 1]} for at in range(rows)])
+    for output, values in whole.items():
+        each = np.concatenate([one[output] for one in alone])
+        np.testing.assert_allclose(each, values, rtol=1e-4, atol=1e-5)  # type: ignore[arg-type]
+
+
 def test_a_batch_of_any_size_equals_single_runs_of_the_original(tmp_path: Path) -> None:
     path = batch_models.heads_folded_into_batch(tmp_path / "m.onnx")
     rewritten = batching(path).model.path
@@ -104,7 +131,9 @@ def test_weights_outside_the_file_travel_with_the_rewritten_one(tmp_path: Path) 
         (lambda path: batch_models.mixing_at(path, 4, "Greater"), "in a batch of 64: output y"),
         (batch_models.summed, "output y has shape (1, 4) for a batch of 2"),
         (batch_models.constant_output, "its outputs hardly depend on its inputs"),
-        (lambda path: small_cnn(path, batch=8), "not one batch (image: 8, logits: 8)"),
+        (lambda path: batch_models.mixing(path, batch=8), "sample 1 comes out differently"),
+        (lambda path: batch_models.offset_by_place(path, 8), "comes out differently in a batch of 8: output y"),
+        (batch_models.turned, "not one batch (x: 8, y: 4)"),
     ],
 )
 def test_what_is_not_a_batch_is_served_whole(tmp_path: Path, make: Any, why: str) -> None:

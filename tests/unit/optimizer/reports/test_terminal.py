@@ -12,6 +12,7 @@ from optimizer.run.progress import certified_line, trial_line
 from search.records.recommendation import (
     RecommendationRecord,
 )
+from search.records.slo import WorkloadRecord
 from search.trials import events
 
 
@@ -27,6 +28,20 @@ def test_the_answer_comes_first() -> None:
     assert "1,000 requests/s" in first
     assert "p99 50 ms" in first
     assert "$0.139" in first
+
+
+@pytest.mark.parametrize(
+    ("fixed_rows", "rows_per_request", "row_usd", "request_usd"), [(8, 1, 0.0174, 0.139), (1, 4, 0.139, 0.556)]
+)
+def test_rate_and_cost_are_per_row_and_per_request_if_these_differ(
+    fixed_rows: int, rows_per_request: int, row_usd: float, request_usd: float
+) -> None:
+    found = recommendation(workload=WorkloadRecord(rows_per_request=rows_per_request))
+    found = found.model_copy(update={"model": found.model.model_copy(update={"fixed_rows": fixed_rows})})
+    text = " ".join(shown(found).replace("│", "").split())
+    assert f"{1000 * fixed_rows * rows_per_request:,} rows/s" in text
+    assert f"${row_usd} per million rows, ${request_usd} per million requests" in text
+    assert "per million rows" not in shown(recommendation())
 
 
 def test_nothing_is_wider_than_the_terminal() -> None:
