@@ -102,13 +102,17 @@ class _Bench:
             return self.stop() or (watch is not None and watch(log))
 
         try:
-            run = self.generator.run(
-                self.order.target,
-                plan,
-                payload=self.order.payload,
-                limit_ms=self.limit.limit_ms,
-                watch=stop_when_late(look, plan, self.limit.limit_ms),
-            )
+            for _ in range(2):  # what is executed for the first time says nothing; the second time it is warm
+                run = self.generator.run(
+                    self.order.target,
+                    plan,
+                    payload=self.order.payload,
+                    limit_ms=self.limit.limit_ms,
+                    watch=stop_when_late(look, plan, self.limit.limit_ms),
+                )
+                if not run.measurement.cold or self.stop():
+                    break
+                self.view.note(f"probing {format_rate(rate_per_s)}/s again: {run.measurement.cold}")
         except (TargetUnreachable, TargetRefused) as error:
             if self.last is None or not self.measured:
                 raise

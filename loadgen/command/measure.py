@@ -83,7 +83,12 @@ def measure(order: LoadTest, generator: Generator, view: LiveView, stop: Callabl
     )
     # A verdict that was reached stands: the answers that came after it may show longer bursts, and undo nothing.
     violated_by = fail_fast.violated_by if fail_fast is not None else ()
-    return LoadTestResult(run=run, checks=violated_by or judge(run.log, order.limits), interrupted=stop())
+    found = LoadTestResult(run=run, checks=violated_by or judge(run.log, order.limits), interrupted=stop())
+    cold = run.measurement.cold if order.effective_warmup_s and not found.interrupted else ""
+    if not cold or all(check.answer == "met" for check in found.checks):
+        return found
+    view.note(f"{cold}; the load is sent again", warning=True)  # the warm-up was too short: this was one
+    return replace(measure(replace(order, warmup_s=0.0), generator, view, stop), cold=cold)
 
 
 def warm_up(order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> None:
@@ -154,7 +159,8 @@ def record_of(
 def _remarks(finding: LoadTestResult) -> tuple[str, ...]:
     ready_s = finding.ready_after_s
     ready = () if ready_s is None else (f"the server answered after {format_seconds(ready_s)} of waiting",)
-    return ready if finding.run is None else (*ready, *finding.run.measurement.remarks)
+    cold = (f"sent a second time, which counts: in the first {finding.cold}",) if finding.cold else ()
+    return ready if finding.run is None else (*ready, *cold, *finding.run.measurement.remarks)
 
 
 _Curve = TypeVar("_Curve")

@@ -21,6 +21,7 @@ class LoadTestResult:
     """The measured run and its checks. `run` None: stopped before anything was measured.
 
     `ready_after_s` is how long the server took to answer at all; None: it was not waited for.
+    `cold` is what was executed for the first time in an earlier run of the load, which does not count.
     For a search for the highest rate `run` is the last confirmation, or the last probe if there was none.
     """
 
@@ -29,6 +30,7 @@ class LoadTestResult:
     capacity: CapacityRecord | None = None
     interrupted: bool = False
     ready_after_s: float | None = None
+    cold: str = ""
 
 
 def answer(
@@ -94,6 +96,8 @@ def _violated(order: LoadTest, finding: LoadTestResult, run: LoadRun) -> tuple[s
         reasons.insert(0, f"overloaded: {what}, so the load was stopped after {after}")
     elif reasons and seen.client.slow_link:
         reasons.append(f"slow: {seen.client.slow_link}")
+    if reasons and seen.cold:
+        reasons.append(f"cold: {seen.cold}")
     changed = _changed(order, finding) if reasons else None
     if changed is not None:
         reasons.append(changed)

@@ -167,6 +167,7 @@ class Measurement:
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     addresses: tuple[AddressUse, ...] = ()
+    cold: str = ""  # a sentence, if the server executed batch sizes or shapes for the first time, and slowly
     in_front: tuple[str, ...] = ()  # sentences about responses that the model did not compute
 
     @property

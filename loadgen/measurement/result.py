@@ -38,6 +38,7 @@ class ShardResult:
     notes: tuple[str, ...] = ()
     connections_closed: int = 0
     resent: int = 0
+    cold: str = ""
     unsent_share: float = 0.0  # of large requests in flight, those that the other side had not completely taken
 
 

@@ -101,13 +101,12 @@ def statistics_remarks(*statistics: Mapping[str, Any] | None) -> tuple[str, ...]
     return tuple(f"the server's own figures are left out: {reason}" for reason in reasons[:1])
 
 
-def cold_remarks(timings: ServerTimings | None) -> tuple[str, ...]:
-    """Return a remark for users that names the cold batch sizes, if there are any."""
+def cold_text(timings: ServerTimings | None) -> str:
+    """Return a sentence for users that names the cold batch sizes; empty if there are none."""
     if timings is None or not timings.cold_sizes:
-        return ()
+        return ""
     sizes = ", ".join(map(str, timings.cold_sizes))
-    what = f"the server executed batches of {sizes} for the first time since it loaded the model, and slowly"
-    return (f"{what}: test again, or warm it up (model_warmup in its config.pbtxt)",)
+    return f"the server executed batches of {sizes} for the first time since it loaded the model, and slowly"
 
 
 def timings_between(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> ServerTimings | None:

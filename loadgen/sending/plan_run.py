@@ -10,13 +10,14 @@ from typing import Any, Literal, Protocol
 from loadgen.measurement.gpu import GpuSampler, ReadSample
 from loadgen.measurement.request_log import Measurement, RequestLog
 from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
-from loadgen.measurement.server_stats import cold_remarks, stand_still, statistics_remarks, timings_between
+from loadgen.measurement.server_stats import cold_text, stand_still, statistics_remarks, timings_between
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
 from loadgen.spec.target import Target
 
 Watch = Callable[[RequestLog], bool]
 StopReason = Literal["overloaded", "watch"]
 
+WARMER = "test again, or warm it up (--warmup, or model_warmup in its config.pbtxt)"
 _LOOK_PERIOD_S = 0.5
 _UNCOUNTED_MIN = 10
 _WATCH_TIME_FRACTION = 0.1  # a watch takes at most a tenth of the time: after a slow look the next one waits
@@ -101,12 +102,13 @@ class PlanRun:
             workers.abandon()
             raise
         server = timings_between(before, after)
+        cold = cold_text(server) or next((one.cold for one in workers.results if one.cold), "")
         notes = dict.fromkeys(note for result in workers.results for note in result.notes)
         circumstances = circumstances_of(
             workers.results,
             limit_ms=self.job.limit_ms,
             server=server,
-            remarks=(*notes, *statistics_remarks(before, after), *cold_remarks(server)),
+            remarks=(*notes, *statistics_remarks(before, after), *([f"{cold}: {WARMER}"] if cold else [])),
             gpu=gpu.use,
             stopped=self._stopped is not None,
         )
@@ -115,6 +117,7 @@ class PlanRun:
         measurement = replace(
             measurement,
             problems=(*measurement.problems, *workers.losses),
+            cold=cold,
             in_front=(*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front),
         )
         return LoadRun(log=log, measurement=measurement, stopped=self._stopped)

@@ -15,6 +15,8 @@ from itertools import islice
 
 from loadgen.errors import LoadError, TargetRefused, TargetUnreachable
 from loadgen.measurement.addresses import Histogram, histograms_of
+from loadgen.measurement.first_answers import turn_of
+from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.send_loop import Clock, ClosedLoop, LoopParts, SendLoop, Tick
@@ -31,7 +33,7 @@ from loadgen.wire.load_wire import LoadWire
 from loadgen.wire.poller import GIVE_WAY_NS, Poller, give_way
 from loadgen.wire.questions import PAUSES_S, pause, read_model_info
 
-_RISE_NS = 1_000_000_000
+_RISE_NS, _PATIENT_NS = 1_000_000_000, 500_000_000
 _BACKLOG_MIN = 8
 
 
@@ -132,6 +134,7 @@ class PreparedTarget:
         self.info: ModelInfo
         self.info, self.notes = settled(read_model_info(target), payload)
         pool = request_tensors(self.info, payload)
+        self.turn = turn_of([[values.shape for values in one.values()] for one in pool], self.info.instances)
         self._outcomes: dict[int, int] = {}
         with ExitStack() as stack:
             places = None
@@ -244,14 +247,17 @@ def run_shard(
     if shard.limit_ms is not None and shard.rate_per_s is not None:
         rule = BacklogRule(rate_per_s=shard.rate_per_s, limit_ms=shard.limit_ms)
     overloaded = False
-    looked = unsent = 0
+    looked = unsent = patient_until_ns = 0
 
     def tick(now_ns: int, in_flight: int) -> bool:
-        nonlocal overloaded, looked, unsent
+        nonlocal overloaded, looked, unsent, patient_until_ns
         if wire.bytes_sent - before[0] > _LARGE_BYTES * loop.rows_sent:
             found = _still_sending(wire)
             looked, unsent = looked + len(found), unsent + sum(found)
-        overloaded = overloaded or (rule is not None and rule.overloaded(now_ns, in_flight))
+        rising = rule is not None and rule.overloaded(now_ns, in_flight)
+        if rising and now_ns >= patient_until_ns:
+            patient_until_ns = now_ns + _PATIENT_NS
+            overloaded |= not prepared.turn.still_getting_faster(_log_of(shard, table, loop.rows_sent), now_ns)
         return asked_to_stop() or overloaded
 
     loop = _loop(shard, table, prepared, poller, tick, clock)
@@ -280,14 +286,19 @@ def run_shard(
         addresses=_by_address(shard, table, wire, loop.rows_sent),
         notes=prepared.notes,
         unsent_share=unsent / looked if looked else 0.0,
+        cold=prepared.turn.cold(_log_of(shard, table, loop.rows_sent)),
     )
+
+
+def _log_of(shard: Shard, table: LogTable, count: int) -> RequestLog:
+    return table.rows_until(table.rows).part(slice(shard.part, None, shard.parts)).rows(0, count)
 
 
 def _by_address(shard: Shard, table: LogTable, wire: LoadWire, count: int) -> dict[str, Histogram]:
     names = wire.addresses.names
     if len(names) < 2 or not wire.places:
         return {}
-    log = table.rows_until(table.rows).part(slice(shard.part, None, shard.parts)).rows(0, count)
+    log = _log_of(shard, table, count)
     return histograms_of(log.latency_ns, log.failed, wire.places, names)
 
 

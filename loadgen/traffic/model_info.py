@@ -51,7 +51,7 @@ class ModelInfo:
     `max_batch_size` 0: the model takes no batches, and a shape has no batch dimension. None: unknown (the server
     is not Triton, or hides its configuration); `unconfigured` then has the server's reason, and `whole_shapes` is
     True if shapes are taken to have no batch dimension although the first one is free. If not `all_outputs`,
-    requests ask for `outputs` by name, and others need not come back.
+    requests ask for `outputs` by name, and others need not come back. `instances` execute it.
     """
 
     name: str
@@ -59,6 +59,7 @@ class ModelInfo:
     outputs: tuple[Tensor, ...]
     max_batch_size: int | None
     optional: tuple[Tensor, ...] = ()
+    instances: int = 1
     unconfigured: str = ""
     whole_shapes: bool = False
     all_outputs: bool = True
@@ -102,6 +103,7 @@ def model_info(metadata: object, config: object = None) -> ModelInfo:
         optional=tuple(tensor for tensor in inputs if tensor.name in optional) if needed else (),
         outputs=tuple(outputs),
         max_batch_size=most_rows,
+        instances=max(1, sum(map(_instances, _list(configured, "instance_group")))),
     )
 
 
@@ -122,6 +124,11 @@ def _ranks(configured: Mapping[str, Any]) -> dict[str, int]:
     """Return the number of dimensions of each tensor in the configuration, which leaves the batch out."""
     entries = [*map(_an_input, _list(configured, "input")), *map(_an_input, _list(configured, "output"))]
     return {str(one.get("name")): len(one["dims"]) for one in entries if isinstance(one.get("dims"), list)}
+
+
+def _instances(entry: object) -> int:
+    group = _object(entry, "an instance group")
+    return whole_number(group.get("count", 1), least=0) * max(1, len(_list(group, "gpus")))
 
 
 def _object(value: object, what: str) -> Mapping[str, Any]:

@@ -109,9 +109,9 @@ class TritonBench:
         )
         watch = stop_when_late(watch, plan, self._limit_ms)
         run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
-        if run.measurement.server is not None and run.measurement.server.cold_sizes:
+        if run.measurement.cold:
             # What is executed for the first time says nothing about the configuration; the second time it is warm.
-            log.info("measured again: cold batches of %s", run.measurement.server.cold_sizes)
+            log.info("measured again: %s", run.measurement.cold)
             run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
         self._last = measurement_to_record(
             run.measurement, rate_per_s, rows_per_request=self.workload.rows_per_request

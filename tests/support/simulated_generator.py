@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,8 @@ class SimulatedGenerator:
     """Serves one request after the other, each for `service_ms` (first come, first served), then `delay_ms` more.
 
     `failing` is the share of requests that fail with http 503, `send_lag_ms` the send lag of every request.
-    A request after 200 ms of silence takes `idle_ms` more. `in_front`: see `Measurement`.
+    A request after 200 ms of silence takes `idle_ms` more. `in_front`: see `Measurement`. The first `cold_runs`
+    with a limit meet first executions: each of their requests takes 300 ms more.
     The server answers no question before the runs numbered in `unanswered`.
     `plans` records the requested plans. A model named `absent` is refused.
     """
@@ -37,6 +38,7 @@ class SimulatedGenerator:
     failing: float = 0.0
     idle_ms: float = 0.0
     send_lag_ms: float = 0.0
+    cold_runs: int = 0
     in_front: tuple[str, ...] = ()
     unanswered: range = range(0)
     plans: list[LoadPlan | ClosedLoopPlan] = field(default_factory=list)
@@ -56,6 +58,9 @@ class SimulatedGenerator:
         if len(self.plans) in self.unanswered:
             raise TargetUnreachable(f"no whole answer within 10 s to {dict(target.headers)}.\nStart it.")
         log = self._log(plan)
+        cold = limit_ms is not None and self.cold_runs > 0
+        self.cold_runs -= cold
+        log = replace(log, done_ns=log.done_ns + cold * 300_000_000)
         stopped = False
         for now_ns in range(_WATCH_EVERY_NS, round(plan.duration_s * 1e9), _WATCH_EVERY_NS):
             waiting = np.flatnonzero((log.scheduled_ns >= now_ns) | (log.done_ns > now_ns))
@@ -73,6 +78,7 @@ class SimulatedGenerator:
             stopped=stopped,
             in_front=self.in_front,
         )
+        measurement = replace(measurement, cold="new shapes" if cold else "")
         return LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)
 
     def _log(self, plan: LoadPlan | ClosedLoopPlan) -> RequestLog:

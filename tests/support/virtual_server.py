@@ -5,6 +5,7 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any, cast
 
+from loadgen.measurement.first_answers import Turn
 from loadgen.sending.messages import Message
 from loadgen.sending.request_table import LogTable
 from loadgen.sending.shard import Shard, run_shard
@@ -28,6 +29,7 @@ class VirtualServer:
     error_example: str | None = None
     addresses = SimpleNamespace(may_be_several=False, names=["one"])
     places = bytearray()
+    turn = Turn()
 
     @property
     def in_front(self) -> dict[str, int]:
@@ -118,7 +120,7 @@ class VirtualProcess:
         elif message["do"] == "statistics":
             self._answers.append({"statistics": None})
         elif message["do"] == "start":
-            prepared: Any = SimpleNamespace(wire=self._server, notes=())
+            prepared: Any = SimpleNamespace(wire=self._server, notes=(), turn=self._server.turn)
             poller = clock = cast("Any", self._server)
             result = run_shard(self._shard, self._table, prepared, poller, BEGIN_NS, lambda: False, clock)
             self._answers.append(asdict(result))

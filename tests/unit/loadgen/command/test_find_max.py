@@ -59,6 +59,12 @@ def test_the_confirmed_rate_keeps_the_limit_and_is_not_far_below_what_could() ->
     assert record.load.rate_per_s is None
 
 
+def test_a_probe_that_met_first_executions_is_sent_again() -> None:
+    warm, cold = SimulatedGenerator(service_ms=5.0), SimulatedGenerator(service_ms=5.0, cold_runs=1)
+    assert found(cold).capacity == found(warm).capacity
+    assert len(cold.plans) == len(warm.plans) + 1
+
+
 def test_a_guess_is_tried_first() -> None:
     generator = SimulatedGenerator(service_ms=5.0)
     record = found(generator, rate=120.0)

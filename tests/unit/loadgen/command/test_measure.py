@@ -62,6 +62,27 @@ def test_a_limit_that_holds_is_met() -> None:
     assert record.curve is not None
 
 
+@pytest.mark.parametrize(
+    ("cold_runs", "changes", "runs", "outcome"),
+    [
+        (1, {}, 3, "met"),  # the warm-up, the load, and the load again
+        (2, {}, 3, "violated"),
+        (1, {"warmup": "0s"}, 1, "violated"),
+        (1, {"p99": "500ms", "duration": "200s"}, 2, "met"),
+    ],
+)
+def test_a_load_that_met_first_executions_and_missed_its_limit_is_sent_again(
+    cold_runs: int, changes: dict[str, object], runs: int, outcome: str
+) -> None:
+    generator = SimulatedGenerator(service_ms=2.0, cold_runs=cold_runs)
+    given = order(**changes)
+    record = carried_out(given, generator)
+    assert (len(generator.plans), record.outcome) == (runs, outcome)
+    assert record.load.warmup_s == given.effective_warmup_s
+    assert any("new shapes" in note for note in record.notes) == (runs == 3)
+    assert any("new shapes" in reason for reason in record.reasons) == (outcome == "violated")
+
+
 @pytest.mark.parametrize(("delay_ms", "outcome"), [(2.0, "met"), (60.0, "violated")])
 def test_the_files_say_what_the_record_says(tmp_path: Path, delay_ms: float, outcome: str) -> None:
     generator = SimulatedGenerator(delay_ms=delay_ms, failing=0.01 if outcome == "violated" else 0.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from loadgen.json_values import Unusable
 from loadgen.measurement.server_stats import (
-    cold_remarks,
+    cold_text,
     counters_of,
     stand_still,
     statistics_remarks,
@@ -110,7 +110,7 @@ def test_a_batch_size_is_cold_if_it_is_new_and_far_slower_than_larger_ones(
     seen = timings_between(before, after)
     assert seen is not None
     assert seen.cold_sizes == cold
-    assert bool(cold_remarks(seen)) == bool(cold)
+    assert bool(cold_text(seen)) == bool(cold)
 
 
 def test_all_versions_are_taken_together() -> None:

@@ -84,6 +84,16 @@ def test_a_model_without_batches_gets_its_shape_as_it_is() -> None:
     assert request_tensors(info(("x", "FP32", (2, 4)), max_batch_size=0), Payload())[0]["x"].shape == (2, 4)
 
 
+@pytest.mark.parametrize(
+    ("groups", "instances"),
+    [(None, 1), ([{"count": 3}], 3), ([{"count": 2, "gpus": [0, 1]}, {}], 5), ([{"count": 0}], 1)],
+)
+def test_instances_are_those_of_all_groups_on_all_their_gpus(groups: list[Any] | None, instances: int) -> None:
+    metadata = {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}
+    config = {"max_batch_size": 8} if groups is None else {"max_batch_size": 8, "instance_group": groups}
+    assert model_info(metadata, config).instances == instances
+
+
 def test_a_server_that_hides_its_configuration_is_judged_by_its_shapes() -> None:
     batched = model_info({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 4]}]}, None)
     plain = model_info({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4]}]}, None)

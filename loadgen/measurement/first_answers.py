@@ -1,0 +1,83 @@
+"""Tell from the course of a run whether its server executed shapes for the first time, which takes longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.server_stats import COLD_FACTOR, COLD_MS
+
+FASTER = 1.2
+"""Answers get faster if the second half of the time since the first one brought 20 % more than the first half."""
+
+MOST_ROWS = 50_000
+"""First answers are looked for among the first 50,000 requests, which takes 30 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """The shapes of the requests in turn, numbered, and the instances that execute each for a first time."""
+
+    shapes: Sequence[int] = (0,)
+    instances: int = 1
+
+    def cold(self, log: RequestLog) -> str:
+        """Return a sentence for users if first answers of shapes were slow, as cold batch sizes are; else ""."""
+        place, took_ms, later = self._answers(log)
+        known = np.unique(place[later])  # compared with later answers of the same shapes
+        if len(known) < 2:
+            return ""
+        sums = [(np.bincount(place, took_ms * some), np.bincount(place, some)) for some in (~later, later)]
+        first, after = (np.sort(ms[known] / count[known])[:-1] for ms, count in sums)  # the longest may be a pause
+        if not _slow(first, after):
+            return ""
+        return (
+            f"the server executed {len(known)} shapes for the first time: their first answers took "
+            f"{first.mean():.3g} ms each, and later ones {after.mean():.3g}"
+        )
+
+    def still_getting_faster(self, log: RequestLog, now_ns: int) -> bool:
+        """True if answers come faster and faster, or if those of new shapes are slow, or all that there are."""
+        done_ns = log.done_ns[(log.done_ns > 0) & ~log.failed]
+        middle_ns = (int(done_ns.min(initial=now_ns)) + now_ns) / 2
+        early = np.count_nonzero(done_ns <= middle_ns)
+        if not len(done_ns) or len(done_ns) - early > FASTER * early:
+            return len(done_ns) > 0
+        _, took_ms, later = self._answers(log)
+        only_new = len(later) > 0 and later.sum() <= self.instances
+        return bool(only_new) or _slow(took_ms[~later], took_ms[later])
+
+    def _answers(self, log: RequestLog) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Return for each answer, by shape: its shape's number, the ms that it took, and if it was a later one.
+
+        It takes from when an instance was free and its request sent. Empty if there is one shape.
+        """
+        if max(self.shapes) == 0:
+            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_)
+        log = log.rows(0, MOST_ROWS)
+        rows = np.flatnonzero((log.done_ns > 0) & ~log.failed)
+        rows = rows[np.argsort(log.done_ns[rows], kind="stable")]
+        done, shapes = log.done_ns[rows], np.resize(self.shapes, len(log))[rows]
+        free = np.append(np.zeros(self.instances, np.int64), done)[: len(rows)]
+        by_shape = np.argsort(shapes, kind="stable")
+        _, start, place = np.unique(shapes[by_shape], return_index=True, return_inverse=True)
+        took_ms = ((done - np.maximum(log.sent_ns[rows], free)) / 1e6)[by_shape]
+        return place, took_ms, np.arange(len(rows)) - start[place] >= self.instances
+
+
+def _slow(first_ms: NDArray[np.float64], later_ms: NDArray[np.float64]) -> bool:
+    if not len(first_ms) or not len(later_ms):
+        return False
+    more_ms = float(first_ms.mean() - later_ms.mean())
+    return more_ms >= (COLD_FACTOR - 1) * later_ms.mean() and len(first_ms) * more_ms >= COLD_MS
+
+
+def turn_of(requests: Iterable[Iterable[tuple[int, ...]]], instances: int) -> Turn:
+    """Return the turn of requests whose inputs have these shapes."""
+    numbers: dict[tuple[tuple[int, ...], ...], int] = {}
+    shapes = [numbers.setdefault(tuple(one), len(numbers)) for one in requests]
+    return Turn(shapes=shapes, instances=instances)
