@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from loadgen.errors import EnvironmentFailed, LoadError, UserError
@@ -17,7 +18,9 @@ from model_repo.server.control import server_version
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.triton import check_runs_models, serve
 from model_repo.spec import Engine
+from optimizer.batching.dynamic_batch import ROW_TOLERANCE_LOW_PRECISION
 from optimizer.config import OptimizeConfig
+from optimizer.model.ort_child import difference
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import remote_endpoint, slo_of
 from search.records.slo import Slo
@@ -72,6 +75,7 @@ def serving_bench(
             timeout_s=request_timeout_s(slo_of(config)),
             most_send_lag_ms=config.most_send_lag_ms,
             workload=workload,
+            difference=partial(difference, tolerance=ROW_TOLERANCE_LOW_PRECISION),
         )
 
 

@@ -28,6 +28,7 @@ from model_repo.spec import Protocol, ServingConfig
 from search.records.recommendation import FrontEndRecord
 from search.records.trial import GpuRecord, MeasurementRecord, ServerTimingsRecord
 from search.simulator.service_times import ClosedLoop, answered_per_s
+from search.trials.answer_sample import AnswerSample, Difference
 from search.trials.bench import BenchFailed, Spent
 from search.workload import Workload
 
@@ -57,6 +58,7 @@ class TritonBench:
         timeout_s: float,
         most_send_lag_ms: float | None = None,
         workload: Workload | None = None,
+        difference: Difference | None = None,
     ) -> None:
         self.spent = Spent()
         self._server = server
@@ -66,6 +68,7 @@ class TritonBench:
         self._limit_ms = limit_ms
         self._timeout_s = timeout_s
         self._most_send_lag_ms = most_send_lag_ms
+        self._difference = difference
         self._config: ServingConfig | None = None
         self._last: MeasurementRecord | None = None
         self._did_not_start = False  # the server, at its latest start
@@ -160,6 +163,9 @@ class TritonBench:
             model_name=engine.model_name,
             metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
         )
+        sample = AnswerSample(target, payload)
+        if watch is not None and self._difference is not None and self._config.max_batch_size > 1:
+            watch = sample.taken_at(watch)
         started = time.monotonic()
         watching = NeighbourSampler(counters_of_family() if self._server.is_our_process else None)
         with self._translated():
@@ -175,6 +181,8 @@ class TritonBench:
             self._given_up += int((run.log.outcome == TIMED_OUT).sum())
             if run.log.failed.any():
                 self._server.check()
+        if self._difference is not None and (wrong := sample.compared(self._difference)):
+            raise BenchFailed(f"it answers otherwise under load than to the same request alone: {wrong}")
         return run
 
     def replica_start_s(self, config: ServingConfig) -> float | None:
