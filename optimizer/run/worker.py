@@ -86,10 +86,10 @@ def _make_directory(directory: Path, study: str) -> None:
 def _measure(
     options: WorkerCall, own: OptimizeConfig, storage: Storage, on_event: OnEvent, stop: Callable[[], bool]
 ) -> int:
-    study = join(storage, options.study, idle_s=options.idle_s, on_event=on_event, stop=stop)
-    if study is None:
+    queue = join(storage, options.study, idle_s=options.idle_s, on_event=on_event, stop=stop)
+    if queue is None:
         return 0
-    job = _checked(study.user_attrs[JOB], own, options.study)
+    job = _checked(queue.user_attrs[JOB], own, options.study)
     config = worker_config(job, own)
     on_event(events.PhaseStarted(name="prepare", detail=f"for {options.study}"))
     # The coordinator has judged the precisions. To do it again would take every core, also on its own machine.
@@ -113,7 +113,7 @@ def _measure(
         worker = Worker(
             name=f"{socket.gethostname()}-{os.getpid()}",
             hardware=job.hardware,
-            study=study,
+            queue=queue,
             storage=storage,
             space=prepared.space,
             bench=bench,

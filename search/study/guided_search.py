@@ -252,7 +252,7 @@ class GuidedSearch:
             server = self.surrogate.server(config)
             # Certification finds the capacity of the baseline.
             once = cause == "baseline"
-            return run_predicted_trial(self.runner, server, config, number, prediction, once=once)
+            return run_predicted_trial(self.runner, server, config, number, prediction.rate_per_s, once=once)
 
         trial = self.runner.run_trial(asked, measured, why)
         self._verified += 1

@@ -1,4 +1,8 @@
-"""The coordinator's side of a shared study: hands points out to workers and collects their trials."""
+"""The coordinator's side of the queue for workers: hands points out and collects their trials.
+
+The queue is a study of its own next to the search's, in the same storage. Its trials are points that wait, are
+measured or have a result; results get into the search's study as those of this process do.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +21,22 @@ from search.simulator.service_times_file import profile_text
 from search.simulator.surrogate import Kind
 from search.space import Knobs
 from search.study.storage import fail_lost_trials
-from search.study.store import RECORD, TASK, Key, TrialStore, distributions_of, key_of
+from search.study.store import Key, TrialStore, distributions_of, key_of
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_from_record, trial_of
 
 if TYPE_CHECKING:
+    from optuna import Study
     from optuna.trial import FrozenTrial
 
 
 JOB, PROFILE, CLOSED, WORKER_PREFIX = "job", "profile", "closed", "worker "
-"""User attributes of the study. `closed` is true once the coordinator needs no more trials; `worker NAME` holds a
+"""User attributes of the queue. `closed` is true once the coordinator needs no more trials; `worker NAME` holds a
 worker's hardware, or null when it has left."""
 
-WITHDRAWN = "withdrawn"
-"""User attribute of a trial, true if the coordinator took it back."""
+TASK, RECORD, WITHDRAWN = "task", "record", "withdrawn"
+"""User attributes of a trial in the queue: what is asked of the worker, its result (TrialRecord), and true if the
+coordinator took it back."""
 
 POLL_S = 0.5
 AHEAD = 2
@@ -50,7 +56,7 @@ class TaskRecord(Record):
 class Workers:
     """Processes that measure for a search: the job that they get, and those that this machine starts.
 
-    `run` says whose study it is. `start` gets the name of the study; its processes run until its block ends.
+    `run` says whose study it is. `start` gets the study's name; its processes run until its block ends.
     """
 
     run: str
@@ -64,8 +70,8 @@ def worker_pool(store: TrialStore, workers: Workers | None) -> Iterator[WorkerPo
     if workers is None:
         yield None
         return
-    pool, study = WorkerPool(store=store), store.study.study_name
-    before = store.study.user_attrs.get(JOB)
+    pool, study = open_pool(store), store.study.study_name
+    before = pool.queue.user_attrs.get(JOB)
     if before is not None and before["run"] != workers.run:
         raise BadInput(
             f"The study {study} in this storage belongs to the run in {printable(str(before['run']))}.",
@@ -79,33 +85,48 @@ def worker_pool(store: TrialStore, workers: Workers | None) -> Iterator[WorkerPo
             pool.close()
 
 
+def queue_of(study: str) -> str:
+    """Return the name of the queue of a search's study."""
+    return f"{study} queue"
+
+
+def open_pool(store: TrialStore) -> WorkerPool:
+    """Open the queue of the store's study, with the points that an earlier process left in it."""
+    import optuna
+
+    name = queue_of(store.study.study_name)
+    queue = optuna.create_study(study_name=name, storage=store.storage.patient, load_if_exists=True)
+    return WorkerPool(store=store, queue=queue)
+
+
 @dataclass(slots=True, kw_only=True)
 class WorkerPool:
     """The workers of the store's study. Points that are out are kept in `store.away`."""
 
     store: TrialStore
+    queue: Study
     _out: list[FrozenTrial] = field(default_factory=list)
 
     def publish(self, job: Mapping[str, Any]) -> None:
-        """Open the study for workers."""
-        self.store.study.set_user_attr(JOB, dict(job))
-        self.store.study.set_user_attr(CLOSED, False)
+        """Open the queue for workers."""
+        self.queue.set_user_attr(JOB, dict(job))
+        self.queue.set_user_attr(CLOSED, False)
 
     def share(self, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
         """Publish the service times, from which workers make the same predictions."""
-        self.store.study.set_user_attr(PROFILE, profile_text(curves))
+        self.queue.set_user_attr(PROFILE, profile_text(curves))
 
     def room(self) -> int:
         """Return how many more points may be offered: two per worker that has joined, less those that are out."""
-        known = self.store.study.user_attrs.items()
+        known = self.queue.user_attrs.items()
         workers = sum(name.startswith(WORKER_PREFIX) and at_work is not None for name, at_work in known)
         return max(0, AHEAD * workers - len(self.store.away))
 
     def offer(self, knobs: Knobs, task: TaskRecord) -> None:
-        """Put a point into the study's queue."""
+        """Put a point into the queue."""
         import optuna
 
-        self.store.study.add_trial(
+        self.queue.add_trial(
             optuna.trial.create_trial(
                 state=optuna.trial.TrialState.WAITING,
                 params=knobs,
@@ -117,23 +138,20 @@ class WorkerPool:
 
     def gather(self) -> list[Trial]:
         """Return new trials of workers, each point once; queue again those that lost workers had begun."""
-        fail_lost_trials(self.store.study.study_name, self.store.storage)
-        tasks = [one for one in self.store.study.get_trials(deepcopy=False) if TASK in one.user_attrs]
+        fail_lost_trials(self.queue.study_name, self.store.storage)
+        tasks = self.queue.get_trials(deepcopy=False)
         retried = {number for one in tasks for number in one.system_attrs.get("retry_history", ())}
-        self._out = [one for one in tasks if not one.state.is_finished()]
-        found: dict[Key, Trial] = {}
+        known, found = self.store.tried().keys(), dict[Key, Trial]()
         for one in tasks:
             over = one.state.is_finished() and one.number not in retried and WITHDRAWN not in one.user_attrs
-            if over and key_of(one.params) not in found and self._unknown(one):
-                found[key_of(one.params)] = self._result(one)
+            if over and (key := key_of(one.params)) not in known | found.keys():
+                found[key] = self._result(one)
+        self._out = [one for one in tasks if not one.state.is_finished()]
         for one in self._waiting():  # its worker was taken for lost, and came back
-            if key_of(one.params) in found or not self._unknown(one):
+            if key_of(one.params) in known | found.keys():
                 self._take_back(one)
         self.store.away = {key_of(one.params) for one in self._out}
         return list(found.values())
-
-    def _unknown(self, frozen: FrozenTrial) -> bool:
-        return self.store.untried(frozen.params, even_if_away=True)
 
     def _result(self, frozen: FrozenTrial) -> Trial:
         if RECORD in frozen.user_attrs:
@@ -151,25 +169,23 @@ class WorkerPool:
         return True
 
     def close(self) -> None:
-        """Close the study: workers leave, and points that they have not begun are withdrawn."""
+        """Close the queue: workers leave, and points that they have not begun are withdrawn."""
         for one in self._waiting():
             self._take_back(one)
-        self.store.study.set_user_attr(CLOSED, True)
+        self.queue.set_user_attr(CLOSED, True)
 
     def _waiting(self) -> list[FrozenTrial]:
-        from optuna.trial import TrialState
-
-        return [one for one in self._out if one.state == TrialState.WAITING]
+        return [one for one in self._out if one.state.name == "WAITING"]
 
     def _take_back(self, frozen: FrozenTrial) -> bool:
         """Take a queued point back; False if a worker was quicker."""
         import optuna
 
-        trial_id = self.store.storage.claim(self.store.study, frozen.number)
-        if trial_id is None:
+        if not self.store.storage.claim(self.queue, frozen.number):
             return False
+        trial_id = self.store.storage.id_of(self.queue, frozen.number)
         self.store.storage.patient.set_trial_user_attr(trial_id, WITHDRAWN, True)
-        self.store.study.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
+        self.queue.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
         self._out.remove(frozen)
         self.store.away.discard(key_of(frozen.params))
         return True

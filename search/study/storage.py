@@ -11,7 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,31 +44,25 @@ def is_outage(error: BaseException) -> bool:
     """True if an error means that the database is temporarily not reachable.
 
     PendingRollbackError: Optuna goes on in a session that has just lost its connection; the next call has another.
-    Optuna wraps most errors into its own, whose cause they are.
     """
     from sqlalchemy.exc import InterfaceError, OperationalError, PendingRollbackError
 
-    def passes(one: BaseException | None) -> bool:
+    for one in (error, error.__cause__):  # Optuna wraps most errors into its own
         if isinstance(one, (InterfaceError, OperationalError)):
-            return _waiting_helps(one.orig)
-        return isinstance(one, PendingRollbackError)
+            if isinstance(one.orig, sqlite3.Error):
+                return getattr(one.orig, "sqlite_errorcode", 0) & 0xFF in OF_SQLITE_FOR_A_WHILE
+            return getattr(one.orig, "sqlstate", None) != DISK_FULL
+        if isinstance(one, PendingRollbackError):
+            return True
+    return False
 
-    return passes(error) or passes(error.__cause__)
 
-
-def is_database_error(error: BaseException) -> bool:
-    """True if an error comes from the database or its file; a result such as "this study exists" does not."""
+def database_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of the database or its file; a result such as "this study exists" is none of them."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
-    return isinstance(error, (SQLAlchemyError, StorageInternalError))
-
-
-def _waiting_helps(refusal: BaseException | None) -> bool:
-    if isinstance(refusal, sqlite3.Error):
-        code = getattr(refusal, "sqlite_errorcode", None)
-        return code is not None and code & 0xFF in OF_SQLITE_FOR_A_WHILE
-    return getattr(refusal, "sqlstate", None) != DISK_FULL
+    return SQLAlchemyError, StorageInternalError
 
 
 @contextmanager
@@ -106,27 +100,22 @@ def patient_storage(
 
     def patiently(name: str) -> Callable[..., Any]:
         def method(_self: BaseStorage, *arguments: Any, **named: Any) -> Any:
-            with announced(announce):
-                return tried(*arguments, **named)
-
-        def tried(*arguments: Any, **named: Any) -> Any:
             waited_s, delay_s = 0.0, FIRST_DELAY_S
-            while True:
-                try:
-                    return getattr(storage, name)(*arguments, **named)
-                except UpdateFinishedTrialError:
-                    if waited_s and _is_done(storage, *arguments, **named):
-                        return True
-                    raise
-                except Exception as error:
-                    if not is_database_error(error):
+            with announced(announce):
+                while True:
+                    try:
+                        return getattr(storage, name)(*arguments, **named)
+                    except UpdateFinishedTrialError:
+                        if waited_s and _is_done(storage, *arguments, **named):
+                            return True
                         raise
-                    if waited_s >= patience_s or not is_outage(error):
-                        raise given_up(error, waited_s) from None
+                    except database_errors() as error:
+                        if waited_s >= patience_s or not is_outage(error):
+                            raise given_up(error, waited_s) from None
                     log.warning("the storage does not answer; asked again in %.1f s", delay_s)
-                sleep(delay_s)
-                waited_s += delay_s
-                delay_s = min(2 * delay_s, LONGEST_DELAY_S)
+                    sleep(delay_s)
+                    waited_s += delay_s
+                    delay_s = min(2 * delay_s, LONGEST_DELAY_S)
 
         return method
 
@@ -135,12 +124,9 @@ def patient_storage(
     return patient
 
 
-def _is_done(
-    storage: BaseStorage, trial_id: int, state: object = None, values: object = None, **_named: object
-) -> bool:
+def _is_done(storage: BaseStorage, trial_id: int, state: object = None, *_: object, **_named: object) -> bool:
     """True if a trial has the wanted state already: the change was made, and its confirmation lost."""
-    del values
-    return bool(storage.get_trial(trial_id).state == state)
+    return storage.get_trial(trial_id).state == state
 
 
 HEARTBEAT_S = 5
@@ -154,8 +140,18 @@ RETRIES = 2
 PAUSES_S = (0.3, 1.0, 2.0)
 
 POSTGRESQL = {"postgres", "postgresql"}
-CONNECT_TIMEOUT_S = 10
-ANSWER_TIMEOUT_S = 30
+POSTGRESQL_ENGINE = {
+    "pool_pre_ping": True,
+    "connect_args": {
+        "connect_timeout": 10,
+        "tcp_user_timeout": 30_000,
+        "client_encoding": "utf8",  # for databases that were created without any encoding
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+    },
+}
+"""Without these a call to a host that vanished waits for the timeouts of TCP."""
 
 
 class StorageFailed(EnvironmentFailed):
@@ -173,18 +169,16 @@ class Storage:
     def id_of(self, study: Study, number: int) -> int:
         """Return the storage's own key of a study's trial."""
         study_id = self.patient.get_study_id_from_name(study.study_name)
-        return int(self.patient.get_trial_id_from_study_id_trial_number(study_id, number))
+        return self.patient.get_trial_id_from_study_id_trial_number(study_id, number)
 
-    def claim(self, study: Study, number: int) -> int | None:
-        """Claim a queued trial, as `study.ask` does, and return its key; None if another process was quicker."""
+    def claim(self, study: Study, number: int) -> bool:
+        """Claim a queued trial, as `study.ask` does; False if another process was quicker."""
         import optuna
 
-        trial_id = self.id_of(study, number)
-        try:
-            claimed = self.patient.set_trial_state_values(trial_id, state=optuna.trial.TrialState.RUNNING)
-        except optuna.exceptions.UpdateFinishedTrialError:
-            return None
-        return trial_id if claimed else None
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+            running = optuna.trial.TrialState.RUNNING
+            return self.patient.set_trial_state_values(self.id_of(study, number), state=running)
+        return False
 
     def close(self) -> None:
         """Close the connections to the database."""
@@ -240,12 +234,13 @@ def _opened(url: str, heartbeat_s: int, grace_s: int) -> RDBStorage:
     import optuna
     from sqlalchemy.exc import IntegrityError, ProgrammingError
 
+    scheme = url.partition("://")[0].partition("+")[0]
     for pause_s in (*PAUSES_S, None):
         try:
             with experimental_allowed():
                 return optuna.storages.RDBStorage(
                     driver_url(url),
-                    engine_kwargs=_engine_arguments(url),
+                    engine_kwargs=POSTGRESQL_ENGINE if scheme in POSTGRESQL else {},
                     heartbeat_interval=heartbeat_s,
                     grace_period=grace_s,
                     heartbeat_stale_trial_callback=optuna.storages.RetryHeartbeatStaleTrialCallback(RETRIES),
@@ -270,12 +265,13 @@ def reason_of(error: BaseException, url: str) -> str:
     return without_secrets_of(" ".join(str(original).split()), url)
 
 
-def beat_once(storage: Storage, trial_id: int) -> None:
-    """Record that a trial's worker is alive; errors are only logged, as the next heartbeat tries again."""
+@contextmanager
+def unless_away(storage: Storage) -> Iterator[None]:
+    """Skip the rest of the block if the database fails, without waiting: what is in it is done again soon."""
     try:
-        storage.direct.record_heartbeat(trial_id)
-    except Exception as error:
-        log.debug("no heartbeat: %s", reason_of(error, storage.url))
+        yield
+    except database_errors() as error:
+        log.debug("the storage does not answer: %s", reason_of(error, storage.url))
 
 
 def hand_on(study: Study, storage: Storage, number: int) -> None:
@@ -293,28 +289,8 @@ def fail_lost_trials(study_name: str, storage: Storage) -> None:
     """Close the trials whose workers sent no heartbeat and queue each again, by Optuna's own mechanism."""
     import optuna
 
-    try:
-        with experimental_allowed():
-            study = optuna.load_study(study_name=study_name, storage=storage.direct)
-            optuna.storages.fail_stale_trials(study)
-    except Exception as error:
-        if not is_database_error(error):
-            raise
-        log.debug("lost trials were not looked for: %s", reason_of(error, storage.url))
-
-
-def _engine_arguments(url: str) -> dict[str, Any]:
-    scheme = url.partition("://")[0].partition("+")[0]
-    if scheme not in POSTGRESQL:
-        return {}
-    # Without these a call to a host that vanished waits for the timeouts of TCP.
-    arguments = {
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "tcp_user_timeout": 1000 * ANSWER_TIMEOUT_S,
-        "client_encoding": "utf8",  # for databases that were created without any encoding
-    }
-    keepalives = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
-    return {"pool_pre_ping": True, "connect_args": {**arguments, **keepalives}}
+    with unless_away(storage), experimental_allowed():
+        optuna.storages.fail_stale_trials(optuna.load_study(study_name=study_name, storage=storage.direct))
 
 
 def _given_up(url: str, error: Exception, waited_s: float) -> StorageFailed:

@@ -32,9 +32,6 @@ STUDY_FILE = "study.db"
 AXES, BEGUN = "axes", "begun"
 """User attributes of the study: the axes of its search space, and the point that the search asked for last."""
 
-TASK, RECORD = "task", "record"
-"""User attributes of a trial that a worker measures: what is asked of it, and its result (TrialRecord)."""
-
 ASKS_BEFORE_GIVING_UP = 60
 
 
@@ -58,10 +55,10 @@ class TrialStore:
     resumed: bool = False
     _asked: Key | None = None
 
-    def untried(self, knobs: Mapping[str, int | str], *, even_if_away: bool = False) -> bool:
+    def untried(self, knobs: Mapping[str, int | str]) -> bool:
         """True if a point has not been measured, and is not being measured."""
         key = key_of(knobs)
-        return key not in self._tried() and (even_if_away or (key not in self.away and key != self._asked))
+        return key not in self.away and key != self._asked and key not in self.tried()
 
     def ask_for(self, points: Iterable[Knobs], *, wanted: Callable[[Knobs], bool]) -> Knobs | None:
         """Return the first of `points` that is untried and `wanted`, to be measured now; None if there is none."""
@@ -74,31 +71,28 @@ class TrialStore:
         """Return a point that the sampler chooses, to be measured now; None if it finds no untried one."""
         import optuna
 
-        tried = self._tried()
+        states, tried = optuna.trial.TrialState, self.tried()
         for _ in range(ASKS_BEFORE_GIVING_UP):
-            drawn = self._draw()
+            drawn = self.study.ask(distributions_of(self.space.axes(), self.space))
             knobs: Knobs = dict(drawn.params)
             if self.space.is_legal(knobs) and self.untried(knobs) and wanted(knobs):
-                self.study.tell(drawn, state=optuna.trial.TrialState.FAIL)  # its result is added as a trial
+                self.study.tell(drawn, state=states.FAIL)  # its result is added as a trial
                 return self._begin(knobs)
             # The sampler gets the known value of this point, or the result that it is not legal.
-            self._tell_known(drawn, tried.get(key_of(knobs)))
+            known = tried.get(key_of(knobs))
+            drawn.set_user_attr("skipped", "already tried" if known else "not a legal combination")
+            value = None if known is None else self.objective.optuna_value(known)
+            self.study.tell(drawn, value, state=states.PRUNED if value is None else None)
         return None
 
     def record(self, trial: Trial) -> Trial:
-        """Store the finished trial of the asked point, on the disk first; return it with its number."""
-        kept = self.keep(trial)
-        self.abandon()
-        self.study.add_trial(frozen_trial(kept, self.space, self.objective, {"trial": kept.number}))
-        return kept
-
-    def keep(self, trial: Trial) -> Trial:
-        """Store a finished trial that Optuna has already, with the next number."""
+        """Store a finished trial, on the disk first; return it with its number."""
         kept = trial.changed(number=self.next_number(), hardware=trial.hardware or self.hardware)
         missing = [] if self.path.exists() else self.trials  # the file was removed: write all trials again
         for one in (*missing, kept):
             append_line(self.path, one.model_dump_json())
         self.trials.append(kept)
+        self.study.add_trial(frozen_trial(kept, self.space, self.objective))
         return kept
 
     def abandon(self) -> None:
@@ -122,7 +116,8 @@ class TrialStore:
             retaken=key_of(knobs) == self.begun,
         )
 
-    def _tried(self) -> dict[Key, Trial]:
+    def tried(self) -> dict[Key, Trial]:
+        """Return the finished trials by their points."""
         return {key_of(knobs_of(trial.served)): trial for trial in self.trials}
 
     def _begin(self, knobs: Knobs) -> Knobs:
@@ -130,27 +125,6 @@ class TrialStore:
         self._asked = key_of(knobs)
         self.study.set_user_attr(BEGUN, knobs)
         return knobs
-
-    def _draw(self) -> optuna.trial.Trial:
-        """Return a new trial at a point of the sampler. `study.ask` would take one that is queued for workers."""
-        import optuna
-
-        study_id = self.storage.patient.get_study_id_from_name(self.study.study_name)
-        drawn = optuna.trial.Trial(self.study, self.storage.patient.create_new_trial(study_id))
-        for name, values in self.space.axes().items():
-            drawn.suggest_categorical(name, values)
-        return drawn
-
-    def _tell_known(self, asked: optuna.trial.Trial, known: Trial | None) -> None:
-        """Close an asked trial that is not run: a repeated point with its old value, an illegal one as pruned."""
-        import optuna
-
-        asked.set_user_attr("skipped", "already tried" if known else "not a legal combination")
-        value = None if known is None else self.objective.optuna_value(known)
-        if value is not None:
-            self.study.tell(asked, value)
-        else:
-            self.study.tell(asked, state=optuna.trial.TrialState.PRUNED)
 
 
 def open_store(
@@ -222,28 +196,18 @@ def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:
 
 
 def _reconcile(store: TrialStore) -> None:
-    """Add trials that the study lacks, and close points of the sampler that a killed process left open."""
-    import optuna
-
-    states, known, measured = optuna.trial.TrialState, set(), set()
-    for frozen in store.study.get_trials(deepcopy=False):
-        known.add(frozen.user_attrs.get("trial"))
-        if RECORD in frozen.user_attrs:
-            measured.add(key_of(frozen.params))
-        if frozen.state == states.RUNNING and TASK not in frozen.user_attrs:
-            store.study.tell(frozen.number, state=states.FAIL)
+    """Add the trials that the study lacks."""
+    known = {frozen.user_attrs.get("trial") for frozen in store.study.get_trials(deepcopy=False)}
     for trial in store.trials:
-        if trial.number not in known and key_of(knobs_of(trial.served)) not in measured:
-            store.study.add_trial(frozen_trial(trial, store.space, store.objective, {"trial": trial.number}))
+        if trial.number not in known:
+            store.study.add_trial(frozen_trial(trial, store.space, store.objective))
     begun = store.study.user_attrs.get(BEGUN)
     store.begun = None if begun is None else key_of(begun)
     store.resumed = bool(store.trials or store.begun)
 
 
-def frozen_trial(
-    trial: Trial, space: SearchSpace, objective: Objective, attributes: Mapping[str, Any]
-) -> FrozenTrial:
-    """Return a finished trial as Optuna stores it, with these attributes and those that its dashboard shows."""
+def frozen_trial(trial: Trial, space: SearchSpace, objective: Objective) -> FrozenTrial:
+    """Return a finished trial as Optuna stores it."""
     import optuna
 
     states, value, knobs = optuna.trial.TrialState, objective.optuna_value(trial), knobs_of(trial.served)
@@ -257,11 +221,11 @@ def frozen_trial(
         intermediate_values={0: value} if state == states.PRUNED and value is not None else None,
         params=knobs,
         distributions=distributions_of(knobs, space),
-        user_attrs={**attributes_of(trial), **attributes},
+        user_attrs=attributes_of(trial),
     )
 
 
-def distributions_of(knobs: Knobs, space: SearchSpace) -> dict[str, BaseDistribution]:
+def distributions_of(knobs: Iterable[str], space: SearchSpace) -> dict[str, BaseDistribution]:
     """Return the axes of a point's knobs for Optuna."""
     from optuna.distributions import CategoricalDistribution
 
@@ -273,6 +237,7 @@ def attributes_of(trial: Trial) -> dict[str, Any]:
     """Return the attributes that Optuna's dashboard shows with a trial's value."""
     predicted = None if trial.why is None else trial.why.prediction
     attributes = {
+        "trial": trial.number,
         "state": trial.state,
         "reason": trial.reason,
         "rate_low_per_s": trial.rate_low_per_s,

@@ -113,20 +113,15 @@ class TrialRunner(TrialContext):
         why = self.store.as_of_now(why, knobs)
         self.on_event(events.TrialStarted(number=number, knobs=knobs_text(config)))
         try:
-            trial = self.with_contention(lambda: measured(config, number))
-        except BaseException:
+            trial = self.observe(lambda: measured(config, number), why)
+        finally:
             self.store.abandon()
-            raise
-        if trial is None:
-            self.store.abandon()
-            return None
-        trial = self.enforce_memory_limit(trial.changed(why=why))
-        return self._publish(self.store.record(trial))
+        return None if trial is None else self._publish(self.store.record(trial))
 
     def collect_finished(self) -> list[Trial]:
         """Record and return the trials that workers have finished. Raises SearchImpossible if no engine works."""
         found = [] if self.pool is None else self.pool.gather()
-        return [self._publish(self.store.keep(trial)) for trial in found]
+        return [self._publish(self.store.record(trial)) for trial in found]
 
     def share(self, curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> None:
         """Share the service times with the workers, if there are any."""

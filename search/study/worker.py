@@ -1,4 +1,4 @@
-"""A worker: claim points of a shared study, measure them on its own bench, and report the trials."""
+"""A worker: claim points of a search's queue, measure them on its own bench, and report the trials."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from search.records.run_files import TRIALS_FILE
 from search.records.slo import Slo
 from search.simulator.server import SimulatedServer
 from search.simulator.service_times_file import curves_from_text
-from search.simulator.surrogate import Predicted, Surrogate
+from search.simulator.surrogate import Surrogate
 from search.space import SearchSpace, knobs_of
-from search.study.pool import CLOSED, JOB, PROFILE, WORKER_PREFIX, TaskRecord
-from search.study.storage import Storage, beat_once, hand_on
-from search.study.store import RECORD, TASK, frozen_trial
+from search.study.pool import CLOSED, JOB, PROFILE, RECORD, TASK, WORKER_PREFIX, TaskRecord, queue_of
+from search.study.storage import Storage, hand_on, unless_away
 from search.trials import events
 from search.trials.bench import Bench
 from search.trials.budget import Budget
@@ -36,7 +35,7 @@ from search.trials.trial import Trial
 from search.workload import Workload
 
 if TYPE_CHECKING:
-    import optuna
+    from optuna import Study
     from optuna.trial import FrozenTrial
 
 
@@ -49,29 +48,32 @@ IDLE_S = 600.0
 """A worker leaves after 600 s without a task: its coordinator may have died."""
 
 WORKER = "worker"
-"""User attribute of a trial: the name of its worker."""
+"""User attribute of a trial in the queue: the name of its worker."""
+
+MEASURED = 0.0
+"""The value of a trial in the queue that has a result; Optuna wants one."""
 
 
 def join(
-    storage: Storage, name: str, *, idle_s: float, on_event: events.OnEvent, stop: Callable[[], bool]
-) -> optuna.Study | None:
-    """Return the study of that name when it has a job: workers may start before their coordinator.
+    storage: Storage, study: str, *, idle_s: float, on_event: events.OnEvent, stop: Callable[[], bool]
+) -> Study | None:
+    """Return the queue of a search's study when it has a job: workers may start before their coordinator.
 
     None if `stop` is true before. Raises UserError if there is none after `idle_s`.
     """
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    on_event(events.Note(text=f"Looking for the study {name}."))
+    on_event(events.Note(text=f"Looking for the study {study}."))
     deadline = time.monotonic() + idle_s
     while not stop():
         with contextlib.suppress(KeyError):
-            study = optuna.load_study(study_name=name, storage=storage.patient)
-            if JOB in study.user_attrs:
-                return study
+            queue = optuna.load_study(study_name=queue_of(study), storage=storage.patient)
+            if JOB in queue.user_attrs:
+                return queue
         if time.monotonic() > deadline:
             raise UserError(
-                f"There is no study {name} in the storage after {idle_s:.0f} s.",
+                f"There is no study {study} in the storage after {idle_s:.0f} s.",
                 "Start optimize with the same --storage; it prints the study's name.",
             )
         time.sleep(LONGEST_POLL_S)
@@ -92,11 +94,11 @@ class TaskContext(TrialContext):
 
 @dataclass(slots=True, kw_only=True)
 class Worker:
-    """One worker of a study; `run` once. Finished trials are also written to `directory`."""
+    """One worker of a queue; `run` once. Finished trials are also written to `directory`."""
 
     name: str
     hardware: str
-    study: optuna.Study
+    queue: Study
     storage: Storage
     space: SearchSpace
     bench: Bench
@@ -116,17 +118,14 @@ class Worker:
 
         Returns the number of finished trials.
         """
-        self.study.set_user_attr(WORKER_PREFIX + self.name, self.hardware)
+        self.queue.set_user_attr(WORKER_PREFIX + self.name, self.hardware)
         try:
             return self._work()
         finally:
-            self._leave()
-
-    def _leave(self) -> None:
-        """Leave the study, without waiting for a database that is not reachable."""
-        with contextlib.suppress(Exception):
-            study_id = self.storage.direct.get_study_id_from_name(self.study.study_name)
-            self.storage.direct.set_study_user_attr(study_id, WORKER_PREFIX + self.name, None)
+            with unless_away(self.storage):
+                direct = self.storage.direct
+                queue_id = direct.get_study_id_from_name(self.queue.study_name)
+                direct.set_study_user_attr(queue_id, WORKER_PREFIX + self.name, None)
 
     def _work(self) -> int:
         finished, idle_since, pause_s = 0, time.monotonic(), POLL_S
@@ -147,7 +146,7 @@ class Worker:
     def _ended(self) -> bool:
         """True if the worker has to stop. Reads the study only every few seconds, as it is called under load."""
         if not self._closed and time.monotonic() - self._asked_at > CLOSED_IS_ASKED_S:
-            self._closed = bool(self.study.user_attrs.get(CLOSED))
+            self._closed = bool(self.queue.user_attrs.get(CLOSED))
             self._asked_at = time.monotonic()
         return self._closed or self.stop()
 
@@ -158,13 +157,14 @@ class Worker:
         """
         import optuna
 
-        for queued in self.study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
+        for queued in self.queue.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):
             # This machine may lack the engine, or the cores for so many threads.
             if TASK in queued.user_attrs and self.space.has(queued.params):
-                # Before the claim: if this worker dies right after it, the missing heartbeat is noticed.
-                beat_once(self.storage, self.storage.id_of(self.study, queued.number))
-                trial_id = self.storage.claim(self.study, queued.number)
-                if trial_id is not None:
+                trial_id = self.storage.id_of(self.queue, queued.number)
+                with unless_away(self.storage):
+                    # Before the claim: if this worker dies right after it, the missing heartbeat is noticed.
+                    self.storage.direct.record_heartbeat(trial_id)
+                if self.storage.claim(self.queue, queued.number):
                     self.storage.patient.set_trial_user_attr(trial_id, WORKER, self.name)
                     return queued
         return None
@@ -173,41 +173,42 @@ class Worker:
         """Measure a claimed point; False if it was not finished and goes back into the queue."""
         config = self.space.config(claimed.params)
         self.on_event(events.TrialStarted(number=claimed.number, knobs=knobs_text(config)))
+        trial = None
         try:
-            with beating(self.storage, self.storage.id_of(self.study, claimed.number)):
+            with beating(self.storage, self.storage.id_of(self.queue, claimed.number)):
                 trial = self._run_trial(config, claimed)
                 if trial is not None:
                     trial = trial.changed(hardware=self.hardware, worker=self.name)
                     self._report(claimed, trial)
-        except BaseException:
-            hand_on(self.study, self.storage, claimed.number)
-            raise
-        if trial is None:
-            hand_on(self.study, self.storage, claimed.number)
-            return False
-        self.on_event(events.TrialEnded(trial=trial, best=None, elapsed_s=0.0, budget_s=0.0))
-        return True
+        finally:
+            hand_on(self.queue, self.storage, claimed.number)  # unless it is finished
+        if trial is not None:
+            self.on_event(events.TrialEnded(trial=trial, best=None, elapsed_s=0.0, budget_s=0.0))
+        return trial is not None
 
     def _report(self, claimed: FrozenTrial, trial: Trial) -> None:
-        """Write the trial to this machine's disk, then to the study, whose database may not be reachable.
+        """Write the trial to this machine's disk, then to the queue, whose database may not be reachable.
 
         After an outage the claimed trial may count as lost: the result is then added as a trial of its own.
         """
         from optuna.exceptions import UpdateFinishedTrialError
+        from optuna.trial import TrialState, create_trial
 
-        record = trial.model_dump_json()
+        record, storage = trial.model_dump_json(), self.storage.patient
         append_line(self.directory / TRIALS_FILE, record)
-        result = frozen_trial(trial, self.space, self.objective, {TASK: claimed.user_attrs[TASK], RECORD: record})
-        storage, trial_id = self.storage.patient, self.storage.id_of(self.study, claimed.number)
         try:
-            for name, value in result.user_attrs.items():
-                storage.set_trial_user_attr(trial_id, name, value)
-            for step, value in result.intermediate_values.items():
-                storage.set_trial_intermediate_value(trial_id, step, value)
-            storage.set_trial_state_values(trial_id, state=result.state, values=result.values)
+            trial_id = self.storage.id_of(self.queue, claimed.number)
+            storage.set_trial_user_attr(trial_id, RECORD, record)
+            storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [MEASURED])
         except UpdateFinishedTrialError:
             log.warning("trial %d was given to another worker meanwhile", claimed.number)
-            self.study.add_trial(result)
+            result = create_trial(
+                value=MEASURED,
+                params=claimed.params,
+                distributions=claimed.distributions,
+                user_attrs={**claimed.user_attrs, RECORD: record},
+            )
+            self.queue.add_trial(result)
 
     def _run_trial(self, config: ServingConfig, claimed: FrozenTrial) -> Trial | None:
         task = TaskRecord.model_validate(claimed.user_attrs[TASK])
@@ -223,24 +224,18 @@ class Worker:
             objective=self.objective,
         )
         predicted, server = task.why.prediction, self._simulated(config)
-        if predicted is not None and server is not None:
-            prediction = Predicted(
-                knobs=knobs_of(config),
-                rate_per_s=predicted.rate_per_s,
-                sd=predicted.sd,
-                simulated_per_s=predicted.simulated_per_s,
-            )
-            trial = context.with_contention(
-                lambda: run_predicted_trial(context, server, config, claimed.number, prediction)
-            )
-        else:
-            trial = context.with_contention(lambda: run_capacity_or_rate_trial(context, config, claimed.number))
-        return None if trial is None else context.enforce_memory_limit(trial.changed(why=task.why))
+
+        def measured() -> Trial | None:
+            if predicted is None or server is None:
+                return run_capacity_or_rate_trial(context, config, claimed.number)
+            return run_predicted_trial(context, server, config, claimed.number, predicted.rate_per_s)
+
+        return context.observe(measured, task.why)
 
     def _simulated(self, config: ServingConfig) -> SimulatedServer | None:
         """Return the simulated configuration from the coordinator's profile; None if the profile lacks it."""
         surrogate = Surrogate(space=self.space, slo=self.slo, seed=self.seed, workload=self.workload)
-        profile = self.study.user_attrs.get(PROFILE)
+        profile = self.queue.user_attrs.get(PROFILE)
         if profile is not None:
             surrogate.curves.update(curves_from_text(profile))
         return surrogate.server(config) if surrogate.profiled(knobs_of(config)) else None
@@ -252,9 +247,9 @@ def beating(storage: Storage, trial_id: int) -> Iterator[None]:
     done = threading.Event()
 
     def beat() -> None:
-        interval_s = storage.direct.get_heartbeat_interval()
-        while not done.wait(interval_s):
-            beat_once(storage, trial_id)
+        while not done.wait(storage.direct.get_heartbeat_interval()):
+            with unless_away(storage):
+                storage.direct.record_heartbeat(trial_id)
         storage.direct.remove_session()
 
     thread = threading.Thread(target=beat, name="heartbeat", daemon=True)

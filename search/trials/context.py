@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from loadgen.measurement.cpu_contention import none_if_not_watched
 from search.labels import memory_text
 from search.records.slo import Slo
+from search.records.trial import WhyRecord
 from search.trials import events
 from search.trials.bench import Bench
 from search.trials.budget import Budget
@@ -42,16 +43,17 @@ class TrialContext(ABC):
         """Return the seed of a load run of a trial, both counted from 0."""
         return self.seed + 104_729 * (1 + number) + 7919 * run
 
-    def with_contention(self, measured: Callable[[], Trial | None]) -> Trial | None:
-        """Return the trial from `measured`, with the CPU contention meanwhile."""
+    def observe(self, measured: Callable[[], Trial | None], why: WhyRecord) -> Trial | None:
+        """Return the trial from `measured` with its reason, the CPU contention meanwhile and its peak memory.
+
+        If that is over the limit, the trial is infeasible.
+        """
         before = self.bench.spent.contention
         trial = measured()
+        if trial is None:
+            return None
         seen = none_if_not_watched(self.bench.spent.contention - before)
-        return None if trial is None else trial.changed(contention=seen)
-
-    def enforce_memory_limit(self, trial: Trial) -> Trial:
-        """Return the trial with its peak memory; infeasible if that is over the limit."""
-        trial = trial.changed(memory_bytes=self.bench.memory_bytes(trial.served))
+        trial = trial.changed(why=why, contention=seen, memory_bytes=self.bench.memory_bytes(trial.served))
         most = self.slo.max_memory_bytes
         if trial.state == "failed" or most is None or not trial.over_memory(most):
             return trial

@@ -12,7 +12,7 @@ from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
 from search.simulator.replay import MIN_REPLAY_S, ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
 from search.simulator.server import SimulatedServer
-from search.simulator.surrogate import Predicted, engine_alone_per_s
+from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import BenchFailed, Spent
 from search.trials.capacity_trial import run_capacity_trial
 from search.trials.context import TrialContext
@@ -66,7 +66,7 @@ def run_predicted_trial(
     server: SimulatedServer,
     config: ServingConfig,
     number: int,
-    prediction: Predicted,
+    predicted_per_s: float,
     *,
     once: bool = False,
 ) -> Trial | None:
@@ -77,7 +77,7 @@ def run_predicted_trial(
     rate = context.objective.rate_per_s
     if rate is not None:
         return run_fixed_rate_trial(context, config, number, rate_per_s=rate, server=server)
-    return Verification(context=context, server=server, once=once).trial(config, number, prediction)
+    return Verification(context=context, server=server, once=once).trial(config, number, predicted_per_s)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Verification:
 
     _replay: ReplayRecord | None = None
 
-    def trial(self, config: ServingConfig, number: int, prediction: Predicted) -> Trial | None:
+    def trial(self, config: ServingConfig, number: int, predicted_per_s: float) -> Trial | None:
         """Return the finished trial; None if it was stopped before it had a result.
 
         If the replay has no result (failures, executions unlike the profile), a capacity search follows. A client
@@ -106,7 +106,7 @@ class Verification:
             bench.load(config)
             alone_per_s = engine_alone_per_s(config.engine, limit_ms=self.context.slo.first.limit_ms)
             alone_per_s /= self.context.workload.rows_per_request
-            found = self._converge(number, prediction.rate_per_s, alone_per_s)
+            found = self._converge(number, predicted_per_s, alone_per_s)
         except BenchFailed as failure:
             log.warning("trial %d failed: %s", number, failure.reason)
             return self._failed(number, config, failure.reason, bench.spent.since(before))
@@ -124,7 +124,7 @@ class Verification:
             number,
             config,
             "complete",
-            f"{prediction.rate_per_s:,.4g}/s were predicted; replayed with the run's arrivals, executions "
+            f"{predicted_per_s:,.4g}/s were predicted; replayed with the run's arrivals, executions "
             f"took {found.slowdown:.3f} times as long as profiled",
             spent=bench.spent.since(before),
             load_runs=self._runs,

@@ -20,7 +20,7 @@ from model_repo.spec import ServingConfig
 from search.records.slo import Slo
 from search.records.trial import WhyRecord
 from search.space import SearchSpace
-from search.study.pool import TaskRecord, WorkerPool
+from search.study.pool import TaskRecord, WorkerPool, open_pool, queue_of
 from search.study.storage import open_storage
 from search.study.store import TrialStore, open_store
 from search.study.worker import Worker
@@ -48,7 +48,7 @@ def coordinator(folder: Path, url: str | None, study: str | None = "shared") -> 
     store = open_store(space, folder, storage=url, seed=1, study=study, hardware=MACHINE)
     store.storage.direct.heartbeat_interval, store.storage.direct.grace_period = HEARTBEAT_S, GRACE_S
     OPENED.append(store.storage)
-    return store, WorkerPool(store=store)
+    return store, open_pool(store)
 
 
 def task(**changes: Any) -> TaskRecord:
@@ -60,7 +60,7 @@ def worker(
     url: str,
     *,
     name: str = "w1",
-    study: str | None = "shared",
+    study: str = "shared",
     bench: SimulatedBench | None = None,
     **changes: Any,
 ) -> Worker:
@@ -69,7 +69,7 @@ def worker(
     given: dict[str, Any] = {
         "name": name,
         "hardware": MACHINE,
-        "study": optuna.load_study(study_name=study, storage=storage.patient),
+        "queue": optuna.load_study(study_name=queue_of(study), storage=storage.patient),
         "storage": storage,
         "space": small_space(folder),
         "bench": bench or SimulatedBench(),

@@ -20,8 +20,8 @@ from model_repo.spec import ServingConfig
 from optimizer.cli import main
 from optimizer.run import coordinator, pipeline, worker
 from optimizer.run.coordinator import WORKERS_FOLDER
-from search.study.pool import WORKER_PREFIX
-from search.study.store import RECORD, STUDY_FILE, TASK
+from search.study.pool import RECORD, TASK, WORKER_PREFIX, queue_of
+from search.study.store import STUDY_FILE, STUDY_NAME
 
 WAIT_S = 200.0
 USED_GPU = "used-gpu"
@@ -42,7 +42,7 @@ class OneOfSeveral(SimulatedBench):
 
     def load(self, config: ServingConfig) -> None:
         if self.workers:
-            study = optuna.load_study(study_name=None, storage=self.study)
+            study = optuna.load_study(study_name=queue_of(STUDY_NAME), storage=self.study)
             wait_until(lambda: self._all_came(study), most_s=WAIT_S)
             wait_until(lambda: self._one_measured(study), most_s=WAIT_S)
         super().load(config)

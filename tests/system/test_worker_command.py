@@ -17,7 +17,7 @@ from optimizer.machine.hardware import hardware_label
 from optimizer.run.coordinator import COMMAND, job_of
 from optimizer.run.prepare import prepare
 from search.space import default_config, knobs_of
-from search.study.pool import WorkerPool
+from search.study.pool import open_pool
 from search.study.store import open_store
 
 pytestmark = [pytest.mark.system, pytest.mark.long]
@@ -44,7 +44,7 @@ def test_a_worker_measures_what_is_queued_and_leaves_when_the_search_is_over(
             process = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
         try:
             store = open_store(prepared.space, run, storage=cluster.url, seed=0, study="m", hardware=machine)
-            pool = WorkerPool(store=store)
+            pool = open_pool(store)
             pool.publish(job_of(config, prepared).model_dump(mode="json"))
             knobs = knobs_of(default_config(prepared.engines[0]))
             pool.offer(knobs, task(budget_s=60.0))

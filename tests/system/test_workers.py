@@ -20,9 +20,9 @@ from waiting import wait_until
 
 from model_repo.spec import ServingConfig
 from search.records.trial import WhyRecord
-from search.study.pool import WorkerPool
+from search.study.pool import RECORD, WorkerPool
 from search.study.run import run_search
-from search.study.store import RECORD, TrialStore
+from search.study.store import TrialStore
 from search.study.trial_runner import TrialRunner
 from search.study.worker import WORKER
 from search.trials.budget import Budget
@@ -70,7 +70,7 @@ def collect_finished(store: TrialStore, pool: WorkerPool, count: int) -> None:
 
     def enough() -> bool:
         for trial in pool.gather():
-            store.keep(trial)
+            store.record(trial)
         return len(store.trials) >= count
 
     wait_until(enough)
@@ -79,15 +79,13 @@ def collect_finished(store: TrialStore, pool: WorkerPool, count: int) -> None:
 class WaitsForOthers(SimulatedBench):
     """A bench in virtual time would be done before any worker has begun: this one lets them finish one trial."""
 
-    def __init__(self, store: TrialStore) -> None:
+    def __init__(self, pool: WorkerPool) -> None:
         super().__init__()
-        self.store = store
+        self.pool = pool
 
     def load(self, config: ServingConfig) -> None:
-        if self.store.away:
-            wait_until(
-                lambda: any(RECORD in one.user_attrs for one in self.store.study.get_trials(deepcopy=False))
-            )
+        if self.pool.store.away:
+            wait_until(lambda: any(RECORD in one.user_attrs for one in self.pool.queue.get_trials(deepcopy=False)))
         super().load(config)
 
 
@@ -108,10 +106,10 @@ def test_the_trial_of_a_worker_that_is_killed_is_measured_by_another(cluster: Cl
     assert set(measured.values()) == {1}
     assert {trial.worker for trial in store.trials} <= {"w1", "w2"}
     assert {trial.hardware for trial in store.trials} == {MACHINE}
-    [lost] = [frozen for frozen in store.study.get_trials() if frozen.user_attrs.get("worker") == "doomed"
+    [lost] = [frozen for frozen in pool.queue.get_trials() if frozen.user_attrs.get("worker") == "doomed"
               and frozen.state == STATES.FAIL]  # fmt: skip
     again = [
-        frozen for frozen in store.study.get_trials() if frozen.system_attrs.get("failed_trial") == lost.number
+        frozen for frozen in pool.queue.get_trials() if frozen.system_attrs.get("failed_trial") == lost.number
     ]
     assert [one.params for one in again] == [lost.params]
 
@@ -125,7 +123,7 @@ def test_nothing_finished_is_lost_while_the_database_is_away(cluster: Cluster, t
             pool.offer(knobs, task())
         collect_finished(store, pool, 1)
         # A worker that starts while the database is away says so and ends: both have to be there first.
-        wait_until(lambda: len({one.user_attrs.get(WORKER) for one in store.study.get_trials()} - {None}) == 2)
+        wait_until(lambda: len({one.user_attrs.get(WORKER) for one in pool.queue.get_trials()} - {None}) == 2)
         cluster.stop()
         back = threading.Timer(4.0, cluster.start)
         back.start()
@@ -156,7 +154,7 @@ def test_a_search_with_workers_finds_what_it_finds_alone(cluster: Cluster, tmp_p
     pool.publish({})
     with workers(cluster, tmp_path, "together", ["w1", "w2"]) as processes:
         wait_until(lambda: pool.room() == 4)
-        run_search(TrialRunner(store=store, bench=WaitsForOthers(store), pool=pool, **common))
+        run_search(TrialRunner(store=store, bench=WaitsForOthers(pool), pool=pool, **common))
         pool.close()
         assert [process.wait(timeout=240) for process in processes.values()] == [0, 0]
     assert {trial.worker for trial in store.trials} - {None}

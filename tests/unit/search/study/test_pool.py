@@ -15,8 +15,8 @@ from sqlalchemy import text
 from search.records.line_files import whole_lines
 from search.records.run_files import TRIALS_FILE
 from search.space import knobs_of
-from search.study.pool import WorkerPool
-from search.study.store import TASK, TrialStore
+from search.study.pool import TASK, WorkerPool
+from search.study.store import TrialStore
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ def test_points_come_back_with_who_measured_them_and_on_what(tmp_path: Path, url
     store, pool = coordinator(tmp_path / "run", url)
     points = offered(store, pool, 3)
     assert worker(tmp_path / "w1", url).run() == 3
-    trials = [store.keep(trial) for trial in pool.gather()]
+    trials = [store.record(trial) for trial in pool.gather()]
     assert [knobs_of(trial.served) for trial in trials] == points
     assert [trial.number for trial in trials] == [0, 1, 2]
     assert {(trial.worker, trial.hardware) for trial in trials} == {("w1", MACHINE)}
@@ -81,6 +81,8 @@ def test_optuna_sees_rate_state_and_hardware(tmp_path: Path, url: str) -> None:
     store, pool = coordinator(tmp_path / "run", url)
     offered(store, pool, 1)
     worker(tmp_path / "w1", url).run()
+    [trial] = pool.gather()
+    store.record(trial)
     [told] = store.study.get_trials()
     assert told.state in (STATES.COMPLETE, STATES.PRUNED)
     assert told.value > 0
@@ -95,20 +97,20 @@ def test_a_worker_claims_only_what_its_machine_can(tmp_path: Path, url: str) -> 
     half = replace(other.space.engines[0], precision="fp16")
     other.space = replace(other.space, engines=(half,))
     assert other.run() == 0
-    assert store.study.get_trials()[0].state == STATES.WAITING
+    assert pool.queue.get_trials()[0].state == STATES.WAITING
 
 
 @pytest.mark.parametrize(
     "change", [{"engine": "../../etc"}, {"instance_count": 10**9}, {"command": "rm"}], ids=str
 )
 def test_a_point_outside_the_space_is_left_alone(tmp_path: Path, url: str, change: dict[str, Any]) -> None:
-    store, _ = coordinator(tmp_path / "run", url)
+    store, pool = coordinator(tmp_path / "run", url)
     knobs = {**points_of(store, 1)[0], **change}
     axes: dict[str, Any] = {
         name: optuna.distributions.CategoricalDistribution([value]) for name, value in knobs.items()
     }
     asked = {TASK: task().model_dump(mode="json")}
-    store.study.add_trial(
+    pool.queue.add_trial(
         optuna.create_trial(state=STATES.WAITING, params=knobs, distributions=axes, user_attrs=asked)
     )
     assert worker(tmp_path / "w1", url).run() == 0
@@ -162,7 +164,7 @@ def test_a_trial_that_loses_every_worker_is_given_up(tmp_path: Path, url: str) -
     [trial] = found
     assert trial.state == "failed"
     assert "lost" in trial.reason
-    store.keep(trial)
+    store.record(trial)
     assert not store.untried(point)
 
 
@@ -189,7 +191,7 @@ def test_what_a_worker_finished_counts_although_it_was_thought_lost(tmp_path: Pa
     cut_off._measure(frozen)
     [trial] = pool.gather()
     assert (trial.worker, knobs_of(trial.served)) == ("w1", point)
-    store.keep(trial)
+    store.record(trial)
     assert worker(tmp_path / "w2", url, name="w2").run() == 0
     assert pool.gather() == []
     assert not pool.wait()
@@ -205,7 +207,7 @@ def test_a_trial_that_two_workers_measured_counts_once(tmp_path: Path, url: str)
     other = second._claim()
     first._measure(one)
     second._measure(other)
-    assert len([store.keep(trial) for trial in pool.gather()]) == 1
+    assert len([store.record(trial) for trial in pool.gather()]) == 1
     assert pool.gather() == []
 
 
@@ -223,11 +225,11 @@ def test_there_is_room_for_two_points_a_worker(tmp_path: Path, url: str) -> None
     store, pool = coordinator(tmp_path / "run", url)
     assert pool.room() == 0
     for name in ("w1", "w2"):
-        store.study.set_user_attr(f"worker {name}", MACHINE)
+        pool.queue.set_user_attr(f"worker {name}", MACHINE)
     assert pool.room() == 4
     offered(store, pool, 3)
     assert pool.room() == 1
-    store.study.set_user_attr("worker w2", None)
+    pool.queue.set_user_attr("worker w2", None)
     assert pool.room() == 0
 
 
@@ -247,8 +249,8 @@ def test_what_workers_finish_while_the_coordinator_is_dead_is_there_when_it_goes
     offered(store, pool, 2)
     worker(tmp_path / "w1", url).run()
     again, pool = coordinator(tmp_path / "run", url)
-    assert len([again.keep(trial) for trial in pool.gather()]) == 2
+    assert len([again.record(trial) for trial in pool.gather()]) == 2
     third, pool = coordinator(tmp_path / "run", url)
     assert len(third.trials) == 2
     assert pool.gather() == []
-    assert len([frozen for frozen in third.study.get_trials() if TASK in frozen.user_attrs]) == 2
+    assert [frozen.user_attrs["trial"] for frozen in third.study.get_trials()] == [0, 1]
