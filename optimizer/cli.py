@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -73,26 +72,6 @@ def doctor() -> None:
     from optimizer.machine.doctor import show_diagnosis
 
     show_diagnosis()
-
-
-@app.command()
-def serve(
-    run: Annotated[Path, typer.Argument(help="Output directory of a run, or a model repository.", metavar="DIR")],
-    server: Annotated[str, typer.Option(help="`embedded`, `local` or `docker`.", metavar="KIND")] = "embedded",
-    port: Annotated[int | None, typer.Option(help="HTTP port. Default: a free one.")] = None,
-    grpc_port: Annotated[int | None, typer.Option(help="gRPC port. Default: a free one.")] = None,
-    shared_memory: Annotated[
-        str,
-        typer.Option(help="`system`: takes inputs in /dev/shm from this user's `loadtest`.", metavar="KIND"),
-    ] = "none",
-) -> None:
-    """Serve a run's recommendation on this machine until Ctrl-C, to try it or to load-test it.
-
-    This runs the code in DIR as you: serve only what you trust.
-    """
-    from optimizer.command.serve import serve_run
-
-    serve_run(run, server=server, port=port, grpc_port=grpc_port, shared_memory=shared_memory)
 
 
 def worker(values: Values, origins: Origins) -> None:

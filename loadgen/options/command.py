@@ -106,7 +106,9 @@ def _parameter(one: OptionField) -> inspect.Parameter:
         )
     kind: Any = GenericAlias(list, one.kind) if one.repeatable else one.kind
     default = None if one.repeatable else one.default
-    if default is None:
+    if declared.argument and declared.default in (..., ()):
+        default = inspect.Parameter.empty  # typer asks for it
+    elif default is None:
         kind = kind | None
     return inspect.Parameter(
         one.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]

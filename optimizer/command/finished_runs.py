@@ -2,53 +2,113 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
+from loadgen.errors import BadInput
+from loadgen.options.command import Values, command_from
+from loadgen.options.declare import check_values, made_of, option, option_fields
+from loadgen.options.sources import Origins
 from loadgen.printable import printable
+from search.choices import Term
 
 commands = typer.Typer()
+Options = TypeVar("Options")
 
 RUN = typer.Argument(help="Output directory of a run.", metavar="RUN_DIR")
-RUNS = typer.Argument(help="Output directories of runs of the same model.", metavar="RUN_DIR...")
+MAX_REPLICAS = 1_000_000
 
 
-@commands.command()
-def fleet(
-    runs: Annotated[list[Path], RUNS],
-    rate: Annotated[
-        float | None, typer.Option(help="The traffic in requests per second.", metavar="PER_S")
-    ] = None,
-    price_per_hour: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Price per hour of a run's machine, instead of the recorded one.", metavar="RUN_DIR=USD"
-        ),
-    ] = None,
-    price_term: Annotated[
-        str | None,
-        typer.Option(
-            help="How machines are bought: `on-demand`, `spot`, `1-year` or `3-year`. Default: as recorded.",
-            metavar="TERM",
-        ),
-    ] = None,
-    headroom: Annotated[
-        float, typer.Option(help="Share of every replica's certified rate to leave free, 0 to 0.9.")
-    ] = 0.0,
-    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON on stdout.")] = False,
-) -> None:
+def command(options: type[Options]) -> Callable[[Callable[[Options], None]], Callable[[Options], None]]:
+    """Make a subcommand of the function below, which takes these options once they are checked."""
+
+    def register(run: Callable[[Options], None]) -> Callable[[Options], None]:
+        def called(values: Values, _origins: Origins) -> None:
+            given = made_of(options, values, str)
+            check_values(given)
+            run(given)
+
+        called.__name__, called.__doc__ = run.__name__, run.__doc__
+        commands.command()(command_from(run.__name__, option_fields(options), called))
+        return run
+
+    return register
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """The options of `optimize serve`."""
+
+    run: Path = option("Output directory of a run, or a model repository.", "DIR", default=..., argument=True)
+    server: Literal["embedded", "local", "docker"] = option(
+        "`embedded`, `local` or `docker`.", "KIND", default="embedded"
+    )
+    port: int | None = option("HTTP port. Default: a free one.", bounds=(1, 65535))
+    grpc_port: int | None = option("gRPC port. Default: a free one.", bounds=(1, 65535))
+    shared_memory: Literal["none", "system"] = option(
+        "`system`: takes inputs in /dev/shm from this user's `loadtest`.", "KIND", default="none"
+    )
+
+
+@command(ServeOptions)
+def serve(given: ServeOptions) -> None:
+    """Serve a run's recommendation on this machine until Ctrl-C, to try it or to load-test it.
+
+    This runs the code in DIR as you: serve only what you trust.
+    """
+    from optimizer.command.serve import serve_run
+
+    serve_run(
+        given.run,
+        server=given.server,
+        port=given.port,
+        grpc_port=given.grpc_port,
+        shared_memory=given.shared_memory,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """The options of `optimize fleet`."""
+
+    runs: tuple[Path, ...] = option(
+        "Output directories of runs of the same model.", "RUN_DIR...", default=(), argument=True
+    )
+    rate: float | None = option("The traffic in requests per second.", "PER_S", positive=True)
+    price_per_hour: tuple[str, ...] = option(
+        "Price per hour of a run's machine, instead of the recorded one.", "RUN_DIR=USD", default=()
+    )
+    price_term: Term | None = option(
+        "How machines are bought: `on-demand`, `spot`, `1-year` or `3-year`. Default: as recorded.", "TERM"
+    )
+    headroom: float = option(
+        "Share of every replica's certified rate to leave free, 0 to 0.9.", default=0.0, bounds=(0.0, 0.9)
+    )
+    json: bool = option("Print the plan as JSON on stdout.", default=False)
+
+
+@command(FleetOptions)
+def fleet(given: FleetOptions) -> None:
     """Find which of the machines that several runs measured serves a rate for the least, and how many it takes.
 
     `optimize fleet runs/m-on-l4 runs/m-on-cpu --rate 5000`
     """
-    from optimizer.command.fleet import fleet_order, plan_fleet
+    from optimizer.command.fleet import plan_fleet
 
+    if given.rate is None:
+        raise BadInput("A fleet is for some traffic, and none was given.", "Add --rate PER_S")
     plan = plan_fleet(
-        fleet_order(runs, rate=rate, prices=price_per_hour or [], term=price_term, headroom=headroom)
+        given.runs,
+        rate_per_s=given.rate,
+        prices=given.price_per_hour,
+        term=given.price_term,
+        headroom=given.headroom,
     )
-    if json:
+    if given.json:
         typer.echo(plan.model_dump_json(indent=2))
         return
     from loadgen.console import SafeConsole
@@ -123,67 +183,62 @@ def compare(
     raise typer.Exit(exit_code_of(comparison))
 
 
-@commands.command()
-def bundle(
-    run: Annotated[Path, RUN],
-    target: Annotated[
-        str, typer.Option(help="`kubernetes`, `kserve`, `compose` or `all`.", metavar="TARGET")
-    ] = "all",
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Usual traffic, in requests per second. Default: the run's.", metavar="PER_S"),
-    ] = None,
-    peak_rate: Annotated[
-        float | None,
-        typer.Option(help="Peak traffic. Default: the run's, else twice the rate.", metavar="PER_S"),
-    ] = None,
-    ramp: Annotated[
-        str | None,
-        typer.Option(help="Time in which traffic grows to its peak. Default: 10m.", metavar="DURATION"),
-    ] = None,
-    replica_start: Annotated[
-        str | None,
-        typer.Option(help="Time until a new replica is ready. Default: as measured.", metavar="DURATION"),
-    ] = None,
-    max_replicas: Annotated[
-        int | None, typer.Option(help="The most replicas that there may be. Default: 100.", metavar="N")
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(help="Image of Triton's native backends. Default: the release that fits.", metavar="IMAGE"),
-    ] = None,
-    registry: Annotated[
-        str | None,
-        typer.Option(help="Where you push the bundle's images. Default: names without one.", metavar="REGISTRY"),
-    ] = None,
-    prometheus_release: Annotated[
-        str | None,
-        typer.Option(help="Label `release` that kube-prometheus-stack selects. Default: none.", metavar="NAME"),
-    ] = None,
-    loadtest_image: Annotated[
-        str | None, typer.Option(help="Image of the smoke test, as you pushed it.", metavar="IMAGE")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(help="Folder to write. Default: bundle in the run's directory.", metavar="DIR")
-    ] = None,
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", help="Write even if the folder holds other files: they are moved to DIR.old next to it."
-        ),
-    ] = False,
-) -> None:
-    """Render a run's recommendation as deployment files: Triton, autoscaling, alerts, dashboard, smoke test."""
-    from optimizer.run.bundle import bundle_options, show_bundle
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleCall:
+    """The options of `optimize bundle`."""
 
-    options = bundle_options(
-        rate=rate,
-        peak_rate=peak_rate,
-        ramp=ramp,
-        replica_start=replica_start,
-        max_replicas=max_replicas,
-        image=image,
-        registry=registry,
-        prometheus_release=prometheus_release,
+    run: Path = option("Output directory of a run.", "RUN_DIR", default=..., argument=True)
+    target: Literal["kubernetes", "kserve", "compose", "all"] = option(
+        "`kubernetes`, `kserve`, `compose` or `all`.", "TARGET", default="all"
     )
-    show_bundle(run, target=target, options=options, loadtest_image=loadtest_image, output=output, force=force)
+    rate: float | None = option(
+        "Usual traffic, in requests per second. Default: the run's.", "PER_S", positive=True
+    )
+    peak_rate: float | None = option(
+        "Peak traffic. Default: the run's, else twice the rate.", "PER_S", positive=True
+    )
+    ramp_s: float | None = option("Time in which traffic grows to its peak. Default: 10m.", "DURATION", unit="s")
+    replica_start_s: float | None = option(
+        "Time until a new replica is ready. Default: as measured.", "DURATION", unit="s"
+    )
+    max_replicas: int | None = option(
+        "The most replicas that there may be. Default: 100.", "N", bounds=(1, MAX_REPLICAS)
+    )
+    image: str | None = option("Image of Triton's native backends. Default: the release that fits.", "IMAGE")
+    registry: str | None = option("Where you push the bundle's images. Default: names without one.", "REGISTRY")
+    prometheus_release: str | None = option(
+        "Label `release` that kube-prometheus-stack selects. Default: none.", "NAME"
+    )
+    loadtest_image: str | None = option("Image of the smoke test, as you pushed it.", "IMAGE")
+    output: Path | None = option("Folder to write. Default: bundle in the run's directory.", "DIR")
+    force: bool = option(
+        "Write even if the folder holds other files: they are moved to DIR.old next to it.", default=False
+    )
+
+
+@command(BundleCall)
+def bundle(given: BundleCall) -> None:
+    """Render a run's recommendation as deployment files: Triton, autoscaling, alerts, dashboard, smoke test."""
+    from deploy.plan import BundleOptions
+    from deploy.scaling import DEFAULT_MAX_REPLICAS
+    from optimizer.run.bundle import bundle_run, show_bundle
+
+    options = BundleOptions(
+        rate_per_s=given.rate,
+        peak_rate_per_s=given.peak_rate,
+        ramp_s=given.ramp_s,
+        start_s=given.replica_start_s,
+        max_replicas=given.max_replicas or DEFAULT_MAX_REPLICAS,
+        image=given.image,
+        registry=None if given.registry is None else given.registry.rstrip("/"),
+        prometheus_release=given.prometheus_release,
+    )
+    written = bundle_run(
+        given.run,
+        target=given.target,
+        options=options,
+        loadtest_image=given.loadtest_image,
+        output=given.output,
+        force=given.force,
+    )
+    show_bundle(written)

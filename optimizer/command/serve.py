@@ -10,8 +10,8 @@ from deploy.render import NATIVE_REPOSITORY, REPOSITORY
 from loadgen.console import SafeConsole
 from loadgen.errors import BadInput, UserError
 from loadgen.processes import scratch_folder
+from loadgen.spec.plan import SharedMemory
 from model_repo.errors import ServerError
-from model_repo.server.launchers import LAUNCHERS
 from model_repo.server.options import ServerOptions
 from model_repo.server.static_server import serve_repository
 from model_repo.spec import ServerKind
@@ -22,19 +22,15 @@ from optimizer.machine.hardware import hardware
 def serve_run(
     directory: Path,
     *,
-    server: str,
+    server: ServerKind,
     port: int | None,
     grpc_port: int | None = None,
-    shared_memory: str = "none",
+    shared_memory: SharedMemory = "none",
 ) -> None:
     """Serve the repository in `directory`, and print its address on stdout. Returns after Ctrl-C or SIGTERM."""
     repository = _repository(directory, server)
-    for option, number in (("--port", port), ("--grpc-port", grpc_port)):
-        if number is not None and not 1 <= number <= 65535:
-            raise BadInput(f"{option} {number} is not a port.", f"Give {option} a number from 1 to 65535.")
     if port is not None and port == grpc_port:
         raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
-    kind = _kind(server)
     check_shared_memory(shared_memory, server)
     shares = shared_memory == "system"
     _stop_on_sigterm()
@@ -45,7 +41,7 @@ def serve_run(
                 repository,
                 ServerOptions(
                     run_dir=folder,
-                    kind=kind,
+                    kind=server,
                     shared_memory=shares,
                     http_port=port,
                     grpc_port=grpc_port,
@@ -80,10 +76,3 @@ def _stop_on_sigterm() -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-
-
-def _kind(server: str) -> ServerKind:
-    for kind in LAUNCHERS:
-        if kind == server:
-            return kind
-    raise BadInput(f"--server {server} cannot serve a folder.", f"Choose one of {', '.join(LAUNCHERS)}.")

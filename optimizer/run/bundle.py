@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -15,10 +14,8 @@ from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
 from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions
 from deploy.render import TARGETS, Target
-from deploy.scaling import DEFAULT_MAX_REPLICAS
 from loadgen.errors import BadInput, UserError
 from loadgen.records.formats import format_rate
-from loadgen.spec.units import duration_ms
 from model_repo.errors import RepositoryWriteFailed
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
@@ -42,7 +39,7 @@ class WrittenBundle:
 def bundle_run(
     run_dir: Path,
     *,
-    target: str,
+    target: Target | Literal["all"],
     options: BundleOptions,
     loadtest_image: str | None = None,
     output: Path | None = None,
@@ -53,7 +50,7 @@ def bundle_run(
     With `force` the old content of that folder is kept next to it. Raises UserError: BadInput for a run or an
     option from which no bundle can be made, and for a folder that holds anything but an unchanged bundle.
     """
-    targets = _targets(target)
+    targets = TARGETS if target == "all" else (target,)
     found = read_recommendation(run_dir)
     config = winner_of(run_dir, found)
     folder = run_dir / BUNDLE_FOLDER if output is None else output
@@ -72,35 +69,6 @@ def bundle_run(
         )
         kept = write_bundle(bundle, folder, force=force)
     return WrittenBundle(bundle=bundle, folder=folder, kept=kept)
-
-
-def bundle_options(
-    *,
-    rate: float | None,
-    peak_rate: float | None,
-    ramp: str | None,
-    replica_start: str | None,
-    max_replicas: int | None,
-    image: str | None,
-    registry: str | None = None,
-    prometheus_release: str | None = None,
-) -> BundleOptions:
-    """Check the options and return them in one object. Raises BadInput."""
-    for option, value in (("--rate", rate), ("--peak-rate", peak_rate)):
-        if value is not None and not 0 < value < math.inf:
-            raise BadInput(f"{option} {value:g} is not above zero.", f"Give {option} a positive number.")
-    if max_replicas is not None and max_replicas < 1:
-        raise BadInput(f"--max-replicas {max_replicas} is below 1.", "Give at least 1.")
-    return BundleOptions(
-        rate_per_s=rate,
-        peak_rate_per_s=peak_rate,
-        ramp_s=_seconds("--ramp", ramp),
-        start_s=_seconds("--replica-start", replica_start),
-        max_replicas=DEFAULT_MAX_REPLICAS if max_replicas is None else max_replicas,
-        image=image,
-        registry=None if registry is None else registry.rstrip("/"),
-        prometheus_release=prometheus_release,
-    )
 
 
 def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
@@ -149,23 +117,10 @@ def _tensorrt_version(config: ServingConfig) -> str | None:
         return None
 
 
-def _targets(target: str) -> tuple[Target, ...]:
-    if target == "all":
-        return TARGETS
-    chosen = tuple(name for name in TARGETS if name == target)
-    if not chosen:
-        raise BadInput(f"Unknown --target {target}.", f"Choose one of {', '.join((*TARGETS, 'all'))}.")
-    return chosen
-
-
 def _refuse_around(folder: Path, run_dir: Path) -> None:
     """Raise BadInput if the bundle's folder is or contains the run: --force would move the run away."""
     if run_dir.resolve().is_relative_to(folder.resolve()):
         raise BadInput(f"--output {folder} holds the run itself.", "Give another folder for the bundle.")
-
-
-def _seconds(option: str, text: str | None) -> float | None:
-    return None if text is None else duration_ms(text, option=option, default_unit="s")[0] / 1000
 
 
 @contextmanager
@@ -180,21 +135,10 @@ def _explained() -> Iterator[None]:
         raise UserError(what, fix) from error
 
 
-def show_bundle(
-    run_dir: Path,
-    *,
-    target: str,
-    options: BundleOptions,
-    loadtest_image: str | None,
-    output: Path | None,
-    force: bool,
-) -> None:
-    """Render and write the bundle; print its folder, its number of replicas and its assumptions on stdout."""
+def show_bundle(written: WrittenBundle) -> None:
+    """Print the bundle's folder, its number of replicas and its assumptions on stdout."""
     from loadgen.console import SafeConsole
 
-    written = bundle_run(
-        run_dir, target=target, options=options, loadtest_image=loadtest_image, output=output, force=force
-    )
     plan, scaling = written.bundle.plan, written.bundle.plan.scaling
     console = SafeConsole(highlight=False, soft_wrap=True)
     console.print(f"The bundle is in {written.folder}; its README.md explains how to roll it out.")

@@ -27,7 +27,7 @@ from recommendations import (
 
 from loadgen.console import SafeConsole
 from loadgen.spec.limits import LatencyLimit
-from optimizer.command.fleet import fleet_order, plan_fleet
+from optimizer.command.fleet import plan_fleet
 from optimizer.profiling.text import time_summary
 from optimizer.reports.evidence import read_evidence
 from optimizer.reports.reasons import reason_of
@@ -222,7 +222,7 @@ def on_terminal(view: Any) -> list[str]:
 
 
 def fleet_of(run: Path) -> list[str]:
-    return on_terminal(fleet_view(plan_fleet(fleet_order([run], rate=2500.0, prices=[], term=None, headroom=0.1))))
+    return on_terminal(fleet_view(plan_fleet([run], rate_per_s=2500.0, headroom=0.1)))
 
 
 def top_of(folder: Path, found: RecommendationRecord) -> list[str]:

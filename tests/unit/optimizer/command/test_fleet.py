@@ -9,7 +9,8 @@ from recommendations import certificate, recommendation, trial
 
 from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import run_command
-from optimizer.command.fleet import FleetOrder, fleet_order, plan_fleet
+from optimizer.command.fleet import plan_fleet
+from search.choices import Term
 from search.records.recommendation import CostRecord, ModelRecord, PriceRecord
 from search.records.slo import Slo
 
@@ -44,23 +45,19 @@ def run(folder: Path, rate: float, usd: float, **more: object) -> Path:
     return written(folder, winner=winner, cost=cost(usd, **more))
 
 
-def order(runs: list[Path], **changes: Any) -> FleetOrder:
-    return fleet_order(runs, **{"rate": None, "prices": [], "term": None, "headroom": 0.0, **changes})
-
-
 def test_the_cheapest_machine_comes_first_with_as_many_replicas_as_the_rate_needs(tmp_path: Path) -> None:
     runs = [run(tmp_path / "large", 1000.0, 1.0), run(tmp_path / "small", 150.0, 0.18)]
     for rate, expected in (
         (120.0, [("small", 1, 0.18), ("large", 1, 1.0)]),
         (2500.0, [("large", 3, 3.0), ("small", 17, 3.06)]),
     ):
-        offers = plan_fleet(order(runs, rate=rate)).offers
+        offers = plan_fleet(runs, rate_per_s=rate).offers
         assert [(one.run, one.replicas, round(one.usd_per_hour, 9)) for one in offers] == expected
 
 
 @pytest.mark.parametrize("rate", [90.0, 700.0, 6789.0])
 def test_recorded_runs_serve_the_rate_and_one_machine_less_does_not(rate: float) -> None:
-    for offer in plan_fleet(order(RECORDED, rate=rate)).offers:
+    for offer in plan_fleet(RECORDED, rate_per_s=rate).offers:
         assert (
             (offer.replicas - 1) * offer.certified_rate_per_s < rate <= offer.replicas * offer.certified_rate_per_s
         )
@@ -68,20 +65,21 @@ def test_recorded_runs_serve_the_rate_and_one_machine_less_does_not(rate: float)
 
 def test_headroom_is_left_on_every_replica(tmp_path: Path) -> None:
     runs = [run(tmp_path / "a", 1000.0, 1.0)]
-    assert plan_fleet(order(runs, rate=2000.0)).offers[0].replicas == 2
-    assert plan_fleet(order(runs, rate=2000.0, headroom=0.2)).offers[0].replicas == 3
+    assert plan_fleet(runs, rate_per_s=2000.0).offers[0].replicas == 2
+    assert plan_fleet(runs, rate_per_s=2000.0, headroom=0.2).offers[0].replicas == 3
 
 
 def test_a_price_that_is_given_wins(tmp_path: Path) -> None:
     runs = [run(tmp_path / "a", 100.0, 1.0), run(tmp_path / "b", 100.0, 0.5)]
-    first, _ = plan_fleet(order(runs, rate=300.0, prices=[f"{runs[0]}=0.1"])).offers
+    first, _ = plan_fleet(runs, rate_per_s=300.0, prices=[f"{runs[0]}=0.1"]).offers
     assert (first.run, first.price_source) == ("a", "--price-per-hour")
 
 
 def test_machines_are_bought_on_the_term_that_is_wanted(tmp_path: Path) -> None:
     runs = [run(tmp_path / "a", 500.0, 1.0, term="on-demand", other_terms_usd_per_hour={"1-year": 0.6})]
-    for term, usd in ((None, 1.0), ("on-demand", 1.0), ("1-year", 0.6)):
-        (offer,) = plan_fleet(order(runs, rate=10.0, term=term)).offers
+    bought: tuple[tuple[Term | None, float], ...] = ((None, 1.0), ("on-demand", 1.0), ("1-year", 0.6))
+    for term, usd in bought:
+        (offer,) = plan_fleet(runs, rate_per_s=10.0, term=term).offers
         assert (offer.term, offer.usd_per_hour) == (term or "on-demand", usd)
 
 
