@@ -16,8 +16,14 @@ from search.certification.certify import certify_best
 from search.certification.default_rate import with_run_at_default_rate
 from search.cost.cost import Price
 from search.records.confirmations import read_confirmations
-from search.records.recommendation import CostRecord, FrontEndRecord, FrontierRecord, SecondsRecord, ServedRecord
-from search.records.slo import ObjectiveRecord, Slo
+from search.records.recommendation import (
+    CostRecord,
+    FrontEndRecord,
+    FrontierRecord,
+    SecondsRecord,
+    ServedRecord,
+)
+from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
 from search.space import SearchSpace
@@ -26,10 +32,9 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
-from search.trials.bench import BenchFailed, RunBench
+from search.trials.bench import BenchFailed, ObservedBench, RunBench, observed
 from search.trials.budget import Budget
 from search.trials.objective import COST, Objective
-from search.trials.observed import ObservedBench, observed
 from search.trials.trial import Trial
 from search.workload import Workload
 
@@ -183,7 +188,7 @@ def _evidence(
         slo=request.slo,
         trials=store.trials,
         confirmations=read_confirmations(request.directory),
-        objective=ObjectiveRecord(name=request.objective.name, rate_per_s=request.objective.rate_per_s),
+        objective=request.objective.record,
         winner=winner,
         interrupted=interrupted,
         contention=none_if_not_watched(bench.spent.contention),

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from search.records.line_files import append_line, whole_lines
+from search.records.run_files import append_line, whole_lines
 
 Line = dict[str, Any]
 

@@ -17,8 +17,8 @@ from search.labels import record_text
 from search.records.confirmations import ConfirmationRecord
 from search.records.slo import ObjectiveRecord, Slo
 from search.records.trial import TrialRecord
+from search.trials.bench import ObservedRun
 from search.trials.budget import budget_for, usual_certificate_s
-from search.trials.observed import ObservedRun
 
 MIN_PAUSE_S, MIN_TIMES_USUAL = 0.01, 5.0
 """A pause is a time without any answer though requests waited. It lasts 10 ms at least, and five times the wait

@@ -20,10 +20,9 @@ from search.labels import memory_text
 from search.records.confirmations import keep_attempt
 from search.study.belief import Belief
 from search.trials import events
-from search.trials.bench import BenchFailed
+from search.trials.bench import BenchFailed, ObservedBench
 from search.trials.budget import CONFIRMATIONS
 from search.trials.context import TrialContext
-from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")

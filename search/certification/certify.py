@@ -14,9 +14,9 @@ from search.simulator.surrogate import Surrogate
 from search.study.belief import Belief
 from search.study.trial_runner import TrialRunner
 from search.trials import events
+from search.trials.bench import observed
 from search.trials.budget import affordable_confidence
 from search.trials.context import TrialContext
-from search.trials.observed import observed
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")

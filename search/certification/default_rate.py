@@ -10,9 +10,8 @@ from loadgen.statistics.steady_state import left_out_ns
 from search.answer.analysis import similar_rates
 from search.certification.certify import CertifiedResult
 from search.trials.bench import BenchFailed
-from search.trials.context import TrialContext
-from search.trials.fixed_rate_trial import MAX_RUN_S, MIN_RUN_S, REQUESTS_BEYOND
-from search.trials.load_run import emit_probed, load_run_of
+from search.trials.capacity_trial import MAX_RUN_S, MIN_RUN_S, REQUESTS_BEYOND
+from search.trials.context import TrialContext, emit_probed, load_run_of
 from search.trials.trial import Trial
 
 log = logging.getLogger("tritune.certification")

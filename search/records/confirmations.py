@@ -12,7 +12,7 @@ from loadgen.measurement.request_log import none_if_not_finite
 from loadgen.statistics.confirm import Attempt
 from loadgen.statistics.slo_test import combined_answer
 from search.record import Record
-from search.records.line_files import append_line, read_records
+from search.records.run_files import append_line, read_records
 
 CONFIRMATIONS_FILE = "confirmations.jsonl"
 

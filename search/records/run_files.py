@@ -1,16 +1,22 @@
-"""A finished run's directory, read back: its recommendation and its trials."""
+"""A run's directory: append to its files of lines, and read back its recommendation and its trials."""
 
 from __future__ import annotations
 
-import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO, TypeVar
 
 from pydantic import ValidationError
 
 from loadgen.errors import BadInput, first_problem
-from search.records.line_files import read_records
+from loadgen.files import naming
+from search.record import Record
 from search.records.recommendation import AnyRecommendation, NoRecommendationRecord, RecommendationRecord
 from search.records.trial import TrialRecord
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
 
 TRIALS_FILE = "trials.jsonl"
 
@@ -41,8 +47,9 @@ def read_outcome(directory: Path) -> AnyRecommendation:
     path = directory / RECOMMENDATION_FILE
     try:
         text = path.read_bytes()
-        kind = NoRecommendationRecord if _has_no_winner(text) else RecommendationRecord
-        return kind.model_validate_json(text)
+        with suppress(ValidationError):
+            return NoRecommendationRecord.model_validate_json(text)
+        return RecommendationRecord.model_validate_json(text)
     except (FileNotFoundError, NotADirectoryError):
         raise _no_recommendation(directory) from None
     except OSError as error:
@@ -52,14 +59,6 @@ def read_outcome(directory: Path) -> AnyRecommendation:
             f"{path} is not a recommendation: {first_problem(error)}.",
             "It was cut short, changed, or written by another version; run optimize again.",
         ) from error
-
-
-def _has_no_winner(text: bytes) -> bool:
-    try:
-        data = json.loads(text)
-    except ValueError:  # the record's validation reports it
-        return False
-    return isinstance(data, dict) and data.get("winner", data) is None
 
 
 def read_trials(directory: Path) -> tuple[TrialRecord, ...]:
@@ -87,3 +86,70 @@ def _no_recommendation(directory: Path) -> BadInput:
         f"The run in {directory} was not finished: {len(trials)} trials, and nothing certified.",
         f"Finish it with optimize --resume {directory}",
     )
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append one line and wait until it is on the disk; a last line cut short by a crash is dropped first.
+
+    Raises OSError with the name of `path`. After a failure, the next call drops the incomplete line.
+    """
+    with naming(path), path.open("ab+") as file:
+        end = file.tell()
+        whole = _end_of_last_line(file, end)
+        if whole < end:
+            file.truncate(whole)
+        file.write(line.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _end_of_last_line(file: BinaryIO, end: int) -> int:
+    """Return the position behind the last line break among the first `end` bytes, 0 if there is none."""
+    position = end
+    while position > 0:
+        start = max(0, position - 65536)
+        file.seek(start)
+        found = file.read(position - start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        position = start
+    return 0
+
+
+def whole_lines(path: Path) -> Iterator[str]:
+    """Yield the complete lines of a file; a last one without a line break was cut short and is left out.
+
+    Raises OSError, and UnicodeDecodeError if it is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    *lines, _ = data.split(b"\n")
+    for line in lines:
+        yield line.decode("utf-8")
+
+
+def read_records(path: Path, kind: type[AnyRecord], *, what: str) -> tuple[AnyRecord, ...]:
+    """Return the records of a file, one per line, in order; none if there is no such file.
+
+    `what` names one of them in messages. Raises BadInput if the file cannot be read, or a line is not a record.
+    """
+    try:
+        lines = list(whole_lines(path))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{path} cannot be read: {error}.", "It was damaged or replaced; run optimize again."
+        ) from error
+    records: list[AnyRecord] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(kind.model_validate_json(line))
+        except ValidationError as error:
+            raise BadInput(
+                f"Line {number} of {path} is not {what}: {first_problem(error)}.",
+                "It was changed or written by another version; run optimize again.",
+            ) from error
+    return tuple(records)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
@@ -71,6 +71,8 @@ class ServiceCurve:
     If requests differ in shape, this is the curve of the smallest, and `larger` those of the larger ones that
     were profiled, ascending.
     """
+
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {"ser_json_inf_nan": "strings"}  # an infinite rate
 
     busy: int
     sizes: tuple[float, ...]

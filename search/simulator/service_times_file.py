@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from loadgen.files import write_atomically
 from loadgen.measurement.request_log import none_if_not_finite
@@ -37,34 +35,19 @@ def service_times_record(server: SimulatedServer) -> ServiceTimesRecord:
 PROFILE_FILE = "service_times.json"
 
 
-class CurveRecord(Record):
-    """Execution times while `busy` instances work."""
-
-    busy: int
-    sizes: tuple[float, ...] = Field(description="Batch sizes, ascending.")
-    seconds: tuple[float, ...] = Field(description="Execution time per batch size.")
-    handover_s: float | None = Field(description="Time between two executions; null: not measured.")
-    fit_error: float = Field(description="Relative rms distance of the measured times from the curve.")
-    overhead_s: float = Field(description="Time of a request to an idle server outside its execution.")
-    noise: tuple[float, ...] = Field(description="Factors by which single executions differ, mean 1.")
-    let_through_per_s: float | None = Field(
-        default=None, description="Highest rate of closed loops; null: not known."
-    )
-    larger: tuple[CurveRecord, ...] = Field(default=(), description="The same for larger requests, ascending.")
-
-
-class KindRecord(CurveRecord):
-    """The same of one engine with so many threads an instance."""
+class KindRecord(Record):
+    """A curve of one engine with so many threads an instance."""
 
     engine: str
     threads: int
     cuda_graphs: bool
+    curve: ServiceCurve
 
 
 class ProfileRecord(Record):
     """All that was profiled."""
 
-    schema_version: int = 1
+    schema_version: Literal[2] = 2
     curves: tuple[KindRecord, ...]
 
 
@@ -77,7 +60,7 @@ def write_curves(directory: Path, curves: Mapping[Kind, Mapping[int, ServiceCurv
 def profile_text(curves: Mapping[Kind, Mapping[int, ServiceCurve]]) -> str:
     """Return the profile as JSON, for `curves_from_text`."""
     records = tuple(
-        KindRecord(engine=engine, threads=threads, cuda_graphs=graphs, **_record(curve))
+        KindRecord(engine=engine, threads=threads, cuda_graphs=graphs, curve=curve)
         for (engine, threads, graphs), by_busy in curves.items()
         for curve in by_busy.values()
     )
@@ -97,16 +80,5 @@ def curves_from_text(text: str | bytes) -> dict[Kind, dict[int, ServiceCurve]]:
     profile = ProfileRecord.model_validate_json(text)
     found: dict[Kind, dict[int, ServiceCurve]] = defaultdict(dict)
     for record in profile.curves:
-        found[record.engine, record.threads, record.cuda_graphs][record.busy] = _curve(record)
+        found[record.engine, record.threads, record.cuda_graphs][record.curve.busy] = record.curve
     return found
-
-
-def _record(curve: ServiceCurve) -> dict[str, Any]:
-    known = none_if_not_finite(curve.let_through_per_s)
-    return {**asdict(curve), "let_through_per_s": known, "larger": tuple(map(_record, curve.larger))}
-
-
-def _curve(record: CurveRecord) -> ServiceCurve:
-    plain = record.model_dump(exclude={"engine", "threads", "cuda_graphs", "larger"})
-    plain["let_through_per_s"] = record.let_through_per_s or math.inf
-    return ServiceCurve(**plain, larger=tuple(_curve(one) for one in record.larger))

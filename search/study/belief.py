@@ -32,7 +32,7 @@ from search.simulator.replay import (
 from search.simulator.server import SimulatedServer
 from search.simulator.surrogate import Kind, Surrogate
 from search.space import knobs_of
-from search.trials.observed import ObservedBench
+from search.trials.bench import ObservedBench
 from search.trials.trial import Trial
 from search.workload import REQUESTS
 

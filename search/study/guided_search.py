@@ -19,9 +19,8 @@ from search.study.belief import Belief
 from search.study.profiling import measure_service_times
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.capacity_trial import run_capacity_trial
-from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
-from search.trials.observed import observed
+from search.trials.bench import observed
+from search.trials.capacity_trial import run_capacity_or_rate_trial, run_capacity_trial
 from search.trials.predicted_trial import BASELINE_CAPACITY_S, explanation, run_predicted_trial
 from search.trials.trial import Trial
 

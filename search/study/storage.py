@@ -13,11 +13,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput, EnvironmentFailed
-from search.redact import is_storage_url, shown_storage, without_secrets_of
+from search.redact import shown_storage, without_secrets_of
 from search.trials.events import Note, OnEvent, ignore
 
 if TYPE_CHECKING:
@@ -32,6 +31,11 @@ FIRST_DELAY_S = 0.2
 LONGEST_DELAY_S = 5.0
 
 ANNOUNCED_AFTER_S = 1.5
+
+
+class StorageFailed(EnvironmentFailed):
+    """The storage cannot be opened, cannot be written, or did not come back."""
+
 
 OF_SQLITE_FOR_A_WHILE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 """Errors while another process writes. Waiting does not help against SQLite's others, such as a full disk."""
@@ -82,18 +86,17 @@ def announced(announce: Callable[[], None] | None, *, after_s: float = ANNOUNCED
 
 def patient_storage(
     storage: BaseStorage,
+    url: str,
     *,
-    given_up: Callable[[Exception, float], Exception],
     announce: Callable[[], None] | None = None,
     patience_s: float = PATIENCE_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> BaseStorage:
-    """Return `storage` with every method tried again while the database is not reachable.
+    """Return the storage of this URL with every method tried again while the database is not reachable.
 
-    After `patience_s` seconds, or at once if waiting does not help, a method raises the error that `given_up`
-    makes from the last error and the waited seconds. If a call takes 1.5 s, `announce` is called from another
-    thread. A change whose confirmation got lost may be made twice: a second trial with the same point, which
-    readers recognise.
+    After `patience_s` seconds, or at once if waiting does not help, a method raises StorageFailed. If a call takes
+    1.5 s, `announce` is called from another thread. A change whose confirmation got lost may be made twice: a
+    second trial with the same point, which readers recognise.
     """
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.storages import BaseStorage
@@ -110,8 +113,17 @@ def patient_storage(
                             return True
                         raise
                     except database_errors() as error:
-                        if waited_s >= patience_s or not is_outage(error):
-                            raise given_up(error, waited_s) from None
+                        why = reason_of(error, url)
+                        if not is_outage(error):
+                            raise StorageFailed(
+                                f"The storage cannot be used: {why}",
+                                "Repair that: finished trials are in the run's directory, and --resume goes on.",
+                            ) from None
+                        if waited_s >= patience_s:
+                            raise StorageFailed(
+                                f"The storage did not answer for {waited_s:.0f} s: {why}",
+                                "Finished trials are in the run's directory; go on with --resume when it is back.",
+                            ) from None
                     log.warning("the storage does not answer; asked again in %.1f s", delay_s)
                     sleep(delay_s)
                     waited_s += delay_s
@@ -152,10 +164,6 @@ POSTGRESQL_ENGINE = {
     },
 }
 """Without these a call to a host that vanished waits for the timeouts of TCP."""
-
-
-class StorageFailed(EnvironmentFailed):
-    """The storage cannot be opened, cannot be written, or did not come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +209,6 @@ def open_storage(
     not_one = BadInput(
         f"{shown_storage(url)} is not a storage URL.", "Write postgresql://USER@HOST/DATABASE or sqlite:///FILE"
     )
-    if not is_storage_url(url):
-        raise not_one
 
     def announce() -> None:
         text = f"The storage {shown_storage(url)} does not answer; waiting for it."
@@ -225,7 +231,7 @@ def open_storage(
             "Check its address, its name and password, and that it runs.",
         ) from None
     cached = optuna.storages.get_storage(direct)  # reads finished trials once
-    patient = patient_storage(cached, given_up=partial(_given_up, url), announce=waits)
+    patient = patient_storage(cached, url, announce=waits)
     return Storage(url=url, patient=patient, direct=direct)
 
 
@@ -274,35 +280,12 @@ def unless_away(storage: Storage) -> Iterator[None]:
         log.debug("the storage does not answer: %s", reason_of(error, storage.url))
 
 
-def hand_on(study: Study, storage: Storage, number: int) -> None:
-    """Queue a trial again that this process does not finish, as Optuna does with a lost one."""
-    import optuna
-
-    again = storage.direct.get_heartbeat_stale_trial_callback()
-    left = storage.patient.get_trial(storage.id_of(study, number))
-    if again is not None and not left.state.is_finished():
-        again(study, left)
-        study.tell(number, state=optuna.trial.TrialState.FAIL)
-
-
 def fail_lost_trials(study_name: str, storage: Storage) -> None:
     """Close the trials whose workers sent no heartbeat and queue each again, by Optuna's own mechanism."""
     import optuna
 
     with unless_away(storage), experimental_allowed():
         optuna.storages.fail_stale_trials(optuna.load_study(study_name=study_name, storage=storage.direct))
-
-
-def _given_up(url: str, error: Exception, waited_s: float) -> StorageFailed:
-    if not is_outage(error):
-        return StorageFailed(
-            f"The storage cannot be used: {reason_of(error, url)}",
-            "Repair that: finished trials are in the run's directory, and --resume goes on.",
-        )
-    return StorageFailed(
-        f"The storage did not answer for {waited_s:.0f} s: {reason_of(error, url)}",
-        "Finished trials are in the run's directory; go on with --resume when the storage is back.",
-    )
 
 
 @contextmanager

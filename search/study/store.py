@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput
 from loadgen.files import remove_drafts
-from search.records.line_files import append_line, read_records
-from search.records.run_files import TRIALS_FILE
+from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import TrialRecord, WhyRecord
 from search.space import Knobs, SearchSpace, knobs_of
 from search.study.storage import Storage, experimental_allowed, open_storage
@@ -153,7 +152,7 @@ def open_store(
     with experimental_allowed():
         sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=8)
         created = optuna.create_study(
-            study_name=study or study_name_for(directory, shared=storage is not None),
+            study_name=study or (STUDY_NAME if storage is None else f"{STUDY_NAME}-{directory.name}"),
             storage=opened.patient,
             sampler=sampler,
             direction="maximize",
@@ -161,6 +160,8 @@ def open_store(
         )
         created.set_metric_names([objective.metric])
     _check_axes(created, space)
+    records = read_records(directory / TRIALS_FILE, TrialRecord, what="a trial")
+    begun = created.user_attrs.get(BEGUN)
     store = TrialStore(
         space=space,
         path=directory / TRIALS_FILE,
@@ -168,15 +169,15 @@ def open_store(
         storage=opened,
         objective=objective,
         hardware=hardware,
+        trials=[trial_from_record(record, space.engines) for record in records],
+        begun=None if begun is None else key_of(begun),
+        resumed=bool(records or begun),
     )
-    store.trials.extend(_finished_trials(space, store.path))
-    _reconcile(store)
+    known = {frozen.user_attrs.get("trial") for frozen in created.get_trials(deepcopy=False)}
+    for trial in store.trials:
+        if trial.number not in known:
+            created.add_trial(frozen_trial(trial, space, objective))
     return store
-
-
-def study_name_for(directory: Path, *, shared: bool) -> str:
-    """Return the name of a run's study: a fixed one, or one after the directory in a shared storage."""
-    return f"{STUDY_NAME}-{directory.name}" if shared else STUDY_NAME
 
 
 def _check_axes(study: optuna.Study, space: SearchSpace) -> None:
@@ -188,22 +189,6 @@ def _check_axes(study: optuna.Study, space: SearchSpace) -> None:
             "Go on where it was begun, or start a new search with another --output and --study NAME.",
         )
     study.set_user_attr(AXES, axes)
-
-
-def _finished_trials(space: SearchSpace, path: Path) -> Iterable[Trial]:
-    for record in read_records(path, TrialRecord, what="a trial"):
-        yield trial_from_record(record, space.engines)
-
-
-def _reconcile(store: TrialStore) -> None:
-    """Add the trials that the study lacks."""
-    known = {frozen.user_attrs.get("trial") for frozen in store.study.get_trials(deepcopy=False)}
-    for trial in store.trials:
-        if trial.number not in known:
-            store.study.add_trial(frozen_trial(trial, store.space, store.objective))
-    begun = store.study.user_attrs.get(BEGUN)
-    store.begun = None if begun is None else key_of(begun)
-    store.resumed = bool(store.trials or store.begun)
 
 
 def frozen_trial(trial: Trial, space: SearchSpace, objective: Objective) -> FrozenTrial:

@@ -87,7 +87,8 @@ class TrialRunner(TrialContext):
             return False
         if not self.store.trials:
             return True  # the baseline is always tried
-        return self.budget.trial_s() >= self._shortest_trial_s()
+        loading_s = sum(trial.loading_s for trial in self.store.trials) / len(self.store.trials)
+        return self.budget.trial_s() >= loading_s + 2.0  # and a moment of load
 
     def promising(self, knobs: Knobs) -> bool:
         """False if the engine does not work, or a trial that needs less memory has already taken too much."""
@@ -161,7 +162,8 @@ class TrialRunner(TrialContext):
             )
         )
         self._give_up_when_not_measurable()
-        self._give_up_when_nothing_works()
+        if self._broken() == self._ways():
+            raise SearchImpossible([trial.reason for trial in self.store.trials if trial.state == "failed"])
         self._keep_time_to_certify()
         self.store.objective.check(trial)
         return trial
@@ -172,15 +174,6 @@ class TrialRunner(TrialContext):
         note = keep_time_to_certify(self.budget, rate_per_s, self.slo) if rate_per_s else None
         if note is not None:
             self.on_event(events.Note(text=note, code="time_to_certify"))
-
-    def _shortest_trial_s(self) -> float:
-        """Return the seconds of the shortest trial: the mean loading time so far, and a moment of load."""
-        loadings = [trial.loading_s for trial in self.store.trials]
-        return sum(loadings) / len(loadings) + 2.0
-
-    def _give_up_when_nothing_works(self) -> None:
-        if self._broken() == self._ways():
-            raise SearchImpossible([trial.reason for trial in self.store.trials if trial.state == "failed"])
 
     def _give_up_when_not_measurable(self) -> None:
         """Raise CannotMeasure if the client was late in all runs, or if others took too much of the machine."""

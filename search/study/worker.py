@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING
 from loadgen.errors import UserError
 from model_repo.spec import ServingConfig
 from search.labels import knobs_text
-from search.records.line_files import append_line
-from search.records.run_files import TRIALS_FILE
+from search.records.run_files import TRIALS_FILE, append_line
 from search.records.slo import Slo
 from search.simulator.server import SimulatedServer
 from search.simulator.service_times_file import curves_from_text
 from search.simulator.surrogate import Surrogate
 from search.space import SearchSpace, knobs_of
 from search.study.pool import CLOSED, JOB, PROFILE, RECORD, TASK, WORKER_PREFIX, TaskRecord, queue_of
-from search.study.storage import Storage, hand_on, unless_away
+from search.study.storage import Storage, unless_away
 from search.trials import events
 from search.trials.bench import Bench
 from search.trials.budget import Budget
+from search.trials.capacity_trial import run_capacity_or_rate_trial
 from search.trials.context import TrialContext
-from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
 from search.trials.objective import COST, Objective
 from search.trials.predicted_trial import run_predicted_trial
 from search.trials.trial import Trial
@@ -170,21 +169,17 @@ class Worker:
         return None
 
     def _measure(self, claimed: FrozenTrial) -> bool:
-        """Measure a claimed point; False if it was not finished and goes back into the queue."""
+        """Measure a claimed point; False if it was not finished: without heartbeats, another worker gets it."""
         config = self.space.config(claimed.params)
         self.on_event(events.TrialStarted(number=claimed.number, knobs=knobs_text(config)))
-        trial = None
-        try:
-            with beating(self.storage, self.storage.id_of(self.queue, claimed.number)):
-                trial = self._run_trial(config, claimed)
-                if trial is not None:
-                    trial = trial.changed(hardware=self.hardware, worker=self.name)
-                    self._report(claimed, trial)
-        finally:
-            hand_on(self.queue, self.storage, claimed.number)  # unless it is finished
-        if trial is not None:
-            self.on_event(events.TrialEnded(trial=trial, best=None, elapsed_s=0.0, budget_s=0.0))
-        return trial is not None
+        with beating(self.storage, self.storage.id_of(self.queue, claimed.number)):
+            trial = self._run_trial(config, claimed)
+            if trial is None:
+                return False
+            trial = trial.changed(hardware=self.hardware, worker=self.name)
+            self._report(claimed, trial)
+        self.on_event(events.TrialEnded(trial=trial, best=None, elapsed_s=0.0, budget_s=0.0))
+        return True
 
     def _report(self, claimed: FrozenTrial, trial: Trial) -> None:
         """Write the trial to this machine's disk, then to the queue, whose database may not be reachable.

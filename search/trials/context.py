@@ -1,15 +1,20 @@
-"""The context of a trial: bench, SLO, time budget, seed, workload and events."""
+"""The context of a trial (bench, SLO, time budget, seed, workload and events), and one load run in it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from loadgen.measurement.cpu_contention import none_if_not_watched
+from loadgen.measurement.request_log import RequestLog, none_if_not_finite
+from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.capacity_fit import Probe, ProbeResult, evaluate_probe
+from loadgen.statistics.checks import change_of
+from loadgen.statistics.slo_test import certify_each, combined_answer
 from search.labels import memory_text
 from search.records.slo import Slo
-from search.records.trial import WhyRecord
+from search.records.trial import LoadRunRecord, WhyRecord, run_word
 from search.trials import events
 from search.trials.bench import Bench
 from search.trials.budget import Budget
@@ -59,3 +64,55 @@ class TrialContext(ABC):
             return trial
         reason = f"the server took {memory_text(trial.memory_bytes or 0)}, over the limit of {memory_text(most)}"
         return trial.changed(state="infeasible", reason=reason, rate_at_limit_per_s=0.0)
+
+
+def run_load(
+    context: TrialContext, rate_per_s: float, seconds: float, *, number: int, repeat: int
+) -> tuple[Probe, ProbeResult, int]:
+    """Run load; return the probe, its result and its seed. Each `repeat` of a trial has another seed."""
+    slo = context.slo
+
+    def hopeless(requests: RequestLog) -> bool:
+        return context.stop() or combined_answer(certify_each(requests, slo.limits)) == "violated"
+
+    seed = context.seed_of(number, repeat)
+    probe = context.bench.measure(rate_per_s, seconds, seed, hopeless)
+    seen = evaluate_probe(probe, rate_per_s, slo.limits)
+    return probe, seen, seed
+
+
+def emit_probed(on_event: events.OnEvent, number: int, seen: ProbeResult, *, met: bool) -> None:
+    """Emit the event of a trial's run; `met` is its tendency."""
+    on_event(
+        events.Probed(
+            number=number,
+            rate_per_s=seen.rate_per_s,
+            latency_ms=none_if_not_finite(seen.first.latency_ms),
+            verdict=run_word(
+                seen.verdict.answer,
+                met=met,
+                overloaded=seen.overloaded,
+                late=seen.verdict.violations,
+                n=seen.verdict.n,
+            ),
+            quantile=seen.first.limit.quantile,
+        )
+    )
+
+
+def load_run_of(seen: ProbeResult, log: RequestLog, limits: Sequence[LatencyLimit], *, seed: int) -> LoadRunRecord:
+    """Return the record of one load run of a trial, with its log."""
+    return LoadRunRecord(
+        rate_per_s=seen.rate_per_s,
+        latency_ms=none_if_not_finite(seen.first.latency_ms),
+        met=seen.reading.met,
+        trusted=not seen.problems,
+        answer=seen.verdict.answer,
+        seconds=seen.load_s,
+        requests=seen.verdict.n,
+        violations=seen.verdict.violations,
+        overloaded=seen.overloaded,
+        seed=seed,
+        problems=seen.problems,
+        change=None if seen.overloaded else change_of(log, limits),
+    )

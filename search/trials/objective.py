@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from loadgen.errors import UserError
 from search.choices import ObjectiveName
 from search.cost.cost import JOULES_PER_KWH, energy_kwh_per_million_inferences
+from search.records.slo import ObjectiveRecord
 from search.records.trial import MeasurementRecord
 from search.trials.trial import Trial
 
@@ -57,6 +58,11 @@ class Objective:
     def __post_init__(self) -> None:
         if (self.name == "latency") != (self.rate_per_s is not None):
             raise ValueError(f"objective {self.name} at a rate of {self.rate_per_s}: only latency has one")
+
+    @property
+    def record(self) -> ObjectiveRecord:
+        """What a run's files say of it."""
+        return ObjectiveRecord(name=self.name, rate_per_s=self.rate_per_s)
 
     @property
     def metric(self) -> str:

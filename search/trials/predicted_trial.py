@@ -14,10 +14,8 @@ from search.simulator.replay import MIN_REPLAY_S, ReplayResult, binding_of, repl
 from search.simulator.server import SimulatedServer
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import BenchFailed, Spent
-from search.trials.capacity_trial import run_capacity_trial
-from search.trials.context import TrialContext
-from search.trials.fixed_rate_trial import run_fixed_rate_trial
-from search.trials.load_run import emit_probed, load_run_of, run_load
+from search.trials.capacity_trial import run_capacity_trial, run_fixed_rate_trial
+from search.trials.context import TrialContext, emit_probed, load_run_of, run_load
 from search.trials.trial import Trial, trial_of
 
 log = logging.getLogger("tritune.verification")

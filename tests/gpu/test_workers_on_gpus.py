@@ -10,8 +10,8 @@ from onnx_models import small_cnn
 
 from optimizer.machine.hardware import hardware, matching
 from optimizer.run.coordinator import WORKERS_FOLDER
-from search.records.line_files import whole_lines
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import whole_lines
 from search.records.trial import TrialRecord
 
 pytestmark = [pytest.mark.gpu, pytest.mark.measure, pytest.mark.timeout(500)]

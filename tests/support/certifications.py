@@ -25,8 +25,8 @@ from search.study.belief import Belief
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
+from search.trials.bench import ObservedBench
 from search.trials.objective import COST, Objective
-from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))

@@ -107,8 +107,8 @@ def _search(kind: str, number: int, folder: Path) -> dict[str, Any]:
     from search.study.store import open_store
     from search.study.trial_runner import TrialRunner
     from search.trials import events
+    from search.trials.bench import ObservedBench
     from search.trials.objective import Objective
-    from search.trials.observed import ObservedBench
 
     server = drawn_server(kind, number)
     space = server.space(folder)

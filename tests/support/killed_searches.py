@@ -24,8 +24,7 @@ from spaces import two_core_space
 from loadgen.files import write_atomically
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
-from search.records.line_files import whole_lines
-from search.records.run_files import TRIALS_FILE
+from search.records.run_files import TRIALS_FILE, whole_lines
 from search.records.slo import Slo
 from search.study.run import SamplerSearch
 from search.study.store import STUDY_FILE, open_store

@@ -21,8 +21,8 @@ from search.space import knobs_of
 from search.study.run import run_search
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
+from search.trials.bench import ObservedBench
 from search.trials.events import ConfirmationEnded, Event
-from search.trials.observed import ObservedBench
 
 BUDGET_S = 600.0
 """The defaults of `optimize`."""

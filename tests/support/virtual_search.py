@@ -16,7 +16,7 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.observed import ObservedBench
+from search.trials.bench import ObservedBench
 
 SLO = Slo(limits=(LatencyLimit(limit_ms=50.0),))
 

@@ -12,8 +12,8 @@ from onnx_models import small_cnn
 from server_kinds import open_server, tritonserver_on_path
 from wheels import built_wheel
 
-from search.records.line_files import whole_lines
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import whole_lines
 from search.records.trial import TrialRecord
 
 pytestmark = pytest.mark.system

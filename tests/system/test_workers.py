@@ -26,7 +26,7 @@ from search.study.store import TrialStore
 from search.study.trial_runner import TrialRunner
 from search.study.worker import WORKER
 from search.trials.budget import Budget
-from search.trials.fixed_rate_trial import run_capacity_or_rate_trial
+from search.trials.capacity_trial import run_capacity_or_rate_trial
 
 pytestmark = pytest.mark.system
 pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")

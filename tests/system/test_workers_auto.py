@@ -10,8 +10,8 @@ import simulated_serving
 from onnx_models import small_cnn
 
 from optimizer.run.coordinator import WORKERS_FOLDER
-from search.records.line_files import whole_lines
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import whole_lines
 from search.records.trial import TrialRecord
 
 pytestmark = [pytest.mark.system, pytest.mark.long]

@@ -28,10 +28,9 @@ from search.space import Knobs, knobs_of
 from search.study.run import run_search
 from search.study.store import Key, key_of, open_store
 from search.study.trial_runner import TrialRunner
-from search.trials.bench import BenchFailed
+from search.trials.bench import BenchFailed, ObservedBench
 from search.trials.budget import Budget
 from search.trials.events import ConfirmationEnded, Event
-from search.trials.observed import ObservedBench
 from search.trials.triton_bench import TritonBench
 
 SAMPLE_SEED, CAPACITY_SEED, AUDIT_SEED, TPE_SEED = 2_000_003, 3_000_017, 4_000_037, 5_000_011

@@ -17,7 +17,7 @@ from search.study.run import run_search
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
-from search.trials.observed import ObservedBench
+from search.trials.bench import ObservedBench
 
 pytestmark = pytest.mark.slow
 

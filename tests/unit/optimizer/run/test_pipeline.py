@@ -15,8 +15,8 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.machine.stalls import MachineStalls, SchedulingStalls
 from optimizer.run.pipeline import optimize
-from search.records.line_files import whole_lines
 from search.records.recommendation import RecommendationRecord
+from search.records.run_files import whole_lines
 from search.records.trial import TrialRecord
 from search.trials import events
 from search.workload import Workload

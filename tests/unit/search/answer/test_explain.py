@@ -1,5 +1,6 @@
 """A run's directory says why each trial was made, and holds what it takes to repeat the decision."""
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
 from search.answer.explain import NOT_KEPT, explain_trial
 from search.records.run_files import read_trials
+from search.records.slo import Slo
 from search.records.trial import WhyRecord
 from search.simulator.service_times import ClosedLoop
 from search.simulator.service_times_file import read_curves
 from search.simulator.surrogate import Surrogate
-from search.space import SearchSpace, knobs_of
-from search.study.run import SEARCH_FILE, SearchRecord
+from search.space import MachineLimits, SearchSpace, knobs_of
+from search.study.run import SEARCH_FILE
 from search.study.store import TrialStore, open_store
 from search.trials.bench import Spent
 from search.trials.predicted_trial import explanation
@@ -65,9 +67,17 @@ def test_every_confirmation_is_kept(run: Run) -> None:
 
 
 def test_every_prediction_can_be_repeated_from_the_directory_alone(run: Run) -> None:
-    search = SearchRecord.model_validate_json((run.directory / SEARCH_FILE).read_bytes())
+    search = json.loads((run.directory / SEARCH_FILE).read_bytes())
     trials = read_trials(run.directory)
-    surrogate = Surrogate(space=search.space(run.space.engines), slo=search.slo, seed=search.seed)
+    space = SearchSpace(
+        engines=run.space.engines,
+        max_batch_sizes=tuple(search["max_batch_sizes"]),
+        instance_counts=tuple(search["instance_counts"]),
+        intra_op_threads=tuple(search["intra_op_threads"]),
+        max_queue_delays_us=tuple(search["max_queue_delays_us"]),
+        limits=MachineLimits(**search["limits"]),
+    )
+    surrogate = Surrogate(space=space, slo=Slo(**search["slo"]), seed=search["seed"])
     for kind, curves in read_curves(run.directory).items():
         surrogate.curves[kind].update(curves)
     for trial in run.store.trials:

@@ -12,7 +12,7 @@ from model_repo.spec import ServingConfig
 from search.answer.conclusion import conclude
 from search.answer.evidence import Pauses, RunEvidence, pauses_of
 from search.records.slo import Slo
-from search.trials.observed import ObservedRun
+from search.trials.bench import ObservedRun
 
 CONFIG = ServingConfig(engine=plain_engine(), max_batch_size=8)
 LIMIT_S = 0.05

@@ -19,8 +19,8 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
+from search.trials.bench import ObservedBench
 from search.trials.budget import least_s
-from search.trials.observed import ObservedBench
 from search.workload import unit_arrivals
 
 pytestmark = pytest.mark.slow

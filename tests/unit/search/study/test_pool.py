@@ -12,8 +12,7 @@ import shared_studies
 from shared_studies import MACHINE, close_all, coordinator, task, worker
 from sqlalchemy import text
 
-from search.records.line_files import whole_lines
-from search.records.run_files import TRIALS_FILE
+from search.records.run_files import TRIALS_FILE, whole_lines
 from search.space import knobs_of
 from search.study.pool import TASK, WorkerPool
 from search.study.store import TrialStore
@@ -211,11 +210,12 @@ def test_a_trial_that_two_workers_measured_counts_once(tmp_path: Path, url: str)
     assert pool.gather() == []
 
 
-def test_a_worker_that_is_stopped_hands_its_trial_on(tmp_path: Path, url: str) -> None:
+def test_the_trial_of_a_worker_that_is_stopped_is_measured_by_another(tmp_path: Path, url: str) -> None:
     store, pool = coordinator(tmp_path / "run", url)
     offered(store, pool, 1)
     stops = iter([False, *[True] * 1000])
     assert worker(tmp_path / "w1", url, stop=lambda: next(stops)).run() == 0
+    age_heartbeats(store)
     pool.gather()
     assert worker(tmp_path / "w2", url, name="w2").run() == 1
     assert [trial.worker for trial in pool.gather()] == ["w2"]

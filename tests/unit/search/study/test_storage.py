@@ -22,9 +22,9 @@ from search.study.storage import (
     driver_url,
     open_storage,
     patient_storage,
-    reason_of,
 )
 
+URL = "sqlite://"
 RUNNING, COMPLETE = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState.COMPLETE
 
 
@@ -54,10 +54,6 @@ def outage() -> StorageInternalError:
     return error
 
 
-def given_up(error: BaseException, waited_s: Any) -> RuntimeError:
-    return RuntimeError(f"{waited_s:.0f} s: {reason_of(error, 'sqlite://')}")
-
-
 @pytest.fixture
 def flaky() -> Flaky:
     return Flaky()
@@ -70,7 +66,7 @@ def slept() -> list[Any]:
 
 @pytest.fixture
 def study(flaky: Any, slept: Any) -> Study:
-    storage = patient_storage(flaky, given_up=given_up, patience_s=30.0, sleep=slept.append)
+    storage = patient_storage(flaky, URL, patience_s=30.0, sleep=slept.append)
     return optuna.create_study(study_name="s", storage=storage)
 
 
@@ -100,7 +96,7 @@ def test_a_session_that_has_lost_its_connection_is_asked_again(slept: Any, wrapp
     lost = Lost()
     study = optuna.create_study(
         study_name="s",
-        storage=patient_storage(lost, given_up=given_up, sleep=slept.append),  # type: ignore[arg-type]
+        storage=patient_storage(lost, URL, sleep=slept.append),  # type: ignore[arg-type]
     )
     lost.away = 1
     study.set_user_attr("a", 1)
@@ -110,7 +106,7 @@ def test_a_session_that_has_lost_its_connection_is_asked_again(slept: Any, wrapp
 
 def test_patience_ends_with_the_reason(flaky: Flaky, slept: Any, study: Study) -> None:
     flaky.away = 10_000
-    with pytest.raises(RuntimeError, match="connection refused"):
+    with pytest.raises(StorageFailed, match="connection refused"):
         study.set_user_attr("a", 1)
     assert 30.0 <= sum(slept) < 30.0 + LONGEST_DELAY_S
 
@@ -181,8 +177,8 @@ def test_only_a_locked_file_is_waited_for(
             with engine.connect() as connection:
                 connection.execute(text("create table u (a)"))
 
-    storage = patient_storage(OfSqlite(), given_up=given_up, patience_s=1.0, sleep=slept.append)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match=says):
+    storage = patient_storage(OfSqlite(), URL, patience_s=1.0, sleep=slept.append)  # type: ignore[arg-type]
+    with pytest.raises(StorageFailed, match=says):
         storage.get_all_studies()
     assert bool(slept) is waits
     engine.dispose()
@@ -198,8 +194,8 @@ def test_a_database_whose_disk_is_full_is_not_waited_for(slept: Any) -> None:
         def get_all_studies(self) -> None:
             raise OperationalError("INSERT", {}, full)
 
-    storage = patient_storage(Full(), given_up=given_up, sleep=slept.append)  # type: ignore[arg-type]
-    with pytest.raises(RuntimeError, match="No space left"):
+    storage = patient_storage(Full(), URL, sleep=slept.append)  # type: ignore[arg-type]
+    with pytest.raises(StorageFailed, match="No space left"):
         storage.get_all_studies()
     assert slept == []
 

@@ -23,9 +23,8 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import SearchImpossible, TrialRunner
 from search.trials import events
-from search.trials.bench import BenchFailed
+from search.trials.bench import BenchFailed, ObservedBench
 from search.trials.budget import Budget, least_s
-from search.trials.observed import ObservedBench
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from search.records.slo import Slo
 from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.budget import Budget
-from search.trials.fixed_rate_trial import run_fixed_rate_trial
+from search.trials.capacity_trial import run_fixed_rate_trial
 from search.trials.objective import Objective
 from search.trials.trial import Trial
 

@@ -21,9 +21,9 @@ from search.study.run import run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials import events
+from search.trials.bench import ObservedBench
 from search.trials.budget import Budget
 from search.trials.objective import COST, Objective, PowerUnknown
-from search.trials.observed import ObservedBench
 from search.trials.trial import Trial
 
 pytestmark = pytest.mark.slow

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from certifications import bench, tried
 
-from search.trials.bench import BenchFailed
-from search.trials.observed import ObservedBench, observed
+from search.trials.bench import BenchFailed, ObservedBench, observed
 
 
 def test_each_run_at_a_rate_is_kept_with_its_configuration(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from loadgen.errors import BadInput
 from search.record import Record
-from search.records.line_files import append_line, read_records, whole_lines
+from search.records.run_files import append_line, read_records, whole_lines
 
 
 class Line(Record):
