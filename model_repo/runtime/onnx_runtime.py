@@ -87,21 +87,14 @@ def thread_count(wanted: int) -> int:
     return wanted if wanted or allowed == os.cpu_count() else allowed
 
 
-def open_session(model_path: Path, parameters: dict[str, str], gpu: int | None) -> ort.InferenceSession:
-    """Open a session on GPU number `gpu`, or on the CPU for None. Never falls back from GPU to CPU silently."""
+def open_session(model_path: Path, parameters: dict[str, str]) -> ort.InferenceSession:
+    """Open a session on the CPU; GPUs have a runtime of their own, `gpu_model`."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = thread_count(int(parameters.get("intra_op_threads", "0")))
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
     options.add_session_config_entry("session.intra_op.allow_spinning", parameters.get("allow_spinning", "0"))
-    providers: list[Any] = ["CPUExecutionProvider"]
-    if gpu is not None:
-        ort.preload_dlls()
-        providers.insert(0, ("CUDAExecutionProvider", {"device_id": gpu}))
-    session = ort.InferenceSession(model_path, options, providers=providers)
-    if gpu is not None and session.get_providers()[0] != "CUDAExecutionProvider":
-        raise RuntimeError(f"ONNX Runtime has no working CUDA provider, it offers {session.get_providers()}")
-    return session
+    return ort.InferenceSession(model_path, options, providers=["CPUExecutionProvider"])
 
 
 class TritonPythonModel:
@@ -111,9 +104,8 @@ class TritonPythonModel:
         """Open the session. An exception fails the load; its text becomes the reason."""
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config["parameters"].items()}
-        gpu = int(args["model_instance_device_id"]) if args["model_instance_kind"] == "GPU" else None
         version_dir = Path(args["model_repository"], args["model_version"])
-        self._session = open_session(version_dir / parameters["model_file"], parameters, gpu)
+        self._session = open_session(version_dir / parameters["model_file"], parameters)
         self._inputs = {tensor["name"]: BatchBuffer() for tensor in config["input"]}
         self._outputs = [tensor["name"] for tensor in config["output"]]
 

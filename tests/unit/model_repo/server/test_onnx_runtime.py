@@ -75,7 +75,7 @@ def masks_of_a_session(folder: Path, wanted: str) -> set[str]:
         f"sys.path.insert(0, {str(_embedded_folder() / 'backends' / 'python')!r})\n"
         f"spec = importlib.util.spec_from_file_location('runtime', {str(RUNTIME / 'onnx_runtime.py')!r})\n"
         "runtime = importlib.util.module_from_spec(spec); spec.loader.exec_module(runtime)\n"
-        f"session = runtime.open_session(Path({str(model)!r}), {{'intra_op_threads': {wanted!r}}}, None)\n"
+        f"session = runtime.open_session(Path({str(model)!r}), {{'intra_op_threads': {wanted!r}}})\n"
         "for task in Path('/proc/self/task').iterdir():\n"
         "    print(*[line.split()[1] for line in (task / 'status').read_text().splitlines()\n"
         "            if line.startswith('Cpus_allowed_list')])\n"
