@@ -8,13 +8,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.containers import checked_image
-from deploy.errors import BundleRefused
-from deploy.images.sources import CONSTRAINTS_FILE, Sources
+from deploy.images import CONSTRAINTS_FILE, Sources, checked_image
 from deploy.manifest import first_foreign, write_manifest
 from deploy.plan import BundleOptions, Plan, plan_for
 from deploy.render import NATIVE_REPOSITORY, REPOSITORY, TARGETS, Target, render_files
 from deploy.smoke import LENGTHS_FILE, MAX_BYTES, TRACE_FILE, smoke_file
+from loadgen.errors import BadInput
 from loadgen.files import flush_folder
 from loadgen.processes import scratch_folder
 from model_repo.repository.config_pbtxt import render_config_pbtxt
@@ -44,14 +43,14 @@ def bundle_from_recommendation(
     lengths: str | None = None,
     sources: Sources | None = None,
 ) -> Bundle:
-    """Return the bundle for a recommendation: equal for equal arguments. Raises BundleRefused.
+    """Return the bundle for a recommendation: equal for equal arguments. Raises BadInput.
 
     `config` is the winner's configuration with its engine's files. `trace` is the text of recorded arrivals, and
     `lengths` that of request lengths, if the recommendation is for such a workload. `sources` None: the packages
     that the run recorded, and those of this installation.
     """
     if found.workload.shared_memory != "none":
-        raise BundleRefused(
+        raise BadInput(
             "The certified rate is for clients with shared memory; the clients of a bundle use the network.",
             "Run optimize without --shared-memory, or serve the run's model repository on the clients' machine.",
         )
@@ -64,7 +63,10 @@ def bundle_from_recommendation(
             kept = smoke_file(text, MAX_BYTES // len(plan.smoke.files))
             texts |= {f"{folder}/{name}": kept for folder in _smoke_folders(targets)}
     copies: dict[str, Path] = {}
-    for root, runtime in _repositories(plan).items():
+    repositories: dict[str, Runtime] = {REPOSITORY: plan.runtime.runtime}  # what was measured
+    if plan.offers_native:
+        repositories[NATIVE_REPOSITORY] = "native"
+    for root, runtime in repositories.items():
         folder = f"{root}/{config.engine.model_name}"
         texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(config, runtime=runtime)
         copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
@@ -80,7 +82,7 @@ def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path |
     """Write the bundle to `folder`, whole or not at all; replace an unchanged bundle.
 
     With `force` the old content is kept next to it as `FOLDER.old`, or `FOLDER.old-2` and so on. Returns the path
-    of the kept content, None if there is none. Raises RepositoryWriteFailed, and without `force` BundleRefused if
+    of the kept content, None if there is none. Raises RepositoryWriteFailed, and without `force` BadInput if
     `folder` holds anything but an unchanged bundle.
     """
     folder = folder.resolve()
@@ -124,14 +126,14 @@ def _is_free(folder: Path) -> bool:
 
 
 def _check_unchanged(folder: Path) -> None:
-    """Raise BundleRefused if `folder` holds anything but a bundle as it was written."""
+    """Raise BadInput if `folder` holds anything but a bundle as it was written."""
     if _is_free(folder):
         return
     if not folder.is_dir():
-        raise BundleRefused(f"--output {folder} is a file.", "Give a folder for the bundle.")
+        raise BadInput(f"--output {folder} is a file.", "Give a folder for the bundle.")
     foreign = first_foreign(folder)
     if foreign is not None:
-        raise BundleRefused(
+        raise BadInput(
             f"--output {folder} is not replaced: {foreign}.",
             f"Give another folder, or --force, which renames this one to {folder.name}.old",
         )
@@ -158,14 +160,6 @@ def _smoke_folders(targets: Collection[Target]) -> Iterator[str]:
     if "kubernetes" in targets:
         yield "kubernetes/smoke"
         yield "kubernetes/components/argo-rollouts"
-
-
-def _repositories(plan: Plan) -> dict[str, Runtime]:
-    """Return folder -> runtime of the engine in it: what was measured, and the native backend if there is one."""
-    repositories: dict[str, Runtime] = {REPOSITORY: plan.runtime.runtime}
-    if plan.offers_native:
-        repositories[NATIVE_REPOSITORY] = "native"
-    return repositories
 
 
 def _parent_made(path: Path) -> Path:

@@ -7,11 +7,10 @@ import math
 import re
 from dataclasses import dataclass
 
-from deploy.containers import checked_image, image_for
-from deploy.errors import BundleRefused
-from deploy.images.sources import Sources, installed_sources, measured_runtime
+from deploy.images import Sources, checked_image, image_for, installed_sources, measured_runtime
 from deploy.scaling import DEFAULT_MAX_REPLICAS, Scaling, scaling_for, traffic_from
 from deploy.smoke import Smoke, smoke_for
+from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
 from model_repo.spec import Runtime, ServingConfig
 from search.cost.cost import cost_per_million_inferences_usd
@@ -187,14 +186,14 @@ def plan_for(
     options: BundleOptions | None = None,
     sources: Sources | None = None,
 ) -> Plan:
-    """Return the plan for a bundle. `config` is the winner with its engine. Raises BundleRefused.
+    """Return the plan for a bundle. `config` is the winner with its engine. Raises BadInput.
 
     `sources` None: the packages of the run, and of this installation.
     """
     options = options or BundleOptions()
     certificate = found.winner.certificate
     if certificate is None:
-        raise BundleRefused(
+        raise BadInput(
             "The run certified no rate, so there is nothing to deploy and no rate to scale by.",
             "Run optimize again with a longer --time-budget or a higher --p99.",
         )
@@ -247,7 +246,7 @@ def _native_image(
             tensorrt_version=options.tensorrt_version,
             opset=found.model.opset,
         )
-    except BundleRefused:
+    except BadInput:
         if runtime.runtime == "native":
             raise
         return None

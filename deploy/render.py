@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from deploy import promql
 from deploy.dashboard import render_dashboard
-from deploy.images.sources import base_image
+from deploy.images import base_image
 from deploy.manifest import MANIFEST_FILE
 from deploy.plan import Plan
 from deploy.quoting import FILTERS, plain, prose

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from deploy.errors import BundleRefused
+from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
 from search.cost.cost import replicas
 
@@ -42,14 +42,12 @@ class Traffic:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s <= self.peak_rate_per_s < math.inf:
-            raise BundleRefused(
+            raise BadInput(
                 f"A peak of {self.peak_rate_per_s:g}/s is below the rate of {self.rate_per_s:g}/s.",
                 "Give a --peak-rate that is not below --rate, both above zero.",
             )
         if not 0 < self.ramp_s < math.inf:
-            raise BundleRefused(
-                f"A ramp of {self.ramp_s:g} s is not possible.", "Give --ramp a duration, such as 10m."
-            )
+            raise BadInput(f"A ramp of {self.ramp_s:g} s is not possible.", "Give --ramp a duration, such as 10m.")
 
     @property
     def growth_per_s2(self) -> float:
@@ -88,7 +86,7 @@ def traffic_from(
     peak_rate_per_s: float | None,
     ramp_s: float | None = None,
 ) -> Traffic:
-    """Return the requested traffic; missing values are assumed, and listed in `assumed`. Raises BundleRefused."""
+    """Return the requested traffic; missing values are assumed, and listed in `assumed`. Raises BadInput."""
     assumed = []
     if rate_per_s is None:
         rate_per_s = certified_rate_per_s
@@ -114,7 +112,7 @@ def scaling_for(
     start_source: StartSource = "measured",
     max_replicas: int = DEFAULT_MAX_REPLICAS,
 ) -> Scaling:
-    """Return target and bounds of the autoscaler. Raises BundleRefused if the peak needs over `max_replicas`.
+    """Return target and bounds of the autoscaler. Raises BadInput if the peak needs over `max_replicas`.
 
     `start_s` is None if it is not known. A new replica helps only T = `reaction_s` after the rate has grown: the
     query sees the middle of its window, a sample is up to one scrape old, the autoscaler runs once per period, and
@@ -142,7 +140,7 @@ def scaling_for(
 
     most = needed(traffic.peak_rate_per_s)
     if most > max_replicas:
-        raise BundleRefused(
+        raise BadInput(
             f"{traffic.peak_rate_per_s:,.10g} requests/s need {most:,} replicas at {format_rate(target)}/s each, "
             f"more than the limit of {max_replicas:,}.",
             "Raise --max-replicas, or give a lower --peak-rate.",

@@ -113,12 +113,9 @@ def check_for(smoke: Smoke, certified_rate_per_s: float) -> Smoke:
     quantiles = (first.quantile, *(q for q in (0.95, 0.9, 0.5) if q < first.quantile))
     decided = (q for q in quantiles if rate * CHECK_S * (1 - q) >= ENOUGH)
     limit = replace(first, quantile=next(decided, quantiles[-1]))
-    return replace(smoke, rate_per_s=rate, limits=(limit,), duration_s=CHECK_S, traffic=_without_trace(smoke))
-
-
-def _without_trace(smoke: Smoke) -> tuple[str, ...]:
-    """Return the options without files, which are where the smoke test runs, and without recorded arrivals."""
-    return tuple(option for option in smoke.traffic if option.startswith("--batch-size"))
+    # Without files, which are where the smoke test runs, and without recorded arrivals.
+    traffic = tuple(option for option in smoke.traffic if option.startswith("--batch-size"))
+    return replace(smoke, rate_per_s=rate, limits=(limit,), duration_s=CHECK_S, traffic=traffic)
 
 
 def traffic_options(workload: WorkloadRecord, *, trace: str, input_data: str | None) -> tuple[str, ...]:

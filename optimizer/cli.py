@@ -38,8 +38,7 @@ def optimize(values: Values, origins: Origins) -> None:
     if call.version:
         show_version()
         return
-    from optimizer.command.arguments import checked_storage, config_from_options
-    from optimizer.command.resume import resumed_config
+    from optimizer.command.arguments import checked_storage, config_from_options, resumed_config
 
     checked_storage(values["storage"], in_arguments="storage" in origins and origins["storage"].kind == "flag")
     make = config_from_options if call.resume is None else resumed_config

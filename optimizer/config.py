@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,38 +28,13 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-Show = Callable[[Any], str | list[str] | None]
-"""Turns the value of a field into the text of its option."""
+def kept(text: str, metavar: str | None = None, *, unit: str | None = None, **rest: Any) -> Any:
+    """Return a dataclass field that declares an option of a run's configuration; `rest` are fields of `Declared`.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """The further use of an option, once its value is in a run's configuration.
-
-    `show` turns the field's value into the option's text, for the command that repeats the run; None: that command
-    does not need the option. `always`: the option is shown even at its default. `may_change`: the option may
-    change if a run is resumed, because no measured trial depends on it.
+    The command that repeats the run shows its value, unless `show` is None.
     """
-
-    show: Show | None = _plain
-    always: bool = False
-    may_change: bool = False
-
-
-def kept(
-    text: str,
-    metavar: str | None = None,
-    *,
-    unit: str | None = None,
-    show: Show | None = _plain,
-    always: bool = False,
-    may_change: bool = False,
-    **rest: Any,
-) -> Any:
-    """Return a dataclass field that declares an option; `rest` are fields of `Declared`."""
-    in_unit = f"{{:g}}{unit}".format
-    more = Kept(show=show if unit is None else in_unit, always=always, may_change=may_change)
-    return option(text, metavar, unit=unit, absolute=True, more=more, **rest)
+    shown = _plain if unit is None else f"{{:g}}{unit}".format
+    return option(text, metavar, unit=unit, absolute=True, **{"show": shown, **rest})
 
 
 MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = (
@@ -151,7 +126,7 @@ class OptimizeConfig:
     io_precision: IoPrecision = MODEL(
         "`keep`, or `fp16` for fp16 inputs and outputs of engines that compute in fp16.", "TYPE", default="keep"
     )
-    limits: tuple[LatencyLimit, ...] = latency_limits("Limit", more=Kept(show=None))
+    limits: tuple[LatencyLimit, ...] = latency_limits("Limit")
     max_memory_bytes: int | None = LIMIT(
         "Memory that the server may take with the model, such as `8GiB`.",
         "SIZE",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
-from loadgen.errors import BadInput
+from loadgen.errors import BadInput, EnvironmentFailed, LoadError, UserError
+from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed, ServerTimeout
 
 WHEN_STOPPED = "Go on later with --resume and the run's directory."
 """The advice after Ctrl-C."""
@@ -36,3 +39,17 @@ class RunFailed(Exception):
 
     def __str__(self) -> str:
         return f"{self.stage}: {self.reason}"
+
+
+_OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, ServerTimeout)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors of server and load into user errors of two lines."""
+    try:
+        yield
+    except (ServerError, LoadError) as error:
+        what, _, fix = str(error).partition("\n")
+        kind = EnvironmentFailed if isinstance(error, _OF_THE_ENVIRONMENT) else UserError
+        raise kind(what, fix or "The run's server.log and optimize.log have the details.") from error

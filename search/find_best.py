@@ -14,7 +14,7 @@ from search.answer.evidence import Conclusion, NothingFound, RunEvidence, pauses
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import certify_best
 from search.certification.default_rate import with_run_at_default_rate
-from search.cost.cost import Price
+from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
 from search.records.recommendation import (
     CostRecord,
@@ -55,7 +55,7 @@ class SearchRequest:
     space: SearchSpace
     directory: Path
     slo: Slo
-    price: Price
+    price: PriceRecord
     seed: int
     objective: Objective = COST
     workload: Workload = field(default_factory=Workload)

@@ -32,7 +32,11 @@ class Declared:
     `variable`: an environment variable of another name, besides the one that every option has. `flag_only`:
     neither the environment nor a file can set it. `alone`: with this flag only the command line is read. `beside`
     turns the text in a file into the flag's text, given the file's folder; None: a path is relative to it,
-    other texts stay. `more` is a command's own addition.
+    other texts stay.
+
+    `show` turns the field's value into the option's text, for the command that repeats the run; None: that command
+    does not need the option. `always`: it is shown even at its default. `may_change`: it may change if a run is
+    resumed, because no measured trial depends on it.
     """
 
     help: str
@@ -53,7 +57,9 @@ class Declared:
     flag_only: bool = False
     alone: bool = False
     beside: Callable[[Path, str], str] | None = None
-    more: Any = None
+    show: Callable[[Any], str | list[str] | None] | None = None
+    always: bool = False
+    may_change: bool = False
 
     def value(self, given: Any, flag: str, note: Callable[[str], object]) -> Any:
         """Return the value of the field; `note` takes assumptions. Raises BadInput."""
@@ -92,12 +98,12 @@ def option(text: str, metavar: str | None = None, *, default: Any = None, **rest
     return field(default=value, metadata={_KEY: {None: declared}})
 
 
-def latency_limits(panel: str, *, more: Any = None) -> Any:
+def latency_limits(panel: str) -> Any:
     """Return a dataclass field that declares the options of all latency limits, in the order of `QUANTILES`."""
     texts = {name: f"The same for {100 * share:g} %. All limits must be met." for name, share in QUANTILES.items()}
     texts["p99"] = "Latency limit for 99 % of all requests, such as `50ms`."
     declared = {
-        name: Declared(help=text, metavar="DURATION", panel=panel, unit="ms", quantile=QUANTILES[name], more=more)
+        name: Declared(help=text, metavar="DURATION", panel=panel, unit="ms", quantile=QUANTILES[name])
         for name, text in texts.items()
     }
     return field(default=(), metadata={_KEY: declared})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +18,8 @@ from optimizer.errors import ShapeError, UnsupportedModel
 from optimizer.model.checks import check_runs
 from optimizer.model.files import Graph, load_weights, write_model
 from optimizer.model.graph_shapes import is_small
-from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor, read_model
-from optimizer.model.shapes import require_shapes, with_shapes
+from optimizer.model.onnx_model import OLDEST_RUNNABLE_OPSET, Model, ModelTensor
+from optimizer.model.shapes import require_shapes
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -63,16 +62,6 @@ class Batching:
     model: Model
     action: Action
     reason: str  # a sentence or two for the user
-
-
-def read_settled(path: Path, shapes: Mapping[str, tuple[int, ...]], work_dir: Path) -> tuple[Model, Batching]:
-    """Return the user's own model, with sizes, and the model to serve.
-
-    Raises as `read_model`, `with_shapes` and `dynamic_batch` do.
-    """
-    model = with_shapes(read_model(path), shapes)
-    batching = dynamic_batch(model, work_dir)
-    return model, replace(batching, model=served_model(batching.model, work_dir))
 
 
 def dynamic_batch(model: Model, work_dir: Path) -> Batching:

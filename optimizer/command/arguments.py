@@ -1,9 +1,10 @@
-"""Turn the options of `optimize` into a run's configuration; every problem is an error that names its option."""
+"""Turn the options of `optimize`, or of `--resume`, into a run's configuration; errors name the option."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from loadgen.options.declare import made_of
 from loadgen.options.sources import Origins, note_on
 from loadgen.printable import printable
 from loadgen.spec.limits import LatencyLimit, quantile_option
-from optimizer.config import KEPT, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
+from optimizer.config import KEPT, OF_THIS_CALL, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.model_source import source_from_text, stem_of
 from optimizer.run.workload_inputs import check_traffic
+from optimizer.run_file import saved_config
 from search.redact import has_password, is_storage_url, shown_storage
 
 
@@ -39,7 +41,8 @@ def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfi
     notes: list[str] = []
     made: dict[str, Any] = {"origins": recorded(origins)}
     if values["output"] is None:
-        made["output"] = _default_output(source_from_text(values["model"]))
+        stem = stem_of(source_from_text(values["model"]))
+        made["output"] = Path("runs").absolute() / f"{stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     config = made_of(OptimizeConfig, values, notes.append, **made)
     _refuse_implied(config.limits)
     _check_together(config, values)
@@ -115,5 +118,50 @@ def check_shared_memory(kind: str, server: str) -> None:
         )
 
 
-def _default_output(model: str | Path) -> Path:
-    return Path("runs").absolute() / f"{stem_of(model)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+FIELDS = {name: one.field for name, one in KEPT.items() if one.declared.may_change}
+"""Options that may change when a run goes on, and their fields: no measured trial depends on them."""
+
+
+def resumed_config(values: Values, origins: Origins) -> tuple[OptimizeConfig, list[str]]:
+    """Return the configuration of the run to go on with, changed by the options that may change. Raises BadInput.
+
+    Addresses are read again, because their passwords were not saved. TRITUNE_STORAGE and TRITUNE_SERVER_URL may be
+    set for other runs, and so never cause a refusal.
+    """
+    directory = values["resume"]
+    given = {
+        name: one for name, one in origins.items() if name not in KEPT or one.place != KEPT[name].declared.variable
+    }
+    for name, origin in given.items():
+        if name not in FIELDS and name not in OF_THIS_CALL:
+            written = origin.written(name)
+            raise BadInput(
+                f"{written} cannot be given with --resume: the run in {directory} has its own already.",
+                f"Leave {written} out, or start a new run without --resume.",
+            )
+    config = saved_config(directory.absolute())
+    _check_sense(config, given)
+    notes = [f"Going on with the run in {directory}."]
+    changes = {
+        FIELDS[name]: KEPT[name].declared.value(values[name], KEPT[name].flag, notes.append)
+        for name in given.keys() & FIELDS.keys()
+    }
+    again = {"storage": values["storage"], "server_url": values["server_url"] or config.server_url}
+    now = {name: place for name, place in recorded(origins).items() if name in FIELDS and name in origins}
+    changed = replace(config, **{**changes, **again, "origins": config.origins | now})
+    check_rates(changed)
+    return changed, notes + note_on(origins)
+
+
+def _check_sense(config: OptimizeConfig, given: Mapping[str, object]) -> None:
+    """Raise BadInput for options that may change, but not in this run."""
+    if "rate" in given and config.objective == "latency":
+        raise BadInput(
+            f"--rate cannot change with --resume: the run compares latencies at {config.rate_to_serve_per_s:g}/s.",
+            "Leave --rate out, or start a new run without --resume.",
+        )
+    if "server_url" in given and config.server != "remote":
+        raise BadInput(
+            f"--server-url is for a remote server, and the run measures on one of the kind {config.server}.",
+            "Leave --server-url out, or start a new run without --resume.",
+        )

@@ -233,12 +233,13 @@ def bundle(given: BundleCall) -> None:
         registry=None if given.registry is None else given.registry.rstrip("/"),
         prometheus_release=given.prometheus_release,
     )
-    written = bundle_run(
-        given.run,
-        target=given.target,
-        options=options,
-        loadtest_image=given.loadtest_image,
-        output=given.output,
-        force=given.force,
+    show_bundle(
+        *bundle_run(
+            given.run,
+            target=given.target,
+            options=options,
+            loadtest_image=given.loadtest_image,
+            output=given.output,
+            force=given.force,
+        )
     )
-    show_bundle(written)

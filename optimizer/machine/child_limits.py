@@ -67,10 +67,5 @@ def begin_as_child(limits: ChildLimits | None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash must not fill the disk with the memory's contents
     for kind, limit in ((resource.RLIMIT_DATA, limits.memory_bytes), (resource.RLIMIT_CPU, limits.cpu_s)):
         _, hard = resource.getrlimit(kind)
-        wanted = resource.RLIM_INFINITY if limit is None else limit
-        unlimited = hard == resource.RLIM_INFINITY
-        resource.setrlimit(kind, (wanted if unlimited else _smaller(wanted, hard), hard))
-
-
-def _smaller(wanted: int, hard: int) -> int:
-    return hard if wanted == resource.RLIM_INFINITY else min(wanted, hard)
+        finite = [one for one in (limit, hard) if one is not None and one != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min(finite, default=resource.RLIM_INFINITY), hard))

@@ -167,16 +167,12 @@ def save_tensors(path: Path, tensors: Mapping[str, NDArray[Any]]) -> None:
 
     Names go into an array of their own: names in ONNX may hold characters that file names may not.
     """
-    import numpy as np
-
     arrays = {f"t{index}": array for index, array in enumerate(tensors.values())}
     np.savez(path, names=np.array(list(tensors), dtype=str), **arrays)
 
 
 def load_tensors(path: Path) -> Tensors:
     """Return the arrays that `save_tensors` wrote."""
-    import numpy as np
-
     with np.load(path, allow_pickle=False) as arrays:
         return {str(name): arrays[f"t{index}"] for index, name in enumerate(arrays["names"])}
 
@@ -198,8 +194,6 @@ def _session(
 
 
 def _outputs(session: Any, feed: Tensors, thinned_to: int | None) -> Tensors:
-    import numpy as np
-
     names = [output.name for output in session.get_outputs()]
     outputs = zip(names, session.run(names, feed), strict=True)
     tensors = {name: array for name, array in outputs if isinstance(array, np.ndarray)}

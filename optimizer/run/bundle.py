@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
 from pydantic import ValidationError
 
 from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
-from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions
 from deploy.render import TARGETS, Target
-from loadgen.errors import BadInput, UserError
+from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
-from model_repo.errors import RepositoryWriteFailed
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import Backend, ServingConfig
 from optimizer.engines.cache import EngineMetadata
+from optimizer.errors import explained
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
 
 BUNDLE_FOLDER = "bundle"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenBundle:
-    """A bundle, its folder, and the folder to which the old content was moved; None if nothing was kept."""
-
-    bundle: Bundle
-    folder: Path
-    kept: Path | None
 
 
 def bundle_run(
@@ -44,9 +32,10 @@ def bundle_run(
     loadtest_image: str | None = None,
     output: Path | None = None,
     force: bool = False,
-) -> WrittenBundle:
+) -> tuple[Bundle, Path, Path | None]:
     """Render the run's bundle and write it to `output`, by default `bundle` in the run's directory.
 
+    Returns the bundle, its folder, and the folder to which the old content was moved, None if nothing was kept.
     With `force` the old content of that folder is kept next to it. Raises UserError: BadInput for a run or an
     option from which no bundle can be made, and for a folder that holds anything but an unchanged bundle.
     """
@@ -54,21 +43,22 @@ def bundle_run(
     found = read_recommendation(run_dir)
     config = winner_of(run_dir, found)
     folder = run_dir / BUNDLE_FOLDER if output is None else output
-    _refuse_around(folder, run_dir)
+    if run_dir.resolve().is_relative_to(folder.resolve()):  # --force would move the run away
+        raise BadInput(f"--output {folder} holds the run itself.", "Give another folder for the bundle.")
     options = replace(options, tensorrt_version=_tensorrt_version(config))
     trace, lengths = (_read_numbers(run_dir, name) for name in (found.workload.trace, found.workload.lengths))
-    with _explained():
-        bundle = bundle_from_recommendation(
-            found,
-            config,
-            options=options,
-            targets=targets,
-            loadtest_image=loadtest_image,
-            trace=trace,
-            lengths=lengths,
-        )
+    bundle = bundle_from_recommendation(
+        found,
+        config,
+        options=options,
+        targets=targets,
+        loadtest_image=loadtest_image,
+        trace=trace,
+        lengths=lengths,
+    )
+    with explained():
         kept = write_bundle(bundle, folder, force=force)
-    return WrittenBundle(bundle=bundle, folder=folder, kept=kept)
+    return bundle, folder, kept
 
 
 def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
@@ -117,33 +107,15 @@ def _tensorrt_version(config: ServingConfig) -> str | None:
         return None
 
 
-def _refuse_around(folder: Path, run_dir: Path) -> None:
-    """Raise BadInput if the bundle's folder is or contains the run: --force would move the run away."""
-    if run_dir.resolve().is_relative_to(folder.resolve()):
-        raise BadInput(f"--output {folder} holds the run itself.", "Give another folder for the bundle.")
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Turn errors of `deploy` and `model_repo` into user errors of two lines."""
-    try:
-        yield
-    except BundleRefused as error:
-        raise BadInput(error.what, error.fix) from error
-    except RepositoryWriteFailed as error:
-        what, _, fix = str(error).partition("\n")
-        raise UserError(what, fix) from error
-
-
-def show_bundle(written: WrittenBundle) -> None:
+def show_bundle(bundle: Bundle, folder: Path, kept: Path | None) -> None:
     """Print the bundle's folder, its number of replicas and its assumptions on stdout."""
     from loadgen.console import SafeConsole
 
-    plan, scaling = written.bundle.plan, written.bundle.plan.scaling
+    plan, scaling = bundle.plan, bundle.plan.scaling
     console = SafeConsole(highlight=False, soft_wrap=True)
-    console.print(f"The bundle is in {written.folder}; its README.md explains how to roll it out.")
-    if written.kept is not None:
-        console.print(f"  The folder that was there is now {written.kept}.")
+    console.print(f"The bundle is in {folder}; its README.md explains how to roll it out.")
+    if kept is not None:
+        console.print(f"  The folder that was there is now {kept}.")
     console.print(
         f"  {scaling.min_replicas} to {scaling.max_replicas} replicas of {plan.serving_image}, "
         f"one for each {format_rate(scaling.target_rate_per_s)} requests/s"

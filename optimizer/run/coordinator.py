@@ -19,7 +19,7 @@ from pydantic import Field, TypeAdapter
 from loadgen.files import sha256_of
 from model_repo.server.options import DEFAULT_IMAGE
 from optimizer.config import OF_A_WORKER, STORAGE_VARIABLE, OptimizeConfig
-from optimizer.machine.hardware import VISIBLE, hardware_label
+from optimizer.machine.hardware import VISIBLE, Hardware, hardware_label
 from optimizer.model.weights import number_format
 from optimizer.run.prepare import Prepared
 from optimizer.run.workload_inputs import TRACE_FILE
@@ -60,19 +60,14 @@ def workers_on(
                 )
         yield started
     finally:
-        _end(started)
-
-
-def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Terminate the processes, and kill those that do not end."""
-    for process in started:
-        process.terminate()
-    for process in started:
-        try:
-            process.wait(timeout=LEAVE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        for process in started:
+            process.terminate()
+        for process in started:
+            try:
+                process.wait(timeout=LEAVE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 WORKERS_FOLDER = "workers"
@@ -84,28 +79,31 @@ def workers_for(
     """Return the workers on `gpus` of this machine and in the storage; None if there are neither."""
     if config.storage is None and not gpus:
         return None
+    config = with_kept_trace(config)
 
     def start(study: str) -> AbstractContextManager[object]:
+        arguments = worker_arguments(config, study=study)
         if config.storage is not None:
-            given = " ".join(worker_options(config, study))
+            given = " ".join(arguments)
             text = f"Other machines join with: optimize worker {given}, their own paths, and the same storage."
             on_event(events.Note(text=text))
         storage = config.storage or f"sqlite:///{config.output / STUDY_FILE}"
-        arguments = worker_options(config, study)
         return workers_on(gpus, storage=storage, arguments=arguments, folder=config.output / WORKERS_FOLDER)
 
     job = job_of(config, prepared).model_dump(mode="json")
     return Workers(run=f"{config.output} on {socket.gethostname()}", job=job, start=start)
 
 
-def worker_options(config: OptimizeConfig, study: str) -> list[str]:
-    """Return the command-line options of a worker, which takes no code, images or files from the storage."""
-    trace = None if config.trace is None else config.output / TRACE_FILE
-    return worker_arguments(config, study=study, trace=trace)
+def with_kept_trace(config: OptimizeConfig) -> OptimizeConfig:
+    """Return the configuration with the run's own copy of the trace, which its workers replay."""
+    return config if config.trace is None else replace(config, trace=config.output / TRACE_FILE)
 
 
 def worker_arguments(config: OptimizeConfig, **more: Any) -> list[str]:
-    """Return the command line of a worker with this configuration and `more` fields, without None and defaults."""
+    """Return the options of a worker with this configuration and `more` fields, without None and defaults.
+
+    It takes no code, images or files from the storage.
+    """
     found = []
     for name, one in OF_A_WORKER.items():
         value = more.get(one.field, getattr(config, one.field, None))
@@ -126,10 +124,8 @@ def _variants(prepared: Prepared) -> list[str]:
 class WorkerJob(Record):
     """All that a worker needs before it can measure, besides the files that its command line names."""
 
-    tritune_version: str
-    hardware: str = Field(description="The study's subject; other machines measure nothing for it.")
     model_sha256: str
-    given: dict[str, str | None] = Field(description="See `given_of`; the worker has to be given the same.")
+    same: dict[str, str | None] = Field(description="See `same_of`: a worker has to be and to be given the same.")
     config: dict[str, Any] = Field(description="The fields of `OptimizeConfig` in `MEASURED`.")
 
 
@@ -146,12 +142,9 @@ _CONFIG = TypeAdapter(OptimizeConfig)
 def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
     """Return the job for workers on the same hardware."""
     precisions = list(dict.fromkeys(_variants(prepared)))
-    trace = None if config.trace is None else config.output / TRACE_FILE
     return WorkerJob(
-        tritune_version=version("tritune"),
-        hardware=hardware_label(prepared.machine),
         model_sha256=prepared.source.sha256,
-        given=given_of(replace(config, trace=trace)),
+        same=same_of(config, prepared.machine),
         config={**measuring_fields(config), "precisions": precisions},
     )
 
@@ -168,9 +161,17 @@ def worker_config(job: WorkerJob, own: OptimizeConfig) -> OptimizeConfig:
     return replace(own, **{name: getattr(theirs, name) for name in MEASURED})
 
 
-def given_of(config: OptimizeConfig) -> dict[str, str | None]:
-    """Return what a worker has to be given like its search, by option: files as checksums. Raises OSError."""
+TRITUNE, HARDWARE = "tritune", "The hardware"
+
+
+def same_of(config: OptimizeConfig, machine: Hardware) -> dict[str, str | None]:
+    """Return what a worker has to have like its search, by its name in messages: files as checksums.
+
+    Raises OSError.
+    """
     return {
+        TRITUNE: version("tritune"),
+        HARDWARE: hardware_label(machine),
         "--server": config.server,
         "--docker-image": (config.docker_image or DEFAULT_IMAGE) if config.server == "docker" else None,
         "--input-data": checksum(config.input_data),

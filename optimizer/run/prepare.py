@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from optimizer.cached import default_cache_dir, result_cache
 from optimizer.child import call_limited, threads
 from optimizer.config import OptimizeConfig
 from optimizer.engines.cache import EngineCache
-from optimizer.engines.candidates import Device, device_of, engine_race
+from optimizer.engines.candidates import device_of, engine_race
 from optimizer.engines.standalone import EngineRunner
 from optimizer.machine.child_limits import graph_limits
 from optimizer.machine.hardware import Gpu, Hardware, hardware, machine_of
@@ -38,8 +38,7 @@ from optimizer.model.weights import number_format
 from optimizer.model_source import needs_export
 from optimizer.precision.names import Precision
 from search.choices import LARGEST_BATCH
-from search.cost.cost import Price, price_for
-from search.cost.prices import PriceError
+from search.cost.cost import PriceRecord, price_for
 from search.records.accuracy import AccuracyRecord
 from search.space import MachineLimits, SearchSpace, search_space
 from search.trials import events
@@ -60,7 +59,7 @@ class Prepared:
     batching: Batching
     engines: tuple[Engine, ...]
     machine: Hardware
-    price: Price
+    price: PriceRecord
     space: SearchSpace
     accuracy: tuple[AccuracyRecord, ...] = ()
 
@@ -115,13 +114,31 @@ def prepare(
             "--objective energy: no power is measured on this machine, which has no NVIDIA GPU.",
             "Leave --objective out for the cheapest configuration, or run on a machine with a GPU.",
         )
-    price = _price(config, machine)
+    price = price_for(
+        machine_of(machine),
+        price_file=config.price_file,
+        per_hour=config.price_per_hour_usd,
+        term=config.price_term,
+    )
     device = device_of(machine)
     if not exported:
         _checked("machine", check_machine, on_event)
         _checked("server", check_server, on_event)
-    request = replace(
-        _variant_request(config, device, work_dir, judged=judged), cache=cache, processor=machine.cpu
+    request = VariantRequest(
+        precisions=config.precisions or default_precisions(device),
+        rule=config.accuracy,
+        device=device,
+        work_dir=work_dir,
+        io_precision=config.io_precision,
+        calibration_method=config.calibration_method,
+        calibration_data=config.calibration_data,
+        input_data=config.input_data,
+        judging_budget_s=JUDGING_SHARE * config.time_budget_s,
+        seed=config.seed,
+        judged=judged,
+        if_fp16_fails=() if config.precisions else IF_FP16_FAILS,
+        cache=cache,
+        processor=machine.cpu,
     )
     with engine_race(
         machine,
@@ -147,9 +164,8 @@ def prepare(
             None if usable.reference is None else judge_engine,
         )
     limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
-    space = search_space(
-        engines, limits, limit_ms=config.limits[0].limit_ms, rows_per_request=_rows(config, engines)
-    )
+    rows = config.client_batch if all(engine.batched for engine in engines) else 1
+    space = search_space(engines, limits, limit_ms=config.limits[0].limit_ms, rows_per_request=rows)
     return Prepared(
         source=model,
         batching=batching,
@@ -188,42 +204,8 @@ def _checked(what: str, check: Callable[[], None], on_event: OnEvent) -> None:
         check()
 
 
-def _rows(config: OptimizeConfig, engines: tuple[Engine, ...]) -> int:
-    return config.client_batch if all(engine.batched for engine in engines) else 1
-
-
 def _serving_memory(machine: Hardware, engines: tuple[Engine, ...]) -> int:
     """Return the bytes that all instances share: the machine's memory, or the GPU's if less and engines use it."""
     on_gpu = any(engine.device == "gpu" for engine in engines)
     gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus[:1] if on_gpu and gpu.memory_bytes is not None]
     return min([machine.memory_bytes, *gpu_bytes])
-
-
-def _variant_request(config: OptimizeConfig, device: Device, work_dir: Path, *, judged: bool) -> VariantRequest:
-    return VariantRequest(
-        precisions=config.precisions or default_precisions(device),
-        rule=config.accuracy,
-        device=device,
-        work_dir=work_dir,
-        io_precision=config.io_precision,
-        calibration_method=config.calibration_method,
-        calibration_data=config.calibration_data,
-        input_data=config.input_data,
-        judging_budget_s=JUDGING_SHARE * config.time_budget_s,
-        seed=config.seed,
-        judged=judged,
-        if_fp16_fails=() if config.precisions else IF_FP16_FAILS,
-    )
-
-
-def _price(config: OptimizeConfig, machine: Hardware) -> Price:
-    try:
-        return price_for(
-            machine_of(machine),
-            price_file=config.price_file,
-            per_hour=config.price_per_hour_usd,
-            term=config.price_term,
-        )
-    except PriceError as error:
-        what, _, fix = str(error).partition("\n")
-        raise BadInput(what, fix) from error

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from deploy.images.packages import python_version, server_pins
+from deploy.images import python_version, server_pins
 from loadgen.errors import UserError
 from loadgen.exit_codes import CODES
 from loadgen.files import write_atomically
@@ -32,7 +32,6 @@ from search.records.recommendation import (
     SecondsRecord,
 )
 from search.records.run_files import RECOMMENDATION_FILE, recommendation_if_any
-from search.records.slo import ObjectiveRecord
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.trial import Trial
 from search.workload import Workload
@@ -67,7 +66,6 @@ def recommendation_record(
     triton_version: str | None,
 ) -> RecommendationRecord:
     """Return the content of `recommendation.json`. `seconds` says where the time of the whole run went."""
-    objective = objective_of(config)
     conclusion = result.conclusion
     return RecommendationRecord(
         tritune_version=version("tritune"),
@@ -85,7 +83,7 @@ def recommendation_record(
             fixed_rows=prepared.model.fixed_rows,
         ),
         slo=slo_of(config),
-        objective=ObjectiveRecord(name=objective.name, rate_per_s=objective.rate_per_s),
+        objective=objective_of(config).record,
         workload=workload.record,
         winner=result.winner.record,
         baseline=None if result.baseline is None else result.baseline.record,

@@ -6,20 +6,18 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 
-from loadgen.errors import EnvironmentFailed, LoadError, UserError
 from loadgen.processes import scratch_folder
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import Payload
 from loadgen.traffic.model_info import bytes_per_value
-from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed, ServerTimeout
 from model_repo.server.control import server_version
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.triton import check_runs_models, serve
 from model_repo.spec import Engine
 from optimizer.batching.dynamic_batch import ROW_TOLERANCE_LOW_PRECISION
 from optimizer.config import OptimizeConfig
+from optimizer.errors import explained
 from optimizer.model.ort_child import difference
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import remote_endpoint, slo_of
@@ -54,46 +52,54 @@ def serving_bench(
 
     `on_version` gets Triton's version; None if the server does not say it.
     """
+    shared_memory = config.shared_memory == "system"
     processes = load_processes(
         prepared.engines,
         cores=prepared.machine.logical_cores,
         limit_ms=config.limits[0].limit_ms,
         rows_per_request=workload.rows_per_request,
-        shared_memory=config.shared_memory == "system",
+        shared_memory=shared_memory,
     )
     with (
         scratch_folder("server", config.output) as scratch,
-        serve(server_options(config, prepared, scratch)) as server,
+        serve(
+            ServerOptions(
+                run_dir=config.output,
+                scratch_dir=scratch,
+                kind=config.server,
+                protocol=config.protocol,
+                shared_memory=shared_memory,
+                http_port=config.server_port if config.protocol == "http" else None,
+                grpc_port=config.server_port if config.protocol == "grpc" else None,
+                gpu=bool(prepared.machine.gpus),
+                remote=remote_endpoint(config),
+                repository=config.server_repository if config.server == "remote" else None,
+                image=config.docker_image or DEFAULT_IMAGE,
+            )
+        ) as server,
         LoadGenerator(processes=processes) as generator,
     ):
         on_version(server_version(server.endpoint))
         yield TritonBench(
             server,
             generator,
-            payload=payload_of(config, prepared),
+            payload=Payload(
+                batch_size=config.client_batch,
+                shapes={
+                    spec.name: spec.concrete_shape
+                    for spec in prepared.engines[0].inputs
+                    if -1 in spec.shape and spec.concrete_shape is not None
+                },
+                data_file=config.input_data,
+                seed=config.seed,
+                shared_memory=config.shared_memory,
+            ),
             limit_ms=config.limits[0].limit_ms,
             timeout_s=request_timeout_s(slo_of(config)),
             most_send_lag_ms=config.most_send_lag_ms,
             workload=workload,
             difference=partial(difference, tolerance=ROW_TOLERANCE_LOW_PRECISION),
         )
-
-
-def server_options(config: OptimizeConfig, prepared: Prepared, scratch: Path) -> ServerOptions:
-    """Return the options of the run's server; its temporary files go to `scratch`."""
-    return ServerOptions(
-        run_dir=config.output,
-        scratch_dir=scratch,
-        kind=config.server,
-        protocol=config.protocol,
-        shared_memory=config.shared_memory == "system",
-        http_port=config.server_port if config.protocol == "http" else None,
-        grpc_port=config.server_port if config.protocol == "grpc" else None,
-        gpu=bool(prepared.machine.gpus),
-        remote=remote_endpoint(config),
-        repository=config.server_repository if config.server == "remote" else None,
-        image=config.docker_image or DEFAULT_IMAGE,
-    )
 
 
 def load_processes(
@@ -114,43 +120,9 @@ def load_processes(
     return max(by_cores, min(math.ceil(busy), cores // 2))
 
 
-def payload_of(config: OptimizeConfig, prepared: Prepared) -> Payload:
-    """Return the payload of requests."""
-    return Payload(
-        batch_size=config.client_batch,
-        shapes=sample_shapes(prepared),
-        data_file=config.input_data,
-        seed=config.seed,
-        shared_memory=config.shared_memory,
-    )
-
-
-def sample_shapes(prepared: Prepared) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of requests per input, for inputs with dynamic dimensions."""
-    return {
-        spec.name: spec.concrete_shape
-        for spec in prepared.engines[0].inputs
-        if -1 in spec.shape and spec.concrete_shape is not None
-    }
-
-
 def request_timeout_s(slo: Slo) -> float:
     """Return the timeout of a request, far above the limit, so that slow responses are still measured.
 
     A run in which Triton lost an answer (ADR 9) lasts that much longer.
     """
     return max(2.0, 20 * slo.first.limit_ms / 1000)
-
-
-_OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, ServerTimeout)
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn errors of server and load into user errors of two lines."""
-    try:
-        yield
-    except (ServerError, LoadError) as error:
-        what, _, fix = str(error).partition("\n")
-        kind = EnvironmentFailed if isinstance(error, _OF_THE_ENVIRONMENT) else UserError
-        raise kind(what, fix or "The run's server.log and optimize.log have the details.") from error

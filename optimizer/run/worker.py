@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,22 @@ from loadgen.errors import BadInput
 from loadgen.files import write_atomically
 from loadgen.printable import printable
 from optimizer.config import OptimizeConfig, WorkerCall
-from optimizer.machine.hardware import hardware, hardware_label, use_gpus
+from optimizer.errors import explained
+from optimizer.machine.hardware import hardware, use_gpus
 from optimizer.run import coordinator
-from optimizer.run.coordinator import WorkerJob, given_of, worker_arguments, worker_config, workers_on
+from optimizer.run.coordinator import (
+    HARDWARE,
+    TRITUNE,
+    WorkerJob,
+    same_of,
+    worker_arguments,
+    worker_config,
+    workers_on,
+)
 from optimizer.run.prepare import MODELS_FOLDER, prepare
 from optimizer.run.progress import Progress
 from optimizer.run.run_directory import LOG_FILE, locked, logging_to, make_directory, to_log_and
-from optimizer.run.serving import check_server, explained, serving_bench
+from optimizer.run.serving import check_server, serving_bench
 from optimizer.run.workload_inputs import keep_trace, workload_of
 from optimizer.run_file import objective_of, slo_of
 from search.study.pool import JOB
@@ -61,7 +69,8 @@ def work(options: WorkerCall, own: OptimizeConfig) -> int:
         on_event = to_log_and(progress)
 
         def announce() -> None:
-            on_event(events.Note(text="Handing unfinished trials on. Ctrl-C again stops now.", warning=True))
+            text = "Stopping: another worker gets what is not finished. Ctrl-C again stops now."
+            on_event(events.Note(text=text, warning=True))
 
         with finish_on_first_interrupt(announce) as stop:
             finished = _measure(options, own, storage, on_event, stop)
@@ -112,7 +121,7 @@ def _measure(
         on_event(events.PhaseStarted(name="search", detail=f"as a worker of {options.study}"))
         worker = Worker(
             name=f"{socket.gethostname()}-{os.getpid()}",
-            hardware=job.hardware,
+            hardware=str(job.same[HARDWARE]),
             queue=queue,
             storage=storage,
             space=prepared.space,
@@ -129,26 +138,21 @@ def _measure(
         return worker.run()
 
 
+_FIXES = {
+    TRITUNE: "Install the search's version here.",
+    HARDWARE: "Choose one GPU (--gpu NAME, --workers auto), or start a search of its own on this machine.",
+}
+_FIX = (
+    "Give the worker what the search was given, or leave out what it was not; files are compared by checksum, and "
+    "a search with --server remote has no workers."
+)
+
+
 def _checked(published: dict[str, Any], own: OptimizeConfig, study: str) -> WorkerJob:
     """Return the job of a study. Raises BadInput if this machine or its files are not like the search's."""
-    theirs, ours = str(published.get("tritune_version")), version("tritune")
-    if theirs != ours:
-        raise BadInput(
-            f"The study {study} is of tritune {printable(theirs)}, and this is {ours}.",
-            "Install the search's version here.",
-        )
-    job = WorkerJob.model_validate({name: published[name] for name in WorkerJob.model_fields})
-    here = hardware_label(hardware())
-    if job.hardware != here:
-        raise BadInput(
-            f"The study {study} is about {job.hardware}, and this is {here}: their rates cannot be compared.",
-            "Choose one GPU (--gpu NAME, --workers auto), or start a search of its own on this machine.",
-        )
-    for option, mine in given_of(own).items():
-        if mine != job.given[option] or mine == "remote":
-            raise BadInput(
-                f"{option} of this worker does not fit the study {study}.",
-                "Give the worker what the search was given, or leave out what it was not; files are compared by "
-                "checksum, and a search with --server remote has no workers.",
-            )
-    return job
+    for what, mine in same_of(own, hardware()).items():
+        theirs = published["same"].get(what)
+        if mine != theirs or mine == "remote":
+            shown = f": {printable(str(theirs))} there, {mine} here" if what in _FIXES else ""
+            raise BadInput(f"{what} of this worker does not fit the study {study}{shown}.", _FIXES.get(what, _FIX))
+    return WorkerJob(**{name: published[name] for name in WorkerJob.model_fields})

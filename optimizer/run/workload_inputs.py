@@ -89,7 +89,9 @@ def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
         recorded_rate_per_s=None if trace is None else recorded_rate_per_s(arrivals),
         rows_per_request=rows,
         mixed_shapes=mixed,
-        input_data=_name_within(config.output, config.input_data),
+        input_data=config.input_data.name
+        if config.input_data is not None and config.input_data.parent == config.output
+        else None,
         protocol=config.protocol,
         shared_memory=config.shared_memory,
     )
@@ -101,10 +103,6 @@ def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
         predictable=not mixed or shapes is not None,
         record=record,
     )
-
-
-def _name_within(folder: Path, path: Path | None) -> str | None:
-    return path.name if path is not None and path.parent == folder else None
 
 
 def _checked(text: str, trace: Path | None) -> Arrivals:

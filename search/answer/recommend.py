@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from loadgen.records.formats import format_rate
 from search.choices import ObjectiveName
-from search.cost.cost import Price, cost_per_million_inferences_usd, replicas
+from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
-from search.records.recommendation import CostRecord, PriceRecord
+from search.records.recommendation import CostRecord
 from search.records.trial import TrialRecord
 from search.trials.objective import COST, Objective, energy_kwh_of
 from search.trials.trial import Trial
@@ -27,7 +27,7 @@ def gain_over(winner: Trial, baseline: Trial | None) -> float | None:
 
 
 def cost_of(
-    price: Price,
+    price: PriceRecord,
     winner: Trial,
     baseline: Trial | None,
     *,
@@ -48,14 +48,7 @@ def cost_of(
     needed = None if rate_to_serve_per_s is None else replicas(rate_to_serve_per_s, rate)
     certified = baseline.certificate if baseline is not None else None
     return CostRecord(
-        price=PriceRecord(
-            usd_per_hour=price.usd_per_hour,
-            source=price.source,
-            as_of=price.as_of,
-            describes=price.describes,
-            term=price.term,
-            other_terms_usd_per_hour=dict(price.other_terms_usd_per_hour),
-        ),
+        price=price,
         cost_per_million_inferences_usd=million_usd(rate),
         baseline_cost_per_million_inferences_usd=None if certified is None else million_usd(certified.rate_per_s),
         rate_to_serve_per_s=rate_to_serve_per_s,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field
+
+from loadgen.errors import BadInput
 from search.choices import TERMS, Term
-from search.cost.prices import Instance, PriceError, read_prices
+from search.cost.prices import Instance, read_prices
+from search.record import Record
 
 GIB = 2**30
 JOULES_PER_KWH = 3.6e6
@@ -29,18 +34,20 @@ class Machine:
     instance_type: str | None = None  # if the machine itself reports it, such as `g5.xlarge`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """A price per hour and its source."""
+class PriceRecord(Record):
+    """The price of the machine, and its source."""
 
-    usd_per_hour: float
-    source: str  # a URL, or the option it came from
-    as_of: str  # ISO date; "" for a price that the user gave
-    describes: str  # the machine, and how the price was derived if it is not a list price
-    term: Term | None = None  # None: as given by the user
-    other_terms_usd_per_hour: Mapping[Term, float] = field(
-        default_factory=dict
-    )  # the same machine, bought otherwise
+    usd_per_hour: float = Field(gt=0)
+    source: str
+    as_of: str
+    describes: str
+    term: Term | None = Field(
+        default=None, description="How the machine is bought; null if the price was given by an option."
+    )
+    other_terms_usd_per_hour: dict[Term, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Prices of the same machine bought otherwise, if the price file has them.",
+    )
 
 
 def price_for(
@@ -49,20 +56,16 @@ def price_for(
     price_file: Path | None = None,
     per_hour: float | None = None,
     term: Term = "on-demand",
-) -> Price:
+) -> PriceRecord:
     """Return the price of `machine`: the one given per hour, or the best match in the price file.
 
     A machine that reports its own instance type gets the price of that; one with GPUs that of the cheapest with
     the same GPUs; another that of the cheapest of its size. Without a match, the price is scaled per GPU or per
-    vCPU from the nearest instance, as `describes` states. Raises PriceError for a bad price, a bad file, a GPU
+    vCPU from the nearest instance, as `describes` states. Raises BadInput for a bad file, a GPU
     that is not in the file, and a machine without a price on these terms.
     """
     if per_hour is not None:
-        if not 0 < per_hour < math.inf:
-            raise PriceError(
-                f"A price of {per_hour} USD per hour is not possible.\nGive --price-per-hour above 0."
-            )
-        return Price(
+        return PriceRecord(
             usd_per_hour=per_hour, source="--price-per-hour", as_of="", describes="this machine, as given"
         )
     instances = read_prices(price_file).instances
@@ -81,10 +84,10 @@ class _Offer:
     instance: Instance
     usd_per_hour: float
 
-    def price(self, term: Term, *, factor: float = 1.0, note: str = "") -> Price:
+    def price(self, term: Term, *, factor: float = 1.0, note: str = "") -> PriceRecord:
         as_of, source = self.instance.published(term)
         others = {other: self.instance.usd_per_hour_on(other) for other in TERMS if other != term}
-        return Price(
+        return PriceRecord(
             usd_per_hour=self.usd_per_hour * factor,
             source=source,
             as_of=as_of.isoformat(),
@@ -103,26 +106,26 @@ _TERM_WORDS: dict[Term, str] = {
 
 
 def _on_terms(term: Term, instances: Sequence[Instance], what: str) -> list[_Offer]:
-    """Return the instances with a price on these terms. Raises PriceError if none has one."""
+    """Return the instances with a price on these terms. Raises BadInput if none has one."""
     prices = ((instance, instance.usd_per_hour_on(term)) for instance in instances)
     offers = [_Offer(instance=instance, usd_per_hour=usd) for instance, usd in prices if usd is not None]
     if not offers:
-        raise PriceError(
-            f"The price file has no {term} price for {what}.\n"
-            "Say what it costs: --price-per-hour USD, or a --price-file that has it."
+        raise BadInput(
+            f"The price file has no {term} price for {what}.",
+            "Say what it costs: --price-per-hour USD, or a --price-file that has it.",
         )
     return offers
 
 
-def _by_gpu(machine: Machine, instances: Sequence[Instance], term: Term) -> Price:
+def _by_gpu(machine: Machine, instances: Sequence[Instance], term: Term) -> PriceRecord:
     assert machine.gpu is not None
     words = set(re.split(r"[\s-]+", machine.gpu.upper()))
     same = [entry for entry in instances if entry.gpu and entry.gpu.upper() in words and _gpu_fits(machine, entry)]
     if not same:
         known = sorted({entry.gpu for entry in instances if entry.gpu})
-        raise PriceError(
-            f"There is no price for a machine with {machine.gpu} (known: {', '.join(known) or 'no GPU at all'}).\n"
-            "Say what it costs: --price-per-hour USD"
+        raise BadInput(
+            f"There is no price for a machine with {machine.gpu} (known: {', '.join(known) or 'no GPU at all'}).",
+            "Say what it costs: --price-per-hour USD",
         )
     offers = _on_terms(term, same, f"a machine with {machine.gpu}")
     exact = [offer for offer in offers if offer.instance.gpu_count == machine.gpu_count]
@@ -141,11 +144,11 @@ def _gpu_fits(machine: Machine, entry: Instance) -> bool:
     return _distance(machine.gpu_memory_bytes / GIB, entry.gpu_memory_gib) <= SIMILAR_MEMORY
 
 
-def _by_size(machine: Machine, instances: Sequence[Instance], term: Term) -> Price:
+def _by_size(machine: Machine, instances: Sequence[Instance], term: Term) -> PriceRecord:
     memory_gib = machine.memory_bytes / GIB
     without_gpu = [entry for entry in instances if entry.gpu is None]
     if not without_gpu:
-        raise PriceError("The price file has no machine without a GPU.\nGive --price-per-hour USD")
+        raise BadInput("The price file has no machine without a GPU.", "Give --price-per-hour USD")
     offers = _on_terms(term, without_gpu, "a machine without a GPU")
     exact = [
         offer

@@ -9,13 +9,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from loadgen.errors import first_problem
+from loadgen.errors import BadInput, first_problem
 from search.choices import Term
 from search.record import Record
-
-
-class PriceError(Exception):
-    """No price is known. The message has two lines: the wrong value and its problem, and the remedy."""
 
 
 class Instance(Record):
@@ -78,14 +74,14 @@ class PriceFile(Record):
 
 
 def read_prices(path: Path | None = None) -> PriceFile:
-    """Return the prices in `path`, or the packaged ones. Raises PriceError, which names the wrong key."""
+    """Return the prices in `path`, or the packaged ones. Raises BadInput, which names the wrong key."""
     try:
         source = path if path is not None else resources.files("search") / "prices.json"
         return PriceFile.model_validate_json(source.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise PriceError(f"The price file {path} cannot be read: {error}.\nCheck --price-file.") from error
+        raise BadInput(f"The price file {path} cannot be read: {error}.", "Check --price-file.") from error
     except ValidationError as error:
-        raise PriceError(
-            f"The price file {path} is not valid: {first_problem(error)}.\n"
-            "Correct that key; the packaged search/prices.json shows the format."
+        raise BadInput(
+            f"The price file {path} is not valid: {first_problem(error)}.",
+            "Correct that key; the packaged search/prices.json shows the format.",
         ) from error

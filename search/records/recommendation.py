@@ -10,28 +10,12 @@ from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.plan import SharedMemory
 from model_repo.spec import Protocol, Runtime, ServerKind
-from search.choices import Term
+from search.cost.cost import PriceRecord
 from search.record import Rate, Record, Sha256, Version
 from search.records.accuracy import AccuracyRecord
 from search.records.engine_profile import TimeUseRecord
 from search.records.slo import ObjectiveRecord, Slo, WorkloadRecord
 from search.records.trial import SCHEMA_VERSION, ConfigRecord, TrialRecord
-
-
-class PriceRecord(Record):
-    """The price of the machine, and its source."""
-
-    usd_per_hour: float = Field(gt=0)
-    source: str
-    as_of: str
-    describes: str
-    term: Term | None = Field(
-        default=None, description="How the machine is bought; null if the price was given by an option."
-    )
-    other_terms_usd_per_hour: dict[Term, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict,
-        description="Prices of the same machine bought otherwise, if the price file has them.",
-    )
 
 
 class CostRecord(Record):

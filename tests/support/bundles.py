@@ -8,7 +8,7 @@ import recommendations
 from engines import cnn_engine, plain_engine
 
 from deploy.bundle import Bundle, bundle_from_recommendation
-from deploy.images.sources import Sources
+from deploy.images import Sources
 from deploy.plan import BundleOptions
 from model_repo.spec import ServingConfig, TensorSpec
 from search.records.recommendation import MachineRecord, RecommendationRecord, ServedRecord

@@ -13,7 +13,7 @@ from typing import Self
 
 from loadgen.errors import UserError
 from loadgen.printable import printable
-from optimizer.batching.dynamic_batch import read_settled
+from optimizer.batching.kept import settled
 from optimizer.machine.child_limits import ChildLimits, begin_as_child, environment_of_child
 from optimizer.model.onnx_model import read_model
 
@@ -82,7 +82,7 @@ def _outcome(path: Path, *, whole: bool) -> Outcome:
     try:
         with tempfile.TemporaryDirectory() as folder:
             if whole:
-                read_settled(path, {}, Path(folder))
+                settled(path, {}, Path(folder))
             else:
                 read_model(path)
     except UserError as error:

@@ -6,13 +6,13 @@ from typing import Any
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import Engine, ServingConfig, TensorSpec
+from search.cost.cost import PriceRecord
 from search.records.accuracy import AccuracyRecord, OutputAccuracyRecord
 from search.records.engine_profile import CeilingsRecord, EngineProfileRecord, LayerRecord
 from search.records.recommendation import (
     CostRecord,
     MachineRecord,
     ModelRecord,
-    PriceRecord,
     RecommendationRecord,
     SecondsRecord,
 )

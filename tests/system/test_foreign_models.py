@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import Server, serve
 from model_repo.spec import Engine, ServingConfig
-from optimizer.batching.dynamic_batch import read_settled
+from optimizer.batching.kept import settled
 from optimizer.cli import run_command
 from optimizer.engines.candidates import onnxruntime_engine
 from optimizer.model.samples import synthetic_samples
@@ -61,7 +61,7 @@ def expected(path: Path, feed: Tensors, *, one_by_one: bool) -> Tensors:
 @pytest.mark.parametrize("name", [name for name in FOREIGN if name not in REFUSED])
 def test_a_foreign_model_is_served_and_answers_right(server: Server, tmp_path: Path, name: str) -> None:
     path = FOREIGN[name](tmp_path / f"{name}.onnx")
-    _, batching = read_settled(path, SHAPES.get(name, {}), tmp_path / "work")
+    batching = settled(path, SHAPES.get(name, {}), tmp_path / "work").batching
     model = batching.model
     assert model.batched is (name not in UNBATCHED)
     feed = synthetic_samples(model, BATCH if model.batched else 1, seed=0).feeds(BATCH if model.batched else 1)[0]

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.bundle import bundle_from_recommendation, write_bundle
-from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions, plan_for
+from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from model_repo.errors import RepositoryWriteFailed
 
@@ -118,7 +118,7 @@ def test_whatever_the_traffic_the_manifests_agree(
 def test_without_a_certificate_there_is_no_bundle() -> None:
     found, config = recorded()
     winner = found.winner.model_copy(update={"certificate": None})
-    with pytest.raises(BundleRefused, match="certified no rate"):
+    with pytest.raises(BadInput, match="certified no rate"):
         plan_for(found.model_copy(update={"winner": winner}), config)
 
 

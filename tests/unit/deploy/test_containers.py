@@ -1,7 +1,7 @@
 import pytest
 
-from deploy.containers import RELEASES, image_for
-from deploy.errors import BundleRefused
+from deploy.images import RELEASES, image_for
+from loadgen.errors import BadInput
 from model_repo.server.options import DEFAULT_IMAGE
 
 
@@ -16,7 +16,7 @@ def test_of_releases_with_the_same_tensorrt_the_newest() -> None:
 
 @pytest.mark.parametrize("version", ["9.3.0", "11.0.0.1", None])
 def test_a_tensorrt_without_a_release_is_refused(version: str | None) -> None:
-    with pytest.raises(BundleRefused) as refused:
+    with pytest.raises(BadInput) as refused:
         image_for(backend="tensorrt", tensorrt_version=version, opset=17)
     assert str(version or "this engine") in refused.value.what
     assert "--image" in refused.value.fix
@@ -29,5 +29,5 @@ def test_onnx_runtime_gets_the_release_that_was_measured() -> None:
 
 def test_a_newer_opset_needs_a_newer_release() -> None:
     assert image_for(backend="onnxruntime", tensorrt_version=None, opset=23).endswith(":25.05-py3")
-    with pytest.raises(BundleRefused, match="opset 99"):
+    with pytest.raises(BadInput, match="opset 99"):
         image_for(backend="onnxruntime", tensorrt_version=None, opset=99)

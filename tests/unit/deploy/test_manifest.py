@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
-from deploy.errors import BundleRefused
 from deploy.manifest import MANIFEST_FILE
+from loadgen.errors import BadInput
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_what_is_not_an_unchanged_bundle_is_named_and_stays(
     write_bundle(rendered, folder)
     named = damage(folder)
     before = files(folder)
-    with pytest.raises(BundleRefused) as caught:
+    with pytest.raises(BadInput) as caught:
         write_bundle(rendered, folder)
     assert named in caught.value.what
     assert "--force" in caught.value.fix
@@ -134,6 +134,6 @@ def test_whatever_else_lies_there_is_still_there_afterwards(
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
-    with pytest.raises(BundleRefused, match="is not of the bundle"):
+    with pytest.raises(BadInput, match="is not of the bundle"):
         write_bundle(rendered, folder)
     assert path.read_bytes() == data

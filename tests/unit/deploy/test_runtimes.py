@@ -10,9 +10,9 @@ import yaml
 from bundles import ON_GPU, SOURCES, on_gpu, recorded
 
 from deploy.bundle import bundle_from_recommendation
-from deploy.errors import BundleRefused
 from deploy.plan import BundleOptions, plan_for
 from deploy.smoke import check_for, smoke_for
+from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
 from search.records.recommendation import RuntimeRecord
@@ -110,7 +110,7 @@ def test_images_have_the_registry_of_the_option() -> None:
     assert container["image"].startswith("registry.example.org/team/small-cnn-triton:")
     assert init["image"].startswith("registry.example.org/team/small-cnn-models:")
     assert f"docker push {container['image']}" in files["README.md"]
-    with pytest.raises(BundleRefused, match="--registry"):
+    with pytest.raises(BadInput, match="--registry"):
         texts(measured(), registry="not a registry")
 
 

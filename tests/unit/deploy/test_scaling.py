@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from deploy.errors import BundleRefused
 from deploy.scaling import Scaling, Traffic, scaling_for, traffic_from
+from loadgen.errors import BadInput
 
 
 def traffic(rate: float = 2000.0, peak: float = 4000.0, ramp_s: float = 600.0) -> Traffic:
@@ -42,14 +42,14 @@ def test_what_nobody_measured_is_marked() -> None:
 
 
 def test_more_than_the_fleet_is_refused() -> None:
-    with pytest.raises(BundleRefused) as refused:
+    with pytest.raises(BadInput) as refused:
         scaling(max_replicas=4)
     assert "5 replicas" in refused.value.what
     assert "--max-replicas" in refused.value.fix
 
 
 def test_a_peak_below_the_rate_is_refused() -> None:
-    with pytest.raises(BundleRefused, match="below the rate"):
+    with pytest.raises(BadInput, match="below the rate"):
         traffic(rate=10.0, peak=5.0)
 
 

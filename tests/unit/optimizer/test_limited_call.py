@@ -13,7 +13,7 @@ import pytest
 from bad_models import nested_functions
 from waiting import wait_until
 
-from optimizer.batching.dynamic_batch import read_settled
+from optimizer.batching.kept import settled
 from optimizer.child import ChildRaised, call_limited
 from optimizer.errors import ModelError, UnsupportedModel
 from optimizer.machine.child_limits import ChildLimits, graph_limits
@@ -76,7 +76,7 @@ def test_functions_that_call_each_other_twice_are_given_up(tmp_path: Path) -> No
     path = nested_functions(tmp_path / "m.onnx", depth=40)
     assert path.stat().st_size < 3000
     with pytest.raises(UnsupportedModel, match="took more than 2 s of processor time"):
-        limited(partial(read_settled, path, {}, tmp_path), ChildLimits(memory_bytes=2 << 30, cpu_s=2))
+        limited(partial(settled, path, {}, tmp_path), ChildLimits(memory_bytes=2 << 30, cpu_s=2))
 
 
 def test_larger_models_may_take_more() -> None:

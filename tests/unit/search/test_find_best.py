@@ -13,7 +13,7 @@ from virtual_search import SLO, true_capacity
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from search.answer.evidence import NothingFound
-from search.cost.cost import Price
+from search.cost.cost import PriceRecord
 from search.find_best import SearchRequest, SearchResult, find_best
 from search.records.recommendation import FrontEndRecord
 from search.records.run_files import TRIALS_FILE, read_trials
@@ -21,7 +21,7 @@ from search.records.slo import Slo
 from search.space import SearchSpace
 from search.trials import events
 
-PRICE = Price(usd_per_hour=2.0, source="test", as_of="2026-01-01", describes="a replica")
+PRICE = PriceRecord(usd_per_hour=2.0, source="test", as_of="2026-01-01", describes="a replica")
 
 
 class ServedBench(SimulatedBench):

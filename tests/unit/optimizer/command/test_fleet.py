@@ -11,7 +11,8 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import run_command
 from optimizer.command.fleet import plan_fleet
 from search.choices import Term
-from search.records.recommendation import CostRecord, ModelRecord, PriceRecord
+from search.cost.cost import PriceRecord
+from search.records.recommendation import CostRecord, ModelRecord
 from search.records.slo import Slo
 
 DATA = Path(__file__).parents[3] / "data"

@@ -11,7 +11,7 @@ import typer.main
 from loadgen.options.command import read_options
 from loadgen.spec.limits import LatencyLimit
 from optimizer.cli import app, run_command
-from optimizer.command.resume import FIELDS, resumed_config
+from optimizer.command.arguments import FIELDS, resumed_config
 from optimizer.config import OF_THIS_CALL, OptimizeConfig
 from optimizer.config import OPTIONS as DECLARED
 from optimizer.run_file import save_config

@@ -12,7 +12,7 @@ from batch_models import draw, node, write
 from onnx_models import small_cnn
 
 from optimizer.accuracy.diagnose import classifying_outputs
-from optimizer.batching.dynamic_batch import read_settled
+from optimizer.batching.kept import settled
 from optimizer.model.files import Graph, load_proto
 from optimizer.model.graph_shapes import tensor_types, without_weights
 from optimizer.model.onnx_model import read_model
@@ -67,13 +67,13 @@ def test_preparing_a_model_parses_it_once(
 ) -> None:
     path = dense(tmp_path / "m.onnx", batch, **options)
     parsed.clear()
-    _, batching = read_settled(path, {}, tmp_path / "work")
+    batching = settled(path, {}, tmp_path / "work").batching
     assert batching.model.batch == "dynamic"
     assert parsed == {"m.onnx": 1}
 
 
 def test_a_model_from_another_process_brings_its_structure(tmp_path: Path, parsed: Counter[str]) -> None:
-    model = read_settled(dense(tmp_path / "m.onnx"), {}, tmp_path / "work")[1].model
+    model = settled(dense(tmp_path / "m.onnx"), {}, tmp_path / "work").batching.model
     assert len(pickle.dumps(model)) < 4 * LARGE * LARGE
     parsed.clear()
     copy = arrived(model)
@@ -87,7 +87,7 @@ def test_a_model_from_another_process_brings_its_structure(tmp_path: Path, parse
 def test_making_a_variant_parses_the_model_once(
     tmp_path: Path, parsed: Counter[str], precision: Precision
 ) -> None:
-    model = arrived(read_settled(dense(tmp_path / "m.onnx"), {}, tmp_path / "work")[1].model)
+    model = arrived(settled(dense(tmp_path / "m.onnx"), {}, tmp_path / "work").batching.model)
     parsed.clear()
     made = variant_from_model(model, precision, VariantOptions(work_dir=tmp_path / "work"))
     assert parsed == {"m.onnx": 1}

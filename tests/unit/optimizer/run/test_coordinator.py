@@ -11,8 +11,8 @@ from optimizer.config import OptimizeConfig
 from optimizer.run import coordinator
 from optimizer.run.coordinator import (
     WORKER_LOG_FILE,
+    with_kept_trace,
     worker_arguments,
-    worker_options,
     workers_on,
 )
 from optimizer.run.workload_inputs import TRACE_FILE
@@ -42,7 +42,7 @@ def test_each_gpu_gets_a_process_that_ends_with_the_block(tmp_path: Path, monkey
 
 def test_a_worker_gets_the_files_of_the_search_and_what_is_not_the_default(tmp_path: Path) -> None:
     plain = OptimizeConfig(output=tmp_path, model=Path("/m.onnx"), limits=(LatencyLimit(limit_ms=50),))
-    assert worker_options(plain, "s") == ["--model", "/m.onnx", "--study", "s"]
+    assert worker_arguments(plain, study="s") == ["--model", "/m.onnx", "--study", "s"]
     more = replace(
         plain,
         input_data=Path("/in.npz"),
@@ -53,7 +53,7 @@ def test_a_worker_gets_the_files_of_the_search_and_what_is_not_the_default(tmp_p
         cache_dir=Path("/cache"),
         gpu="L4",
     )
-    words = worker_options(more, "s")
+    words = worker_arguments(with_kept_trace(more), study="s")
     given = dict(zip(words[::2], words[1::2], strict=True))
     assert given == {
         "--study": "s",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from optimizer.run.seconds import SecondsOfRun
+from optimizer.run.pipeline import SecondsOfRun
 from search.records.recommendation import SecondsRecord
 from search.trials.bench import Spent
 from search.trials.events import PhaseStarted, StepEnded, timed_step

@@ -5,7 +5,6 @@ Anyone with access to the database can change the worker's orders: they name no 
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,15 @@ from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cli import run_command
 from optimizer.config import OptimizeConfig
 from optimizer.machine.hardware import hardware, hardware_label
-from optimizer.run.coordinator import WorkerJob, checksum, given_of, measuring_fields, worker_config
+from optimizer.run.coordinator import (
+    HARDWARE,
+    TRITUNE,
+    WorkerJob,
+    checksum,
+    measuring_fields,
+    same_of,
+    worker_config,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -42,15 +49,10 @@ def published(tmp_path: Path) -> Iterator[Callable[..., Any]]:
 
     def publish(config: OptimizeConfig | None = None, **changes: str) -> list[Any]:
         config = config or plain(tmp_path)
-        job = {
-            "tritune_version": version("tritune"),
-            "hardware": hardware_label(hardware()),
-            "model_sha256": "0" * 64,
-            "given": given_of(config),
-            "config": measuring_fields(config),
-        }
+        same = {**same_of(config, hardware()), **changes}
+        job = {"model_sha256": "0" * 64, "same": same, "config": measuring_fields(config)}
         _, pool = coordinator(tmp_path / "run", url)
-        pool.publish({**job, **changes})
+        pool.publish(job)
         return [
             *("--storage", url, "--study", "shared"),
             *("--output", tmp_path / "worker", "--model", tmp_path / "none.onnx"),
@@ -89,7 +91,7 @@ def test_a_study_that_does_not_come(capsys: pytest.CaptureFixture[str], tmp_path
 
 
 def test_other_hardware_measures_nothing(capsys: pytest.CaptureFixture[str], published: Any) -> None:
-    code, what, fix = refused(capsys, *published(hardware="NVIDIA H100"))
+    code, what, fix = refused(capsys, *published(**{HARDWARE: "NVIDIA H100"}))
     assert code == 2
     assert "NVIDIA H100" in what
     assert hardware_label(hardware()) in what
@@ -97,7 +99,7 @@ def test_other_hardware_measures_nothing(capsys: pytest.CaptureFixture[str], pub
 
 
 def test_another_version_measures_nothing(capsys: pytest.CaptureFixture[str], published: Any) -> None:
-    _, what, fix = refused(capsys, *published(tritune_version="9.9"))
+    _, what, fix = refused(capsys, *published(**{TRITUNE: "9.9"}))
     assert "9.9" in what
     assert "version" in fix
 
@@ -191,7 +193,7 @@ def test_a_worker_takes_how_to_measure_and_nothing_else(tmp_path: Path) -> None:
         limits=(LatencyLimit(limit_ms=1.0),), model=tmp_path / "mine.onnx", output=tmp_path / "mine"
     )
     everything = TypeAdapter(OptimizeConfig).dump_python(theirs, mode="json")
-    job = WorkerJob(tritune_version="1", hardware="h", model_sha256="", given={}, config=everything)
+    job = WorkerJob(model_sha256="", same={}, config=everything)
     config = worker_config(job, own)
     taken = {one.name for one in fields(own) if getattr(config, one.name) != getattr(own, one.name)}
     assert taken == {

@@ -4,10 +4,10 @@ import pytest
 from recommendations import certificate, measurement, trial
 
 from search.answer.recommend import alternatives_to, cost_of, energy_of, gain_over, reason_for
-from search.cost.cost import Price
+from search.cost.cost import PriceRecord
 from search.records.trial import GpuRecord
 
-PRICE = Price(usd_per_hour=3.6, source="--price-per-hour", as_of="", describes="this machine, as given")
+PRICE = PriceRecord(usd_per_hour=3.6, source="--price-per-hour", as_of="", describes="this machine, as given")
 
 
 def test_cost_is_at_the_certified_rate() -> None:

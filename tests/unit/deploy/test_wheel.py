@@ -5,9 +5,9 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
-from deploy.images.sources import own_wheel, wheel_name
+from deploy.images import own_wheel, wheel_name
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 
 
 def test_it_has_our_files_as_they_are_installed() -> None:

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from deploy.images.packages import client_pins, installed_pins, search_pins, server_pins
+from deploy.images import client_pins, installed_pins, search_pins, server_pins
 
 
 def test_the_server_gets_triton_numpy_and_its_library_alone() -> None:
