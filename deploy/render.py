@@ -145,7 +145,9 @@ def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str
     context = _context(plan, targets, loadtest_image)
     rules = _rendered(f"{RULES_FILE}.j2", context)
     files: dict[str, str] = {RULES_FILE: rules}
-    context["rules"] = _without_comment(rules)
+    lines = rules.splitlines(keepends=True)
+    first = next(index for index, line in enumerate(lines) if not line.startswith("#"))
+    context["rules"] = Markup("").join(lines[first:])  # without the comment before its first key
     files[DASHBOARD_FILE] = render_dashboard(plan, quantile_name=context["quantile_name"])
     chosen = [path for target in TARGETS if target in targets for path in FILES[target]]
     if plan.offers_native and "kubernetes" in targets:
@@ -304,10 +306,3 @@ def _contents(plan: Plan, files: Mapping[str, str]) -> list[tuple[str, Markup]]:
         for path, words in CONTENTS
         if path in always or any(name == path or name.startswith(path) for name in files)
     ]
-
-
-def _without_comment(text: Markup) -> Markup:
-    """Return a YAML file without the comment before its first key."""
-    lines = text.splitlines(keepends=True)
-    first = next(index for index, line in enumerate(lines) if not line.startswith("#"))
-    return Markup("").join(lines[first:])

@@ -104,7 +104,11 @@ def call_limited(call: Callable[[], T], *, model: Path, limits: ChildLimits) -> 
         if error.error is not None:
             raise error.error from error
         if error.reason.startswith(MemoryError.__name__):
-            raise _beyond_memory(model, limits) from error
+            raise UnsupportedModel(
+                f"Reading {model} took more than {limits.memory_bytes / GIB:.1f} GiB of memory, "
+                "so it was stopped.",
+                "Look for constants or shapes of an absurd size; export the model again.",
+            ) from error
         words = " ".join(error.reason.split())[:300]
         raise UnsupportedModel(f"{model} cannot be prepared: {words}.", _EXPORT_AGAIN) from error
 
@@ -121,13 +125,6 @@ def _crashed(model: Path, limits: ChildLimits, error: ChildCrashed) -> Unsupport
             "Free some memory, or use a machine with more.",
         )
     return UnsupportedModel(f"Reading {model} crashed the ONNX library ({error.reason}).", _EXPORT_AGAIN)
-
-
-def _beyond_memory(model: Path, limits: ChildLimits) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"Reading {model} took more than {limits.memory_bytes / GIB:.1f} GiB of memory, so it was stopped.",
-        "Look for constants or shapes of an absurd size; export the model again.",
-    )
 
 
 _running: set[subprocess.Popen[bytes]] = set()

@@ -45,14 +45,6 @@ MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = (
 CALL = partial(option, panel="Run")
 
 
-def _shown_shapes(shapes: dict[str, tuple[int, ...]]) -> list[str]:
-    return [f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items()]
-
-
-def _shown_accuracy(rule: AccuracyRule) -> str:
-    return ",".join([rule.level, *(f"{name}={value:g}" for name, value in rule.changes)])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizeConfig:
     """The checked settings of one run. Durations are in seconds or ms as named, rates in requests per second.
@@ -76,7 +68,7 @@ class OptimizeConfig:
         default=(),
         name="shape",
         parse=shapes_from_texts,
-        show=_shown_shapes,
+        show=lambda shapes: [f"{name}:{','.join(map(str, sizes))}" for name, sizes in shapes.items()],
     )
     input_data: Path | None = MODEL(
         "Real inputs for the load: an .npz or .json file, or a .txt file with one request length per line.",
@@ -121,7 +113,7 @@ class OptimizeConfig:
         "LEVEL",
         default="strict",
         parse=accuracy_rule,
-        show=_shown_accuracy,
+        show=lambda rule: ",".join([rule.level, *(f"{name}={value:g}" for name, value in rule.changes)]),
     )
     io_precision: IoPrecision = MODEL(
         "`keep`, or `fp16` for fp16 inputs and outputs of engines that compute in fp16.", "TYPE", default="keep"

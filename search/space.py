@@ -209,21 +209,19 @@ def search_space(
     baselines = {default_config(engine).instance_count for engine in engines}  # tried on any machine
     instances = tuple(sorted({*instances, *baselines}))
     threads = (0,) if on_gpu else (0, *_powers_of_two(max(limits.cores, 1)))
+    sizes = tuple(
+        rows_per_request * 2**exponent for exponent in range((LARGEST_BATCH // rows_per_request).bit_length())
+    )
     delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
     return SearchSpace(
         engines=engines,
-        max_batch_sizes=_batch_sizes(rows_per_request) if batched else (1,),
+        max_batch_sizes=sizes if batched else (1,),
         instance_counts=instances,
         intra_op_threads=threads,
         max_queue_delays_us=delays_us if batched else (0,),
         limits=limits,
         rows_per_request=rows_per_request,
     )
-
-
-def _batch_sizes(rows_per_request: int) -> tuple[int, ...]:
-    largest = LARGEST_BATCH // rows_per_request
-    return tuple(rows_per_request * 2**exponent for exponent in range(largest.bit_length()))
 
 
 def _powers_of_two(largest: int) -> tuple[int, ...]:

@@ -64,7 +64,7 @@ def _config(
         batched=message.max_batch_size > 0,
         device="gpu" if group.Kind.Name(group.kind) == _KIND_GPU else "cpu",
     )
-    graphs = _numbers(parameters.get("batch_sizes", "")) if parameters.get("cuda_graphs") == "1" else ()
+    sizes = parameters.get("batch_sizes", "").split(",") if parameters.get("cuda_graphs") == "1" else ()
     return ServingConfig(
         engine=engine,
         max_batch_size=message.max_batch_size,
@@ -73,13 +73,9 @@ def _config(
         max_queue_delay_us=message.dynamic_batching.max_queue_delay_microseconds,
         preferred_batch_sizes=tuple(message.dynamic_batching.preferred_batch_size),
         intra_op_threads=int(parameters.get("intra_op_threads", "0")),
-        cuda_graph_batch_sizes=graphs,
+        cuda_graph_batch_sizes=tuple(map(int, sizes)),
         backend_options=tuple((key, value) for key, value in parameters.items() if key in _BACKEND_OPTIONS),
     )
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 def _message(model_dir: Path) -> Any:

@@ -122,17 +122,12 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
     (folder / "config.pbtxt").write_text(render_config_pbtxt(config, runtime=runtime))
     for name, source in config.engine.files:
         place(source, version_dir / name, copy=copy)
-    if runtime != "native":
-        _add_runtime(version_dir, config.engine, runtime, compiled=not copy)
-
-
-def _add_runtime(version_dir: Path, engine: Engine, runtime: Runtime, *, compiled: bool) -> None:
-    """Add our code to the engine's files; none of these can have a name of ours."""
-    for name, source in runtime_files(engine, runtime).items():
+    # None of the engine's files can have a name of ours.
+    for name, source in runtime_files(config.engine, runtime).items() if runtime != "native" else ():
         target = version_dir / name
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(source, target)
-        if compiled and target.suffix == ".py":
+        if not copy and target.suffix == ".py":
             # Else the first instance compiles it, and Triton takes the changed folder for a changed model.
             py_compile.compile(str(target), doraise=True)
 

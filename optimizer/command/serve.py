@@ -33,7 +33,11 @@ def serve_run(
         raise BadInput(f"--port {port} and --grpc-port {port} are the same.", "Give each a port of its own.")
     check_shared_memory(shared_memory, server)
     shares = shared_memory == "system"
-    _stop_on_sigterm()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)  # ends it as Ctrl-C does, so that nothing is left behind
     try:
         with (
             scratch_folder("serve") as folder,
@@ -67,12 +71,3 @@ def _repository(directory: Path, server: str) -> Path:
     """Return the repository in a run or bundle that this kind of server can serve; else the folder itself."""
     folders = (REPOSITORY,) if server == "embedded" else (NATIVE_REPOSITORY, REPOSITORY)
     return next((directory / name for name in folders if (directory / name).is_dir()), directory)
-
-
-def _stop_on_sigterm() -> None:
-    """Make SIGTERM end the process as Ctrl-C does, so that nothing is left behind."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)

@@ -53,11 +53,7 @@ def diagnose(embedded: Callable[[], Check] | None = None) -> tuple[Check, ...]:
         _gpu(machine),
         _driver(machine),
         (embedded or embedded_triton)(),
-        _program(
-            "Triton, local",
-            "tritonserver",
-            add="it comes in NVIDIA's container; from outside it, use --server docker",
-        ),
+        _local_triton(),
         _docker(),
         _http_answers(),
         _onnxruntime(),
@@ -189,11 +185,11 @@ def _providers(machine: Hardware) -> Check:
     return Check(name="ONNX Runtime providers", state="ok", found=f"{', '.join(names)}{unusable}")
 
 
-def _program(name: str, program: str, *, add: str) -> Check:
-    path = shutil.which(program)
-    if path is None:
-        return Check(name=name, state="missing", found=f"no {program} on PATH", add=add)
-    return Check(name=name, state="ok", found=path)
+def _local_triton() -> Check:
+    path = shutil.which("tritonserver")
+    add = "" if path else "it comes in NVIDIA's container; from outside it, use --server docker"
+    found = path or "no tritonserver on PATH"
+    return Check(name="Triton, local", state="ok" if path else "missing", found=found, add=add)
 
 
 def _docker() -> Check:

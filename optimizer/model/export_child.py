@@ -188,12 +188,9 @@ def export(made: Exportable, target: Path) -> None:
             f"PyTorch cannot export the model: {' '.join(str(error).split())[:400]}",
             "Rewrite the named part, or export to ONNX yourself and give the .onnx file.",
         ) from error
-    program.save(target, external_data=_size_bytes(made.call) > EXTERNAL_BYTES)
+    size_bytes = sum(value.numel() * value.element_size() for value in made.call.state_dict().values())
+    program.save(target, external_data=size_bytes > EXTERNAL_BYTES)
     _require_dynamic(made, target)
-
-
-def _size_bytes(module: torch.nn.Module) -> int:
-    return sum(value.numel() * value.element_size() for value in module.state_dict().values())
 
 
 def _require_dynamic(made: Exportable, target: Path) -> None:

@@ -151,8 +151,7 @@ def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
 
 def measuring_fields(config: OptimizeConfig) -> dict[str, Any]:
     """Return the fields that say how to measure, as JSON has them."""
-    fields: dict[str, Any] = _CONFIG.dump_python(config, mode="json", include=set(MEASURED))
-    return fields
+    return dict(_CONFIG.dump_python(config, mode="json", include=set(MEASURED)))
 
 
 def worker_config(job: WorkerJob, own: OptimizeConfig) -> OptimizeConfig:

@@ -119,7 +119,9 @@ class TritonBench:
         self._last = measurement_to_record(
             run.measurement, rate_per_s, rows_per_request=self.workload.rows_per_request
         )
-        self._note_memory()
+        seen, config = self._server.memory_bytes(), self._config
+        if seen is not None and config is not None:
+            self._memory_bytes[config] = max(seen, self._memory_bytes.get(config, 0))
         log.info("measured %s", self._last)
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
 
@@ -225,11 +227,6 @@ class TritonBench:
         self._did_not_start = False
         self._server.load(config)
         self._load_s[config] = max(time.monotonic() - started, self._load_s.get(config, 0.0))
-
-    def _note_memory(self) -> None:
-        seen, config = self._server.memory_bytes(), self._config
-        if seen is not None and config is not None:
-            self._memory_bytes[config] = max(seen, self._memory_bytes.get(config, 0))
 
     @contextmanager
     def _counting_loading(self) -> Iterator[None]:
