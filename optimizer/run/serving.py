@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 from loadgen.processes import scratch_folder
 from loadgen.sending.generator import LoadGenerator
@@ -15,7 +14,6 @@ from model_repo.server.control import server_version
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.triton import check_runs_models, serve
 from model_repo.spec import Engine
-from optimizer.batching.dynamic_batch import ROW_TOLERANCE_LOW_PRECISION
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.model.ort_child import difference
@@ -98,7 +96,7 @@ def serving_bench(
             timeout_s=request_timeout_s(slo_of(config)),
             most_send_lag_ms=config.most_send_lag_ms,
             workload=workload,
-            difference=partial(difference, tolerance=ROW_TOLERANCE_LOW_PRECISION),
+            difference=difference,
         )
 
 
