@@ -84,6 +84,24 @@ def test_a_strangers_worker_is_not_counted_and_hears_nothing() -> None:
     assert record.measurement.failures == 0
 
 
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)  # of ZMTP 3.1
+
+
+@pytest.mark.parametrize("kind", [b"\x06", b"\x02"], ids=["command", "message"])
+def test_a_stranger_cannot_make_the_master_take_much(kind: bytes) -> None:
+    port, size, taken, block = free_port(), 250_000_000, 0, bytes(1_000_000)
+    with running(master_command("http://127.0.0.1:9", port, "--rate", "1")):
+        wait_until_listening(port)
+        with socket.create_connection(("127.0.0.1", port)) as stranger, pytest.raises(OSError, match="ipe|reset"):
+            stranger.sendall(GREETING)
+            stranger.recv(len(GREETING), socket.MSG_WAITALL)
+            stranger.sendall(kind + size.to_bytes(8))
+            while taken < size:
+                stranger.sendall(block)
+                taken += len(block)
+    assert taken < size / 4  # what the kernel keeps
+
+
 @pytest.mark.parametrize("secret", [None, OTHERS])
 def test_a_false_master_hears_nothing_and_the_worker_says_why_it_leaves(secret: str | None) -> None:
     options = ("http://127.0.0.1:9", "--header-env", "Authorization=TOKEN")

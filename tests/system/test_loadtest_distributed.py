@@ -6,6 +6,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from clusters import LOADTEST, free_port, workers
 from fake_triton import fake_triton
@@ -94,6 +95,20 @@ def test_ctrl_c_at_the_master_keeps_the_result_and_ends_the_workers() -> None:
         assert LoadTestRecord.model_validate_json(out).measurement is not None
         for worker in started:
             assert worker.wait(timeout=240) == 0
+
+
+def test_input_data_of_many_frames_reaches_the_workers(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).random((8_000, 256), np.float32))
+    port = free_port()
+    options = ("--rate", "50", "--duration", "2s", "--warmup", "0s", "--input-data", str(tmp_path / "x.npz"))
+    with fake_triton() as server, workers(port, (), ()):
+        done = subprocess.run(
+            master(server.url, port, *options), capture_output=True, text=True, timeout=240, check=False
+        )
+    record = LoadTestRecord.model_validate_json(done.stdout)
+    assert record.measurement is not None, done.stderr
+    assert record.measurement.requests > 50
+    assert record.measurement.failures == 0
 
 
 def test_headers_do_not_travel_so_a_worker_without_them_refuses() -> None:
