@@ -33,7 +33,7 @@ class LoadTestOptions:
         "duration.",
         "KIND",
     )
-    trace: Path | None = LOAD("Replay a file: one time in seconds per line, or `time,rate` lines.", "FILE")
+    trace: Path | None = LOAD("Replay a file: one time in seconds per line, or `time,rate`.", "FILE", exists=True)
     duration_s: float | None = LOAD(
         "Duration of the measurement. Default: 30s, a whole trace, or 2m of load for --find-max.",
         "DURATION",

@@ -135,6 +135,8 @@ def _composed(path: Path) -> yaml.Node | None:
     import yaml
 
     try:
+        if path.exists() and not path.is_file():  # to open a FIFO can take for ever
+            raise OSError(0, "it is not a file")
         with path.open("rb") as file:
             return yaml.compose(file, Loader=yaml.SafeLoader)
     except OSError as error:

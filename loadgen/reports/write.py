@@ -30,8 +30,8 @@ def record_json(record: LoadTestRecord) -> str:
 def check_writable(outputs: Outputs) -> None:
     """Raise BadInput if a report could not be written now, before minutes of load are spent."""
     for option, path in _paths(outputs).items():
-        if path.is_dir():
-            raise BadInput(f"{option} {path} is a directory.", "Give the name of a file.")
+        if path.exists() and not path.is_file():  # a device would be replaced by the report
+            raise BadInput(f"{option} {path} is not a file.", "Give the name of a file.")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path.parent):  # it has no name that a file could have already

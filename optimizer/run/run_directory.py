@@ -15,6 +15,7 @@ from pathlib import Path
 from loadgen.errors import BadInput
 from loadgen.printable import printable
 from optimizer.run.progress import Progress
+from search.records.run_files import check_files
 from search.redact import shown_arguments
 from search.trials import events
 from search.trials.events import OnEvent
@@ -33,6 +34,7 @@ def make_directory(directory: Path, *, resume: bool) -> None:
                 f"Give a new directory, or go on with the run in it: --resume {directory}",
             )
         directory.mkdir(parents=True, exist_ok=True)
+        check_files(directory)
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(b"0" * 4096)
     except OSError as error:

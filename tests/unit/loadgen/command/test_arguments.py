@@ -125,7 +125,7 @@ def test_a_worker_uses_its_certificate_for_the_server_of_the_test_only() -> None
         ({"processes": 0}, "--processes"),
         ({"confidence": 1.0}, "--confidence"),
         ({"arrivals": "bursts"}, "bursts"),
-        ({"trace": Path("/nowhere"), "arrivals": "poisson"}, "--arrivals"),
+        ({"trace": Path(__file__), "arrivals": "poisson"}, "--arrivals"),
         ({"trace": Path("/nowhere")}, "/nowhere"),
         ({"input_data": Path("/nowhere")}, "--input-data"),
         ({"ca_cert": Path("/nowhere"), "url": "https://127.0.0.1"}, "--ca-cert"),

@@ -1,5 +1,6 @@
 """Commands on a run whose files were damaged: by a crash, a full disk, or a copy that was not complete."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,21 @@ def run(tmp_path: Path) -> Path:
     (folder / "confirmations.jsonl").write_text(confirmation.model_dump_json() + "\n")
     save_config(OptimizeConfig(limits=(LatencyLimit(limit_ms=50.0),), model=Path("m.onnx"), output=folder), folder)
     return folder
+
+
+@pytest.mark.parametrize("name", [*FILES, "optimize.log", ".lock", "models/new"])
+def test_a_fifo_is_named_and_never_waited_for(
+    run: Path, name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run)
+    (run / name).unlink(missing_ok=True)
+    (run / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(run / name)
+    for command in ("bundle", "report", "compare", "fleet", "explain", "--resume"):
+        code = run_command([command, ".", *OPTIONS.get(command, [])])
+        lines = capsys.readouterr().err.splitlines()
+        assert (code, len(lines)) == (2, 2), (command, lines)
+        assert name in lines[0]
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
