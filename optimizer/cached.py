@@ -1,7 +1,7 @@
 """Keep results on disk for later runs, by their content: under a hash of everything that decides them.
 
-An entry is a folder with `entry.json` and files. It appears whole or not at all, so runs may share the cache.
-Files that a disk damaged are noticed by their SHA-256. Results are in JSON.
+An entry is a folder with `entry.json` and files. It appears whole or not at all, so runs may share the cache. Only
+its user can read it, and one SHA-256 covers all that is in it. Results are in JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +23,7 @@ from loadgen.files import flush_folder, sha256_of, whole_file
 from loadgen.processes import scratch_folder
 
 ENTRY_FILE = "entry.json"
+SUM_FILE = "sha256"
 MAX_BYTES = 20 * 2**30
 """The entries take 20 GiB at most: beyond, those that were not used for the longest time are removed. Engines are
 not counted."""
@@ -69,21 +70,14 @@ class ResultCache:
     most_bytes: int = MAX_BYTES
 
     def find(self, kind: str, key: Key) -> Entry | None:
-        """Return the result of this kind and key, None if there is none; a damaged entry is removed."""
+        """Return the result of this kind and key, None if there is none (see `whole_files`)."""
         if self.folder is None:
             return None
         folder = self._entry(self.folder, kind, key)
-        if not folder.is_dir():
-            return None
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            found = json.loads((folder / ENTRY_FILE).read_bytes())
-            files = {name: folder / name for name in found["files"]}
-            if {name: sha256_of(path) for name, path in files.items()} == found["files"]:
-                entry = Entry(value=found["value"], files=files)
-                with suppress(OSError):
-                    os.utime(folder)
-                return entry
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # it has just been removed
+            if files := whole_files(folder, ENTRY_FILE):
+                os.utime(folder)
+                return Entry(value=json.loads(files.pop(ENTRY_FILE).read_bytes())["value"], files=files)
         return None
 
     def put(self, kind: str, key: Key, value: Any, files: Mapping[str, Path] | None = None) -> None:
@@ -97,9 +91,9 @@ class ResultCache:
             def fill(draft: Path) -> None:
                 for name, path in files.items():
                     shutil.copyfile(path, draft / name)
-                sums = {name: sha256_of(draft / name) for name in files}
-                text = json.dumps({"key": _plain(key), "value": value, "files": sums}, indent=1)
+                text = json.dumps({"key": _plain(key), "value": value}, indent=1)
                 (draft / ENTRY_FILE).write_text(text + "\n", encoding="utf-8")
+                seal(draft, ENTRY_FILE)
 
             entry = self._entry(self.folder, kind, key)
             put_whole(entry, fill, is_there=entry.is_dir)
@@ -111,13 +105,13 @@ class ResultCache:
 
     @staticmethod
     def _entry(folder: Path, kind: str, key: Key) -> Path:
-        text = json.dumps([kind, _plain(key)], sort_keys=True)
+        text = json.dumps([kind, _plain(key), os.geteuid()], sort_keys=True)
         return folder / RESULTS / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     def _make_room(self, results: Path, size_bytes: int) -> None:
         """Remove the entries that were not used for the longest time, until `size_bytes` more fit."""
-        entries = [path for path in results.glob(f"*/{ENTRY_FILE}") if ENTRY_NAME.fullmatch(path.parent.name)]
-        entries = [path.parent for path in entries]
+        found = (path.parent for path in results.glob(f"*/{ENTRY_FILE}"))
+        entries = [path for path in found if ENTRY_NAME.fullmatch(path.name)]
         sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in entries}
         for path in sorted(entries, key=lambda one: one.stat().st_mtime):
             if sum(sizes.values()) + size_bytes <= self.most_bytes:
@@ -132,6 +126,31 @@ NO_CACHE = ResultCache(folder=None)
 def result_cache(folder: Path, environment: Mapping[str, str] = os.environ) -> ResultCache:
     """Return the cache of results in `folder`, switched off if the environment says so."""
     return NO_CACHE if environment.get(SWITCH, "").lower() == "off" else ResultCache(folder=folder)
+
+
+def seal(entry: Path, record: str) -> None:
+    """Write the hash of the files of a new entry, and keep other users out."""
+    (entry / SUM_FILE).write_text(sha256_of(entry / record, {path.name: path for path in entry.iterdir()}))
+    for path in entry.iterdir():
+        path.chmod(0o600)
+    entry.chmod(0o700)
+
+
+def whole_files(entry: Path, record: str, names: Collection[str] | None = None) -> dict[str, Path] | None:
+    """Return the files of an entry by name, None if there is none; all, or these alone if others are added later.
+
+    An entry of another user, or that others may write to, is passed by; one that is damaged is removed.
+    """
+    with suppress(OSError, ValueError, KeyError):
+        found = entry.lstat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            return None
+        files = {path.name: path for path in entry.iterdir() if names is None or path.name in (*names, SUM_FILE)}
+        regular = all(path.is_file() for path in files.values())  # to read a FIFO can take for ever
+        if regular and files.pop(SUM_FILE).read_text() == sha256_of(entry / record, files):
+            return files
+    shutil.rmtree(entry, ignore_errors=True)
+    return None
 
 
 def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[], bool]) -> None:
@@ -151,9 +170,20 @@ def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[
 
 
 def put_file(path: Path, data: bytes) -> None:
-    """Replace a file atomically, if it can be written: without it, the next run only takes longer."""
-    with suppress(OSError), whole_file(path) as file:
-        file.write(data)
+    """Replace a file and its hash, if they can be written: without it, the next run only takes longer."""
+    with suppress(OSError):
+        with whole_file(path) as file:
+            file.write(data)
+        path.with_name(f"{path.name}.{SUM_FILE}").write_text(sha256_of(path))
+
+
+def get_file(path: Path) -> bytes | None:
+    """Return what `put_file` wrote, None if there is nothing; a damaged file is removed."""
+    with suppress(OSError):
+        if path.is_file() and path.with_name(f"{path.name}.{SUM_FILE}").read_bytes() == sha256_of(path).encode():
+            return path.read_bytes()
+        path.unlink()
+    return None
 
 
 @cache

@@ -9,8 +9,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
-from pydantic import ValidationError
-
 from optimizer.accuracy.thresholds import AccuracyRule
 from optimizer.cached import Entry, ResultCache, versions_digest
 from optimizer.model.files import Graph
@@ -59,11 +57,8 @@ class Judgments:
         entry = self.cache.find(KIND, {**self.base, **of})
         if entry is None:
             return None
-        try:
-            record = AccuracyRecord.model_validate_json(entry.value["record"])
-            enough = record.inputs >= self.inputs or float(entry.value["budget_s"]) >= self.budget_s
-        except (KeyError, TypeError, ValueError, ValidationError):
-            return None
+        record = AccuracyRecord.model_validate_json(entry.value["record"])
+        enough = record.inputs >= self.inputs or entry.value["budget_s"] >= self.budget_s
         return (record, entry) if enough else None
 
     def keep(
@@ -129,8 +124,8 @@ def variant_from_entry(entry: Entry, precision: Precision, model: Model, folder:
             precision=precision,
             model=made,
             stand_in=made,
-            optimizable=bool(value["optimizable"]),
-            kept=dict(value["kept"]),
+            optimizable=value["optimizable"],
+            kept=value["kept"],
         )
-    except (KeyError, TypeError, ValueError, OSError):
+    except OSError:
         return None

@@ -65,7 +65,6 @@ def settled(
         found = _from_entry(entry, Graph(path.absolute(), proto), own, work_dir)
         if found is not None:
             return _served(found, work_dir)
-        cache.remove(KIND, key)
     del proto
     done = _proven(path, shapes, work_dir)
     _keep(cache, key, done)
@@ -100,15 +99,15 @@ def _keep(cache: ResultCache, key: Key, done: Settled) -> None:
 def _from_entry(
     entry: Entry, graph: Graph, external: tuple[tuple[str, Path], ...], work_dir: Path
 ) -> Settled | None:
-    """Return the result of an earlier run; None if the entry does not have the form that `_keep` writes."""
+    """Return the result of an earlier run; None if the entry has just been removed."""
+    kept = _Kept.model_validate(entry.value)
     try:
-        kept = _Kept.model_validate(entry.value)
         if entry.files:
             file = entry.copied(work_dir / f"{kept.model.name}-settled")[REWRITTEN].absolute()
             served = kept.served.with_files(Graph(file, load_proto(file)))
         else:
             served = kept.served.with_files(graph, external)
-    except (KeyError, ValueError, OSError):
+    except OSError:
         return None
     batching = Batching(model=served, action=kept.action, reason=kept.reason)
     return Settled(model=kept.model.with_files(graph, external), batching=batching, cached=True)

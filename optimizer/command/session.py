@@ -45,7 +45,7 @@ def run(
     before = None if baseline is None else read_baseline(baseline, slo_of(config))
 
     gpus = use_gpus(config.gpu, config.workers)
-    make_directory(config.output, resume=resume)
+    make_directory(config.output, resume=resume, model=config.model)
     stderr = SafeConsole(stderr=True)
     with locked(config.output), logging_to(config.output / LOG_FILE):
         save_config(config, config.output)

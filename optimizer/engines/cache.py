@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import shutil
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from loadgen.errors import EnvironmentFailed
-from loadgen.files import sha256_of
 from model_repo.runtime.tritune_gpu.opening import RUNTIME_CACHE_FILE
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
-from optimizer.cached import put_file, put_whole
+from optimizer.cached import get_file, put_file, put_whole, seal, whole_files
 
 PLAN_FILE = "model.plan"
 
@@ -69,15 +68,13 @@ class EngineCache:
         self.folder = folder
 
     def find(self, key: EngineKey) -> tuple[Path, EngineMetadata] | None:
-        """Return the entry's folder and metadata, None if there is none; a damaged entry is removed."""
+        """Return the entry's folder and metadata, None if there is none (see `whole_files`)."""
         entry = self._entry(key)
-        if not entry.exists():
-            return None
-        with suppress(OSError, ValidationError):
-            metadata = EngineMetadata.model_validate_json((entry / METADATA_FILE).read_bytes())
-            if sha256_of(entry / PLAN_FILE) == metadata.plan_sha256:
-                return entry, metadata
-        shutil.rmtree(entry, ignore_errors=True)
+        with suppress(OSError):  # it has just been removed
+            if files := whole_files(entry, METADATA_FILE, (PLAN_FILE, METADATA_FILE)):
+                for path in (entry / RUNTIME_CACHE_FILE, *entry.glob("*.part")):
+                    get_file(path)  # removes a damaged one
+                return entry, EngineMetadata.model_validate_json(files[METADATA_FILE].read_bytes())
         return None
 
     def put(self, plan: bytes, metadata: EngineMetadata) -> Path:
@@ -87,6 +84,7 @@ class EngineCache:
         def fill(draft: Path) -> None:
             (draft / PLAN_FILE).write_bytes(plan)
             (draft / METADATA_FILE).write_text(metadata.model_dump_json(indent=2) + "\n", encoding="utf-8")
+            seal(draft, METADATA_FILE)
 
         try:
             put_whole(entry, fill, is_there=lambda: self.find(metadata.key) is not None)
@@ -100,17 +98,14 @@ class EngineCache:
 
     def timing_cache(self, key: EngineKey) -> bytes:
         """Return the timings of earlier builds with this library on this kind of GPU; b"" if there are none."""
-        try:
-            return self._timing_file(key).read_bytes()
-        except OSError:
-            return b""
+        return get_file(self._timing_file(key)) or b""
 
     def put_timing_cache(self, key: EngineKey, timings: bytes) -> None:
         """Keep the timings for the next build; if they cannot be written, that build only takes longer."""
         put_file(self._timing_file(key), timings)
 
     def _entry(self, key: EngineKey) -> Path:
-        return self.folder / "engines" / key.digest
+        return self.folder / "engines" / f"{key.digest}-{os.geteuid()}"
 
     def _timing_file(self, key: EngineKey) -> Path:
         name = f"{key.backend}-{key.library_version}-{key.compute_capability}-{key.gpu}".replace(" ", "_")

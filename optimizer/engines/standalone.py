@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from model_repo.repository.config_pbtxt import graph_batch_sizes
 from model_repo.spec import Engine
-from optimizer.cached import put_file
+from optimizer.cached import get_file, put_file
 from optimizer.child import ChildFailed, ChildRaised, ChildTimedOut, call_in_child, threads
 from optimizer.engines.builder import EngineFailed
 from optimizer.engines.cache import PLAN_FILE, EngineCache
@@ -210,12 +210,9 @@ class StandaloneTimings:
 
     def _found(self, kept: Path) -> dict[str, Any] | None:
         """Return what is kept if it is of a GPU of this name and this driver, else None."""
-        try:
-            found: dict[str, Any] = json.loads(kept.read_text())
-            same = (found["gpu"], found["driver"]) == (self.gpu.name, self.gpu.driver)
-            return {**found, "times": list(found["times"])} if same else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+        found: dict[str, Any] = json.loads(get_file(kept) or b"{}")
+        same = (found.get("gpu"), found.get("driver")) == (self.gpu.name, self.gpu.driver)
+        return found if same else None
 
 
 def _compiles(engine: Engine) -> bool:

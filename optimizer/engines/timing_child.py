@@ -194,5 +194,5 @@ def keep_kernels(engine: GpuEngine, folder: Path) -> None:
     kernels = getattr(engine, "compiled_kernels", lambda: None)()
     if kernels:
         put_file(folder / RUNTIME_CACHE_FILE, kernels)
-        for part in folder.glob(KERNELS_OF_A_SIZE.format("*")):
+        for part in folder.glob(f"{KERNELS_OF_A_SIZE.format('*')}*"):
             part.unlink()

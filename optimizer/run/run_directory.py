@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from loadgen.errors import BadInput
+from loadgen.options.declare import is_file
 from loadgen.printable import printable
 from optimizer.run.progress import Progress
 from search.records.run_files import check_files
@@ -25,15 +26,16 @@ log = logging.getLogger("tritune")
 LOG_FILE = "optimize.log"
 
 
-def make_directory(directory: Path, *, resume: bool) -> None:
-    """Create the run's directory; with `resume` it may hold files. Raises BadInput."""
+def make_directory(directory: Path, *, resume: bool, model: str | Path) -> None:
+    """Create the directory, private if the model's file is; with `resume` it may hold files. Raises BadInput."""
+    private = isinstance(model, Path) and is_file(model) and not model.stat().st_mode & 0o077
     try:
         if not resume and directory.exists() and any(directory.iterdir()):
             raise BadInput(
                 f"--output {directory} is not empty.",
                 f"Give a new directory, or go on with the run in it: --resume {directory}",
             )
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
         check_files(directory)
         with tempfile.TemporaryFile(dir=directory) as probe:
             probe.write(b"0" * 4096)

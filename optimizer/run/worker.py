@@ -53,7 +53,7 @@ def work(options: WorkerCall, own: OptimizeConfig) -> int:
     Of `own`, only fields count that `WORKER_CONFIG` names; the study has the others.
     """
     others = use_gpus(own.gpu, own.workers)
-    _make_directory(options.output, options.study)
+    _make_directory(options.output, options.study, own.model)
     with (
         locked(options.output),
         logging_to(options.output / LOG_FILE),
@@ -79,7 +79,7 @@ def work(options: WorkerCall, own: OptimizeConfig) -> int:
     return finished
 
 
-def _make_directory(directory: Path, study: str) -> None:
+def _make_directory(directory: Path, study: str, model: str | Path) -> None:
     """Create the worker's directory, or use an earlier one of this study again. Raises BadInput."""
     marker = directory / STUDY_MARKER
     used = directory.is_dir() and {path.name for path in directory.iterdir()} - {coordinator.WORKER_LOG_FILE}
@@ -88,7 +88,7 @@ def _make_directory(directory: Path, study: str) -> None:
             f"--output {directory} holds something else than a worker of the study {study} left there.",
             "Give a new directory.",
         )
-    make_directory(directory, resume=True)
+    make_directory(directory, resume=True, model=model)
     write_atomically(marker, study + "\n")
 
 

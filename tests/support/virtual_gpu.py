@@ -89,6 +89,6 @@ def _build_plan(faults: Any, library: Any, order: Any, *, timing_cache: bytes) -
 
 
 def _load_engine(folder: Path, file: str, backend: str, cuda: FakeCuda, stream: int, **_: Any) -> FaultyEngine:
-    kernels = {size for part in folder.glob("kernels*") for size in json.loads(part.read_bytes())}
+    kernels = {size for part in folder.glob("kernels*[et]") for size in json.loads(part.read_bytes())}
     faults = {} if backend == "onnxruntime" else json.loads((folder / file).read_bytes())
     return FaultyEngine(cuda, **faults, kernels=frozenset(kernels))

@@ -1,13 +1,24 @@
 """Tests of the cache of results: what is found again, what is not, and what is never believed."""
 
 import os
+import shutil
+import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from optimizer.cached import ENTRY_FILE, NO_CACHE, Entry, ResultCache, result_cache, versions_digest
+from optimizer.cached import (
+    ENTRY_FILE,
+    NO_CACHE,
+    Entry,
+    ResultCache,
+    get_file,
+    put_file,
+    result_cache,
+    versions_digest,
+)
 
 KEY = {"model": "abc", "shapes": (3, 4)}
 
@@ -59,7 +70,7 @@ def test_copies_may_be_changed(cache: ResultCache, source: Path, tmp_path: Path)
     assert copy.stat().st_nlink == 1
 
 
-@pytest.mark.parametrize("damage", ["file", "text", "no file"])
+@pytest.mark.parametrize("damage", ["file", "text", "no file", "fifo", "more"])
 def test_a_damaged_entry_is_removed(cache: ResultCache, source: Path, damage: str) -> None:
     cache.put("variant", KEY, None, {"model.onnx": source})
     entry = entry_of(cache)
@@ -70,8 +81,61 @@ def test_a_damaged_entry_is_removed(cache: ResultCache, source: Path, damage: st
             (entry / ENTRY_FILE).write_text('{"key": ')
         case "no file":
             (entry / "model.onnx").unlink()
+        case "fifo":
+            (entry / "model.onnx").unlink()
+            os.mkfifo(entry / "model.onnx")
+        case "more":
+            (entry / "weights-0.bin").write_bytes(b"")
     assert cache.find("variant", KEY) is None
     assert not entry.exists()
+
+
+def test_no_flipped_bit_is_believed(cache: ResultCache, source: Path, tmp_path: Path) -> None:
+    cache.put("variant", KEY, {"rows": 17}, {"model.onnx": source})
+    shutil.copytree(entry_of(cache), tmp_path / "whole")
+    for file in (tmp_path / "whole").iterdir():
+        whole = file.read_bytes()
+        for at in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << at % 8
+            (entry_of(cache) / file.name).write_bytes(damaged)
+            assert cache.find("variant", KEY) is None, (file.name, at)
+            cache.put("variant", KEY, {"rows": 17}, {"model.onnx": source})
+    assert cache.find("variant", KEY).value == {"rows": 17}
+
+
+def test_a_private_model_stays_private(cache: ResultCache, source: Path) -> None:
+    cache.put("variant", KEY, None, {"model.onnx": source})
+    entry = entry_of(cache)
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in entry.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize("whose", ["others may write", "another user's"])
+def test_an_entry_that_others_may_have_written_is_passed_by(cache: ResultCache, source: Path, whose: str) -> None:
+    cache.put("variant", KEY, None, {"model.onnx": source})
+    if whose == "others may write":
+        entry_of(cache).chmod(0o777)
+    elif os.geteuid() == 0:
+        os.chown(entry_of(cache), 65534, -1)
+    else:
+        pytest.skip("only root can give a file away")
+    assert cache.find("variant", KEY) is None
+    cache.put("variant", KEY, None, {"model.onnx": source})
+    assert (entry_of(cache) / "model.onnx").exists()
+
+
+def test_a_single_file_is_believed_only_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "times" / "a.json"
+    assert get_file(path) is None
+    put_file(path, b"[1]")
+    put_file(path, b"[2]")
+    assert get_file(path) == b"[2]"
+    path.write_bytes(b"[3]")
+    assert get_file(path) is None
+    assert not path.exists()
+    os.mkfifo(path)
+    assert get_file(path) is None
 
 
 def test_runs_that_write_the_same_at_once_leave_one_whole_entry(cache: ResultCache, source: Path) -> None:
@@ -86,7 +150,7 @@ def test_runs_that_write_the_same_at_once_leave_one_whole_entry(cache: ResultCac
 
 
 def test_what_was_not_used_for_the_longest_time_makes_room(tmp_path: Path, source: Path) -> None:
-    cache = ResultCache(folder=tmp_path / "cache", most_bytes=500)
+    cache = ResultCache(folder=tmp_path / "cache", most_bytes=450)
     for number in range(2):
         cache.put("variant", {"number": number}, None, {"model.onnx": source})
         os.utime(max((tmp_path / "cache" / "results").iterdir(), key=os.path.getmtime), (number, number))

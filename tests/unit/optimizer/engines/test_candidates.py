@@ -16,6 +16,7 @@ from batch_models import node, write
 from onnx_models import small_cnn
 
 from model_repo.spec import Engine
+from optimizer.cached import put_file
 from optimizer.child import threads
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
@@ -104,7 +105,7 @@ def built_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     plan = dict(built.engine.files)["model.plan"]
     write_times(plan, 2.0, 4.0)
-    plan.with_name("kernels.cache").write_bytes(b"kernels")
+    put_file(plan.with_name("kernels.cache"), b"kernels")
     return tmp_path
 
 
@@ -130,7 +131,7 @@ def write_times(plan: Path, one_ms: float, eight_ms: float) -> None:
     """Write invented times at batch 1 and 8 on the A10 next to a plan."""
     times = [{"batch_size": 1, "batch_ms": one_ms}, {"batch_size": 8, "batch_ms": eight_ms}]
     found = {"gpu": A10.name, "driver": "580.1", "times": times}
-    plan.with_name("times.json").write_text(json.dumps(found))
+    put_file(plan.with_name("times.json"), json.dumps(found).encode())
 
 
 def test_libraries_that_compute_fp32_in_tf32_build_one_of_the_two(timed: Any) -> None:
@@ -287,7 +288,7 @@ def test_what_onnx_runtime_does_alone_is_taken_from_the_cache(tmp_path: Path) ->
     kept = alone.kept_file(engine, model, library_version=version("onnxruntime-gpu"))
     kept.parent.mkdir(parents=True)
     times = [{"batch_size": 8, "batch_ms": 6.0}, {"batch_size": 1, "batch_ms": 3.0}]
-    kept.write_text(json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times}))
+    put_file(kept, json.dumps({"gpu": A10.name, "driver": A10.driver, "times": times}).encode())
     _, engines, notes = compete(WITH_GPU, tmp_path)
     assert engines[0].alone_ms == ((1, 3.0), (8, 6.0))
     assert "onnxruntime fp32: 3.00 ms standalone at batch 1" in notes

@@ -132,7 +132,7 @@ def test_an_engine_that_would_silently_be_fp32_is_an_error(tmp_path: Path) -> No
 
 
 @needs_tensorrt_rtx
-@pytest.mark.parametrize("harm", ["other plan", "no metadata", "not json"])
+@pytest.mark.parametrize("harm", ["other plan", "no metadata", "not json", "other metadata"])
 def test_a_damaged_entry_is_built_anew(tmp_path: Path, harm: str, first: tuple[Path, BuiltEngine]) -> None:
     folder, built = first
     shutil.copytree(folder / "cache", tmp_path / "cache")
@@ -141,6 +141,8 @@ def test_a_damaged_entry_is_built_anew(tmp_path: Path, harm: str, first: tuple[P
         files["model.plan"].write_bytes(b"x" * files["model.plan"].stat().st_size)
     elif harm == "no metadata":
         files["engine.json"].unlink()
+    elif harm == "other metadata":
+        files["engine.json"].write_text(files["engine.json"].read_text().replace('"8.6"', '"8.9"'))
     else:
         files["engine.json"].write_text("{")
     again = build(folder / "m.onnx", tmp_path)

@@ -1,6 +1,7 @@
 """Tests that a second run in a directory is refused while the first lives, but not after it was killed."""
 
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import BadInput
-from optimizer.run.run_directory import LOCK_FILE, locked
+from optimizer.run.run_directory import LOCK_FILE, locked, make_directory
 
 OWNER = """
 import sys, time
@@ -41,3 +42,15 @@ def test_the_directory_is_free_again_after_the_run(tmp_path: Path) -> None:
     for _ in range(2):
         with locked(tmp_path):
             pass
+
+
+@pytest.mark.parametrize(("of_model", "of_folder"), [(0o600, 0o700), (0o644, 0o755)])
+def test_the_run_of_a_private_model_is_private(tmp_path: Path, of_model: int, of_folder: int) -> None:
+    model = tmp_path / "m.onnx"
+    model.touch(of_model)
+    before = os.umask(0o022)
+    try:
+        make_directory(tmp_path / "runs" / "m", resume=False, model=model)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "runs" / "m").stat().st_mode) == of_folder
