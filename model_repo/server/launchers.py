@@ -92,6 +92,7 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
     sockets = endpoint.control_folder
     command = (
         program, "run", "--rm", "--init", "--name", token, "--network", "host", "--shm-size", "1g",
+        "--env", "ORT_DISABLE_TELEMETRY=1",
         *(("--gpus", _gpus_for_docker(os.environ.get("CUDA_VISIBLE_DEVICES"))) if options.gpu else ()),
         "--volume", f"{folder / 'repository'}:{models}:ro",
         *_volumes_of_links(folder / "repository"),
