@@ -81,7 +81,8 @@ def first_request_process(cache: Path) -> None:
                 tensor = http.InferInput("image", [1, 3, 224, 224], "FP16")
                 tensor.set_data_from_numpy(np.zeros((1, 3, 224, 224), np.float16))
                 began = time.monotonic()
-                answer = client.infer(built.engine.model_name, [tensor]).as_numpy("logits")
+                key = dict(server.endpoint.headers("http"))
+                answer = client.infer(built.engine.model_name, [tensor], headers=key).as_numpy("logits")
                 stages["request"] = time.monotonic() - began
                 assert answer.shape == (1, 1000), answer.shape
                 stages["total_without_python_start"] = time.monotonic() - started

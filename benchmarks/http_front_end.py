@@ -63,7 +63,8 @@ def main() -> None:
         )
         with serve(options) as server, LoadGenerator(processes=arguments.processes) as generator:
             server.load(config)
-            target = Target(url=server.endpoint.url(arguments.protocol), model_name="nothing")
+            endpoint, protocol = server.endpoint, arguments.protocol
+            target = Target(url=endpoint.url(protocol), model_name="nothing", headers=endpoint.headers(protocol))
             generator.run(target, ClosedLoopPlan(concurrency=16, duration_s=1.0), payload=Payload(seed=1))
             for connections in (int(word) for word in arguments.connections.split(",")):
                 print(one_loop(generator, target, connections))

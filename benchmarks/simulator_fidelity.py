@@ -110,7 +110,8 @@ class Bench:
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
 
     def _target(self) -> Target:
-        return Target(url=self._server.endpoint.http_url, model_name=self._model)
+        endpoint = self._server.endpoint
+        return Target(url=endpoint.http_url, model_name=self._model, headers=endpoint.headers("http"))
 
 
 def sleep(folder: Path) -> Engine:

@@ -9,6 +9,9 @@ _REASON = re.compile(
 )
 
 
+AFTER_DEATH = "See its last log lines; a single request from elsewhere can end Triton, too."
+
+
 class ServerError(Exception):
     """Base of all serving errors. The message has at most two lines: the event, then advice.
 

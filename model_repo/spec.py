@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -171,7 +171,8 @@ class Endpoint:
     """The address of a running Triton. A TCP port is None if its protocol has none, or if metrics are off.
 
     `control_folder` holds the Unix socket of the protocol without a port, which alone takes control requests:
-    other users and web pages cannot reach it. None: control requests go to the HTTP port.
+    other users and web pages cannot reach it. None: control requests go to the HTTP port. `key` travels with every
+    inference over TCP (`headers`), None: all are answered.
     """
 
     host: str
@@ -179,6 +180,12 @@ class Endpoint:
     grpc_port: int | None
     metrics_port: int | None
     control_folder: Path | None = None
+    key: str | None = field(default=None, repr=False)
+
+    def headers(self, protocol: Protocol) -> tuple[tuple[str, str], ...]:
+        """Return the headers without which the server refuses an inference."""
+        prefix = "triton-grpc-protocol-" if protocol == "grpc" else ""
+        return () if self.key is None else ((f"{prefix}tritune-key", self.key),)
 
     @property
     def http_url(self) -> str:

@@ -162,6 +162,7 @@ def serve_one(
                 target = Target(
                     url=endpoint.url(design.protocol),
                     model_name=built.engine.model_name,
+                    headers=endpoint.headers(design.protocol),
                     metrics_url=f"http://{endpoint.host}:{endpoint.metrics_port}/metrics",
                 )
                 generator.run(target, ClosedLoopPlan(concurrency=64, duration_s=1.0), payload=payload)

@@ -43,6 +43,7 @@ def access_arguments(options: ServerOptions, endpoint: Endpoint, token: str) -> 
     """Yield the arguments that close the TCP ports to all but health, metadata, inference and statistics.
 
     A server without a control folder loads its repository at the start, and refuses to load or unload anything.
+    With a key it infers for its owner alone: one request can end Triton 2.51 (JSON of many brackets).
     """
     closed = [*_NEVER_OVER_TCP]
     if endpoint.control_folder is None:
@@ -56,6 +57,8 @@ def access_arguments(options: ServerOptions, endpoint: Endpoint, token: str) -> 
         closed.append("shared-memory")
     for protocol, port in (("http", endpoint.http_port), ("grpc", endpoint.grpc_port)):
         if port is not None:
+            for name, value in endpoint.headers("http"):
+                yield f"{_LISTENERS[protocol]}=inference:{name}={value}"
             yield f"{_LISTENERS[protocol]}={','.join(closed)}:{UNSENDABLE}=never"
             if key is not None:
                 yield f"{_LISTENERS[protocol]}=shared-memory:{MEMORY_KEY_HEADER}={key}"

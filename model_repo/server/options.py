@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,8 +88,9 @@ def choose_endpoint(
             raise PortInUse(
                 f"Port {port} is in use by another process.\nChoose another, or leave it out to get a free one."
             )
+    key = None if control_folder is None else secrets.token_hex(16)
     if previous is not None and not ports_in_use(previous):
-        return replace(previous, control_folder=control_folder)
+        return replace(previous, control_folder=control_folder, key=key)
     # All are held open until the last is chosen, so that they differ.
     with contextlib.ExitStack() as stack:
         ports = {"http_port": None, "grpc_port": None, **given}
@@ -96,7 +98,7 @@ def choose_endpoint(
             probe = stack.enter_context(socket.socket())
             probe.bind((_HOST, 0))
             ports[name] = port or int(probe.getsockname()[1])
-    return Endpoint(host=_HOST, control_folder=control_folder, **ports)
+    return Endpoint(host=_HOST, control_folder=control_folder, key=key, **ports)
 
 
 def ports_in_use(endpoint: Endpoint) -> bool:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from model_repo.errors import ModelLoadFailed, ServerDied, ServerError, reason_of
+from model_repo.errors import AFTER_DEATH, ModelLoadFailed, ServerDied, ServerError, reason_of
 from model_repo.server import control
 from model_repo.server.hosts import ProcessHost
 from model_repo.server.launchers import LAUNCHERS
@@ -34,7 +34,7 @@ class StaticServer:
         """Wait without end. Raises ServerDied when the server ends by itself."""
         while self._host.alive():
             time.sleep(_LOOK_EVERY_S)
-        raise ServerDied("The Triton server has died.\nSee its last log lines.", log_tail=self._host.log_tail(20))
+        raise ServerDied(f"The Triton server has died.\n{AFTER_DEATH}", log_tail=self._host.log_tail(20))
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from model_repo.errors import (
+    AFTER_DEATH,
     ModelCrashed,
     ModelLoadFailed,
     RepositoryWriteFailed,
@@ -219,7 +220,7 @@ class Server:
             raise
 
     def _died(self, *, hung: bool = False) -> ServerDied:
-        why = self._killed_for_memory() or "See its last log lines."
+        why = self._killed_for_memory() or AFTER_DEATH
         how = "does not answer any more" if hung else "has died"
         return ServerDied(f"The {self._options.kind} Triton server {how}.\n{why}", log_tail=self.log_tail())
 

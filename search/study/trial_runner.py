@@ -43,7 +43,8 @@ class SearchImpossible(UserError):
     def __init__(self, reasons: list[str]) -> None:
         super().__init__(
             f"{len(reasons)} trials in a row failed, the last one because: {reasons[-1].splitlines()[0]}",
-            "See server.log in the run's directory; `optimize doctor` lists what this machine lacks.",
+            "See server.log in the run's directory. `optimize doctor` lists what this machine lacks; a server "
+            "that died may have been ended by a request from elsewhere.",
         )
         self.reasons = reasons
 

@@ -22,7 +22,8 @@ from loadgen.spec.target import Target
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import TIMED_OUT
-from model_repo.errors import RepositoryWriteFailed, ServerError, ServerStartFailed
+from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed
+from model_repo.server.process import WORDS
 from model_repo.server.triton import Server
 from model_repo.spec import Protocol, ServingConfig
 from search.records.recommendation import FrontEndRecord
@@ -154,16 +155,31 @@ class TritonBench:
         limit_ms: float | None = None,
         watch: Watch | None = None,
     ) -> LoadRun:
-        """Send the load, on a fresh server if this one is worn out."""
-        assert self._config is not None
+        """Send the load, on a fresh server if this one is worn out; once more if it dies and memory is not why."""
         if self._worn_out:
             log.info("%d requests timed out: the server is started anew", self._given_up)
             self.restart()
+        with self._translated():
+            try:
+                return self._sent(plan, payload, limit_ms, watch)
+            except ServerDied as error:
+                if WORDS in str(error):
+                    raise
+                log.info("sent again to a fresh server: %s", error)
+                self.restart()
+                return self._sent(plan, payload, limit_ms, watch)
+
+    def _sent(
+        self, plan: LoadPlan | ClosedLoopPlan, payload: Payload, limit_ms: float | None, watch: Watch | None
+    ) -> LoadRun:
+        assert self._config is not None
         endpoint, engine = self._server.endpoint, self._config.engine
         metrics_url = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
+        protocol = self.workload.record.protocol
         target = Target(
-            url=endpoint.url(self.workload.record.protocol),
+            url=endpoint.url(protocol),
             model_name=engine.model_name,
+            headers=endpoint.headers(protocol),
             metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
         )
         sample = None
@@ -172,19 +188,18 @@ class TritonBench:
             watch = sample.taken_at(watch, target)
         started = time.monotonic()
         watching = NeighbourSampler(counters_of_family() if self._server.is_our_process else None)
-        with self._translated():
-            try:
-                with watching:
-                    run = self._generator.run(target, plan, payload=payload, limit_ms=limit_ms, watch=watch)
-            except LoadError:
-                self._server.check()  # a dead server explains more than the error of the client
-                raise
-            finally:
-                self.spent.load_s += time.monotonic() - started
-                self.spent.contention += watching.seen
-            self._given_up += int((run.log.outcome == TIMED_OUT).sum())
-            if run.log.failed.any():
-                self._server.check()
+        try:
+            with watching:
+                run = self._generator.run(target, plan, payload=payload, limit_ms=limit_ms, watch=watch)
+        except LoadError:
+            self._server.check()  # a dead server explains more than the error of the client
+            raise
+        finally:
+            self.spent.load_s += time.monotonic() - started
+            self.spent.contention += watching.seen
+        self._given_up += int((run.log.outcome == TIMED_OUT).sum())
+        if run.log.failed.any():
+            self._server.check()
         if sample is not None and (wrong := sample.compared(target)):
             raise BenchFailed(f"it answers otherwise under load than to the same request alone: {wrong}")
         return run

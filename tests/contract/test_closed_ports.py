@@ -113,11 +113,12 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         yield stack.enter_context(STARTED[use](folder, kind))
 
 
-def posted(endpoint: Endpoint, path: str, document: object, headers: dict[str, str] | None = None) -> int:
+def posted(endpoint: Endpoint, path: str, document: Any, headers: dict[str, str] | None = None) -> int:
     """The status of what any page in a browser may send without asking first: a form's POST."""
     connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=120)
     page = {"Content-Type": "text/plain", "Origin": "https://example.com", **(headers or {})}
-    connection.request("POST", path, body=json.dumps(document), headers=page)
+    body = document if isinstance(document, bytes) else json.dumps(document)
+    connection.request("POST", path, body=body, headers=page)
     status = connection.getresponse().status
     connection.close()
     return status
@@ -215,6 +216,22 @@ def test_whatever_does_harm_is_refused(running: Running) -> None:
                 with pytest.raises(grpc.RpcError) as caught:
                     getattr(stub, method)(request, timeout=120)
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE, method
+    assert_unharmed(running)
+
+
+def test_a_foreign_request_for_an_inference_cannot_end_a_trials_server(running: Running) -> None:
+    """Triton reads JSON recursively: two million brackets end it. `optimize serve` infers for everybody."""
+    endpoint = running.endpoint
+    if endpoint.control_folder is None:
+        assert endpoint.headers("http") == ()
+        return
+    if endpoint.http_port is not None:
+        for path in ("/v2/models/cnn/infer", "/v2/models/cnn/versions/1/infer", "/v2/models/cnn/generate"):
+            for headers in ({}, {"tritune-key": "guessed"}):
+                assert posted(endpoint, path, b"[" * 2_000_000, headers) == 403
+    else:
+        message = service_pb2.ModelInferRequest(model_name="cnn")
+        assert called_with(endpoint, "ModelInfer", message, ("tritune-key", "guessed")) not in (OK, None)
     assert_unharmed(running)
 
 

@@ -3,6 +3,8 @@
 import http.client
 import json
 import socket
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,8 @@ def infer(endpoint: Endpoint, model_name: str, inputs: dict[Any, Any], timeout_s
             for n, a in inputs.items()
         ]
     }
-    status, answer = _asked(endpoint, "POST", f"/v2/models/{model_name}/infer", json.dumps(body), timeout_s)
+    path, headers = f"/v2/models/{model_name}/infer", dict(endpoint.headers("http"))
+    status, answer = _asked(endpoint, "POST", path, json.dumps(body), timeout_s, headers)
     if status != 200:
         raise InferenceRefused(answer["error"])
     return {o["name"]: np.array(o["data"], DTYPES[o["datatype"]]).reshape(o["shape"]) for o in answer["outputs"]}  # type: ignore[call-overload]
@@ -38,14 +41,21 @@ def get(endpoint: Any, path: str) -> Any:
     return answer
 
 
-def _asked(endpoint: Any, method: str, path: str, body: str | None, timeout_s: float | None) -> tuple[int, Any]:
+def _asked(
+    endpoint: Any,
+    method: str,
+    path: str,
+    body: str | None,
+    timeout_s: float | None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[int, Any]:
     connection = http.client.HTTPConnection(endpoint.host, endpoint.http_port, timeout=timeout_s)
     if endpoint.http_port is None:
         connection.sock = socket.socket(socket.AF_UNIX)
         connection.sock.settimeout(timeout_s)
         connection.sock.connect(str(endpoint.control_folder / "http"))
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:

@@ -68,7 +68,8 @@ def server(
 
 
 def target(server: tuple[Server, str], name: str) -> Target:
-    return Target(url=server[0].endpoint.url(server[1]), model_name=name)  # type: ignore[arg-type]
+    endpoint, protocol = server[0].endpoint, server[1]
+    return Target(url=endpoint.url(protocol), model_name=name, headers=endpoint.headers(protocol))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["batched", "plain"])

@@ -42,7 +42,8 @@ def inferred(server: Server, engine: Engine, feed: Tensors) -> Tensors:
         inputs[-1].set_data_from_numpy(array)
     address = f"{server.endpoint.host}:{server.endpoint.grpc_port}"
     with triton.InferenceServerClient(address) as client:
-        found = client.infer(engine.model_name, inputs, client_timeout=240.0)
+        key = dict(server.endpoint.headers("grpc"))
+        found = client.infer(engine.model_name, inputs, client_timeout=240.0, headers=key)
     return {spec.name: found.as_numpy(spec.name) for spec in engine.outputs}
 
 

@@ -277,7 +277,7 @@ def test_two_ctrl_c_stop_now_whatever_was_going_on(
 
 
 @pytest.mark.long
-def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(
+def test_a_server_that_dies_under_load_costs_no_trial(
     start: Callable[..., Run], model: Path, run_dir: Path
 ) -> None:
     run = start(
@@ -294,15 +294,13 @@ def test_a_server_that_dies_in_mid_trial_costs_the_trial_alone(
     run.wait_for(lambda: loaded() > before)
     (server,) = run.servers()
     server.kill()
-    run.wait_for(lambda: any(trial["state"] == "failed" for trial in trials_in(run_dir)))
-    if run.interrupt_after(lambda: trials_in(run_dir)[-1]["state"] != "failed"):
+    measured = len(trials_in(run_dir))
+    if run.interrupt_after(lambda: len(trials_in(run_dir)) > measured):
         run.interrupt_again(run_dir)
     code, _, err = run.end()
     assert code in {0, 96, 98, 130}, err
-    (lost,) = (trial for trial in trials_in(run_dir) if trial["state"] == "failed")
-    assert "died" in lost["reason"]
-    assert len(lost["reason"].splitlines()) > 2  # the server's last log lines
-    assert len(trials_in(run_dir)) > lost["number"] + 1
+    assert "sent again to a fresh server" in (run_dir / "optimize.log").read_text()
+    assert [trial["state"] for trial in trials_in(run_dir) if trial["state"] == "failed"] == []
     run.leaves_nothing()
 
 

@@ -132,8 +132,9 @@ def test_a_run_that_met_batch_sizes_for_the_first_time_names_them_and_is_measure
     with serve(ServerOptions(run_dir=tmp_path)) as server, LoadGenerator() as generator:
         bench = TritonBench(server, generator, payload=Payload(), limit_ms=50.0, timeout_s=20.0)
         bench.load(config)
+        endpoint = server.endpoint
         seen = generator.run(
-            Target(url=server.endpoint.url("http"), model_name=config.engine.model_name),
+            Target(url=endpoint.http_url, model_name=config.engine.model_name, headers=endpoint.headers("http")),
             LoadPlan(rate_per_s=300.0, duration_s=1.0, seed=1, timeout_s=20.0),
             payload=Payload(),
         ).measurement

@@ -41,7 +41,7 @@ def serving(folder: Path, engine: Engine, protocol: Any = "http") -> Iterator[En
 
 
 def target_of(endpoint: Endpoint, engine: Engine, protocol: Any = "http") -> Target:
-    return Target(url=endpoint.url(protocol), model_name=engine.model_name)
+    return Target(url=endpoint.url(protocol), model_name=engine.model_name, headers=endpoint.headers(protocol))
 
 
 def regions(endpoint: Endpoint) -> list[str]:
@@ -82,7 +82,8 @@ def grpc_answer(target: Target, request: bytes) -> bytes:
 
     with grpc.insecure_channel(f"{target.host}:{target.port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        answer = stub.ModelInfer(service_pb2.ModelInferRequest.FromString(request), timeout=120)
+        message = service_pb2.ModelInferRequest.FromString(request)
+        answer = stub.ModelInfer(message, metadata=target.headers, timeout=120)
     return b"".join(answer.raw_output_contents)
 
 

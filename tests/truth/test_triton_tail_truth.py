@@ -65,6 +65,8 @@ def test_a_p99_that_is_certified_on_a_real_triton_is_the_p99_of_its_own_clock(tm
             command = [*LOADTEST, server.endpoint.http_url, "--model", MODEL, "--json", "--p99", f"{LIMIT_MS}ms"]
             command += ["--rate", f"{PLAN.rate_per_s}", "--duration", f"{PLAN.duration_s}s"]
             # A host that takes processors away makes requests leave late; the server's clock judges that.
+            ((name, key),) = server.endpoint.headers("http")
+            command += ["--header", f"{name}: {key}"]
             command += ["--seed", f"{PLAN.seed}", "--max-send-lag", "1s"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr + done.stdout

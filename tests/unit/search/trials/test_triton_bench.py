@@ -1,5 +1,6 @@
 """Unit: what no configuration can help ends the search; what one configuration broke fails its trial."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from loadgen.errors import EnvironmentFailed
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import Payload
 from loadgen.status import TIMED_OUT
-from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed, ServerStartFailed
+from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed, ServerDied, ServerStartFailed
+from model_repo.server.process import WORDS
 from model_repo.spec import Endpoint, ServingConfig
 from search.records.slo import WorkloadRecord
 from search.trials.bench import BenchFailed
@@ -172,6 +174,32 @@ def test_a_configuration_that_follows_requests_that_were_given_up_has_a_fresh_se
     bench.measure(300.0, 3.0, seed=2)
     bench.load(CONFIG)
     assert (server.restarts, server.loads) == (int(ours), 3)
+
+
+class Dying(Counted):
+    """A server that dies in each of its next runs."""
+
+    def __init__(self, deaths: int, advice: str = "See its log.") -> None:
+        super().__init__()
+        self.deaths, self.advice = deaths, advice
+
+    def check(self) -> None:
+        if self.deaths:
+            self.deaths -= 1
+            raise ServerDied(f"The server has died.\n{self.advice}", log_tail="boom")
+
+
+@pytest.mark.parametrize(
+    ("server", "restarts", "measured"),
+    [(Dying(1), 1, True), (Dying(2), 1, False), (Dying(1, WORDS), 0, False)],
+    ids=["once", "always", "of memory"],
+)
+def test_a_run_whose_server_dies_is_repeated_once(server: Any, restarts: int, measured: bool) -> None:
+    bench = TritonBench(server, Recorded(service_ms=10.0), payload=Payload(), limit_ms=50.0, timeout_s=1.0)  # type: ignore[arg-type]
+    bench.load(CONFIG)
+    with nullcontext() if measured else pytest.raises(BenchFailed, match="died"):
+        assert bench.measure(150.0, 3.0, seed=2).log.failed.any()
+    assert server.restarts == restarts
 
 
 def test_a_model_that_does_not_load_fails_its_trial_however_often() -> None:
