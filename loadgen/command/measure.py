@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TypedDict, TypeVar
 
+from loadgen.command.baseline import compare
 from loadgen.command.live import LiveView
 from loadgen.command.verdict import LoadTestResult, answer
 from loadgen.exit_codes import CODES
@@ -16,7 +17,6 @@ from loadgen.printable import printable
 from loadgen.records.curves import curve_of, timeline_of
 from loadgen.records.formats import format_seconds
 from loadgen.records.record import (
-    ComparisonRecord,
     CurveRecord,
     LoadRecord,
     LoadTestRecord,
@@ -138,11 +138,7 @@ def record_of(
         baseline=None if order.compare is None else order.compare.name,
         comparison=(),
     )
-    comparison: tuple[ComparisonRecord, ...] = ()
-    if baseline is not None:
-        from loadgen.command.baseline import compare
-
-        comparison = compare(baseline, record)
+    comparison = () if baseline is None else compare(baseline, record)
     seen = record.measurement
     bounded_after_s = None if seen is None else seen.latency_p99_bounded_after_s
     outcome, reasons = answer(order, finding, comparison, bounded_after_s=bounded_after_s)

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from functools import partial
 
 from loadgen.command.app import complain, finish_on_first_interrupt
-from loadgen.command.baseline import check_comparable, read_baseline
+from loadgen.command.baseline import read_baseline
 from loadgen.command.live import LiveView
-from loadgen.command.measure import record_of, run_load_test
+from loadgen.command.measure import load_record, record_of, run_load_test
 from loadgen.command.verdict import LoadTestResult
 from loadgen.command.web import WebDashboard
 from loadgen.console import SafeConsole, print_result
@@ -50,8 +50,8 @@ def run(
     check_writable(order.outputs)
     baseline = None
     if order.compare is not None:
-        baseline = read_baseline(order.compare)
-        check_comparable(baseline, order)
+        limits = [limit.text for limit in order.limits.latency]
+        baseline = read_baseline(order.compare, load_record(order), limits, find_max=order.find_max)
     started_at = datetime.now(UTC)
     finding, problems = _measured(order, notes, web_port, fleet)
     make = partial(

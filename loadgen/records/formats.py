@@ -130,10 +130,15 @@ def beyond_in_words(check: CheckRecord) -> str:
 
 
 def comparison_in_words(compared: ComparisonRecord) -> str:
-    """`p99 41.2 ms, baseline 30.1 ms: 37 % more (21 to 55 %), worse`."""
-    show = format_ms if compared.unit == "ms" else format_rate
-    now, before = (f"{show(value)} {compared.unit}" for value in (compared.now, compared.baseline))
+    """Return such as `p99 41.2 ms, baseline 30.1 ms: +37.0 % (+21.0 to +55.0 %), worse`."""
+    now, before = (figure_in_words(value, compared.unit) for value in (compared.now, compared.baseline))
     return f"{compared.figure} {now}, baseline {before}: {change_in_words(compared)}, {compared.answer}"
+
+
+def figure_in_words(value: float, unit: str) -> str:
+    """Return a figure of a comparison with its unit."""
+    show = {"ms": format_ms, "requests/s": format_rate, "USD": format_dollars}.get(unit, "{:.3g}".format)
+    return f"{show(value)} {unit}".strip()
 
 
 def change_in_words(compared: ComparisonRecord) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loadgen.measurement.server_stats import ServerTimings
 from loadgen.records.formats import (
     UNKNOWN,
     beyond_in_words,
-    comparison_in_words,
+    change_in_words,
     errors_in_words,
+    figure_in_words,
     format_ms,
     format_percent,
     format_rate,
@@ -15,7 +18,7 @@ from loadgen.records.formats import (
     observed_in_words,
     traffic_in_words,
 )
-from loadgen.records.record import CapacityRecord, LoadTestRecord, MeasurementRecord
+from loadgen.records.record import CapacityRecord, ComparisonRecord, LoadTestRecord, MeasurementRecord
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import quantile_name
 
@@ -48,13 +51,20 @@ def checks(record: LoadTestRecord, *, reasons: bool = False) -> Table | None:
     )
 
 
-def comparison(record: LoadTestRecord) -> Table | None:
-    """Each figure compared with the baseline's; None without a baseline."""
+def comparison(figures: Sequence[ComparisonRecord]) -> Table | None:
+    """Each figure before and now, and its change; None without any."""
     rows = [
-        (one.figure, (Cell(text=one.answer, style=one.answer), comparison_in_words(one)))
-        for one in record.comparison
+        (
+            one.figure,
+            (
+                *(Cell(text=figure_in_words(value, one.unit), style=NUMBER) for value in (one.baseline, one.now)),
+                Cell(text=change_in_words(one), style=NUMBER),
+                Cell(text=one.answer, style=one.answer),
+            ),
+        )
+        for one in figures
     ]
-    return table_of_texts(("figure", "answer", "change"), rows) if rows else None
+    return table_of_texts(("", "before", "now", "change", ""), rows) if rows else None
 
 
 def latency(measured: MeasurementRecord) -> Table:

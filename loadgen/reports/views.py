@@ -49,7 +49,7 @@ def html_page(record: LoadTestRecord) -> str:
 
 def _sections(record: LoadTestRecord) -> Iterator[Section]:
     yield Section(title="Limits", table=tables.checks(record, reasons=True))
-    yield Section(title=f"Compared with {record.baseline}", table=tables.comparison(record))
+    yield Section(title=f"Compared with {record.baseline}", table=tables.comparison(record.comparison))
     yield Section(
         title="Latency distribution",
         plot=_distribution(record),

@@ -160,7 +160,7 @@ def compare(
     before: Annotated[Path, typer.Argument(help="Output directory of the earlier run.", metavar="RUN_A")],
     now: Annotated[Path, typer.Argument(help="Output directory of the later run.", metavar="RUN_B")],
     tolerance: Annotated[
-        float, typer.Option(help="Differences of a share below this are never called worse or better.")
+        float, typer.Option(help="Changes up to this share are never worse or better.", min=0, max=1)
     ] = 0.02,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON on stdout.")] = False,
@@ -169,9 +169,13 @@ def compare(
 
     Exit codes: 0 not worse, 97 worse by more than the uncertainties of both, 2 bad input.
     """
-    from optimizer.reports.compare import compare_directories, comparison_markdown, comparison_view, exit_code_of
+    from loadgen.exit_codes import CODES
+    from optimizer.reports.run_views import comparison_markdown, comparison_view
+    from search.answer.comparison import compare_runs
+    from search.records.run_files import read_recommendation
 
-    comparison = compare_directories(before, now, tolerance=tolerance)
+    found = read_recommendation(before), read_recommendation(now)
+    comparison = compare_runs(*found, paths=(before, now), tolerance=tolerance)
     if json:
         typer.echo(comparison.model_dump_json(indent=2))
     elif markdown:
@@ -180,7 +184,7 @@ def compare(
         from loadgen.console import SafeConsole
 
         SafeConsole(highlight=False).print(comparison_view(comparison))
-    raise typer.Exit(exit_code_of(comparison))
+    raise typer.Exit(CODES["worse"] if comparison.answer == "worse" else 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

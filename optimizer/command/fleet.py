@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from loadgen.errors import BadInput
+from loadgen.records.comparison import check_same
 from loadgen.records.formats import format_rate
-from optimizer.reports.compare import check_same_limits, check_same_traffic
+from search.answer.comparison import conditions
 from search.choices import TERMS, Term
 from search.cost.cost import replicas
 from search.records.fleet import FleetRecord, OfferRecord
@@ -87,8 +88,7 @@ def _check_one_promise(found: Mapping[Path, RecommendationRecord]) -> None:
                 f"{first.model.name} ({first.model.sha256[:12]}): they cannot share traffic.",
                 "Give runs of one model file.",
             )
-        check_same_traffic(path, other, first)
-        check_same_limits(path, other.slo, first.slo)
+        check_same(path, conditions(other), conditions(first))
 
 
 def _price(path: Path, found: RecommendationRecord, term: Term | None) -> tuple[Term | None, float]:

@@ -10,17 +10,18 @@ from loadgen.console import SafeConsole, print_result
 from loadgen.errors import Interrupted, UserError
 from loadgen.exit_codes import CODES, Status, exit_code
 from loadgen.processes import scratch_folder
+from loadgen.records.comparison import check_same
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
 from optimizer.machine.hardware import use_gpus
-from optimizer.reports.compare import TOLERANCE, check_same_traffic, comparison_view, read_baseline
+from optimizer.reports.run_views import comparison_view
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import LOG_FILE, locked, log, logging_to, make_directory, to_log_and
 from optimizer.run_file import save_config, slo_of
 from search.answer.comparison import RunComparisonRecord, compare_runs
 from search.records.recommendation import RecommendationRecord
-from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE
+from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE, read_recommendation
 from search.trials import events
 from search.trials.events import OnEvent
 
@@ -42,8 +43,10 @@ def run(
     """
     from optimizer.run.pipeline import optimize
 
-    before = None if baseline is None else read_baseline(baseline, slo_of(config))
-
+    before = None
+    if baseline is not None:
+        before = read_recommendation(baseline)
+        check_same(baseline, {"limit": before.slo.text}, {"limit": slo_of(config).text})
     gpus = use_gpus(config.gpu, config.workers)
     make_directory(config.output, resume=resume, model=config.model)
     stderr = SafeConsole(stderr=True)
@@ -62,9 +65,7 @@ def run(
                     found = (search or optimize)(config, gpus=gpus, on_event=on_event, stop=stop)
                     comparison = None
                     if baseline is not None and before is not None:
-                        check_same_traffic(baseline, before, found)
-                        names = str(baseline), str(config.output)
-                        comparison = compare_runs(before, found, names=names, tolerance=TOLERANCE)
+                        comparison = compare_runs(before, found, paths=(baseline, config.output))
                 except KeyboardInterrupt:
                     _keep_failure(config.output, Interrupted("Stopped.", WHEN_STOPPED), on_event)
                     raise

@@ -1,4 +1,4 @@
-"""The explanation of a trial and the price of a fleet, on the terminal."""
+"""Finished runs on the terminal: the explanation of a trial, two runs compared, and the price of a fleet."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from loadgen.printable import printable
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
+from loadgen.reports import tables
+from loadgen.reports.kit import TONES, literal, markdown_table, terminal_table
 from loadgen.spec.limits import quantile_name
 from optimizer.reports.reasons import confirmation_answer, load_run_answer
+from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation
 from search.labels import record_text
 from search.records.fleet import FleetRecord
@@ -95,6 +99,23 @@ def _table(*headings: str) -> Table:
 
 def _latency(value: float | None) -> str:
     return UNKNOWN if value is None else f"{format_ms(value)} ms"
+
+
+def comparison_view(comparison: RunComparisonRecord) -> RenderableType:
+    """Return the comparison of two runs."""
+    table = tables.comparison(comparison.figures)
+    if table is None:
+        return Group("Nothing could be compared", *comparison.notes)
+    verdict = Text(comparison.answer.capitalize(), style=TONES.get(comparison.answer, "dim"))
+    return Group(verdict, terminal_table(table), *(Text(note, style="dim") for note in comparison.notes))
+
+
+def comparison_markdown(comparison: RunComparisonRecord) -> str:
+    """Return the comparison of two runs for a pull request."""
+    table = tables.comparison(comparison.figures)
+    verdict = "Nothing could be compared" if table is None else comparison.answer.capitalize()
+    text = "\n".join([f"**{verdict}**", *markdown_table(table), "", *map(literal, comparison.notes)]) + "\n"
+    return printable(text, most=len(text), lines=True)
 
 
 def fleet_view(fleet: FleetRecord) -> RenderableType:

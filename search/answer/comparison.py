@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
-from loadgen.command.baseline import SAME_RATE, Bounds, compared
 from loadgen.measurement.cpu_contention import mark_of
+from loadgen.records.comparison import Bounds, Figure, bounds_of, check_same, compare_figures
 from loadgen.records.formats import format_rate
 from loadgen.records.record import ComparisonRecord
 from search.record import Record
@@ -16,6 +17,14 @@ from search.records.trial import TrialRecord
 
 NORMAL_95 = 1.6449
 """The one-sided 95 % quantile of the normal distribution, as in the bounds of the other figures."""
+
+TOLERANCE = 0.02
+"""A figure may be worse by this share: machines differ from hour to hour, which no statistics of one run show."""
+
+SAME_RATE = 0.005
+"""Rates within 0.5 % of each other count as the same load."""
+
+CAPACITY, P99 = "capacity", "p99"
 
 Answer = Literal["worse", "better", "no difference seen"]
 
@@ -31,20 +40,33 @@ class RunComparisonRecord(Record):
     notes: tuple[str, ...]
 
 
+def conditions(found: RecommendationRecord) -> dict[str, str]:
+    """Return what must be the same in runs that are compared, or share traffic."""
+    return {"limit": found.slo.text, "traffic": found.workload.text or "poisson arrivals of single rows"}
+
+
 def compare_runs(
-    before: RecommendationRecord, now: RecommendationRecord, *, names: tuple[str, str], tolerance: float
+    before: RecommendationRecord,
+    now: RecommendationRecord,
+    *,
+    paths: tuple[Path, Path],
+    tolerance: float = TOLERANCE,
 ) -> RunComparisonRecord:
     """Compare capacity, p99, cost and accuracy of the winners; differences below `tolerance` do not count.
 
-    The estimated capacity has bounds on both sides. Certified rates are not compared: their distance from the
-    capacity depends on the time that there was to confirm them.
+    Raises BadInput if their limits or their traffic differ. The estimated capacity has bounds on both sides.
+    Certified rates are not compared: their distance from the capacity depends on the time for confirmations.
     """
-    figures = tuple(_tolerant(figure, tolerance) for figure in _figures(before, now))
+    check_same(paths[0], conditions(before), conditions(now))
+    earlier, later = _figures(before), _figures(now)
+    if not _p99_tells(before.winner, now.winner):
+        del earlier[P99]
+    figures = compare_figures(earlier, later, tolerance=tolerance)
     answers = {figure.answer for figure in figures}
     worst: Sequence[Answer] = ("worse", "better")
     return RunComparisonRecord(
-        baseline=names[0],
-        now=names[1],
+        baseline=str(paths[0]),
+        now=str(paths[1]),
         answer=next((answer for answer in worst if answer in answers), "no difference seen"),
         tolerance=tolerance,
         figures=figures,
@@ -52,31 +74,21 @@ def compare_runs(
     )
 
 
-CAPACITY, P99, COST, ACCURACY = "capacity", "p99", "cost per million at capacity", "top-1 agreement with fp32"
+def _figures(found: RecommendationRecord) -> dict[str, Figure]:
+    rates, seen = _capacity_bounds(found.winner), found.winner.certificate
+    p99 = None if seen is None else (seen.first.latency_low_ms, seen.first.latency_ms, seen.first.latency_high_ms)
+    return {
+        CAPACITY: Figure("requests/s", rates, more_is_better=True),
+        P99: Figure("ms", p99),
+        "cost per million at capacity": Figure("USD", _cost_bounds(found, rates)),
+        "top-1 agreement with fp32": Figure("", _agreement_bounds(found), more_is_better=True),
+    }
 
 
-def _figures(before: RecommendationRecord, now: RecommendationRecord) -> Iterator[ComparisonRecord]:
-    rates = capacity_bounds(before.winner), capacity_bounds(now.winner)
-    yield from compared(CAPACITY, "requests/s", *rates, more_is_better=True)
-    if _p99_tells(before.winner, now.winner):
-        yield from compared(P99, "ms", _p99_bounds(before.winner), _p99_bounds(now.winner), more_is_better=False)
-    costs = _cost_bounds(before, rates[0]), _cost_bounds(now, rates[1])
-    yield from compared(COST, "USD", *costs, more_is_better=False)
-    agreements = agreement_bounds(before), agreement_bounds(now)
-    yield from compared(ACCURACY, "", *agreements, more_is_better=True)
-
-
-def capacity_bounds(trial: TrialRecord) -> Bounds | None:
-    """Return the capacity with its bounds; None if it was not found."""
-    if trial.state != "complete" or not trial.rate_at_limit_per_s:
+def _capacity_bounds(trial: TrialRecord) -> Bounds | None:
+    if trial.state != "complete":
         return None
-    high = trial.rate_high_per_s
-    return trial.rate_low_per_s or 0.0, trial.rate_at_limit_per_s, math.inf if high is None else high
-
-
-def _p99_bounds(trial: TrialRecord) -> Bounds | None:
-    seen = trial.certificate
-    return None if seen is None else (seen.first.latency_low_ms, seen.first.latency_ms, seen.first.latency_high_ms)
+    return bounds_of(trial.rate_low_per_s, trial.rate_at_limit_per_s, trial.rate_high_per_s)
 
 
 def _p99_tells(before: TrialRecord, now: TrialRecord) -> bool:
@@ -98,7 +110,7 @@ def _cost_bounds(found: RecommendationRecord, rates: Bounds | None) -> Bounds | 
     return usd_per_million / high, usd_per_million / rate, usd_per_million / low if low > 0 else math.inf
 
 
-def agreement_bounds(found: RecommendationRecord) -> Bounds | None:
+def _agreement_bounds(found: RecommendationRecord) -> Bounds | None:
     """Return the lowest top-1 agreement of the winner's precision over its outputs, with bounds, if known."""
     precision = found.winner.config.engine.partition("-")[2]
     shares = [
@@ -108,7 +120,7 @@ def agreement_bounds(found: RecommendationRecord) -> Bounds | None:
         for output in record.outputs
         if output.top1_agreement is not None and record.inputs
     ]
-    return wilson(*min(shares)) if shares else None
+    return bounds_of(*wilson(*min(shares))) if shares else None
 
 
 def wilson(share: float, count: int) -> Bounds:
@@ -117,12 +129,6 @@ def wilson(share: float, count: int) -> Bounds:
     middle = (share + spread / 2) / (1 + spread)
     half = NORMAL_95 / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
     return max(0.0, middle - half), share, min(1.0, middle + half)
-
-
-def _tolerant(figure: ComparisonRecord, tolerance: float) -> ComparisonRecord:
-    if abs(figure.ratio - 1) <= tolerance:
-        return figure.model_copy(update={"answer": "no difference seen"})
-    return figure
 
 
 def _notes(before: RecommendationRecord, now: RecommendationRecord, compared_figures: set[str]) -> Iterator[str]:

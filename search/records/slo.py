@@ -56,11 +56,6 @@ class WorkloadRecord(Record):
         return ", ".join(parts)
 
 
-def traffic_text(record: WorkloadRecord) -> str:
-    """Return the text of a workload; unlike `text`, it is not empty for the default one."""
-    return record.text or "poisson arrivals of single rows"
-
-
 class Slo(Record):
     """The SLO: for each limit, at least `quantile` of all requests are answered within `limit_ms`.
 

@@ -5,11 +5,13 @@ import pytest
 from load_records import capacity, load, measurement, record
 
 from loadgen.command.arguments import order_from_options
-from loadgen.command.baseline import check_comparable, compare, ratio_bounds, read_baseline
+from loadgen.command.baseline import compare, read_baseline
+from loadgen.command.measure import load_record
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
+from loadgen.records.comparison import ratio_bounds
 from loadgen.records.record import LoadTestRecord
 from loadgen.spec.load_test import LoadTest
 from loadgen.statistics.checks import p99_bounds
@@ -22,6 +24,17 @@ def p99(low: float | None, value: float, high: float | None) -> LoadTestRecord:
 def order(**changes: object) -> LoadTest:
     values: dict[str, object] = {"url": "http://127.0.0.1", "model": "m", "rate": 200.0}
     return order_from_options(made_of(LoadTestOptions, {**values, **changes}, str), {})[0]
+
+
+def read_for(path: Path, order: LoadTest) -> LoadTestRecord:
+    limits = [limit.text for limit in order.limits.latency]
+    return read_baseline(path, load_record(order), limits, find_max=order.find_max)
+
+
+def written(folder: Path, baseline: LoadTestRecord) -> Path:
+    path = folder / "baseline.json"
+    path.write_text(baseline.model_dump_json())
+    return path
 
 
 @pytest.mark.parametrize(
@@ -71,11 +84,10 @@ def test_the_bounds_hold_the_true_ratio_as_often_as_they_promise() -> None:
     assert 0.03 < missed / len(errors) < 0.07
 
 
-def test_a_short_baseline_says_how_long_it_should_have_been() -> None:
+def test_a_short_baseline_says_how_long_it_should_have_been(tmp_path: Path) -> None:
     short = measurement(requests=1600, duration_s=8.0, latency_p99_high_ms=None, latency_p99_bounded_after_s=21.3)
     with pytest.raises(BadInput) as caught:
-        check_comparable(record(measurement=short), order())
-    assert "1600 in 8" in str(caught.value)
+        read_for(written(tmp_path, record(measurement=short)), order())
     assert "--duration 22s" in str(caught.value)
 
 
@@ -99,9 +111,7 @@ def test_a_run_of_the_length_that_was_named_bounds_its_p99(rate_per_s: int, seco
 
 
 def test_a_record_can_be_read_back(tmp_path: Path) -> None:
-    path = tmp_path / "baseline.json"
-    path.write_text(record().model_dump_json())
-    assert read_baseline(path) == record()
+    assert read_for(written(tmp_path, record()), order()) == record()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema_version": 1}', '{"schema_version": 2}', "not json"])
@@ -109,41 +119,35 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "baseline.json"
     path.write_text(text)
     with pytest.raises(BadInput, match=r"baseline\.json"):
-        read_baseline(path)
+        read_for(path, order())
 
 
 @pytest.mark.parametrize("outcome", ["untrustworthy", "interrupted"])
 def test_a_run_that_measured_nothing_is_no_baseline(tmp_path: Path, outcome: str) -> None:
-    path = tmp_path / "baseline.json"
-    path.write_text(record(outcome=outcome).model_dump_json())
     with pytest.raises(BadInput, match=outcome):
-        read_baseline(path)
-
-
-def test_the_same_load_compares() -> None:
-    check_comparable(record(), order())
+        read_for(written(tmp_path, record(outcome=outcome)), order())
 
 
 @pytest.mark.parametrize(
     ("baseline", "changes", "named"),
     [
-        (record(), {"rate": 210.0}, "--rate 200"),
+        (record(), {"rate": 210.0}, "200/s, not 210/s"),
         (record(), {"arrivals": "constant"}, "poisson"),
         (record(), {"batch_size": 8}, "batch size"),
         (record(), {"shape": ("ids:128",)}, "shapes"),
         (record(), {"format": "json"}, "json"),
         (record(), {"ask_output": ("y",)}, "outputs"),
         (record(), {"rate": None, "concurrency": 4}, "closed loop"),
-        (record(), {"find_max": True, "p99": "50ms"}, "no highest rate"),
+        (record(), {"find_max": True, "p99": "50ms"}, "--find-max"),
         (record(capacity=capacity()), {}, "--find-max"),
         (record(capacity=capacity()), {"find_max": True, "p99": "20ms"}, "20 ms"),
         (record(measurement=measurement(latency_p99_high_ms=None)), {}, "too few requests"),
-        (record(load=load(rate_per_s=100.0)), {}, "--rate 100"),
+        (record(load=load(rate_per_s=100.0)), {}, "100/s, not 200/s"),
     ],
 )
 def test_another_question_is_refused_before_any_load(
-    baseline: LoadTestRecord, changes: dict[str, object], named: str
+    baseline: LoadTestRecord, changes: dict[str, object], named: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput) as caught:
-        check_comparable(baseline, order(**changes))
+        read_for(written(tmp_path, baseline), order(**changes))
     assert named in str(caught.value)

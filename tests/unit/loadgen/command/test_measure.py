@@ -13,7 +13,6 @@ from rich.console import Console
 from simulated_generator import SimulatedGenerator
 
 from loadgen.command.arguments import order_from_options
-from loadgen.command.baseline import read_baseline
 from loadgen.command.live import LiveView
 from loadgen.command.measure import record_of, run_load_test
 from loadgen.measurement.request_log import RequestLog
@@ -238,27 +237,23 @@ def test_a_closed_loop_is_measured_and_labelled() -> None:
     assert record.measurement.planned_rate_per_s is None
 
 
-def test_worse_than_the_baseline_is_an_outcome_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "baseline.json"
+def test_worse_than_the_baseline_is_an_outcome_of_its_own() -> None:
     given = order(compare=None, arrivals="gamma:cv=1.5")
     before = carried_out(given, SimulatedGenerator(service_ms=2.0))
-    path.write_text(before.model_dump_json())
-    again = replace(given, compare=path, plan=replace(given.plan, seed=7))
-    same = carried_out(again, SimulatedGenerator(service_ms=2.0), baseline=read_baseline(path))
+    again = replace(given, compare=Path("baseline.json"), plan=replace(given.plan, seed=7))
+    same = carried_out(again, SimulatedGenerator(service_ms=2.0), baseline=before)
     assert (same.outcome, same.exit_code) == ("met", 0)
     assert same.comparison[0].answer == "no difference seen"
-    slower = carried_out(again, SimulatedGenerator(service_ms=3.0), baseline=read_baseline(path))
+    slower = carried_out(again, SimulatedGenerator(service_ms=3.0), baseline=before)
     assert (slower.outcome, slower.exit_code) == ("worse", 97)
     assert slower.baseline == "baseline.json"
 
 
-def test_a_comparison_that_cannot_be_made_is_not_a_pass(tmp_path: Path) -> None:
-    path = tmp_path / "baseline.json"
+def test_a_comparison_that_cannot_be_made_is_not_a_pass() -> None:
     before = carried_out(order(), SimulatedGenerator(service_ms=2.0))
-    path.write_text(before.model_dump_json())
     for limit in ({"p99": None}, {"accept_observed": True}):
-        short = order(compare=path, duration="2s", **limit)
-        record = carried_out(short, SimulatedGenerator(service_ms=2.0), baseline=read_baseline(path))
+        short = replace(order(duration="2s", **limit), compare=Path("baseline.json"))
+        record = carried_out(short, SimulatedGenerator(service_ms=2.0), baseline=before)
         assert (record.outcome, record.exit_code) == ("inconclusive", 96)
 
 
