@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from loadgen.errors import UserError
+from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
 from search.answer.analysis import frontier_of
-from search.answer.conclusion import conclude
-from search.answer.evidence import Conclusion, NothingFound, RunEvidence, pauses_of
+from search.answer.conclusion import Conclusion, RunEvidence, conclude
+from search.answer.pauses import pauses_of
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import certify_best
 from search.certification.default_rate import with_run_at_default_rate
@@ -40,6 +42,18 @@ from search.workload import Workload
 
 FRONT_ENDS_IF_LEFT_S = 40.0
 """To measure the front ends takes some 10 s; it is done if certification has 40 s and more."""
+
+
+class NothingFound(UserError):
+    """The run recommends nothing: its conclusion says why. `contention`: of all load; None: not measured."""
+
+    def __init__(
+        self, what: str, fix: str, status: Status = "violated", contention: CpuContention | None = None
+    ) -> None:
+        super().__init__(what, fix)
+        self.args = (what, fix, status, contention)
+        self.status = status
+        self.contention = contention
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +192,7 @@ def _evidence(
     budget: Budget,
     interrupted: bool,
 ) -> RunEvidence:
-    workload, first = request.workload.record, request.slo.first
+    first = request.slo.first
     lost = [
         (len(run.sent_s) / run.seconds, run.lost)
         for run in bench.runs
@@ -192,7 +206,6 @@ def _evidence(
         winner=winner,
         interrupted=interrupted,
         contention=none_if_not_watched(bench.spent.contention),
-        several_sizes=workload.mixed_shapes or workload.lengths is not None,
         budget_s=budget.total_s,
         prepared_s=budget.prepared_s,
         searched_s=budget.searched_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from model_repo.spec import ServingConfig
 from search.records.recommendation import RuntimeRecord
-from search.records.trial import ConfigRecord
+from search.records.trial import ConfigRecord, TrialRecord
 
 LIBRARIES = {"onnxruntime": "ONNX Runtime", "tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT-RTX"}
 DISTRIBUTIONS = ("onnxruntime-gpu", "onnxruntime", "tensorrt", "tensorrt-rtx-cu13-bindings")
@@ -38,6 +38,11 @@ def record_text(config: ConfigRecord, *, on_gpu: bool) -> str:
     """Return the same for the record of a configuration."""
     backend, _, precision = config.engine.partition("-")
     return _text(config, backend, precision or config.engine, on_gpu=on_gpu)
+
+
+def trial_text(trial: TrialRecord) -> str:
+    """Return the configuration of a trial; with the backend if its measurement has a GPU."""
+    return record_text(trial.config, on_gpu=trial.measurement is not None and trial.measurement.gpu is not None)
 
 
 def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *, on_gpu: bool) -> str:

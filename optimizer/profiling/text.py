@@ -7,11 +7,7 @@ from collections.abc import Iterator
 from loadgen.records.formats import format_rate
 from search.answer.analysis import similar_rates
 from search.records.engine_profile import Bound, EngineProfileRecord
-from search.records.trial import ConfigRecord, MeasurementRecord, TrialRecord
-
-STAGES = ("client and network", "queue", "input", "inference", "output", "response")
-"""Stages in the order in which a request passes them. In `output` the result is taken from the model; in
-`response` it leaves the server."""
+from search.records.trial import STAGES, ConfigRecord, MeasurementRecord, TrialRecord
 
 _IN_WORDS = {
     "client and network": "in client and network",
@@ -29,16 +25,6 @@ SLOWER_SERVED = 1.25
 """An engine that takes over 1.25 times its standalone time in the server gets a sentence on the difference."""
 
 GRAPH_GAIN = 1.05
-
-
-def stage_means(measured: MeasurementRecord) -> dict[str, float | None]:
-    """Return mean ms by stage, in the order in which a request passes them; None if not measured."""
-    server = measured.server
-    values = (None,) * 5 if server is None else (
-        server.queue_ms, server.compute_input_ms, server.compute_infer_ms, server.compute_output_ms,
-        server.response_ms,
-    )  # fmt: skip
-    return dict(zip(STAGES, (measured.network_and_client_ms, *values), strict=True))
 
 
 def time_summary(
@@ -60,7 +46,7 @@ def time_summary(
 
 
 def _known(measured: MeasurementRecord) -> dict[str, float]:
-    return {stage: ms for stage, ms in stage_means(measured).items() if ms is not None and ms > 0}
+    return {stage: ms for stage, ms in measured.stages_ms.items() if ms is not None and ms > 0}
 
 
 def _split(measured: MeasurementRecord) -> str:

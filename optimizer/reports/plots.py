@@ -8,20 +8,16 @@ from collections.abc import Iterator
 from loadgen.records.formats import format_rate
 from loadgen.reports.kit import Data, Plot, nines
 from loadgen.spec.limits import quantile_name
-from optimizer.profiling.text import STAGES, stage_means
 from optimizer.reports import text
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
 from optimizer.reports.reasons import reason_of
 from search.answer.analysis import unbeaten
-from search.records.trial import MeasurementRecord, TrialRecord
+from search.records.trial import STAGES, MeasurementRecord, TrialRecord
 
 WINNER, BASELINE = "recommended", "Triton default"
 MIN_REPLICAS = 8
 MAX_STEPS = 1000
 """A staircase of more steps looks like the line beside it, and a file may ask for any number of them."""
-
-QUANTILES = ((0.5, "latency_p50_ms"), (0.9, "latency_p90_ms"), (0.95, "latency_p95_ms"), (0.99, "latency_p99_ms"),
-             (0.999, "latency_p999_ms"))  # fmt: skip
 
 
 def rates(evidence: Evidence) -> Plot | None:
@@ -124,8 +120,7 @@ def _limits(evidence: Evidence) -> list[Data]:
 
 def _distribution(measured: MeasurementRecord) -> Iterator[Data]:
     slowest = 1 - 1 / measured.requests
-    for share, name in QUANTILES:
-        latency = getattr(measured, name)
+    for share, latency in measured.latencies_ms.items():
         if latency and share < slowest:
             yield {"nines": nines(share), "name": quantile_name(share), "ms": latency}
     if measured.latency_max_ms:
@@ -137,7 +132,7 @@ def stages(evidence: Evidence) -> Plot | None:
     bars = [
         {"role": role, "stage": stage, "ms": value}
         for role, measured in _measured(evidence)
-        for stage, value in stage_means(measured).items()
+        for stage, value in measured.stages_ms.items()
         if value is not None
     ]
     seen = {bar["stage"] for bar in bars}

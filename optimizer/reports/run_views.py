@@ -20,7 +20,7 @@ from loadgen.spec.limits import quantile_name
 from optimizer.reports.reasons import confirmation_answer, load_run_answer
 from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation
-from search.labels import record_text
+from search.labels import trial_text
 from search.records.fleet import FleetRecord
 
 _ROLES = {
@@ -34,10 +34,10 @@ _ROLES = {
 def explanation_view(explanation: Explanation) -> RenderableType:
     """Return four questions and their answers, with every load run that decided anything."""
     trial = explanation.trial
-    on_gpu = trial.measurement is not None and trial.measurement.gpu is not None
-    knobs = record_text(trial.config, on_gpu=on_gpu)
     parts: list[RenderableType] = [
-        Text.from_markup(f"[bold]Trial {trial.number}[/bold]{_ROLES[explanation.role]}: {escape(knobs)}"),
+        Text.from_markup(
+            f"[bold]Trial {trial.number}[/bold]{_ROLES[explanation.role]}: {escape(trial_text(trial))}"
+        ),
         *_section("Why it was tried", explanation.why),
         *_section("Prediction", explanation.predicted),
         *_section("Measurement", explanation.seen),

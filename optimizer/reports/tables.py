@@ -9,7 +9,7 @@ from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
-from optimizer.profiling.text import BOUND_WORDS, STAGES, stage_means
+from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS
 from optimizer.reports.text import KNOBS
@@ -17,7 +17,7 @@ from search.answer.analysis import similar_rates
 from search.cost.cost import replicas as count_of
 from search.labels import memory_text, record_text
 from search.records.recommendation import RecommendationRecord
-from search.records.trial import TrialRecord
+from search.records.trial import STAGES, TrialRecord
 
 HOURS_A_MONTH = 730
 MIN_PARTS = 4
@@ -178,7 +178,7 @@ def _latency_at(trial: TrialRecord, rate_per_s: float, limit: LatencyLimit) -> s
 def stages(found: RecommendationRecord) -> Table:
     """Mean ms of a request in each stage; of Triton's default if it was measured at a similar rate."""
     shown = [measured for _, measured in compared_at_one_rate(found)]
-    columns = [stage_means(measured) for measured in shown] or [{}]
+    columns = [measured.stages_ms for measured in shown] or [{}]
     known = [stage for stage in STAGES if stage != "response" or any(column.get(stage) for column in columns)]
     rows = [(stage, [format_ms(column.get(stage)) for column in columns]) for stage in known]
     servers = [measured.server for measured in shown] or [None]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
 from loadgen.spec.limits import quantile_name
-from optimizer.profiling.text import stage_means
 from optimizer.reports.evidence import Evidence
 from search.labels import memory_text, record_text
 from search.records.recommendation import RecommendationRecord
@@ -103,7 +102,7 @@ def share_of_engine(found: RecommendationRecord) -> tuple[str, bool] | None:
             f"{text}; its clients got {format_rate(let_through_per_s)}/s through at most{_front_ends(found)}",
             True,
         )
-    stages = {} if measured is None else stage_means(measured)
+    stages = {} if measured is None else measured.stages_ms
     known = {stage: ms for stage, ms in stages.items() if ms is not None}
     if known:
         largest = max(known, key=lambda stage: known[stage])

@@ -19,8 +19,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.model_source import label_of
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
-from search.answer.evidence import NothingFound
-from search.find_best import SearchResult
+from search.find_best import NothingFound, SearchResult
 from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
     AnyRecommendation,

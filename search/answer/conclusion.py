@@ -1,119 +1,138 @@
-"""Conclude how a run ended: its status, the reason, and advice that follows from what was seen."""
+"""Conclude how a run ended: its status, the reason, and advice that follows from the measurements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from loadgen.measurement.cpu_contention import mark_of
-from loadgen.records.formats import format_rate
+from loadgen.exit_codes import Status
+from loadgen.measurement.cpu_contention import CpuContention, mark_of
+from loadgen.records.formats import duration_option, format_ms, format_rate, format_seconds
+from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.sequential import fewest_violations
 from loadgen.statistics.slo_test import confidence_of_each
-from search.answer.evidence import (
-    GO_ON,
-    Conclusion,
-    RunEvidence,
-    advise_longer,
-    advise_quieter,
-    inconclusive,
-    knobs,
-    rounded_up,
-    short_ms,
-    untrustworthy,
-    violated,
-)
-from search.labels import memory_text
+from search.answer.pauses import Pauses
+from search.labels import memory_text, trial_text
 from search.records.confirmations import ConfirmationRecord
-from search.records.slo import Slo
-from search.records.trial import LoadRunRecord, MeasurementRecord, TrialRecord
+from search.records.slo import ObjectiveRecord, Slo
+from search.records.trial import TrialRecord
+from search.trials.budget import budget_for, usual_certificate_s
 
 WELL_OVER = 2.0
 """A run is well over a limit with twice the violations that it allows: fewer may be bad luck of a short run."""
 
 IN_GROUPS = 3.0
-"""If a burst of late requests has more than 3 on average, it is the server or the machine that stalls."""
+"""If a burst of late requests has more than 3 on average, the server or the machine may stall."""
 
 LONE_SHARE = 0.25
 """At a rate that keeps a server busy for a quarter of the time, if it meets the limit, requests hardly meet."""
 
+ENOUGH_BEYOND = 0.1
+"""At a given rate the SLO is surely violated if the server was overloaded, or 10 % of the requests were late."""
+
+GO_ON = "go on with optimize --resume and the run's directory"
+LONGER = f"Give a longer --time-budget, or {GO_ON}."
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """How a run ended. `advice` is empty if there is nothing to do."""
+
+    status: Status
+    reason: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvidence:
+    """What a run has recorded. `winner` has its certificate; None if no rate was certified.
+
+    `contention` is the CPU contention during all load of the run. Its time budget was `budget_s`; preparation took
+    `prepared_s` of it, the search after that `searched_s`. `pauses` explain the slowest requests, if they do.
+    `lost` is the lowest rate at which more answers were lost than may be late, and their number.
+    """
+
+    slo: Slo
+    trials: Sequence[TrialRecord]
+    confirmations: Sequence[ConfirmationRecord] = ()
+    objective: ObjectiveRecord = field(default_factory=ObjectiveRecord)
+    winner: TrialRecord | None = None
+    interrupted: bool = False
+    contention: CpuContention | None = None
+    budget_s: float = math.inf
+    prepared_s: float = 0.0
+    searched_s: float = 0.0
+    pauses: Pauses | None = None
+    lost: tuple[float, int] | None = None
+
+    @property
+    def mark(self) -> str | None:
+        """The CPU contention in words; None if there was too little to matter."""
+        return mark_of(self.contention)
+
+    def in_state(self, *states: str) -> list[TrialRecord]:
+        """Return the trials that ended in one of these states."""
+        return [trial for trial in self.trials if trial.state in states]
+
 
 def conclude(run: RunEvidence) -> Conclusion:
     """Return how a run ended."""
-    concluded = _concluded(run)
-    causes = [] if run.pauses is None else [run.pauses.text]
-    if run.lost is not None:
-        rate_per_s, count = run.lost
-        causes.append(
-            f"At {format_rate(rate_per_s)}/s Triton's HTTP front end lost {count:,} answers: "
-            "give --protocol grpc, or raise net.core.wmem_default."
-        )
-    if run.interrupted or not causes:
-        return concluded
-    return replace(concluded, advice=" ".join(filter(None, (*causes, concluded.advice))))
-
-
-def _concluded(run: RunEvidence) -> Conclusion:
     if run.interrupted:
         return _interrupted(run)
-    if run.winner is not None:
-        return _certified(run, run.winner)
-    if not run.trials:
-        return inconclusive(
-            "The time budget ended before the first trial.", f"Give a longer --time-budget, or {GO_ON}."
-        )
     rules: tuple[Callable[[RunEvidence], Conclusion | None], ...] = (
+        _certified,
         _not_confirmed,
         memory_binds,
         rate_is_too_high,
         too_slow,
         _not_measured,
     )
-    return next(conclusion for rule in rules if (conclusion := rule(run)) is not None)
+    concluded = next(conclusion for rule in rules if (conclusion := rule(run)) is not None)
+    advice = [] if run.pauses is None else [run.pauses.text]
+    if run.lost is not None:
+        rate_per_s, count = run.lost
+        advice.append(
+            f"At {format_rate(rate_per_s)}/s Triton's HTTP front end lost {count:,} answers: "
+            "give --protocol grpc, or raise net.core.wmem_default."
+        )
+    return replace(concluded, advice=" ".join(filter(None, (*advice, concluded.advice))))
 
 
 def _interrupted(run: RunEvidence) -> Conclusion:
     certificate = None if run.winner is None else run.winner.certificate
+    reason = f"Interrupted after {_trials(run)}, before a rate was certified."
     if certificate is not None:
         times = "twice" if certificate.confirmed_again else "once"
         reason = f"Interrupted; {format_rate(certificate.rate_per_s)} requests/s had been certified {times}."
-    elif run.trials:
-        count = len(run.trials)
-        reason = f"Interrupted after {count} trial{'s' if count > 1 else ''}, before a rate was certified."
-    else:
-        reason = "Interrupted before the first trial ended."
-    return Conclusion(status="interrupted", reason=reason, advice=f"{GO_ON[0].upper()}{GO_ON[1:]}.")
+    return Conclusion("interrupted", reason, f"{GO_ON[0].upper()}{GO_ON[1:]}.")
 
 
-def _certified(run: RunEvidence, winner: TrialRecord) -> Conclusion:
-    certificate = winner.certificate
-    assert certificate is not None
-    rate = f"{format_rate(certificate.rate_per_s)} requests/s"
+def _trials(run: RunEvidence) -> str:
+    return f"{len(run.trials)} trial{'' if len(run.trials) == 1 else 's'}"
+
+
+def _certified(run: RunEvidence) -> Conclusion | None:
+    certificate = None if run.winner is None else run.winner.certificate
+    if run.winner is None or certificate is None:
+        return None
+    met = f"{format_rate(certificate.rate_per_s)} requests/s met {run.slo.text}"
     if certificate.confirmed_again:
-        reason = f"{rate} met {run.slo.text} twice, the second time on a restarted server."
-        advice = f"Mind that {certificate.caveat}." if certificate.caveat else ""
-        return Conclusion(status="certified", reason=reason, advice=advice)
-    again = [one for one in run.confirmations if one.again and one.trial == winner.number]
-    trusted = [one for one in again if not one.problems]
-    contention = mark_of(certificate.contention) or mark_of(run.contention)
-    if again and not trusted:
-        why, advice = f"the client could not measure it again: {again[-1].problems[0]}", advise_quieter(contention)
-    elif contention is not None and trusted:
-        why, advice = f"not again on a restarted server while {contention}", advise_quieter(contention)
-    elif trusted:
-        last = trusted[-1]
-        late = f"{last.violations:,} of {last.requests:,} requests were late at {format_rate(last.rate_per_s)}/s"
-        short = last.answer == "inconclusive" and not _is_well_over(last, run.slo)
-        why = f"not again on a restarted server: {late}{', undecided when the time ended' if short else ''}"
-        advice = f"To confirm it again, {GO_ON}."
+        mind = f"Mind that {certificate.caveat}." if certificate.caveat else ""
+        return Conclusion("certified", f"{met} twice, the second time on a restarted server.", mind)
+    again = [one for one in run.confirmations if one.again and one.trial == run.winner.number]
+    seen = [next(iter(one.problems), f"{_late(one)} at {format_rate(one.rate_per_s)}/s") for one in again[-1:]]
+    contention = mark_of(certificate.contention) or run.mark
+    if contention is not None or (again and again[-1].problems):
+        advice = _quieter(contention)
     else:
-        why = "; ".join(filter(None, (contention, certificate.caveat))) or "not again on a restarted server"
-        advice = advise_longer(run, certificate.rate_per_s) if contention is None else advise_quieter(contention)
-    return Conclusion(
-        status="provisional",
-        reason=f"{rate} met {run.slo.text} once: {why}.",
-        advice=f"{advice} --accept-provisional ends such a run with 0.",
-    )
+        advice = f"To confirm it again, {GO_ON}." if again else _longer(run, certificate.rate_per_s)
+    why = "; ".join(filter(None, (contention, certificate.caveat, *seen)))
+    return Conclusion("provisional", f"{met} once: {why}.", f"{advice} --accept-provisional accepts it with 0.")
+
+
+def _late(one: ConfirmationRecord) -> str:
+    return f"{one.violations:,} of {one.requests:,} requests were late or failed"
 
 
 def _not_confirmed(run: RunEvidence) -> Conclusion | None:
@@ -123,31 +142,23 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
         return None
     what = f"No rate could be certified to meet {run.slo.text}"
     trusted = [one for one in run.confirmations if not one.problems]
-    contention = mark_of(run.contention)
     if run.confirmations and not trusted and not _sent_nothing(run.confirmations[-1].problems):
-        return untrustworthy(f"{what}: {run.confirmations[-1].problems[0]}.", advise_quieter(contention))
+        return Conclusion("untrustworthy", f"{what}: {run.confirmations[-1].problems[0]}.", _quieter(run.mark))
     over = [one for one in trusted if _is_well_over(one, run.slo)]
-    if over and contention is not None:
-        return untrustworthy(f"{what}: {contention}.", advise_quieter(contention))
-    if trusted and trusted[-1].change and trusted[-1].answer == "inconclusive":
-        return inconclusive(
-            f"{what}: at {format_rate(trusted[-1].rate_per_s)}/s {trusted[-1].change}.",
-            f"Look for what slowed the server or the machine in that half; then {GO_ON}.",
-        )
+    if over and run.mark is not None:
+        return Conclusion("untrustworthy", f"{what}: {run.mark}.", _quieter(run.mark))
     gentlest = min(over, key=lambda one: one.rate_per_s, default=None)
     if gentlest is not None and not any(_seems_met(one, run.slo) for one in trusted):
         return _late_at_any_rate(run, gentlest)
     seen, likely_per_s = "", max(estimates)
     if gentlest is not None:
         likely_per_s = min(likely_per_s, gentlest.rate_per_s)
-        rate = format_rate(gentlest.rate_per_s)
-        late = f"at {rate}/s {gentlest.violations:,} of {gentlest.requests:,} requests were late, undecided"
-        seen = f"{rate} requests/s violated it, and " if gentlest.answer == "violated" else f"{late}, and "
-    reason = f"{what}: {seen}the time budget was too short for as many requests as it takes."
-    longer = advise_longer(run, likely_per_s)
-    if contention is not None:
-        reason, longer = f"{reason} Meanwhile {contention}.", f"{advise_quieter(contention)} {longer}"
-    return inconclusive(reason, longer)
+        seen = f"{_late(gentlest)} at {format_rate(gentlest.rate_per_s)}/s, and "
+    reason = f"{what}: {seen}the time budget was too short for the requests that a certificate takes."
+    longer = _longer(run, likely_per_s)
+    if run.mark is not None:
+        reason, longer = f"{reason} Meanwhile {run.mark}.", f"{_quieter(run.mark)} {longer}"
+    return Conclusion("inconclusive", reason, longer)
 
 
 def _sent_nothing(problems: Sequence[str]) -> bool:
@@ -167,128 +178,95 @@ def _seems_met(one: ConfirmationRecord, slo: Slo) -> bool:
 
 def _late_at_any_rate(run: RunEvidence, seen: ConfirmationRecord) -> Conclusion:
     """Conclude that too many requests were late at every rate: the server stalls, or single requests take long."""
-    first = run.slo.first
-    latency = "" if seen.latency_ms is None else f" ({first.name} {short_ms(seen.latency_ms)} ms)"
-    reason = (
-        f"No rate could be certified to meet {run.slo.text}: even at {format_rate(seen.rate_per_s)}/s, "
-        f"{seen.violations:,} of {seen.requests:,} requests took longer or failed{latency}."
-    )
-    if not run.several_sizes and seen.burst is not None and seen.burst > IN_GROUPS:
-        return inconclusive(
-            f"{reason} They came in groups of about {seen.burst:.0f}: something stalls.",
-            f"Look for what stalls the server or the machine, such as a job that runs now and then; then {GO_ON}.",
-        )
-    advice = "Look into server.log: too many requests fail."
+    first, burst = run.slo.first, max(1.0, seen.burst or 1.0)
+    facts, advice = [f"no {first.name}, as requests failed"], "Look into server.log: too many requests fail."
     if seen.latency_ms is not None:
-        option = replace(first, limit_ms=rounded_up(1.1 * seen.latency_ms)).option.replace("=", " ")
-        cause = (
-            "Inputs of one size may be slower than the limit by themselves"
-            if run.several_sizes
-            else "Single executions are slower than the limit now and then"
-        )
-        advice = f"{cause}: give a limit from about {option}."
+        facts = [f"{first.name} {format_ms(seen.latency_ms)} ms", *filter(None, [seen.change])]
+        slower = "Look for what slows single requests: long inputs, or a server or machine that stalls"
+        advice = f"{slower}. Or give a limit from about {_option(first, seen.latency_ms)}."
+    if burst > IN_GROUPS:
+        facts.append(f"in groups of about {burst:.0f}")
+    at = f"even at {format_rate(seen.rate_per_s)}/s, {_late(seen)} ({'; '.join(facts)})"
+    reason = f"No rate could be certified to meet {run.slo.text}: {at}."
     each = confidence_of_each(run.slo.confidence, len(run.slo.limits))
-    proven = seen.violations >= fewest_violations(seen.requests, first.allowed, max(1.0, seen.burst or 1.0), each)
-    lone = proven and seen.rate_per_s <= LONE_SHARE * 1000 / first.limit_ms
-    return violated(reason, advice) if lone else inconclusive(reason, advice)
-
-
-def _not_measured(run: RunEvidence) -> Conclusion:
-    """Conclude that no trial had a result: the client was late, the time was short, or nothing could be served."""
-    what = f"No configuration was found that meets {run.slo.text}"
-    runs = [one for trial in run.trials for one in trial.load_runs]
-    contention = mark_of(run.contention)
-    last = run.trials[-1].reason.splitlines()[0]
-    late = not any(one.trusted or _sent_nothing(one.problems) for one in runs)
-    if runs and (contention is not None or late):
-        return untrustworthy(f"{what}: {contention or last}.", advise_quieter(contention))
-    if runs:
-        return inconclusive(f"{what}: {last}.", f"Give a longer --time-budget, or {GO_ON}.")
-    count = len(run.trials)
-    return Conclusion(
-        status="environment_failed",
-        reason=f"No configuration could be served: {count} trial{'s' if count > 1 else ''} failed, the last "
-        f"because: {last.removesuffix('.')}.",
-        advice="See server.log in the run's directory; `optimize doctor` says what this machine lacks.",
-    )
-
-
-ENOUGH_BEYOND = 0.1
-"""At a given rate the SLO is surely violated if the server was overloaded, or 10 % of the requests were late."""
+    proven = seen.violations >= fewest_violations(seen.requests, first.allowed, burst, each)
+    lone = seen.rate_per_s <= LONE_SHARE * 1000 / first.limit_ms and burst <= IN_GROUPS
+    return Conclusion("violated" if lone and proven else "inconclusive", reason, advice)
 
 
 def memory_binds(run: RunEvidence) -> Conclusion | None:
     """Conclude if configurations took more memory than allowed; None if memory does not bind."""
     most = run.slo.max_memory_bytes
-    taken = [(trial.memory_bytes or 0, trial) for trial in run.trials]
-    over = [pair for pair in taken if most is not None and pair[0] > most]
+    over = [(size, trial) for trial in run.trials if (size := trial.memory_bytes or 0) > (most or math.inf)]
     if most is None or not over:
         return None
     least_bytes, least = min(over, key=lambda pair: pair[0])
     reason = (
         f"No configuration was found that meets {run.slo.text} in {memory_text(most)}: the smallest over it, "
-        f"{knobs(least)}, took {memory_text(least_bytes)}."
+        f"{trial_text(least)}, took {memory_text(least_bytes)}."
     )
     advice = f"Give --max-memory {memory_text(1.1 * least_bytes).replace(' ', '')}, or a smaller model."
     all_over = len(over) == len(run.in_state("complete", "infeasible", "pruned"))
-    if all_over and any(trial.config.instance_count == 1 for _, trial in over):
-        return violated(reason, advice)
-    return inconclusive(reason, f"{advice} Smaller configurations may fit: a longer --time-budget tries more.")
+    surely = all_over and any(trial.config.instance_count == 1 for _, trial in over)
+    return Conclusion("violated" if surely else "inconclusive", reason, advice)
 
 
 def rate_is_too_high(run: RunEvidence) -> Conclusion | None:
     """Conclude if one replica was to serve a rate; None if no rate was given, or none was reached."""
     rate_per_s = run.objective.rate_per_s
-    reached = [trial for trial in run.trials if trial.rate_at_limit_per_s]
+    reached = [(trial.rate_at_limit_per_s, trial) for trial in run.trials if trial.rate_at_limit_per_s]
     if rate_per_s is None or not reached:
         return None
-    best = max(reached, key=lambda trial: trial.rate_at_limit_per_s or 0.0)
-    most = best.rate_at_limit_per_s or 0.0
+    most, best = max(reached, key=lambda pair: pair[0])
     runs = [one for trial in run.in_state("infeasible") for one in trial.load_runs if one.trusted]
-    surely = runs and all(one.overloaded or _late_share(one) > ENOUGH_BEYOND for one in runs)
-    contention = mark_of(run.contention)
+    surely = runs and all(
+        one.overloaded or (one.violations or 0) > ENOUGH_BEYOND * (one.requests or math.inf) for one in runs
+    )
     reason = (
-        f"No configuration {'meets' if surely and contention is None else 'was seen to meet'} {run.slo.text} at "
-        f"{format_rate(rate_per_s)} requests/s on one replica: the best, {knobs(best)}, meets it up to about "
+        f"No configuration {'meets' if surely and run.mark is None else 'was seen to meet'} {run.slo.text} at "
+        f"{format_rate(rate_per_s)} requests/s on one replica: the best, {trial_text(best)}, meets it up to about "
         f"{format_rate(most)}/s."
     )
-    if contention is not None:
-        return untrustworthy(f"{reason} Meanwhile {contention}.", advise_quieter(contention))
+    if run.mark is not None:
+        return Conclusion("untrustworthy", f"{reason} Meanwhile {run.mark}.", _quieter(run.mark))
     lower = format_rate(0.9 * most)
     advice = f"Give a lower --rate, such as {lower}, or leave --objective out to have replicas counted."
-    return (violated if surely else inconclusive)(reason, advice)
-
-
-def _late_share(run: LoadRunRecord) -> float:
-    return (run.violations or 0) / run.requests if run.requests else 0.0
+    return Conclusion("violated" if surely else "inconclusive", reason, advice)
 
 
 def too_slow(run: RunEvidence) -> Conclusion | None:
     """Conclude from the latency of lone requests, if no rate seemed to meet the SLO; None if none was measured."""
-    alone = [(t.lone_latency_ms, t) for t in run.in_state("infeasible") if t.lone_latency_ms is not None]
-    if not alone:
+    lone = [(t.lone_latency_ms, t) for t in run.in_state("infeasible") if t.lone_latency_ms is not None]
+    if not lone:
         return None
-    lone_ms, best = min(alone, key=lambda pair: pair[0])
+    lone_ms, best = min(lone, key=lambda pair: pair[0])
     seen = (
-        f"The fastest configuration, {knobs(best)}, answers lone requests in {short_ms(lone_ms)} ms "
+        f"The fastest configuration, {trial_text(best)}, answers lone requests in {format_ms(lone_ms)} ms "
         f"(median, on an idle server)."
     )
+    not_seen = f"No configuration was seen to meet {run.slo.text}"
     contention = mark_of(best.contention)
     problems = () if best.measurement is None else best.measurement.problems
     if contention is not None or problems:
         disturbed = f"Meanwhile {contention}." if contention is not None else f"But {problems[0]}."
-        return untrustworthy(
-            f"No configuration was seen to meet {run.slo.text}. {seen} {disturbed}", advise_quieter(contention)
-        )
+        return Conclusion("untrustworthy", f"{not_seen}. {seen} {disturbed}", _quieter(contention))
     if not _is_proven(best, run.slo):
-        return inconclusive(
-            f"No configuration was seen to meet {run.slo.text}, and lone requests were too few to decide. {seen}",
-            f"Give a longer --time-budget, or {GO_ON}.",
-        )
-    return violated(
-        f"No configuration meets {run.slo.text}. {seen} {what_binds(best, run.slo)}",
+        return Conclusion("inconclusive", f"{not_seen}, and lone requests were too few to decide. {seen}", LONGER)
+    return Conclusion(
+        "violated",
+        f"No configuration meets {run.slo.text}. {seen}{_what_binds(best)}",
         f"Give a limit from about {_within_reach(best, run.slo)}, a faster machine, or a smaller model.",
     )
+
+
+def _what_binds(trial: TrialRecord) -> str:
+    """Name the stage that takes most of the latency on an idle server; "" if the server gave no timings."""
+    stages = {} if trial.measurement is None else trial.measurement.stages_ms
+    known = {stage: ms for stage, ms in stages.items() if ms is not None}
+    if not known:
+        return ""
+    largest = max(known, key=lambda stage: known[stage])
+    return f" {largest.capitalize()} takes most of it, {format_ms(known[largest])} ms on average."
 
 
 def _is_proven(trial: TrialRecord, slo: Slo) -> bool:
@@ -297,7 +275,7 @@ def _is_proven(trial: TrialRecord, slo: Slo) -> bool:
     each = confidence_of_each(slo.confidence, len(slo.limits))
     lone = min((one for one in trial.load_runs if one.trusted), key=lambda one: one.rate_per_s, default=None)
     for limit in slo.limits:
-        counts = [] if seen is None else [(seen.requests, _least_late(seen, limit.limit_ms))]
+        counts = [] if seen is None else [(seen.requests, seen.least_late(limit.limit_ms))]
         if lone is not None and lone.requests and limit == slo.first:
             counts.append((lone.requests, lone.violations or 0))
         if any(late >= fewest_violations(n, limit.allowed, 1.0, each) for n, late in counts if n):
@@ -305,41 +283,68 @@ def _is_proven(trial: TrialRecord, slo: Slo) -> bool:
     return False
 
 
-def _least_late(seen: MeasurementRecord, limit_ms: float) -> int:
-    """Return how many requests were late at least, by the percentiles that were recorded."""
-    quantiles = (0.5, 0.9, 0.95, 0.99, 0.999)
-    late = [q for q in quantiles if (latency_ms := seen.latency_at_ms(q)) is not None and latency_ms > limit_ms]
-    return math.floor((1 - min(late)) * seen.requests) if late else seen.failures
-
-
 def _within_reach(best: TrialRecord, slo: Slo) -> str:
     """Return the missed limits as options with the latency that was measured and a tenth more."""
     missed = []
     for limit in slo.limits:
         seen_ms = None if best.measurement is None else best.measurement.latency_at_ms(limit.quantile)
-        reachable_ms = 1.1 * max(best.lone_latency_ms or 0.0, seen_ms or 0.0)
-        if len(slo.limits) == 1 or reachable_ms > limit.limit_ms:
-            missed.append(replace(limit, limit_ms=rounded_up(reachable_ms)).option)
-    return " ".join(option.replace("=", " ") for option in missed or [limit.option for limit in slo.limits])
+        reached_ms = max(best.lone_latency_ms or 0.0, seen_ms or 0.0)
+        if len(slo.limits) == 1 or 1.1 * reached_ms > limit.limit_ms:
+            missed.append(_option(limit, reached_ms))
+    return " ".join(missed or [limit.option.replace("=", " ") for limit in slo.limits])
 
 
-def what_binds(trial: TrialRecord, slo: Slo) -> str:
-    """Name the stage that takes most of the latency of a request on an idle server."""
-    measured = trial.measurement
-    server = None if measured is None else measured.server
-    if measured is None or server is None:
-        return "What binds is not known: the server gave no timings."
-    model_ms = server.compute_input_ms + server.compute_infer_ms + server.compute_output_ms
-    if model_ms > slo.first.limit_ms:
-        alone = f"Standalone, the engine takes {short_ms(model_ms)} ms"
-        return f"{alone}, which no configuration of the server can shorten."
-    outside_ms = measured.network_and_client_ms or 0.0
-    if server.queue_ms > max(model_ms, outside_ms):
-        waiting = f"Queueing binds: {short_ms(server.queue_ms)} ms of waiting"
-        return f"{waiting} before {short_ms(model_ms)} ms of execution."
-    if outside_ms > model_ms:
-        return (
-            f"The client and the way to the server bind: {short_ms(outside_ms)} ms, against "
-            f"{short_ms(model_ms)} ms of execution."
-        )
-    return f"The engine takes {short_ms(model_ms)} ms in the mean, and its slowest runs are over the limit."
+def _not_measured(run: RunEvidence) -> Conclusion:
+    """Conclude that no trial had a result: the client was late, the time was short, or nothing could be served."""
+    if not run.trials:
+        return Conclusion("inconclusive", "The time budget ended before the first trial.", LONGER)
+    what = f"No configuration was found that meets {run.slo.text}"
+    runs = [one for trial in run.trials for one in trial.load_runs]
+    last = run.trials[-1].reason.splitlines()[0].removesuffix(".")
+    late = not any(one.trusted or _sent_nothing(one.problems) for one in runs)
+    if runs and (run.mark is not None or late):
+        return Conclusion("untrustworthy", f"{what}: {run.mark or last}.", _quieter(run.mark))
+    if runs:
+        return Conclusion("inconclusive", f"{what}: {last}.", LONGER)
+    return Conclusion(
+        "environment_failed",
+        f"No configuration could be served: {_trials(run)} failed, the last because: {last}.",
+        "See server.log in the run's directory; `optimize doctor` says what this machine lacks.",
+    )
+
+
+def _longer(run: RunEvidence, rate_per_s: float) -> str:
+    """Return the time budget that a certificate at about this rate needs, with the rates that were violated.
+
+    A run that had this time already needs as much more as a certificate takes.
+    """
+    needs_s = usual_certificate_s(rate_per_s, run.slo)
+    refuted_s = sum(one.seconds for one in run.confirmations if one.answer == "violated" and not one.problems)
+    before_s = run.prepared_s + run.searched_s + refuted_s
+    budget_s = budget_for(needs_s, prepared_s=run.prepared_s, searched_s=run.searched_s + refuted_s)
+    if budget_s <= run.budget_s < math.inf:
+        budget_s = run.budget_s + needs_s
+    return (
+        f"Give --time-budget {duration_option(10 * math.ceil(budget_s / 10))}: two confirmations at about "
+        f"{format_rate(rate_per_s)} requests/s usually take {format_seconds(math.ceil(needs_s))}; before "
+        f"them, preparation and search took {format_seconds(math.ceil(before_s))}."
+    )
+
+
+def _quieter(contention: str | None) -> str:
+    """Return what helps against a disturbed measurement: against CPU contention, else against a late client."""
+    if contention is None:
+        return "Leave a processor to the client, or accept its lag with --max-send-lag."
+    fix = "Stop the other processes" if "other processes" in contention else "Use a host without other guests"
+    return f"{fix}, or measure at a quieter time; {GO_ON}."
+
+
+def _option(limit: LatencyLimit, seen_ms: float) -> str:
+    """Return the option for a limit a tenth above a latency."""
+    return replace(limit, limit_ms=rounded_up(1.1 * seen_ms)).option.replace("=", " ")
+
+
+def rounded_up(value_ms: float) -> float:
+    """Return a latency with three digits, not below it."""
+    digits = 2 - math.floor(math.log10(value_ms))
+    return math.ceil(round(value_ms * 10.0**digits, 6)) / 10.0**digits

@@ -37,7 +37,7 @@ class Caveat(StrEnum):
     STOPPED = "the run was stopped before it could be confirmed again"
     NO_TIME = "there was no time to confirm it again on a restarted server"
     SERVER_FAILED = "the server failed while it was confirmed again"
-    NOT_AGAIN = "it met the SLO once, but not again on a restarted server"
+    NOT_AGAIN = "the SLO was not met again on a restarted server"
     NOT_TRUSTED = "the runs that should have confirmed it again were not trusted"
 
 

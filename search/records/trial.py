@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -101,6 +102,11 @@ class GpuRecord(Record):
     energy_per_1000_inferences_j: float | None
 
 
+STAGES = ("client and network", "queue", "input", "inference", "output", "response")
+"""The stages of a request in order. In `output` the result is taken from the model, in `response` it leaves the
+server."""
+
+
 class MeasurementRecord(Record):
     """One load run. Latency counts from the scheduled send time; null is unknown, never zero."""
 
@@ -128,16 +134,37 @@ class MeasurementRecord(Record):
         description="Reasons not to trust this measurement; if not empty, nothing is decided on it."
     )
 
-    def latency_at_ms(self, quantile: float) -> float | None:
-        """Return the latency at one of the recorded quantiles; None for another one, or if it is not known."""
-        recorded = {
+    @property
+    def stages_ms(self) -> dict[str, float | None]:
+        """The mean ms of a request in each stage; None if not measured."""
+        server = self.server
+        values = (None,) * 5 if server is None else (
+            server.queue_ms, server.compute_input_ms, server.compute_infer_ms, server.compute_output_ms,
+            server.response_ms,
+        )  # fmt: skip
+        return dict(zip(STAGES, (self.network_and_client_ms, *values), strict=True))
+
+    @property
+    def latencies_ms(self) -> dict[float, float | None]:
+        """The latency at each recorded quantile; None if it is not known."""
+        return {
             0.5: self.latency_p50_ms,
             0.9: self.latency_p90_ms,
             0.95: self.latency_p95_ms,
             0.99: self.latency_p99_ms,
             0.999: self.latency_p999_ms,
         }
-        return recorded.get(quantile)
+
+    def latency_at_ms(self, quantile: float) -> float | None:
+        """Return the latency at one of the recorded quantiles; None for another one, or if it is not known."""
+        return self.latencies_ms.get(quantile)
+
+    def least_late(self, limit_ms: float) -> int:
+        """Return the number of requests that were over the limit at least, by the recorded percentiles."""
+        late = [
+            q for q, latency_ms in self.latencies_ms.items() if latency_ms is not None and latency_ms > limit_ms
+        ]
+        return math.floor((1 - min(late)) * self.requests) if late else self.failures
 
 
 class CertifiedLatencyRecord(Record):

@@ -12,9 +12,8 @@ from virtual_search import SLO, true_capacity
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
-from search.answer.evidence import NothingFound
 from search.cost.cost import PriceRecord
-from search.find_best import SearchRequest, SearchResult, find_best
+from search.find_best import NothingFound, SearchRequest, SearchResult, find_best
 from search.records.recommendation import FrontEndRecord
 from search.records.run_files import TRIALS_FILE, read_trials
 from search.records.slo import Slo

@@ -10,7 +10,7 @@ from recommendations import config, measurement, timings, trial
 from optimizer.engines.candidates import onnxruntime_engine
 from optimizer.model.onnx_model import read_model
 from optimizer.profiling.breakdown import time_use_of
-from optimizer.profiling.text import stage_means, time_summary
+from optimizer.profiling.text import time_summary
 
 
 def test_without_timings_nothing_is_said() -> None:
@@ -23,7 +23,7 @@ def test_the_default_is_not_compared_at_another_rate() -> None:
 
 
 def test_stages_add_up_to_the_latency() -> None:
-    seen = stage_means(measurement(server=timings(response_ms=0.2)))
+    seen = measurement(server=timings(response_ms=0.2)).stages_ms
     assert list(seen) == ["client and network", "queue", "input", "inference", "output", "response"]
     assert sum(seen.values()) == pytest.approx(12.0)
 

@@ -1,4 +1,4 @@
-"""Situations, and how each ends: its status, exit code, reason and advice.
+"""Situations, and how each ends: its status and exit code, the figures of the reason, the options of the advice.
 
 Those in `recorded.jsonl` were recorded of real runs; those in `situations.json` are
 made by hand, for what is hard to bring about.
@@ -15,9 +15,10 @@ from pydantic import TypeAdapter
 
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import CpuContention, mark_of
-from search.answer.conclusion import conclude
-from search.answer.evidence import NothingFound, RunEvidence, rounded_up
+from search.answer.conclusion import RunEvidence, conclude, rounded_up
+from search.find_best import NothingFound
 
+FIGURE, OPTION = r"\d+(?:[,.]\d+)*", r"--[a-z][a-z0-9-]*(?: \d[\w.]*\w)?"
 RUN = TypeAdapter(RunEvidence)
 OUTCOMES = Path(__file__).parents[3] / "data" / "outcomes"
 RECORDED = [json.loads(line) for line in (OUTCOMES / "recorded.jsonl").read_text().splitlines()]
@@ -33,12 +34,15 @@ def situations() -> pytest.MarkDecorator:
 
 
 @situations()
-def test_a_run_ends_with_the_status_and_the_sentences_that_its_records_support(situation: dict[str, Any]) -> None:
+def test_a_run_ends_with_the_status_the_figures_and_the_options_that_its_records_support(
+    situation: dict[str, Any],
+) -> None:
     found = conclude(run_of(situation))
     assert {
         "status": found.status,
         "exit_code": CODES[found.status],
-        "sentences": [found.reason, found.advice],
+        "figures": " ".join(re.findall(FIGURE, found.reason)),
+        "options": " ".join(re.findall(OPTION, found.advice)),
     } == situation["expected"]
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+import pytest
 from recommendations import measurement, timings, trial
 
 from loadgen.spec.limits import LatencyLimit
-from search.answer.conclusion import too_slow, what_binds
-from search.answer.evidence import RunEvidence
+from search.answer.conclusion import RunEvidence, too_slow
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 
@@ -18,22 +18,24 @@ def over_the_limit(**changes: Any) -> TrialRecord:
     return trial(**{**known, **changes})
 
 
-def test_an_engine_over_the_limit_binds_alone() -> None:
-    assert "Standalone, the engine takes 8.3 ms" in what_binds(over_the_limit(), SLO)
-
-
-def test_queueing_binds_where_requests_mostly_wait() -> None:
-    waits = over_the_limit(measurement=measurement(server=timings(queue_ms=9.0, compute_infer_ms=2.0)))
-    assert "Queueing binds" in what_binds(waits, SLO)
-
-
-def test_the_client_binds_where_the_server_is_quick() -> None:
-    quick = measurement(server=timings(queue_ms=0.1, compute_infer_ms=0.5), network_and_client_ms=6.0)
-    assert "client" in what_binds(over_the_limit(measurement=quick), SLO)
-
-
-def test_without_timings_nothing_is_claimed() -> None:
-    assert "not known" in what_binds(over_the_limit(measurement=measurement(server=None)), SLO)
+@pytest.mark.parametrize(
+    ("changes", "stage"),
+    [
+        ({}, "Inference"),
+        ({"server": timings(queue_ms=90.0, compute_infer_ms=2.0)}, "Queue"),
+        (
+            {"server": timings(queue_ms=0.1, compute_infer_ms=0.5), "network_and_client_ms": 60.0},
+            "Client and network",
+        ),
+        ({"server": None, "network_and_client_ms": None}, "none"),
+    ],
+)
+def test_the_stage_that_takes_most_of_a_lone_request_is_named(changes: dict[str, Any], stage: str) -> None:
+    seen = measurement(latency_p50_ms=9.0, requests=400, **changes)
+    found = too_slow(RunEvidence(slo=SLO, trials=[over_the_limit(lone_latency_ms=8.0, measurement=seen)]))
+    assert found is not None
+    assert found.status == "violated"
+    assert (f"{stage} takes most of it" in found.reason) == (stage != "none")
 
 
 def test_of_several_limits_those_that_are_missed_are_named() -> None:

@@ -9,8 +9,8 @@ from recommendations import certificate, trial
 
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
-from search.answer.conclusion import conclude
-from search.answer.evidence import Pauses, RunEvidence, pauses_of
+from search.answer.conclusion import RunEvidence, conclude
+from search.answer.pauses import Pauses, pauses_of
 from search.records.slo import Slo
 from search.trials.bench import ObservedRun
 
