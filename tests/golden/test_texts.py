@@ -128,11 +128,9 @@ def uses_of_time() -> dict[str, str]:
         "bound by neither": time_summary(winner(), profile(bound="overhead")),
         "bound known in part": time_summary(winner(), profile(bound_shares=known_in_part)),
         "bound unknown": time_summary(winner(), profile(bound="unknown")),
-        "slower when served": time_summary(winner({"instance_count": 2}), profile(execution_ms=4.0)),
         "engine hardly counts": time_summary(winner(), profile(execution_ms=0.0118)),
         "graphs": time_summary(winner(graphs), profile(other_graph_ms=15.0)),
         "no graphs": time_summary(winner(), profile(other_graph_ms=3.75)),
-        "graphs change nothing": time_summary(winner(), profile(other_graph_ms=7.4)),
     }
 
 

@@ -36,7 +36,7 @@ def test_an_engine_that_cannot_be_profiled_costs_only_its_layers(tmp_path: Path)
     used = time_use_of(trial(config=served), trial(0, config=served), model=model, on_event=notes.append)
     assert used is not None
     assert (used.winner, used.baseline) == (None, None)
-    assert used.summary.startswith("Of 11.8 ms")
+    assert used.summary.startswith("A request takes 11.8 ms")
     assert any("layers' times are not known" in getattr(event, "text", "") for event in notes)
 
 
