@@ -10,6 +10,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.model_source import stem_of
 from optimizer.run_file import RUN_FILE, saved_config, slo_of
 from search.answer.analysis import knob_importances, similar_rates
+from search.labels import record_text
 from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.recommendation import AnyRecommendation, RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, read_outcome, read_recommendation, read_trials
@@ -40,10 +41,9 @@ class Evidence:
         """Triton's default configuration if it is not the winner."""
         return None if self.found is None else default_of(self.found)
 
-    @property
-    def on_gpu(self) -> bool:
-        """True if the machine has a GPU."""
-        return self.found is not None and bool(self.found.machine.gpus)
+    def knobs(self, trial: TrialRecord) -> str:
+        """Return the trial's configuration in words."""
+        return record_text(trial.config, on_gpu=self.found is not None and bool(self.found.machine.gpus))
 
 
 def default_of(found: RecommendationRecord) -> TrialRecord | None:

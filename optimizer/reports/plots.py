@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from loadgen.records.formats import format_rate
 from loadgen.reports.kit import Data, Plot, nines
 from loadgen.spec.limits import quantile_name
-from optimizer.reports import text
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
 from optimizer.reports.reasons import reason_of
+from optimizer.reports.text import KNOBS
 from search.answer.analysis import unbeaten
 from search.records.trial import STAGES, MeasurementRecord, TrialRecord
 
@@ -168,7 +168,7 @@ def importance(evidence: Evidence) -> Plot | None:
     if not evidence.importances:
         return None
     bars = [
-        {"knob": text.KNOBS.get(name, name.replace("_", " ")), "share": share}
+        {"knob": KNOBS.get(name, name.replace("_", " ")), "share": share}
         for name, share in evidence.importances.items()
     ]
     return "importance", {"bars": bars}
@@ -215,4 +215,4 @@ def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:
 
 
 def _named(evidence: Evidence, trial: TrialRecord) -> Data:
-    return {"trial": trial.number, "knobs": text.knobs(evidence, trial)}
+    return {"trial": trial.number, "knobs": evidence.knobs(trial)}

@@ -48,7 +48,10 @@ def write_report(directory: Path, *, output: Path | None = None) -> Path:
 def report_of(evidence: Evidence) -> Report:
     """Return the report of a run, for the page and for Markdown."""
     found, outcome = evidence.found, evidence.outcome
-    headline = text.headline(evidence)
+    headline = f"No configuration is certified for {text.limits_text(evidence.slo)}"
+    lead = [_why_nothing(evidence)]
+    if found is not None:
+        headline, lead = text.headline(found), [*text.lead(found)]
     subject = [evidence.model_name]
     if found is not None:
         subject.append(", ".join(found.machine.gpus) or found.machine.cpu)
@@ -59,12 +62,18 @@ def report_of(evidence: Evidence) -> Report:
         subject=" · ".join(subject),
         headline=headline,
         tone="" if outcome is None or outcome.status == "certified" else outcome.status,
-        lead=tuple(filter(None, (text.saving(evidence), text.replicas_needed(evidence)))),
-        caveats=tuple(filter(None, (text.caveat(evidence), text.disturbed(evidence)))),
-        remarks=() if found is None else tuple(filter(None, text.remarks(found))),
+        lead=tuple(lead),
+        caveats=() if found is None else tuple(text.caveats(found)),
+        remarks=() if found is None else tuple(filter(None, (found.reason, text.share_of_engine(found)))),
         sections=list(_sections(evidence)),
         footer="tritune" if outcome is None else f"tritune {outcome.tritune_version}",
     )
+
+
+def _why_nothing(evidence: Evidence) -> str:
+    if evidence.outcome is not None:
+        return f"{evidence.outcome.status_reason} {evidence.outcome.advice}".strip()
+    return f"The run has not ended. Go on with optimize --resume {evidence.directory}"
 
 
 def _sections(evidence: Evidence) -> Iterator[Section]:
@@ -124,7 +133,7 @@ def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Secti
         note="Runs within the limits that no other run beat in both. Only certified rates are confirmed.",
         table=tables.frontier(found),
     )
-    both = len(compared_at_one_rate(found)) > 1
+    both, used = len(compared_at_one_rate(found)) > 1, found.time_use
     yield Section(
         title="Latency of recommendation and default" if both else "Latency of the recommendation",
         plot=plots.quantiles(evidence),
@@ -136,10 +145,16 @@ def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Secti
         title="Where the time goes",
         plot=plots.stages(evidence),
         caption="Mean ms of a request in each stage, at the rate in the plot above.",
-        note=text.time_summary(evidence),
+        note="" if used is None else used.summary,
         table=tables.stages(found),
     )
-    yield Section(title="Slowest layers", note=text.layers_note(evidence), table=tables.layers(found), folded=True)
+    profile = None if used is None else used.winner
+    if profile is not None and profile.layers:
+        note = (
+            f"The slowest of {profile.layer_count} layers, by the profile of {profile.profiler}: standalone, "
+            f"batches of {profile.batch_size}, random inputs."
+        )
+        yield Section(title="Slowest layers", note=note, table=tables.layers(found), folded=True)
 
 
 def _context(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:

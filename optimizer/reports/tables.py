@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
@@ -27,8 +26,8 @@ EXACT_DB = 1000.0
 """Equal results sort above every SQNR in dB; JavaScript does not read Python's `inf`."""
 
 
-def comparison(found: RecommendationRecord, *, brief: bool = False) -> Table:
-    """The recommendation compared with Triton's default: knobs, certified rate, money; if not brief, power too."""
+def comparison(found: RecommendationRecord) -> Table:
+    """The recommendation compared with Triton's default: knobs, certified rate, money and power."""
     shown = _shown(found)
     rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
@@ -40,30 +39,18 @@ def comparison(found: RecommendationRecord, *, brief: bool = False) -> Table:
     cost = found.cost
     usd = [cost.cost_per_million_inferences_usd, cost.baseline_cost_per_million_inferences_usd]
     rows.append(("cost per million", [format_dollars(one) for one in usd[: len(shown)]]))
-    return _compared("", rows if brief else [*rows, *_circumstances(found, shown)])
+    return _compared("", [*rows, *_circumstances(found, shown)])
 
 
 def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Iterator[tuple[str, list[str]]]:
-    """Rows on GPUs, other processes and energy, if they were measured."""
+    """Rows on GPUs and energy, if they were measured."""
     if any(trial.measurement is not None and trial.measurement.gpu is not None for trial in shown):
         yield "GPUs meanwhile", [_gpu(trial) for trial in shown]
-    seen = [None if trial.certificate is None else trial.certificate.contention for trial in shown]
-    if any(mark_of(one) for one in seen):
-        yield "meanwhile", [_contention(one) for one in seen]
     cost = found.cost
     energies = [cost.energy_kwh_per_million_inferences, cost.baseline_energy_kwh_per_million_inferences]
     if any(energy is not None for energy in energies):
         texts = [UNKNOWN if energy is None else f"{energy:.3g} kWh" for energy in energies[: len(shown)]]
         yield "energy per million, only GPUs", texts
-
-
-def _contention(seen: CpuContention | None) -> str:
-    """What others took of the processors, also if it was too little to be reported elsewhere."""
-    if seen is None:
-        return UNKNOWN
-    if seen.disturbed_s > 0:
-        return seen.text
-    return f"nothing else took much of the processors in {seen.watched_s:.0f} s of load"
 
 
 def _shown(found: RecommendationRecord) -> list[TrialRecord]:
@@ -120,11 +107,8 @@ def _tested(trial: TrialRecord) -> str:
     seen = trial.certificate
     if seen is None:
         return UNKNOWN
-    plural = "s" if seen.runs > 1 else ""
-    caveat = f"; {seen.caveat}" if seen.caveat else ""
-    return (
-        f"{seen.requests:,} requests, {seen.first.violations:,} over the limit, in {seen.runs} run{plural}{caveat}"
-    )
+    runs = f"{seen.runs} run{'s' if seen.runs > 1 else ''}"
+    return f"{seen.requests:,} requests, {seen.first.violations:,} over the limit, in {runs}"
 
 
 _FIGURES: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from loadgen.records.formats import UNKNOWN, format_ms, format_rate
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number
-from optimizer.reports import text
 from optimizer.reports.evidence import Evidence
 from optimizer.reports.reasons import confirmation_answer, reason_of, short_and_rest
 from search.records.recommendation import RecommendationRecord, StepRecord
@@ -26,7 +25,7 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
     reason, whole = short_and_rest(reason_of(trial))
     return (
         number(trial.number, count),
-        Cell(text=text.knobs(evidence, trial)),
+        Cell(text=evidence.knobs(trial)),
         Cell(text=trial.state, style=trial.state),
         number(trial.rate_at_limit_per_s, format_rate),
         number(None if measured is None else measured.latency_at_ms(quantile), format_ms),
@@ -38,7 +37,7 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
 
 def confirmations(evidence: Evidence) -> Table | None:
     """Every attempt to confirm a rate; None if there was none."""
-    trials = {trial.number: text.knobs(evidence, trial) for trial in evidence.trials}
+    trials = {trial.number: evidence.knobs(trial) for trial in evidence.trials}
     rows = tuple(
         (
             number(one.rate_per_s, format_rate),

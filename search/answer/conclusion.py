@@ -118,8 +118,7 @@ def _certified(run: RunEvidence) -> Conclusion | None:
         return None
     met = f"{format_rate(certificate.rate_per_s)} requests/s met {run.slo.text}"
     if certificate.confirmed_again:
-        mind = f"Mind that {certificate.caveat}." if certificate.caveat else ""
-        return Conclusion("certified", f"{met} twice, the second time on a restarted server.", mind)
+        return Conclusion("certified", f"{met} twice, the second time on a restarted server.", "")
     again = [one for one in run.confirmations if one.again and one.trial == run.winner.number]
     seen = [next(iter(one.problems), f"{_late(one)} at {format_rate(one.rate_per_s)}/s") for one in again[-1:]]
     contention = mark_of(certificate.contention) or run.mark

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from parsed_page import Page
-from recommendations import certificate, config, contention, measurement, recommendation, run_dir, trial
+from recommendations import certificate, config, measurement, recommendation, run_dir, trial
 
 from loadgen.console import SafeConsole
 from loadgen.reports import kit
@@ -101,27 +101,6 @@ def test_the_rate_to_check_is_not_above_the_certified_one(tmp_path: Path, rate_p
 def test_round_rates() -> None:
     assert tables.round_rates(0.3, 7.0) == [0.5, 1.0, 2.0, 5.0]
     assert tables.round_rates(200.0, 1000.0) == [200.0, 500.0, 1000.0]
-
-
-SOME = contention(3.0, of_s=120.0)
-
-
-@pytest.mark.parametrize(
-    ("seen", "said"),
-    [
-        (SOME, SOME.text),
-        (contention(0.0, of_s=120.0), "nothing else took much of the processors in 120 s of load"),
-        (None, "-"),
-    ],
-)
-def test_nothing_else_took_much_only_if_nothing_did(seen: object, said: str) -> None:
-    busy = certificate(contention=contention(34.0, of_s=120.0))
-    found = recommendation(
-        winner=trial(certificate=busy),
-        baseline=trial(0, certificate=certificate(500.0, contention=seen)),
-    )
-    row = next(row for row in texts(tables.comparison(found)) if row[0] == "meanwhile")
-    assert row[2] == said
 
 
 CHANGED = "the run changed: 128 of 130 requests over p99 <= 50 ms were due in its second half"
