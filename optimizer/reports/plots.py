@@ -9,8 +9,8 @@ from loadgen.records.formats import format_rate
 from loadgen.reports.kit import Data, Plot, nines
 from loadgen.spec.limits import quantile_name
 from optimizer.reports.evidence import Evidence, compared_at_one_rate
-from optimizer.reports.reasons import reason_of
 from optimizer.reports.text import KNOBS
+from optimizer.reports.trial_tables import reason_of
 from search.answer.analysis import unbeaten
 from search.records.trial import STAGES, MeasurementRecord, TrialRecord
 

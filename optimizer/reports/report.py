@@ -92,7 +92,11 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         note="Each is a load run with fresh arrivals, which lasts until it is decided whether the rate can be "
         "certified. Of all requests, "
         f"{format_percent(1 - evidence.slo.first.quantile)} may be over the limit.",
-        table=trial_tables.confirmations(evidence),
+        table=trial_tables.confirmations(
+            evidence.confirmations,
+            {trial.number: evidence.knobs(trial) for trial in evidence.trials},
+            latency=evidence.slo.first.name,
+        ),
         folded=found is not None,
     )
     if found is not None:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
 from loadgen.printable import printable
-from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
-from loadgen.reports import tables
-from loadgen.reports.kit import TONES, literal, markdown_table, terminal_table
+from loadgen.records.formats import format_dollars, format_rate
+from loadgen.reports.kit import NUMBER, TONES, Cell, Table, literal, markdown_table, table_of_texts, terminal_table
+from loadgen.reports.tables import comparison as comparison_table
 from loadgen.spec.limits import quantile_name
-from optimizer.reports.reasons import confirmation_answer, load_run_answer
+from optimizer.reports import trial_tables
 from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation
 from search.labels import trial_text
@@ -32,87 +27,40 @@ _ROLES = {
 
 
 def explanation_view(explanation: Explanation) -> RenderableType:
-    """Return four questions and their answers, with every load run that decided anything."""
-    trial = explanation.trial
-    parts: list[RenderableType] = [
-        Text.from_markup(
-            f"[bold]Trial {trial.number}[/bold]{_ROLES[explanation.role]}: {escape(trial_text(trial))}"
-        ),
-        *_section("Why it was tried", explanation.why),
-        *_section("Prediction", explanation.predicted),
-        *_section("Measurement", explanation.seen),
-    ]
-    if trial.load_runs:
-        parts.append(Padding(_load_runs(explanation), (0, 0, 0, 2)))
-    parts += _section("How it ended", explanation.ended)
-    if explanation.confirmations:
-        parts.append(Padding(_confirmations(explanation), (0, 0, 0, 2)))
+    """Return the questions on a trial and their answers, with every load run that decided anything."""
+    trial, knobs = explanation.trial, trial_text(explanation.trial)
     spent = f"{trial.load_s:.1f} s of load, {trial.loading_s:.1f} s of loading the model"
-    parts += _section("Cost", (spent,))
+    sections: tuple[tuple[str, tuple[str, ...], Table | None], ...] = (
+        ("Why it was tried", explanation.why, None),
+        ("Prediction", explanation.predicted, None),
+        ("Measurement", explanation.seen, trial_tables.load_runs(trial)),
+        ("How it ended", (explanation.ended,), None),
+        ("Confirmations", (), trial_tables.confirmations(explanation.confirmations, {trial.number: knobs})),
+        ("Cost", (spent,), None),
+    )
+    parts: list[RenderableType] = [
+        Text.assemble((f"Trial {trial.number}", "bold"), f"{_ROLES[explanation.role]}: {knobs}")
+    ]
+    for title, lines, table in sections:
+        answers: list[RenderableType] = [Text(line) for line in lines]
+        answers += [] if table is None else [terminal_table(table)]
+        if answers:
+            parts += ["", Text(title, style="bold"), Padding(Group(*answers), (0, 0, 0, 2))]
     return Group(*parts)
-
-
-def _section(title: str, lines: tuple[str, ...]) -> Iterator[RenderableType]:
-    yield Text("")
-    yield Text(title, style="bold")
-    for line in lines:
-        yield Padding(Text(line), (0, 0, 0, 2))
-
-
-def _load_runs(explanation: Explanation) -> Table:
-    table = _table("load", "seconds", "requests", "over", "latency", "answer", "seed")
-    for run in explanation.trial.load_runs:
-        table.add_row(
-            f"{format_rate(run.rate_per_s)}/s",
-            UNKNOWN if run.seconds is None else f"{run.seconds:.1f}",
-            UNKNOWN if run.requests is None else f"{run.requests:,}",
-            UNKNOWN if run.violations is None else f"{run.violations:,}",
-            _latency(run.latency_ms),
-            load_run_answer(run),
-            UNKNOWN if run.seed is None else str(run.seed),
-        )
-    return table
-
-
-def _confirmations(explanation: Explanation) -> Table:
-    table = _table("confirming", "seconds", "requests", "over", "latency", "answer", "", "because")
-    for one in explanation.confirmations:
-        table.add_row(
-            f"{format_rate(one.rate_per_s)}/s",
-            f"{one.seconds:.1f}",
-            f"{one.requests:,}",
-            f"{one.violations:,}",
-            _latency(one.latency_ms),
-            confirmation_answer(one),
-            "on a restarted server" if one.again else "",
-            one.why or "",
-        )
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for position, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if 0 < position < 5 else "left")
-    return table
-
-
-def _latency(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{format_ms(value)} ms"
 
 
 def comparison_view(comparison: RunComparisonRecord) -> RenderableType:
     """Return the comparison of two runs."""
-    table = tables.comparison(comparison.figures)
+    table = comparison_table(comparison.figures)
     if table is None:
-        return Group("Nothing could be compared", *comparison.notes)
+        return Group("Nothing could be compared", *map(Text, comparison.notes))
     verdict = Text(comparison.answer.capitalize(), style=TONES.get(comparison.answer, "dim"))
     return Group(verdict, terminal_table(table), *(Text(note, style="dim") for note in comparison.notes))
 
 
 def comparison_markdown(comparison: RunComparisonRecord) -> str:
     """Return the comparison of two runs for a pull request."""
-    table = tables.comparison(comparison.figures)
+    table = comparison_table(comparison.figures)
     verdict = "Nothing could be compared" if table is None else comparison.answer.capitalize()
     text = "\n".join([f"**{verdict}**", *markdown_table(table), "", *map(literal, comparison.notes)]) + "\n"
     return printable(text, most=len(text), lines=True)
@@ -122,22 +70,24 @@ def fleet_view(fleet: FleetRecord) -> RenderableType:
     """Return what a rate costs on the machine of each run, and where the prices are from."""
     best = fleet.offers[0]
     spare = f", {100 * fleet.headroom:g} % of every replica left free" if fleet.headroom else ""
-    fleet_text = f"{best.replicas:,} x {escape(best.run)}, {format_dollars(24 * best.usd_per_hour)} a day"
-    headline = (
-        f"[bold green]{fleet_text}[/bold green]: the least that serves {format_rate(fleet.rate_per_s)} requests/s "
-        f"with {quantile_name(fleet.quantile)} within {fleet.limit_ms:g} ms{spare}"
+    fleet_text = f"{best.replicas:,} x {best.run}, {format_dollars(24 * best.usd_per_hour)} a day"
+    limit = f"{quantile_name(fleet.quantile)} within {fleet.limit_ms:g} ms{spare}"
+    headline = Text.assemble(
+        (fleet_text, "bold green"),
+        f": the least that serves {format_rate(fleet.rate_per_s)} requests/s with {limit}",
     )
-    table = _table("run", "certified", "replicas", "each, an hour", "all, an hour", "all, a day")
-    prices = []
+    rows, prices = [], []
     for offer in fleet.offers:
-        table.add_row(
-            escape(offer.run),
+        usd = (offer.usd_per_replica_hour, offer.usd_per_hour, 24 * offer.usd_per_hour)
+        figures = (
             f"{format_rate(offer.certified_rate_per_s)}/s",
             f"{offer.replicas:,}",
-            *map(format_dollars, (offer.usd_per_replica_hour, offer.usd_per_hour, 24 * offer.usd_per_hour)),
+            *map(format_dollars, usd),
         )
+        rows.append((offer.run, [Cell(text=figure, style=NUMBER) for figure in figures]))
         energy = offer.energy_kwh_per_million_inferences
         known = f"; {energy:.3g} kWh per million inferences (only GPUs)" if energy is not None else ""
         when = f", {offer.price_as_of}" if offer.price_as_of else ""
         prices.append(Text(f"{offer.run}: {offer.describes} ({offer.price_source}{when}){known}", style="dim"))
-    return Group(Panel(Text.from_markup(headline)), table, "", *prices)
+    table = table_of_texts(("run", "certified", "replicas", "each, an hour", "all, an hour", "all, a day"), rows)
+    return Group(Panel(headline), terminal_table(table), "", *prices)

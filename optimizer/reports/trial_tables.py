@@ -1,15 +1,73 @@
-"""The tables of what was tried: trials, confirmations, and the time they took."""
+"""The tables of what was tried: trials, load runs, confirmations, why they ended, and the time they took."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import UNKNOWN, format_ms, format_rate
 from loadgen.reports.kit import NUMBER, Cell, Table, count, number
 from optimizer.reports.evidence import Evidence
-from optimizer.reports.reasons import confirmation_answer, reason_of, short_and_rest
+from search.records.confirmations import ConfirmationRecord
 from search.records.recommendation import RecommendationRecord, StepRecord
-from search.records.trial import TrialRecord
+from search.records.trial import LoadRunRecord, TrialRecord
+
+LONGEST_REASON = 200
+"""A reason of more than 200 characters, such as a server's log, is folded after its first words."""
+
+AS_PROFILED = 0.02
+"""Executions took as long as profiled if the times differ by less than 2 %."""
+
+
+def reason_of(trial: TrialRecord) -> str:
+    """Return why the trial ended as it did, how its load runs changed, and the CPU contention meanwhile."""
+    mark = mark_of(trial.contention)
+    reason = "; ".join([_ending(trial), *trial.changes])
+    return reason if mark is None else f"{reason} ({mark})"
+
+
+def short_and_rest(reason: str) -> tuple[str, str]:
+    """Return the first words of a long reason, and all of it; a short one, and ""."""
+    if len(reason) <= LONGEST_REASON:
+        return reason, ""
+    first = reason[:LONGEST_REASON].rsplit(maxsplit=1)[0]
+    return f"{first} ...", reason
+
+
+def _ending(trial: TrialRecord) -> str:
+    prediction = None if trial.why is None else trial.why.prediction
+    if trial.state == "complete" and trial.replay is not None and prediction is not None:
+        slowdown = trial.replay.slowdown
+        return (
+            f"About {format_rate(prediction.rate_per_s)}/s was expected from its execution times; under load they "
+            f"were {_compared(slowdown)} profiled"
+        )
+    if trial.state == "infeasible" and trial.lone_latency_ms is not None:
+        return f"{trial.reason}: {format_ms(trial.lone_latency_ms)} ms one at a time"
+    return trial.reason
+
+
+def _compared(slowdown: float) -> str:
+    """Return how execution times compare with those in the profile, such as `19 % longer than`."""
+    change = slowdown - 1
+    if abs(change) < AS_PROFILED:
+        return "as long as"
+    return f"{100 * abs(change):.0f} % {'longer' if change > 0 else 'shorter'} than"
+
+
+def confirmation_answer(one: ConfirmationRecord) -> str:
+    """Return `met`, `violated` or `inconclusive`, and why nothing was decided, or what happened."""
+    if one.problems:
+        return f"not trusted: {'; '.join(one.problems)}"
+    meanwhile = "overloaded" if one.overloaded else one.change
+    return one.answer if meanwhile is None else f"{one.answer}: {meanwhile}"
+
+
+def load_run_answer(run: LoadRunRecord) -> str:
+    """Return the answer of a trial's load run in a word or two, or why there is none, and how the run changed."""
+    if not run.trusted:
+        return f"not trusted: {'; '.join(run.problems)}" if run.problems else "not trusted"
+    return run.word if run.change is None else f"{run.word}: {run.change}"
 
 
 def trials(evidence: Evidence) -> Table | None:
@@ -29,31 +87,63 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
         Cell(text=trial.state, style=trial.state),
         number(trial.rate_at_limit_per_s, format_rate),
         number(None if measured is None else measured.latency_at_ms(quantile), format_ms),
-        number(trial.loading_s + trial.load_s, lambda value: f"{value:.1f}"),
+        number(trial.loading_s + trial.load_s, _one_decimal),
         number(trial.probes, count),
         Cell(text=reason, style="reason", more=whole),
     )
 
 
-def confirmations(evidence: Evidence) -> Table | None:
-    """Every attempt to confirm a rate; None if there was none."""
-    trials = {trial.number: evidence.knobs(trial) for trial in evidence.trials}
+def confirmations(
+    attempts: Sequence[ConfirmationRecord], configurations: Mapping[int, str], *, latency: str = "latency"
+) -> Table | None:
+    """Every attempt to confirm a rate, with the configuration of its trial by number; None if there was none."""
     rows = tuple(
         (
             number(one.rate_per_s, format_rate),
-            Cell(text=trials.get(one.trial, UNKNOWN)),
+            Cell(text=configurations.get(one.trial, UNKNOWN)),
             number(one.latency_ms, format_ms),
             Cell(text=f"{one.violations:,} of {one.requests:,}", order=one.violations, style=NUMBER),
             number(one.violations / one.requests if one.requests else None, _percent),
-            number(one.seconds, lambda value: f"{value:.1f}"),
+            number(one.seconds, _one_decimal),
             Cell(text="restarted" if one.again else "first"),
             Cell(text=confirmation_answer(one), style=f"reason {'' if one.problems else one.answer}".strip()),
+            Cell(text=one.why or "", style="reason"),
         )
-        for one in evidence.confirmations
+        for one in attempts
     )
-    name = evidence.slo.first.name
-    headings = ("rate/s", "configuration", f"{name} ms", "over the limit", "share", "seconds", "server", "answer")
-    return Table(headings=headings, rows=rows, sortable=True) if rows else None
+    headings = (
+        "rate/s",
+        "configuration",
+        f"{latency} ms",
+        "over the limit",
+        "share",
+        "seconds",
+        "server",
+        "answer",
+    )
+    return Table(headings=(*headings, "because"), rows=rows, sortable=True) if rows else None
+
+
+def load_runs(trial: TrialRecord) -> Table | None:
+    """Every load run of a trial; None if there was none."""
+    rows = tuple(
+        (
+            number(run.rate_per_s, format_rate),
+            number(run.seconds, _one_decimal),
+            number(run.requests, count),
+            number(run.violations, count),
+            number(run.latency_ms, format_ms),
+            Cell(text=load_run_answer(run), style="reason"),
+            number(run.seed, str),
+        )
+        for run in trial.load_runs
+    )
+    headings = ("rate/s", "seconds", "requests", "over the limit", "latency ms", "answer", "seed")
+    return Table(headings=headings, rows=rows) if rows else None
+
+
+def _one_decimal(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.1f}"
 
 
 def _percent(share: float | None) -> str:
@@ -88,7 +178,7 @@ def _step_row(step: StepRecord) -> tuple[Cell, ...]:
 
 
 def _seconds(value: float) -> Cell:
-    return Cell(text=f"{value:.1f}", style=NUMBER)
+    return Cell(text=_one_decimal(value), style=NUMBER)
 
 
 def spent(evidence: Evidence) -> Iterator[tuple[str, str]]:

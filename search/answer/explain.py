@@ -19,8 +19,6 @@ from search.records.trial import Cause, PredictionRecord, TrialRecord, WhyRecord
 
 Role = Literal["winner", "baseline", "alternative"]
 
-NOT_KEPT = "The run was made by a version that did not record why."
-
 CAUSES: dict[Cause, str] = {
     "baseline": "It is Triton's behaviour with an empty config.pbtxt: everything else is compared with it.",
     "predicted": "Its prediction was the highest, at its best, of all configurations not tried yet.",
@@ -29,13 +27,6 @@ CAUSES: dict[Cause, str] = {
     "sampler": "Optuna's sampler chose it, from the trials before it.",
     "fastest": "No configuration was predicted to meet the SLO at any rate, and this one comes nearest.",
     "profile": "Its execution times were to be measured, with the largest batch of its kind.",
-}
-
-STATES = {
-    "complete": "Its capacity was found.",
-    "infeasible": "No rate was seen to meet the SLO.",
-    "pruned": "Dropped: it cannot beat the best, and no more was spent on it.",
-    "failed": "Failed: it could not be served or measured.",
 }
 
 
@@ -47,7 +38,7 @@ class Explanation(Record):
     why: tuple[str, ...]
     predicted: tuple[str, ...]
     seen: tuple[str, ...]
-    ended: tuple[str, ...]
+    ended: str
     confirmations: tuple[ConfirmationRecord, ...]
 
 
@@ -70,7 +61,7 @@ def explain_trial(directory: Path, number: int) -> Explanation:
         why=tuple(_why(trial.why)),
         predicted=tuple(_predicted(trial.why)),
         seen=tuple(_seen(trial)),
-        ended=tuple(_ended(trial, found)),
+        ended=f"{trial.state}: {trial.reason}",
         confirmations=tuple(one for one in read_confirmations(directory) if one.trial == number),
     )
 
@@ -85,7 +76,7 @@ def _role(found: RecommendationRecord, number: int) -> Role | None:
 
 def _why(why: WhyRecord | None) -> list[str]:
     if why is None:
-        return [NOT_KEPT]
+        return []
     lines = [CAUSES[why.cause]]
     if why.best_trial is not None:
         beat = None if why.prediction is None else why.prediction.to_beat_per_s
@@ -99,10 +90,8 @@ def _why(why: WhyRecord | None) -> list[str]:
 
 
 def _predicted(why: WhyRecord | None) -> list[str]:
-    if why is None:
-        return [NOT_KEPT]
-    if why.prediction is None:
-        return ["Nothing: it was not simulated."]
+    if why is None or why.prediction is None:
+        return ["None: it was not simulated."]
     guess = why.prediction
     high, low = guess.rate_per_s * math.exp(guess.sd), guess.rate_per_s * math.exp(-guess.sd)
     about = (
@@ -133,19 +122,17 @@ def _service_times(guess: PredictionRecord) -> str:
 
 
 def _seen(trial: TrialRecord) -> list[str]:
-    if trial.rate_at_limit_per_s is None:
-        return ["No capacity."]
     lines = []
-    if trial.rate_at_limit_per_s > 0:
+    if trial.rate_at_limit_per_s:
         bounds = ""
         if trial.rate_low_per_s is not None and trial.rate_high_per_s is not None:
             bounds = f" ({format_rate(trial.rate_low_per_s)} to {format_rate(trial.rate_high_per_s)}/s)"
-        least = "at most " if trial.state == "pruned" else ""
-        lines.append(f"{least}{format_rate(trial.rate_at_limit_per_s)}/s at the limit{bounds}.".capitalize())
+        rate = f"{format_rate(trial.rate_at_limit_per_s)}/s{bounds}"
+        lines.append(f"The capacity is {'at most ' if trial.state == 'pruned' else ''}{rate}.")
     guess = None if trial.why is None else trial.why.prediction
     if guess is not None and trial.rate_low_per_s and trial.rate_high_per_s:
         off = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s) / guess.rate_per_s - 1
-        lines.append(f"That is {100 * off:+.1f} % from the prediction, at the middle of the two.")
+        lines.append(f"The middle of the bounds is {100 * off:+.1f} % from the prediction.")
     if trial.replay is not None:
         lines.append(
             f"Replayed with the run's own arrivals, executions took {trial.replay.slowdown:.3f} times as long as "
@@ -156,17 +143,4 @@ def _seen(trial: TrialRecord) -> list[str]:
         lines.append(f"Meanwhile {mark}.")
     if trial.lone_latency_ms is not None:
         lines.append(f"A request that meets an idle server takes {trial.lone_latency_ms:.3g} ms (median).")
-    return lines
-
-
-def _ended(trial: TrialRecord, found: RecommendationRecord | None) -> list[str]:
-    lines = [STATES[trial.state], trial.reason]
-    role = None if found is None else _role(found, trial.number)
-    if found is None or role is None or role == "alternative":
-        return lines
-    certified = (found.winner if role == "winner" or found.baseline is None else found.baseline).certificate
-    if certified is not None:
-        times = f"{certified.runs} times" if certified.runs > 1 else "once"
-        lines.append(f"Confirmed {times}, at {format_rate(certified.rate_per_s)}/s.")
-        lines += [f"But {certified.caveat}."] if certified.caveat else []
     return lines

@@ -30,10 +30,10 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.command.fleet import plan_fleet
 from optimizer.profiling.text import time_summary
 from optimizer.reports.evidence import read_evidence
-from optimizer.reports.reasons import reason_of
 from optimizer.reports.report import report_of
 from optimizer.reports.run_views import fleet_view
 from optimizer.reports.terminal import recommendation_view
+from optimizer.reports.trial_tables import reason_of
 from search.answer.analysis import frontier_of
 from search.certification.certify import Caveat
 from search.records.engine_profile import TimeUseRecord

@@ -13,9 +13,9 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.config import OptimizeConfig
 from optimizer.reports import plots, tables
 from optimizer.reports.evidence import Evidence, read_evidence
-from optimizer.reports.reasons import LONGEST_REASON, load_run_answer, reason_of, short_and_rest
 from optimizer.reports.report import commands, html_page, report_of
 from optimizer.reports.run_views import explanation_view
+from optimizer.reports.trial_tables import LONGEST_REASON, load_run_answer, reason_of, short_and_rest
 from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config
 from search.answer.explain import Explanation
@@ -137,7 +137,7 @@ def nothing(tmp_path: Path) -> Evidence:
 def test_a_run_that_found_nothing_shows_its_confirmations(nothing: Evidence) -> None:
     part = next(part for part in report_of(nothing).sections if part.title == "Confirmations of a rate")
     assert not part.folded
-    assert [row[3:5] + row[7:] for row in texts(part.table)] == [
+    assert [row[3:5] + row[7:8] for row in texts(part.table)] == [
         ["159 of 15,201", "1.05 %", "inconclusive"],
         ["9,000 of 15,201", "59.2 %", "violated: overloaded"],
         ["159 of 15,201", "1.05 %", f"inconclusive: {CHANGED}"],
@@ -154,7 +154,7 @@ def test_a_change_is_said_in_the_same_words_everywhere() -> None:
     assert reason_of(changed) == f"the capacity was found; at 790/s {CHANGED}"
     assert f"at 790/s {CHANGED}" in trial_line(changed, is_best=False)
     explained = Explanation(
-        trial=changed, role=None, why=(), predicted=(), seen=(), ended=(),
+        trial=changed, role=None, why=(), predicted=(), seen=(), ended="",
         confirmations=(confirmation(change=CHANGED),),
     )  # fmt: skip
     console = SafeConsole(width=400, force_terminal=False, file=None)
