@@ -19,7 +19,7 @@ from loadgen.errors import UserError, unforeseen
 from loadgen.exit_codes import exit_code
 from loadgen.records.record import LoadTestRecord
 from loadgen.reports.views import answer_view
-from loadgen.reports.write import check_writable, record_json, write_log, write_reports
+from loadgen.reports.write import check_writable, record_json, write_reports
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.load_test import LoadTest, Note
 from loadgen.spec.target import errors_without_secrets
@@ -69,11 +69,7 @@ def run(
             raise
         record = make(baseline=None)
         problems.append(unforeseen(error))
-    run = finding.run
-    log = None if run is None else run.log
-    problems += write_reports(record, log, order.outputs)
-    if log is not None:
-        problems += write_log(log, order.outputs)
+    problems += write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
     problems += show(record, as_json=as_json)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)

@@ -70,6 +70,10 @@ def failures_csv(record: LoadTestRecord, log: RequestLog) -> str:
     return _table(FAILURE_COLUMNS, rows)
 
 
+CSV_FILES = {"_stats.csv": stats_csv, "_stats_history.csv": history_csv, "_failures.csv": failures_csv}
+"""The function that makes each file, by the ending of its name."""
+
+
 def _history_rows(record: LoadTestRecord, log: RequestLog) -> Iterator[list[object]]:
     """Percentiles so far come from counts in steps of 0.23 %: sorting it all every second would take too long."""
     timeout_ns = _timeout_ns(record)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,10 @@ from loadgen.files import whole_file, write_atomically
 from loadgen.measurement.request_log import RequestLog
 from loadgen.printable import printable_json
 from loadgen.records.record import LoadTestRecord
+from loadgen.reports.csv_files import CSV_FILES
+from loadgen.reports.junit_xml import junit_xml
+from loadgen.reports.views import html_page
 from loadgen.spec.load_test import Outputs
-
-_STANDS = "The result below is valid; make room and take it from there, or run again."
 
 
 class ReportNotWritten(EnvironmentFailed):
@@ -29,107 +31,73 @@ def record_json(record: LoadTestRecord) -> str:
 
 def check_writable(outputs: Outputs) -> None:
     """Raise BadInput if a report could not be written now, before minutes of load are spent."""
-    for option, path in _paths(outputs).items():
-        if path.exists() and not path.is_file():  # a device would be replaced by the report
+    named = {
+        "--output": outputs.record,
+        "--html": outputs.html,
+        "--junit": outputs.junit,
+        "--csv": None if outputs.csv_prefix is None else _with_ending(outputs.csv_prefix, "_stats.csv"),
+        "--keep-log": outputs.log,
+    }
+    for option, path in named.items():
+        if path is None:
+            continue
+        if option != "--keep-log" and path.exists() and not path.is_file():  # a report would replace a device
             raise BadInput(f"{option} {path} is not a file.", "Give the name of a file.")
+        folder = path if option == "--keep-log" else path.parent
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path.parent):  # it has no name that a file could have already
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):  # it has no name that a file could have already
                 pass
         except OSError as error:
             raise BadInput(
                 f"{option} {path} cannot be written: {error.strerror or error}.", "Give another path."
             ) from error
-    if outputs.log is not None:
-        try:
-            outputs.log.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=outputs.log):
-                pass
-        except OSError as error:
-            raise BadInput(
-                f"--keep-log {outputs.log} is no folder to write to: {error.strerror or error}.",
-                "Give another folder.",
-            ) from error
 
 
 def write_reports(record: LoadTestRecord, log: RequestLog | None, outputs: Outputs) -> list[UserError]:
-    """Write the reports of `outputs`. Return an error for each file that could not be written."""
+    """Write the files of `outputs`. Return an error for each that could not be written."""
     problems: list[UserError] = []
-    for option, path, text in _texts(record, log, outputs):
+    for what, write in _writers(record, log, outputs):
         try:
-            write_atomically(path, text())
+            write()
         except OSError as error:
             problems.append(
                 ReportNotWritten(
-                    f"{option} {path} was not written: {error.strerror or error}.",
-                    _STANDS,
+                    f"{what} was not written: {error.strerror or error}.",
+                    "The result below is valid; make room and take it from there, or run again.",
                 )
             )
         except Exception as error:  # a bug in one page costs that page
             bug = unforeseen(error)
-            problems.append(Bug(f"{option} {path} was not written. {bug.what}", bug.fix))
+            problems.append(Bug(f"{what} was not written. {bug.what}", bug.fix))
     return problems
 
 
-def write_log(log: RequestLog, outputs: Outputs) -> list[UserError]:
-    """Write the times of every request if `outputs.log` is set. Return an error if that failed."""
-    if outputs.log is None:
-        return []
-    try:
-        for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome"):
-            with whole_file(outputs.log / f"{name}.npy") as file:
-                np.save(file, getattr(log, name))
-    except OSError as error:
-        return [ReportNotWritten(f"--keep-log {outputs.log} was not written: {error.strerror or error}.", _STANDS)]
-    return []
-
-
-def _paths(outputs: Outputs) -> dict[str, Path]:
-    given = {
-        "--output": outputs.record,
-        "--html": outputs.html,
-        "--junit": outputs.junit,
-        "--csv": None if outputs.csv_prefix is None else _with_ending(outputs.csv_prefix, "_stats.csv"),
-    }
-    return {option: path for option, path in given.items() if path is not None}
-
-
-def _texts(
+def _writers(
     record: LoadTestRecord, log: RequestLog | None, outputs: Outputs
-) -> list[tuple[str, Path, Callable[[], str]]]:
-    """Return (option, path, function that makes the text) of each file; it loads only the libraries it needs."""
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the name of each file or folder, and the function that writes it."""
 
-    def html() -> str:
-        from loadgen.reports.views import html_page
+    def file(option: str, path: Path, text: Callable[[], str]) -> tuple[str, Callable[[], object]]:
+        return f"{option} {path}", lambda: write_atomically(path, text())
 
-        return html_page(record)
-
-    def junit() -> str:
-        from loadgen.reports.junit_xml import junit_xml
-
-        return junit_xml(record)
-
-    found: list[tuple[str, Path, Callable[[], str]]] = []
     if outputs.record is not None:
-        found.append(("--output", outputs.record, lambda: record_json(record)))
+        yield file("--output", outputs.record, lambda: record_json(record))
     if outputs.html is not None:
-        found.append(("--html", outputs.html, html))
+        yield file("--html", outputs.html, lambda: html_page(record))
     if outputs.junit is not None:
-        found.append(("--junit", outputs.junit, junit))
+        yield file("--junit", outputs.junit, lambda: junit_xml(record))
     if outputs.csv_prefix is not None and log is not None:
-        for ending, text in _csv_texts(record, log).items():
-            found.append(("--csv", _with_ending(outputs.csv_prefix, ending), text))
-    return found
+        for ending, table in CSV_FILES.items():
+            yield file("--csv", _with_ending(outputs.csv_prefix, ending), partial(table, record, log))
+    if outputs.log is not None and log is not None:
+        yield f"--keep-log {outputs.log}", partial(_write_log, log, outputs.log)
 
 
-def _csv_texts(record: LoadTestRecord, log: RequestLog) -> dict[str, Callable[[], str]]:
-    from loadgen.reports import csv_files
-
-    return {
-        "_stats.csv": lambda: csv_files.stats_csv(record, log),
-        "_stats_history.csv": lambda: csv_files.history_csv(record, log),
-        "_failures.csv": lambda: csv_files.failures_csv(record, log),
-    }
+def _write_log(log: RequestLog, folder: Path) -> None:
+    for name in ("scheduled_ns", "sent_ns", "done_ns", "outcome"):
+        with whole_file(folder / f"{name}.npy") as file:
+            np.save(file, getattr(log, name))
 
 
 def _with_ending(prefix: Path, ending: str) -> Path:

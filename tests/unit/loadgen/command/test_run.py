@@ -13,7 +13,7 @@ from loadgen.command import live, run
 from loadgen.command import measure as flow
 from loadgen.console import LiveDisplay
 from loadgen.records.record import LoadTestRecord
-from loadgen.reports import junit_xml, views
+from loadgen.reports import write
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +26,8 @@ FAULTS = {
     "the answer on the terminal": (run, "answer_view"),
     "the figures meanwhile": (live, "so_far"),
     "the end of the display": (LiveDisplay, "__exit__"),
-    "the page": (views, "html_page"),
-    "the page for pipelines": (junit_xml, "junit_xml"),
+    "the page": (write, "html_page"),
+    "the page for pipelines": (write, "junit_xml"),
     "the curve of latencies": (flow, "curve_of"),
     "the curve over time": (flow, "timeline_of"),
 }

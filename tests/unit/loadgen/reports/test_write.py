@@ -7,7 +7,7 @@ from load_records import record
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
 from loadgen.records.record import LoadTestRecord
-from loadgen.reports.write import check_writable, write_log, write_reports
+from loadgen.reports.write import check_writable, write_reports
 from loadgen.spec.load_test import Outputs
 
 
@@ -67,7 +67,7 @@ def test_checking_leaves_nothing_behind_and_harms_no_old_report(tmp_path: Path) 
 def test_times_that_are_kept_are_files_of_numpy_and_replace_those_of_before(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "log"
     for log in (small_log(), small_log().rows(0, 2)):
-        assert write_log(log, Outputs(log=folder)) == []
+        assert write_reports(record(), log, Outputs(log=folder)) == []
         assert sorted(path.stem for path in folder.iterdir()) == ["done_ns", "outcome", "scheduled_ns", "sent_ns"]
         for path in folder.iterdir():
             found, expected = np.load(path, mmap_mode="r"), getattr(log, path.stem)
@@ -77,7 +77,7 @@ def test_times_that_are_kept_are_files_of_numpy_and_replace_those_of_before(tmp_
 def test_times_that_cannot_be_written_are_a_problem_and_no_half_file(tmp_path: Path) -> None:
     blocked = tmp_path / "done_ns.npy"
     blocked.mkdir()
-    (problem,) = write_log(small_log(), Outputs(log=tmp_path))
+    (problem,) = write_reports(record(), small_log(), Outputs(log=tmp_path))
     assert problem.what.startswith(f"--keep-log {tmp_path} was not written: ")
     assert problem.exit_code == 3
     assert not any(path.name.startswith(".") for path in tmp_path.iterdir())
