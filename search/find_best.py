@@ -237,9 +237,9 @@ def _result(
             peak_rate_per_s=request.peak_rate_per_s,
             rows_per_request=request.workload.rows_per_request,
         ),
-        alternatives=alternatives_to(winner, store.trials, objective),
+        alternatives=tuple(trial.record for trial in alternatives_to(winner, store.trials, objective)),
         frontier=frontier_of(measured),
-        reason=reason_for(winner, store.trials, objective, rate_to_serve_per_s=request.rate_to_serve_per_s),
+        reason=reason_for(winner, store.trials, objective),
         served=ServedRecord(
             replica_start_s=bench.replica_start_s(winner.served), memory_bytes=bench.memory_bytes(winner.served)
         ),

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from loadgen.records.formats import format_rate
 from search.choices import ObjectiveName
 from search.cost.cost import PriceRecord, cost_per_million_inferences_usd, replicas
 from search.labels import knobs_text
 from search.records.recommendation import CostRecord
-from search.records.trial import TrialRecord
 from search.trials.objective import COST, Objective, energy_kwh_of
 from search.trials.trial import Trial
 
@@ -70,40 +69,28 @@ def energy_of(trial: Trial, rows_per_request: int = 1) -> float | None:
     return energy_kwh_of(measured, rows_per_request=rows_per_request)
 
 
-def alternatives_to(
-    winner: Trial, trials: Sequence[Trial], objective: Objective = COST
-) -> tuple[TrialRecord, ...]:
+def alternatives_to(winner: Trial, trials: Sequence[Trial], objective: Objective = COST) -> list[Trial]:
     """Return the next best complete trials, best first."""
-    return tuple(trial.record for trial in _others(winner, trials, objective)[:ALTERNATIVES])
+    return objective.best_first([trial for trial in trials if trial.number != winner.number])[:ALTERNATIVES]
 
 
-def _others(winner: Trial, trials: Sequence[Trial], objective: Objective) -> list[Trial]:
-    """Return the other candidates, best first."""
-    return objective.best_first([trial for trial in trials if trial.number != winner.number])
-
-
-def reason_for(
-    winner: Trial,
-    trials: Sequence[Trial],
-    objective: Objective = COST,
-    *,
-    rate_to_serve_per_s: float | None = None,
-) -> str:
+def reason_for(winner: Trial, trials: Sequence[Trial], objective: Objective = COST) -> str:
     """Return the reason for the winner, in sentences that can be checked against `trials.jsonl`."""
-    counts = {state: sum(trial.state == state for trial in trials) for state in ("complete", "pruned", "failed")}
-    infeasible = sum(trial.state == "infeasible" for trial in trials)
-    at_rate = objective.rate_per_s
-    measured = "measured to the limit" if at_rate is None else f"within the limits at {format_rate(at_rate)}/s"
-    over = "within the limits at no rate" if at_rate is None else "over a limit there"
+    counts = Counter(trial.state for trial in trials)
     text = (
         f"{knobs_text(winner.served)} {_BEST_BY[objective.name]} of {len(trials)} configurations tried "
-        f"({counts['complete']} {measured}, {counts['pruned']} dropped early because they could not "
-        f"beat the best, {infeasible} {over}, {counts['failed']} failed)."
+        f"({counts['complete']} measured, {counts['pruned']} dropped early because they could not beat the best, "
+        f"{counts['infeasible']} did not meet the SLO, {counts['failed']} failed)."
     )
-    if objective.name == "cost" and rate_to_serve_per_s is not None and winner.certificate is not None:
-        count = replicas(rate_to_serve_per_s, winner.certificate.rate_per_s)
-        text += f" So {format_rate(rate_to_serve_per_s)}/s take the fewest replicas, {count}."
-    return text + _lead(winner, trials, objective)
+    runner_up = next(iter(alternatives_to(winner, trials, objective)), None)
+    searched = next((one for one in trials if one.number == winner.number), winner)
+    mine = objective.worth(searched)
+    other = None if runner_up is None else objective.worth(runner_up)
+    if runner_up is None or not mine or not other:
+        return text
+    ratio = other / mine if objective.name == "cost" else mine / other
+    behind = "behind" if ratio <= 1 else "ahead by its short runs, which certify nothing"
+    return f"{text} The next best, trial {runner_up.number}, is {100 * abs(1 - ratio):.0f} % {behind}."
 
 
 _BEST_BY: Mapping[ObjectiveName, str] = {
@@ -111,19 +98,3 @@ _BEST_BY: Mapping[ObjectiveName, str] = {
     "latency": "answered soonest",
     "energy": "took the least energy per inference",
 }
-
-
-def _lead(winner: Trial, trials: Sequence[Trial], objective: Objective) -> str:
-    """Return how far behind the next best is by the measurements of the search."""
-    runner_up = next(iter(_others(winner, trials, objective)), None)
-    searched = next((one for one in trials if one.number == winner.number), winner)
-    mine = objective.worth(searched)
-    other = None if runner_up is None else objective.worth(runner_up)
-    if runner_up is None or not mine or not other:
-        return ""
-    ratio = other / mine if objective.name == "cost" else mine / other
-    text = f" The next best, trial {runner_up.number}, is {100 * abs(1 - ratio):.0f} % "
-    if ratio <= 1:
-        return text + "behind."
-    by_rate = "ahead by estimate, but its rate could not be certified."
-    return text + (by_rate if objective.name == "cost" else "ahead in its short run, which is not a certificate.")

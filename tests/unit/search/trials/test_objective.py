@@ -131,7 +131,6 @@ def test_the_reason_says_what_was_asked_for() -> None:
     winner = at(1, RATE, 30.0).changed(served=config(max_batch_size=2))
     text = reason_for(winner, [at(0, RATE, 40.0), winner], SOONEST)
     assert "answered soonest of 2 configurations" in text
-    assert "2 within the limits at 300/s" in text
+    assert "2 measured" in text
     assert "trial 0, is 25 % behind" in text
     assert [record.number for record in alternatives_to(winner, [at(0, RATE, 40.0), winner], SOONEST)] == [0]
-    assert "2,500/s take the fewest replicas, 3." in reason_for(trial(), [trial()], rate_to_serve_per_s=2500.0)
