@@ -112,7 +112,7 @@ def fleet(given: FleetOptions) -> None:
         typer.echo(plan.model_dump_json(indent=2))
         return
     from loadgen.console import SafeConsole
-    from optimizer.reports.run_views import fleet_view
+    from optimizer.reports.terminal import fleet_view
 
     SafeConsole(highlight=False).print(fleet_view(plan))
 
@@ -150,7 +150,7 @@ def explain(
         typer.echo(explanation.model_dump_json(indent=2))
         return
     from loadgen.console import SafeConsole
-    from optimizer.reports.run_views import explanation_view
+    from optimizer.reports.terminal import explanation_view
 
     SafeConsole(highlight=False).print(explanation_view(explanation))
 
@@ -170,7 +170,7 @@ def compare(
     Exit codes: 0 not worse, 97 worse by more than the uncertainties of both, 2 bad input.
     """
     from loadgen.exit_codes import CODES
-    from optimizer.reports.run_views import comparison_markdown, comparison_view
+    from optimizer.reports.terminal import comparison_markdown, comparison_view
     from search.answer.comparison import compare_runs
     from search.records.run_files import read_recommendation
 

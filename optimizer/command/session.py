@@ -14,7 +14,7 @@ from loadgen.records.comparison import check_same
 from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
 from optimizer.machine.hardware import use_gpus
-from optimizer.reports.run_views import comparison_view
+from optimizer.reports.terminal import comparison_view
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import LOG_FILE, locked, log, logging_to, make_directory, to_log_and

@@ -1,24 +1,33 @@
-"""A recommendation on the terminal: the answer first, then why, at what price, and where the time goes."""
+"""Terminal output: a recommendation, the plan of a run, and finished runs explained, compared and priced."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.panel import Panel
-from rich.table import Table
 from rich.text import Text
 
+from loadgen.printable import printable
 from loadgen.records.formats import format_dollars, format_rate
-from loadgen.reports.kit import terminal_table
+from loadgen.reports.kit import NUMBER, TONES, Cell, Table, literal, markdown_table, table_of_texts, terminal_table
+from loadgen.reports.tables import comparison as comparison_table
+from loadgen.spec.limits import quantile_name
 from optimizer.config import OptimizeConfig
 from optimizer.reports import tables, text, trial_tables
-from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
-from search.labels import runtime_text
+from search.answer.comparison import RunComparisonRecord
+from search.answer.explain import Explanation
+from search.labels import runtime_text, trial_text
+from search.records.fleet import FleetRecord
 from search.records.recommendation import RecommendationRecord
+
+if TYPE_CHECKING:
+    from optimizer.run.prepare import Prepared
 
 
 def recommendation_view(found: RecommendationRecord, directory: Path) -> RenderableType:
@@ -58,39 +67,36 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
 def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     """Return the plan of a run, for `--dry-run`."""
     space, machine = prepared.space, prepared.machine
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("model", f"{prepared.model.name} (opset {prepared.source.opset})")
-    table.add_row("batching", prepared.batching.reason)
-    for tensor in prepared.engines[0].inputs:
-        table.add_row("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
-    table.add_row("limit", text.limits_text(slo_of(config)))
+    rows = [
+        ("model", f"{prepared.model.name} (opset {prepared.source.opset})"),
+        ("batching", prepared.batching.reason),
+    ]
+    rows += [
+        ("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
+        for tensor in prepared.engines[0].inputs
+    ]
+    rows.append(("limit", text.limits_text(slo_of(config))))
     if config.objective != "cost":
         rate = objective_of(config).rate_per_s
-        at = "" if rate is None else f" at {format_rate(rate)} requests/s a replica"
-        table.add_row("objective", f"the lowest {config.objective}{at}")
-    table.add_row("traffic", _traffic(config, config.client_batch * prepared.model.fixed_rows))
-    table.add_row("machine", f"{machine.cpu}, {machine.logical_cores} cores" + _gpus(prepared))
-    table.add_row("price", f"{format_dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}")
-    table.add_row("server", config.server)
-    for name, values in space.axes().items():
-        table.add_row(name.replace("_", " "), ", ".join(str(value) for value in values))
-    table.add_row("configurations", f"{space.size()}, of which a part is tried")
-    table.add_row(
-        "time", f"at most {config.time_budget_s:g} s; about 3 s for a trial that cannot win, 15 for others"
-    )
-    table.add_row("output", str(config.output))
-    return table
-
-
-def _traffic(config: OptimizeConfig, rows: int) -> str:
+        at = "" if rate is None else f" at {format_rate(rate)} requests/s per replica"
+        rows.append(("objective", f"the lowest {config.objective}{at}"))
     arrivals = config.arrivals if config.trace is None else f"trace {config.trace.name}"
-    return f"{arrivals}, {rows} row{'s' if rows > 1 else ''} a request"
-
-
-def _gpus(prepared: Prepared) -> str:
-    return "".join(f", {gpu.name}" for gpu in prepared.machine.gpus)
+    count = config.client_batch * prepared.model.fixed_rows
+    items = f"{count} row{'s' if count > 1 else ''} per request"
+    rows += [
+        ("traffic", f"{arrivals}, {items}"),
+        (
+            "machine",
+            ", ".join([machine.cpu, f"{machine.logical_cores} cores", *(gpu.name for gpu in machine.gpus)]),
+        ),
+        ("price", f"{format_dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}"),
+        ("server", config.server),
+        *((name.replace("_", " "), ", ".join(map(str, values))) for name, values in space.axes().items()),
+        ("configurations", f"{space.size()}, of which a part is tried"),
+        ("time", f"at most {config.time_budget_s:g} s; about 3 s for a trial that cannot win, 15 for others"),
+        ("output", str(config.output)),
+    ]
+    return terminal_table(table_of_texts((), [(name, [value]) for name, value in rows]))
 
 
 def _headline(found: RecommendationRecord) -> Panel:
@@ -106,3 +112,78 @@ def _headline(found: RecommendationRecord) -> Panel:
     lines.append(Text(f"Price: {format_dollars(price.usd_per_hour)} an hour ({source}).", style="dim"))
     lines += [Text(caveat, style="yellow") for caveat in text.caveats(found)]
     return Panel(Group(*lines), title=Text(found.model.name), title_align="left")
+
+
+_ROLES = {
+    "winner": ", the recommendation",
+    "baseline": ", the baseline",
+    "alternative": ", an alternative of the recommendation",
+    None: "",
+}
+
+
+def explanation_view(explanation: Explanation) -> RenderableType:
+    """Return the questions on a trial and their answers, with every load run that decided anything."""
+    trial, knobs = explanation.trial, trial_text(explanation.trial)
+    spent = f"{trial.load_s:.1f} s of load, {trial.loading_s:.1f} s of loading the model"
+    sections: tuple[tuple[str, tuple[str, ...], Table | None], ...] = (
+        ("Why it was tried", explanation.why, None),
+        ("Prediction", explanation.predicted, None),
+        ("Measurement", explanation.seen, trial_tables.load_runs(trial)),
+        ("How it ended", (explanation.ended,), None),
+        ("Confirmations", (), trial_tables.confirmations(explanation.confirmations, {trial.number: knobs})),
+        ("Cost", (spent,), None),
+    )
+    parts: list[RenderableType] = [
+        Text.assemble((f"Trial {trial.number}", "bold"), f"{_ROLES[explanation.role]}: {knobs}")
+    ]
+    for title, lines, table in sections:
+        answers: list[RenderableType] = [Text(line) for line in lines]
+        answers += [] if table is None else [terminal_table(table)]
+        if answers:
+            parts += ["", Text(title, style="bold"), Padding(Group(*answers), (0, 0, 0, 2))]
+    return Group(*parts)
+
+
+def comparison_view(comparison: RunComparisonRecord) -> RenderableType:
+    """Return the comparison of two runs."""
+    table = comparison_table(comparison.figures)
+    if table is None:
+        return Group("Nothing could be compared", *map(Text, comparison.notes))
+    verdict = Text(comparison.answer.capitalize(), style=TONES.get(comparison.answer, "dim"))
+    return Group(verdict, terminal_table(table), *(Text(note, style="dim") for note in comparison.notes))
+
+
+def comparison_markdown(comparison: RunComparisonRecord) -> str:
+    """Return the comparison of two runs for a pull request."""
+    table = comparison_table(comparison.figures)
+    verdict = "Nothing could be compared" if table is None else comparison.answer.capitalize()
+    text = "\n".join([f"**{verdict}**", *markdown_table(table), "", *map(literal, comparison.notes)]) + "\n"
+    return printable(text, most=len(text), lines=True)
+
+
+def fleet_view(fleet: FleetRecord) -> RenderableType:
+    """Return what a rate costs on the machine of each run, and where the prices are from."""
+    best = fleet.offers[0]
+    spare = f", {100 * fleet.headroom:g} % of every replica left free" if fleet.headroom else ""
+    fleet_text = f"{best.replicas:,} x {best.run}, {format_dollars(24 * best.usd_per_hour)} a day"
+    limit = f"{quantile_name(fleet.quantile)} within {fleet.limit_ms:g} ms{spare}"
+    headline = Text.assemble(
+        (fleet_text, "bold green"),
+        f": the least that serves {format_rate(fleet.rate_per_s)} requests/s with {limit}",
+    )
+    rows, prices = [], []
+    for offer in fleet.offers:
+        usd = (offer.usd_per_replica_hour, offer.usd_per_hour, 24 * offer.usd_per_hour)
+        figures = (
+            f"{format_rate(offer.certified_rate_per_s)}/s",
+            f"{offer.replicas:,}",
+            *map(format_dollars, usd),
+        )
+        rows.append((offer.run, [Cell(text=figure, style=NUMBER) for figure in figures]))
+        energy = offer.energy_kwh_per_million_inferences
+        known = f"; {energy:.3g} kWh per million inferences (only GPUs)" if energy is not None else ""
+        when = f", {offer.price_as_of}" if offer.price_as_of else ""
+        prices.append(Text(f"{offer.run}: {offer.describes} ({offer.price_source}{when}){known}", style="dim"))
+    table = table_of_texts(("run", "certified", "replicas", "each, an hour", "all, an hour", "all, a day"), rows)
+    return Group(Panel(headline), terminal_table(table), "", *prices)

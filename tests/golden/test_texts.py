@@ -31,8 +31,7 @@ from optimizer.command.fleet import plan_fleet
 from optimizer.profiling.text import time_summary
 from optimizer.reports.evidence import read_evidence
 from optimizer.reports.report import report_of
-from optimizer.reports.run_views import fleet_view
-from optimizer.reports.terminal import recommendation_view
+from optimizer.reports.terminal import fleet_view, recommendation_view
 from optimizer.reports.trial_tables import reason_of
 from search.answer.analysis import frontier_of
 from search.certification.certify import Caveat

@@ -14,7 +14,7 @@ from optimizer.config import OptimizeConfig
 from optimizer.reports import plots, tables
 from optimizer.reports.evidence import Evidence, read_evidence
 from optimizer.reports.report import commands, html_page, report_of
-from optimizer.reports.run_views import explanation_view
+from optimizer.reports.terminal import explanation_view
 from optimizer.reports.trial_tables import LONGEST_REASON, load_run_answer, reason_of, short_and_rest
 from optimizer.run.progress import trial_line
 from optimizer.run_file import save_config
