@@ -123,7 +123,7 @@ class _Bench:
         return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=run.measurement.problems)
 
     def warm_up(self) -> None:
-        """First requests may be slow; so few of them that they hardly meet."""
+        """Warm up at a rate so low that requests rarely overlap."""
         seconds = self.order.effective_warmup_s
         if seconds > 0 and not self.stop():
             self(250.0 / self.limit.limit_ms + 2.0 / seconds, seconds, self.plan.seed + 2)
@@ -153,7 +153,7 @@ def capacity_record(
     confirmation: Confirmation | None,
     measured: Sequence[Measurement],
 ) -> CapacityRecord:
-    """The result of the search. `measured` has the runs of all its probes, then those of the confirmation."""
+    """Return the result of the search. `measured` has the runs of all its probes, then the confirmation runs."""
     met = None if confirmation is None else confirmation.met
     attempts = () if confirmation is None else confirmation.attempts
     runs: tuple[ProbeResult | Attempt, ...] = (*estimate.probes, *attempts)

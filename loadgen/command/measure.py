@@ -249,7 +249,7 @@ def measurement_record(
     bounds: P99Bounds,
     confidence: float,
 ) -> MeasurementRecord:
-    """The figures as they are written. `bounds` are those of p99."""
+    """Return the figures as they are written, with the `bounds` of p99."""
     return MeasurementRecord(
         **seen.figures,
         errors=dict(seen.errors),

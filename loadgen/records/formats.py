@@ -137,7 +137,9 @@ def comparison_in_words(compared: ComparisonRecord) -> str:
 
 def figure_in_words(value: float, unit: str) -> str:
     """Return a figure of a comparison with its unit."""
-    show = {"ms": format_ms, "requests/s": format_rate, "USD": format_dollars}.get(unit, "{:.3g}".format)
+    if unit == "USD":
+        return format_dollars(value)
+    show = {"ms": format_ms, "requests/s": format_rate}.get(unit, "{:.3g}".format)
     return f"{show(value)} {unit}".strip()
 
 

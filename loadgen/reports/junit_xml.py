@@ -51,7 +51,7 @@ def _findings(record: LoadTestRecord) -> Iterator[tuple[str, str, str, str]]:
         yield check.name, tag, message, f"{observed_in_words(check)}; {check.reason}"
     for compared in record.comparison:
         tag = spoilt or ("failure" if compared.answer == "worse" else "")
-        name = f"{compared.figure} is no worse than the baseline"
+        name = f"{compared.figure} is not worse than the baseline"
         yield name, tag, f"{compared.figure} is {compared.answer}", comparison_in_words(compared)
     tag = {"met": "", "measured": "", "violated": "failure", "worse": "failure"}.get(record.outcome, "error")
     yield "the answer as a whole", tag, HEADLINES[record.outcome].lower(), reasons

@@ -131,7 +131,7 @@ def explanation_view(explanation: Explanation) -> RenderableType:
         ("Prediction", explanation.predicted, None),
         ("Measurement", explanation.seen, trial_tables.load_runs(trial)),
         ("How it ended", (explanation.ended,), None),
-        ("Confirmations", (), trial_tables.confirmations(explanation.confirmations, {trial.number: knobs})),
+        ("Confirmations", (), trial_tables.confirmations(explanation.confirmations)),
         ("Cost", (spent,), None),
     )
     parts: list[RenderableType] = [

@@ -94,34 +94,34 @@ def _trial_row(evidence: Evidence, trial: TrialRecord) -> tuple[Cell, ...]:
 
 
 def confirmations(
-    attempts: Sequence[ConfirmationRecord], configurations: Mapping[int, str], *, latency: str = "latency"
+    attempts: Sequence[ConfirmationRecord], knobs: Mapping[int, str] | None = None, *, latency: str = "latency"
 ) -> Table | None:
-    """Every attempt to confirm a rate, with the configuration of its trial by number; None if there was none."""
+    """Every attempt to confirm a rate, with the knobs of its trial by number if given; None if there was none."""
     rows = tuple(
         (
             number(one.rate_per_s, format_rate),
-            Cell(text=configurations.get(one.trial, UNKNOWN)),
+            *([] if knobs is None else [Cell(text=knobs.get(one.trial, UNKNOWN))]),
             number(one.latency_ms, format_ms),
             Cell(text=f"{one.violations:,} of {one.requests:,}", order=one.violations, style=NUMBER),
-            number(one.violations / one.requests if one.requests else None, _percent),
             number(one.seconds, _one_decimal),
             Cell(text="restarted" if one.again else "first"),
             Cell(text=confirmation_answer(one), style=f"reason {'' if one.problems else one.answer}".strip()),
-            Cell(text=one.why or "", style="reason"),
+            Cell(text=one.why or ""),
         )
         for one in attempts
     )
+    configuration = () if knobs is None else ("configuration",)
     headings = (
         "rate/s",
-        "configuration",
+        *configuration,
         f"{latency} ms",
         "over the limit",
-        "share",
         "seconds",
         "server",
         "answer",
+        "because",
     )
-    return Table(headings=(*headings, "because"), rows=rows, sortable=True) if rows else None
+    return Table(headings=headings, rows=rows, sortable=True) if rows else None
 
 
 def load_runs(trial: TrialRecord) -> Table | None:
@@ -134,7 +134,7 @@ def load_runs(trial: TrialRecord) -> Table | None:
             number(run.violations, count),
             number(run.latency_ms, format_ms),
             Cell(text=load_run_answer(run), style="reason"),
-            number(run.seed, str),
+            Cell(text=UNKNOWN if run.seed is None else str(run.seed), style=NUMBER),
         )
         for run in trial.load_runs
     )
@@ -144,10 +144,6 @@ def load_runs(trial: TrialRecord) -> Table | None:
 
 def _one_decimal(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.1f}"
-
-
-def _percent(share: float | None) -> str:
-    return UNKNOWN if share is None else f"{100 * share:.3g} %"
 
 
 def seconds(found: RecommendationRecord) -> Table | None:

@@ -24,7 +24,7 @@ TOLERANCE = 0.02
 SAME_RATE = 0.005
 """Rates within 0.5 % of each other count as the same load."""
 
-CAPACITY, P99 = "capacity", "p99"
+CAPACITY = "capacity"
 
 Answer = Literal["worse", "better", "no difference seen"]
 
@@ -52,15 +52,15 @@ def compare_runs(
     paths: tuple[Path, Path],
     tolerance: float = TOLERANCE,
 ) -> RunComparisonRecord:
-    """Compare capacity, p99, cost and accuracy of the winners; differences below `tolerance` do not count.
+    """Compare capacity, latency, cost and accuracy of the winners; differences below `tolerance` do not count.
 
     Raises BadInput if their limits or their traffic differ. The estimated capacity has bounds on both sides.
     Certified rates are not compared: their distance from the capacity depends on the time for confirmations.
     """
     check_same(paths[0], conditions(before), conditions(now))
     earlier, later = _figures(before), _figures(now)
-    if not _p99_tells(before.winner, now.winner):
-        del earlier[P99]
+    if not _latency_tells(before.winner, now.winner):
+        del earlier[before.slo.first.name]
     figures = compare_figures(earlier, later, tolerance=tolerance)
     answers = {figure.answer for figure in figures}
     worst: Sequence[Answer] = ("worse", "better")
@@ -76,10 +76,12 @@ def compare_runs(
 
 def _figures(found: RecommendationRecord) -> dict[str, Figure]:
     rates, seen = _capacity_bounds(found.winner), found.winner.certificate
-    p99 = None if seen is None else (seen.first.latency_low_ms, seen.first.latency_ms, seen.first.latency_high_ms)
+    latency = (
+        None if seen is None else (seen.first.latency_low_ms, seen.first.latency_ms, seen.first.latency_high_ms)
+    )
     return {
         CAPACITY: Figure("requests/s", rates, more_is_better=True),
-        P99: Figure("ms", p99),
+        found.slo.first.name: Figure("ms", latency),
         "cost per million at capacity": Figure("USD", _cost_bounds(found, rates)),
         "top-1 agreement with fp32": Figure("", _agreement_bounds(found), more_is_better=True),
     }
@@ -91,7 +93,7 @@ def _capacity_bounds(trial: TrialRecord) -> Bounds | None:
     return bounds_of(trial.rate_low_per_s, trial.rate_at_limit_per_s, trial.rate_high_per_s)
 
 
-def _p99_tells(before: TrialRecord, now: TrialRecord) -> bool:
+def _latency_tells(before: TrialRecord, now: TrialRecord) -> bool:
     """True if latencies can be compared: at equal rates, or worse at a lower rate, or better at a higher one."""
     if before.certificate is None or now.certificate is None:
         return False
@@ -153,9 +155,10 @@ def _notes(before: RecommendationRecord, now: RecommendationRecord, compared_fig
     rates = [
         found.winner.certificate.rate_per_s for found in (before, now) if found.winner.certificate is not None
     ]
-    if P99 not in compared_figures and len(rates) == 2:
+    name = now.slo.first.name
+    if name not in compared_figures and len(rates) == 2:
         at = " and ".join(format_rate(rate) for rate in rates)
-        yield f"p99 was not compared: it was certified at {at} requests/s."
+        yield f"{name} was not compared: it was certified at {at} requests/s."
 
 
 def _machine(found: RecommendationRecord) -> str:

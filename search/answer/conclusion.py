@@ -161,7 +161,7 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
 
 
 def _sent_nothing(problems: Sequence[str]) -> bool:
-    """True if a run was too short for a single request, which is no fault of the client."""
+    """True if a run was too short for a single request, for which the client is not to blame."""
     return bool(problems) and all(problem.startswith("no request was due") for problem in problems)
 
 
