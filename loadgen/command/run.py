@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 
 from loadgen.command.app import complain, finish_on_first_interrupt
 from loadgen.command.baseline import read_baseline
@@ -54,21 +53,8 @@ def run(
         baseline = read_baseline(order.compare, load_record(order), limits, find_max=order.find_max)
     started_at = datetime.now(UTC)
     finding, problems = _measured(order, notes, web_port, fleet)
-    make = partial(
-        record_of,
-        order,
-        finding,
-        notes=notes,
-        started_at=started_at,
-        machines=1 if fleet is None else fleet.workers,
-    )
-    try:
-        record = make(baseline=baseline)
-    except Exception as error:
-        if baseline is None:
-            raise
-        record = make(baseline=None)
-        problems.append(unforeseen(error))
+    machines = 1 if fleet is None else fleet.workers
+    record = record_of(order, finding, notes=notes, started_at=started_at, baseline=baseline, machines=machines)
     problems += write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
     problems += show(record, as_json=as_json)
     for problem in problems:

@@ -27,7 +27,9 @@ def rates(evidence: Evidence) -> Plot | None:
             **_named(evidence, trial),
             "rate": measured.rate_per_s,
             "ms": latency_ms,
-            "over": _over(measured, evidence),
+            "over": any(
+                (measured.latency_at_ms(one.quantile) or 0.0) > one.limit_ms for one in evidence.slo.limits
+            ),
             "state": trial.state,
         }
         for trial in evidence.trials
@@ -71,12 +73,6 @@ def rates(evidence: Evidence) -> Plot | None:
         "limits": _limits(evidence),
         "quantile": evidence.slo.first.name,
     }
-
-
-def _over(measured: MeasurementRecord, evidence: Evidence) -> bool:
-    """True if the measurement is over one of the limits."""
-    seen = [(measured.latency_at_ms(limit.quantile), limit.limit_ms) for limit in evidence.slo.limits]
-    return any(latency_ms is not None and latency_ms > limit_ms for latency_ms, limit_ms in seen)
 
 
 def _confirmations(evidence: Evidence) -> list[Data]:

@@ -34,7 +34,8 @@ def comparison(found: RecommendationRecord) -> Table:
     rows += [(name, [value(trial) for trial in shown]) for name, value in _KNOBS]
     if found.slo.max_memory_bytes is not None:
         name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
-        rows.append((name, [_memory(trial) for trial in shown]))
+        sizes = [trial.memory_bytes for trial in shown]
+        rows.append((name, [UNKNOWN if size is None else memory_text(size) for size in sizes]))
     cost = found.cost
     usd = [cost.cost_per_million_inferences_usd, cost.baseline_cost_per_million_inferences_usd]
     rows.append(("cost per million", [format_dollars(one) for one in usd[: len(shown)]]))
@@ -76,10 +77,6 @@ def _gpu(trial: TrialRecord) -> str:
     power = [] if gpu.power_w is None else [f"{gpu.power_w:,.0f} W"]
     memory = [] if gpu.memory_used_bytes is None else [f"{gpu.memory_used_bytes / 2**30:.1f} GiB"]
     return ", ".join([*busy, *power, *memory]) or UNKNOWN
-
-
-def _memory(trial: TrialRecord) -> str:
-    return UNKNOWN if trial.memory_bytes is None else memory_text(trial.memory_bytes)
 
 
 def _rate(trial: TrialRecord) -> str:

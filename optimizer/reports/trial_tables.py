@@ -15,14 +15,14 @@ from search.records.trial import LoadRunRecord, TrialRecord
 LONGEST_REASON = 200
 """A reason of more than 200 characters, such as a server's log, is folded after its first words."""
 
-AS_PROFILED = 0.02
-"""Executions took as long as profiled if the times differ by less than 2 %."""
-
 
 def reason_of(trial: TrialRecord) -> str:
     """Return why the trial ended as it did, how its load runs changed, and the CPU contention meanwhile."""
+    ending = trial.reason
+    if trial.state == "infeasible" and trial.lone_latency_ms is not None:
+        ending += f": {format_ms(trial.lone_latency_ms)} ms one at a time"
     mark = mark_of(trial.contention)
-    reason = "; ".join([_ending(trial), *trial.changes])
+    reason = "; ".join([ending, *trial.changes])
     return reason if mark is None else f"{reason} ({mark})"
 
 
@@ -32,27 +32,6 @@ def short_and_rest(reason: str) -> tuple[str, str]:
         return reason, ""
     first = reason[:LONGEST_REASON].rsplit(maxsplit=1)[0]
     return f"{first} ...", reason
-
-
-def _ending(trial: TrialRecord) -> str:
-    prediction = None if trial.why is None else trial.why.prediction
-    if trial.state == "complete" and trial.replay is not None and prediction is not None:
-        slowdown = trial.replay.slowdown
-        return (
-            f"About {format_rate(prediction.rate_per_s)}/s was expected from its execution times; under load they "
-            f"were {_compared(slowdown)} profiled"
-        )
-    if trial.state == "infeasible" and trial.lone_latency_ms is not None:
-        return f"{trial.reason}: {format_ms(trial.lone_latency_ms)} ms one at a time"
-    return trial.reason
-
-
-def _compared(slowdown: float) -> str:
-    """Return how execution times compare with those in the profile, such as `19 % longer than`."""
-    change = slowdown - 1
-    if abs(change) < AS_PROFILED:
-        return "as long as"
-    return f"{100 * abs(change):.0f} % {'longer' if change > 0 else 'shorter'} than"
 
 
 def confirmation_answer(one: ConfirmationRecord) -> str:

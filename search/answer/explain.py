@@ -45,14 +45,9 @@ class Explanation(Record):
 def explain_trial(directory: Path, number: int) -> Explanation:
     """Explain one trial of the run in `directory`. Raises BadInput if it has no trial of that number."""
     trials = {trial.number: trial for trial in read_trials(directory)}
-    if not trials:
-        raise BadInput(
-            f"{directory} holds no finished trial.", "Give the directory of a run, such as runs/MODEL-TIME."
-        )
     if number not in trials:
-        raise BadInput(
-            f"The run in {directory} has no trial {number}.", f"Its trials are {min(trials)} to {max(trials)}."
-        )
+        there = f"Its trials are {min(trials)} to {max(trials)}." if trials else "It has no finished trial."
+        raise BadInput(f"The run in {directory} has no trial {number}.", there)
     trial = trials[number]
     found = recommendation_if_any(directory)
     return Explanation(
@@ -133,11 +128,6 @@ def _seen(trial: TrialRecord) -> list[str]:
     if guess is not None and trial.rate_low_per_s and trial.rate_high_per_s:
         off = math.sqrt(trial.rate_low_per_s * trial.rate_high_per_s) / guess.rate_per_s - 1
         lines.append(f"The middle of the bounds is {100 * off:+.1f} % from the prediction.")
-    if trial.replay is not None:
-        lines.append(
-            f"Replayed with the run's own arrivals, executions took {trial.replay.slowdown:.3f} times as long as "
-            "profiled."
-        )
     mark = mark_of(trial.contention)
     if mark is not None:
         lines.append(f"Meanwhile {mark}.")

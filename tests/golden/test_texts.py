@@ -143,8 +143,6 @@ def reasons() -> dict[str, str]:
     )
     run = LoadRunRecord(rate_per_s=790.0, latency_ms=35.0, met=False, trusted=True, change="the run changed: late")
     return {
-        "slower than profiled": reason_of(predicted(1.186)),
-        "as profiled": reason_of(predicted(1.004)),
         "complete": reason_of(trial()),
         "infeasible": reason_of(slow),
         "failed": reason_of(trial(state="failed", reason="m does not load")),

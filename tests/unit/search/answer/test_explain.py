@@ -51,7 +51,7 @@ def test_every_trial_says_why_what_was_predicted_and_what_was_seen(run: Run) -> 
         explanation = explain_trial(run.directory, trial.number)
         assert trial.why.cause == ("baseline" if trial.number == 0 else "predicted")
         assert f"{format_rate(trial.why.prediction.rate_per_s)}/s of capacity" in explanation.predicted[0]
-        assert any("executions took" in line for line in explanation.seen)
+        assert any("from the prediction" in line for line in explanation.seen)
         assert trial.reason in explanation.ended
     assert "trial 0 with" in explain_trial(run.directory, 1).why[1]
 
