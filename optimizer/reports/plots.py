@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from loadgen.records.formats import format_rate
@@ -14,6 +15,9 @@ from search.answer.analysis import unbeaten
 from search.records.trial import STAGES, MeasurementRecord, TrialRecord
 
 WINNER, BASELINE = "recommended", "Triton default"
+MIN_REPLICAS = 8
+MAX_STEPS = 1000
+"""A staircase of more steps looks like the line beside it, and a file may ask for any number of them."""
 
 
 def rates(evidence: Evidence) -> Plot | None:
@@ -164,6 +168,32 @@ def importance(evidence: Evidence) -> Plot | None:
         for name, share in evidence.importances.items()
     ]
     return "importance", {"bars": bars}
+
+
+def replicas(evidence: Evidence) -> Plot | None:
+    """USD an hour over the traffic: for as many replicas as it takes, and pro rata."""
+    found = evidence.found
+    if found is None:
+        return None
+    usd = found.cost.price.usd_per_hour
+    needed = found.cost.replicas or 0
+    certificates = [(role, trial.certificate) for role, trial in _pair(evidence)]
+    rates = [(role, certificate.rate_per_s) for role, certificate in certificates if certificate is not None]
+    widest = max(MIN_REPLICAS, needed + 2) * rates[0][1]
+    steps = [
+        {
+            "role": role,
+            "from": (count - 1) * one,
+            "to": min(count * one, widest),
+            "usd": count * usd,
+            "replicas": count,
+        }
+        for role, one in rates
+        if widest / one <= MAX_STEPS
+        for count in range(1, math.ceil(widest / one - 1e-9) + 1)
+    ]
+    lines = [{"role": role, "usd": widest / one * usd} for role, one in rates]
+    return "replicas", {"steps": steps, "lines": lines, "wanted": found.cost.rate_to_serve_per_s, "widest": widest}
 
 
 def _measured(evidence: Evidence) -> Iterator[tuple[str, MeasurementRecord]]:

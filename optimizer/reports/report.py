@@ -127,7 +127,7 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
         "(PED-ANOVA by Optuna). It holds for the trials of this run, not elsewhere.",
     )
     if found is not None:
-        yield from _context(found)
+        yield from _context(evidence, found)
     yield Section(title="Commands", commands=tuple(commands(evidence)))
 
 
@@ -161,7 +161,7 @@ def _measured(evidence: Evidence, found: RecommendationRecord) -> Iterator[Secti
         yield Section(title="Slowest layers", note=note, table=tables.layers(found), folded=True)
 
 
-def _context(found: RecommendationRecord) -> Iterator[Section]:
+def _context(evidence: Evidence, found: RecommendationRecord) -> Iterator[Section]:
     yield Section(
         title="Accuracy per precision",
         note="Distance of the results from the fp32 model's. A pass means numerically close, not as accurate.",
@@ -169,6 +169,9 @@ def _context(found: RecommendationRecord) -> Iterator[Section]:
     )
     yield Section(
         title="Cost of the traffic to serve",
+        plot=plots.replicas(evidence),
+        caption="USD an hour for as many replicas as the traffic takes. The dotted line is the cost pro rata, for "
+        "the part of the replicas that is used.",
         note="Pro rata, also a month: the cost of the traffic if other work pays for the rest of a replica.",
         table=tables.replicas(found),
     )

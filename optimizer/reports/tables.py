@@ -10,6 +10,7 @@ from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import compared_at_one_rate, default_of
+from optimizer.reports.plots import MIN_REPLICAS
 from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
 from search.cost.cost import replicas as count_of
@@ -18,8 +19,8 @@ from search.records.recommendation import RecommendationRecord
 from search.records.trial import STAGES, TrialRecord
 
 HOURS_A_MONTH = 730
-MIN_PARTS, MAX_REPLICAS = 4, 8
-"""The cost table goes from about a quarter of what one replica serves to what 8 serve."""
+MIN_PARTS = 4
+"""The cost table begins at about a quarter of what one replica serves."""
 
 EXACT_DB = 1000.0
 """Equal results sort above every SQNR in dB; JavaScript does not read Python's `inf`."""
@@ -239,7 +240,7 @@ def replicas(found: RecommendationRecord) -> Table | None:
     shown = [trial.certificate.rate_per_s for trial in _shown(found) if trial.certificate is not None]
     asked = [rate for rate in (found.cost.rate_to_serve_per_s, found.cost.peak_rate_per_s) if rate is not None]
     rows = []
-    for rate in sorted({*round_rates(shown[0] / MIN_PARTS, MAX_REPLICAS * shown[0]), *asked}):
+    for rate in sorted({*round_rates(shown[0] / MIN_PARTS, MIN_REPLICAS * shown[0]), *asked}):
         cells = [number(rate, format_rate, style="main" if rate in asked else "")]
         for position, one in enumerate(shown):
             several = count_of(rate, one)

@@ -250,6 +250,31 @@ const draw = {
       ],
     }))];
   },
+
+  replicas({ steps, lines, wanted, widest }, width) {
+    const roles = lines.map((d) => d.role);
+    const plot = Plot.plot(base(width, 320, {
+      ariaLabel: "Cost an hour over the traffic",
+      x: { label: "requests/s to serve →", domain: [0, widest], ticks: width / 110, tickFormat: short },
+      y: { label: "↑ USD an hour", zero: true, ticks: 6 },
+      color: roleColor,
+      marks: [
+        Plot.gridY({ ticks: 6, ...GRID }),
+        Plot.ruleX(wanted ? [wanted] : [], { stroke: "var(--soft)", strokeDasharray: "5 4" }),
+        ...lines.map((d) => Plot.line([[0, 0], [widest, d.usd]], { stroke: colorOf(d.role), strokeDasharray: "2 3" })),
+        ...roles.map((role) => Plot.line(
+          steps.filter((d) => d.role === role).flatMap((d) => [{ ...d, x: d.from }, { ...d, x: d.to }]),
+          { x: "x", y: "usd", stroke: "role", strokeWidth: 2 },
+        )),
+        Plot.dot(steps.filter((d) => d.role === roles[0]), {
+          x: "to", y: "usd", fill: "role", r: 3.5, tip: { fill: "var(--panel)" },
+          title: (d) => `${d.role}\n${d.replicas} replicas: up to ${short(d.to)}/s, $${d.usd.toFixed(3)} an hour`,
+        }),
+      ],
+    }));
+    const entries = roles.map((role) => ["line", colorOf(role), role]);
+    return [key([...entries, ["dotted", "var(--soft)", "pro rata"]]), plot];
+  },
 };
 
 const PAPER_WIDTH = 680; // of plots in print: A4 and Letter within usual margins

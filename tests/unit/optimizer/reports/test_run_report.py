@@ -120,7 +120,7 @@ def test_markdown_keeps_hostile_text_in_its_cell(whole: Path) -> None:
 
 def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     drawn = report_of(read_evidence(whole)).plots
-    assert set(drawn) == {"rates", "quantiles", "stages", "search", "importance"}
+    assert set(drawn) == {"rates", "quantiles", "stages", "search", "importance", "replicas"}
     assert len(drawn["rates"]["points"]) == 9  # all but the one that failed
     assert [point["role"] for point in drawn["rates"]["certified"]] == ["recommended", "Triton default"]
     assert [run["rate"] for run in drawn["rates"]["runs"]] == [100.0, 300.0]  # without untrustworthy runs
@@ -130,6 +130,17 @@ def test_plots_hold_what_the_records_hold(whole: Path) -> None:
     assert sum(bar["ms"] for bar in drawn["stages"]["bars"]) == pytest.approx(2 * 11.8)
     assert drawn["search"]["best"][-1] == {"s": 20.0, "rate": 1050.0}
     assert sum(bar["share"] for bar in drawn["importance"]["bars"]) == pytest.approx(1.0)
+    steps = drawn["replicas"]["steps"]
+    assert [step["usd"] for step in steps if step["role"] == "recommended"] == [0.5 * n for n in range(1, 9)]
+    assert max(step["to"] for step in steps) == 8000.0
+
+
+def test_a_role_that_takes_too_many_replicas_has_its_line_alone(whole: Path) -> None:
+    slow = trial(0, certificate=certificate(0.5, runs=1))
+    run_dir(whole, recommendation(baseline=slow), trial())
+    drawn = report_of(read_evidence(whole)).plots["replicas"]
+    assert {step["role"] for step in drawn["steps"]} == {"recommended"}
+    assert {line["role"] for line in drawn["lines"]} == {"recommended", "Triton default"}
 
 
 def test_where_the_time_goes_is_said_in_words_and_by_layer(tmp_path: Path) -> None:
