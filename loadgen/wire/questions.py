@@ -130,9 +130,12 @@ def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float |
         else:
             from tritonclient.grpc.service_pb2 import ModelInferResponse
 
-            from loadgen.wire.grpc_call import INFER
+            from loadgen.wire.grpc_call import INFER, status_of
 
             call = grpc_call(target, INFER, grpc_request(target, info, tensors), patience_s)
+            outcome, text = status_of(call.fields)
+            if outcome != OK:
+                raise TargetRefused(f"{target.url}: {outcome_name(outcome)}, {text}.\nSee its log.")
             message = ModelInferResponse.FromString(bytes(call.answer)[PREFIX_BYTES:])
             described = [{"name": o.name, "datatype": o.datatype, "shape": list(o.shape)} for o in message.outputs]
             raw = b"".join(message.raw_output_contents)
