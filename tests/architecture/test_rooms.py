@@ -1,6 +1,7 @@
 """Modules have a size that one can read, and import each other in no circle; `lint-imports` checks the arrows."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +30,16 @@ def test_a_module_has_350_lines_at_most() -> None:
     others = [path for folder in ("benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")]
     lines = {path: len(path.read_text().splitlines()) for path in (*FILES.values(), *others)}
     assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_packages_keep_their_budgets_of_lines() -> None:
+    rows = re.findall(r"\| `(\w+)` \| ([\d,]+) \|", (ROOT / "CONTRIBUTING.md").read_text())
+    budgets = {package: int(lines.replace(",", "")) for package, lines in rows}
+    assert budgets.keys() == set(PACKAGES)
+    lines = dict.fromkeys(PACKAGES, 0)
+    for name, path in FILES.items():
+        lines[name.partition(".")[0]] += len(path.read_text().splitlines())
+    assert {package: count for package, count in lines.items() if count > budgets[package]} == {}
 
 
 def test_no_circle_whichever_way_modules_import_each_other() -> None:
