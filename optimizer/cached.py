@@ -141,6 +141,8 @@ def whole_files(entry: Path, record: str, names: Collection[str] | None = None) 
 
     An entry of another user, or that others may write to, is passed by; one that is damaged is removed.
     """
+    if not os.path.lexists(entry):
+        return None
     with suppress(OSError, ValueError, KeyError):
         found = entry.lstat()
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:

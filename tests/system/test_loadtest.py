@@ -116,7 +116,7 @@ def test_a_run_that_is_worse_than_its_baseline(server: FakeTriton, tmp_path: Pat
 def test_another_load_than_the_baselines_is_refused_before_it_is_sent(server: FakeTriton, tmp_path: Path) -> None:
     before = len(server.document("/kept")["kept_ns"])
     done = loadtest(server.url, "--rate", "100", "--compare", str(baseline_at(tmp_path, 1.0)), expected=2)
-    assert "--rate 200" in done.stderr
+    assert "200/s, not 100/s" in done.stderr
     assert len(server.document("/kept")["kept_ns"]) == before
 
 

@@ -30,10 +30,10 @@ def test_the_exit_code_is_97_when_worse_and_0_when_not(tmp_path: Path, capsys: p
     fast, slow = run(tmp_path / "fast", 1000.0), run(tmp_path / "slow", 800.0)
     assert run_command(["compare", fast, slow]) == 97
     shown = capsys.readouterr().out
-    assert "Worse than before" in shown
+    assert shown.startswith("Worse")
     assert "-20.0 %" in shown
     assert run_command(["compare", slow, fast]) == 0
-    assert "Better than before" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("Better")
     assert run_command(["compare", fast, fast]) == 0
     assert run_command(["compare", fast, slow, "--tolerance", "0.3"]) == 0
 
@@ -53,7 +53,7 @@ def test_recorded_runs_compare_with_themselves(capsys: pytest.CaptureFixture[str
         assert "No difference seen" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("tolerance", ["-0.1", "1", "nan"])
+@pytest.mark.parametrize("tolerance", ["-0.1", "1.1", "nan"])
 def test_a_tolerance_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], tolerance: str) -> None:
     one = run(tmp_path / "one", 1000.0)
     assert run_command(["compare", one, one, "--tolerance", tolerance]) == 2
@@ -83,5 +83,5 @@ def test_a_baseline_is_looked_at_before_the_run_starts(tmp_path: Path, capsys: p
     one = run(tmp_path / "one", 1000.0)
     command = ["--model", str(model), "--p99", "20ms", "--output", str(tmp_path / "out"), "--baseline", one]
     assert run_command(command) == 2
-    assert "Give runs with the same limit" in capsys.readouterr().err
+    assert "50 ms" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
