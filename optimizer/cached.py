@@ -96,7 +96,7 @@ class ResultCache:
                 seal(draft, ENTRY_FILE)
 
             entry = self._entry(self.folder, kind, key)
-            put_whole(entry, fill, is_there=entry.is_dir)
+            put_whole(entry, fill, is_there=lambda: whole_files(entry, ENTRY_FILE) is not None)
 
     def remove(self, kind: str, key: Key) -> None:
         """Remove a result that turned out to be wrong."""
@@ -158,12 +158,14 @@ def whole_files(entry: Path, record: str, names: Collection[str] | None = None) 
 def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[], bool]) -> None:
     """Write a folder that appears complete; `fill` writes its files. Raises OSError, and leaves nothing then.
 
-    If another process was faster, so that `is_there` returns True, its folder stays.
+    If another process was faster, so that `is_there` returns True, its folder stays. One that was passed by goes.
     """
     entry.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder("entry", entry.parent) as draft:
         fill(draft)
         flush_folder(draft)
+        if not is_there():
+            shutil.rmtree(entry, ignore_errors=True)
         try:
             draft.rename(entry)
         except OSError:

@@ -11,6 +11,7 @@ from typing import TypedDict, TypeVar
 from loadgen.command.baseline import compare
 from loadgen.command.live import LiveView
 from loadgen.command.verdict import LoadTestResult, answer
+from loadgen.errors import TargetRefused, TargetUnreachable
 from loadgen.exit_codes import CODES
 from loadgen.measurement.request_log import Measurement, RequestLog, none_if_not_finite
 from loadgen.printable import printable
@@ -88,7 +89,12 @@ def measure(order: LoadTest, generator: Generator, view: LiveView, stop: Callabl
     if not cold or all(check.answer == "met" for check in found.checks):
         return found
     view.note(f"{cold}; the load is sent again", warning=True)  # the warm-up was too short: this was one
-    return replace(measure(replace(order, warmup_s=0.0), generator, view, stop), cold=cold)
+    try:
+        again = measure(replace(order, warmup_s=0.0), generator, view, stop)
+    except (TargetUnreachable, TargetRefused) as error:
+        view.note(f"it could not be sent again, so the first time counts: {error}", warning=True)
+        return found
+    return found if again.interrupted else replace(again, cold=cold)
 
 
 def warm_up(order: LoadTest, generator: Generator, view: LiveView, stop: Callable[[], bool]) -> None:

@@ -12,7 +12,10 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.server_stats import COLD_FACTOR, COLD_MS
 
 FASTER = 1.2
-"""Answers get faster if the second half of the time since the first one brought 20 % more than the first half."""
+"""Answers get faster if the last second brought 20 % more than the one before; halves of a shorter time."""
+
+PATIENCE_NS = 1_000_000_000
+"""A run goes on for a second, or twice as long as first answers take, after the latest first answer of a shape."""
 
 MOST_ROWS = 50_000
 """First answers are looked for among the first 50,000 requests, which takes 30 ms."""
@@ -27,7 +30,7 @@ class Turn:
 
     def cold(self, log: RequestLog) -> str:
         """Return a sentence for users if first answers of shapes were slow, as cold batch sizes are; else ""."""
-        place, took_ms, later = self._answers(log)
+        place, took_ms, later, _ = self._answers(log)
         known = np.unique(place[later])  # compared with later answers of the same shapes
         if len(known) < 2:
             return ""
@@ -43,21 +46,27 @@ class Turn:
     def still_getting_faster(self, log: RequestLog, now_ns: int) -> bool:
         """True if answers come faster and faster, or if those of new shapes are slow, or all that there are."""
         done_ns = log.done_ns[(log.done_ns > 0) & ~log.failed]
-        middle_ns = (int(done_ns.min(initial=now_ns)) + now_ns) / 2
-        early = np.count_nonzero(done_ns <= middle_ns)
-        if not len(done_ns) or len(done_ns) - early > FASTER * early:
-            return len(done_ns) > 0
-        _, took_ms, later = self._answers(log)
-        only_new = len(later) > 0 and later.sum() <= self.instances
-        return bool(only_new) or _slow(took_ms[~later], took_ms[later])
+        if not len(done_ns):
+            return False
+        half_ns = min(PATIENCE_NS, (now_ns - int(done_ns.min())) // 2)
+        first, second = (np.count_nonzero(done_ns > now_ns - count * half_ns) for count in (2, 1))
+        if second > FASTER * (first - second):
+            return True
+        _, took_ms, later, answered_ns = self._answers(log)
+        patience_ns = max(PATIENCE_NS, 2e6 * took_ms[~later].max(initial=0.0))
+        if not (answered_ns[~later] > now_ns - patience_ns).any():
+            return False  # all shapes that come are known
+        return bool(later.sum() <= self.instances) or _slow(took_ms[~later], took_ms[later])
 
-    def _answers(self, log: RequestLog) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-        """Return for each answer, by shape: its shape's number, the ms that it took, and if it was a later one.
+    def _answers(
+        self, log: RequestLog
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
+        """Return for each answer, by shape: its shape's number, the ms it took, if it was a later one, and when.
 
         It takes from when an instance was free and its request sent. Empty if there is one shape.
         """
         if max(self.shapes) == 0:
-            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_)
+            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.int64)
         log = log.rows(0, MOST_ROWS)
         rows = np.flatnonzero((log.done_ns > 0) & ~log.failed)
         rows = rows[np.argsort(log.done_ns[rows], kind="stable")]
@@ -66,7 +75,7 @@ class Turn:
         by_shape = np.argsort(shapes, kind="stable")
         _, start, place = np.unique(shapes[by_shape], return_index=True, return_inverse=True)
         took_ms = ((done - np.maximum(log.sent_ns[rows], free)) / 1e6)[by_shape]
-        return place, took_ms, np.arange(len(rows)) - start[place] >= self.instances
+        return place, took_ms, np.arange(len(rows)) - start[place] >= self.instances, done[by_shape]
 
 
 def _slow(first_ms: NDArray[np.float64], later_ms: NDArray[np.float64]) -> bool:

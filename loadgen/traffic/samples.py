@@ -123,10 +123,10 @@ def inputs_in_file(path: Path) -> tuple[Tensor, ...]:
     """Return inputs as the first sample has them, with free sizes. Raises PayloadError."""
     first = next(iter([] if path.suffix == SUFFIX else _samples(path)), {})
     known = {np.dtype(kind).name: name for name, kind in NUMPY_TYPES.items() if name != "BF16"}
+    shapes = dict(_shapes(path, 0, first))
     kinds = {name: known.get(np.asarray(values).dtype.name, "BYTES") for name, values in first.items()}
     return tuple(
-        Tensor(name=name, datatype=kinds[name], shape=(-1,) * (1 + np.ndim(values)))
-        for name, values in first.items()
+        Tensor(name=name, datatype=kind, shape=(-1,) * (1 + len(shapes[name]))) for name, kind in kinds.items()
     )
 
 

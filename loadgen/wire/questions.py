@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,15 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import numpy as np
-
 from loadgen.errors import ClosedEarly, LoadError, MalformedAnswer, TargetRefused, TargetUnreachable
 from loadgen.json_values import Unusable
 from loadgen.printable import printable
 from loadgen.spec.target import Target, http_head
 from loadgen.status import OK, is_passing, outcome_name, outcome_of_http
-from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, model_info
-from loadgen.traffic.payloads import Tensors, grpc_request, http_request
+from loadgen.traffic.model_info import ModelInfo, model_info
 from loadgen.wire.advice import advice_on
 from loadgen.wire.http1_response import Answer, AnswerReader, error_text
 from loadgen.wire.http2 import Http2Connection
@@ -117,40 +113,6 @@ def _change_memory(target: Target, region: str, what: str, post: dict[str, Any])
         raise TargetRefused(f"{target.url} does not take shared memory: {reply.text}.\nSend the inputs instead.")
 
 
-def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float | None = None) -> Tensors:
-    """Return the outputs for one request, outside the load. Raises TargetUnreachable, TargetRefused.
-
-    A response with an output of a type that NumPy lacks counts as refused.
-    """
-    try:
-        if target.is_http:
-            answer = http_answer(target, http_request(target, info, tensors), patience_s)
-            described = json.loads(answer.body[: answer.json_bytes])["outputs"]
-            raw = answer.body[answer.json_bytes :]
-        else:
-            from tritonclient.grpc.service_pb2 import ModelInferResponse
-
-            from loadgen.wire.grpc_call import INFER, status_of
-
-            call = grpc_call(target, INFER, grpc_request(target, info, tensors), patience_s)
-            outcome, text = status_of(call.fields)
-            if outcome != OK:
-                raise TargetRefused(f"{target.url}: {outcome_name(outcome)}, {text}.\nSee its log.")
-            message = ModelInferResponse.FromString(bytes(call.answer)[PREFIX_BYTES:])
-            described = [{"name": o.name, "datatype": o.datatype, "shape": list(o.shape)} for o in message.outputs]
-            raw = b"".join(message.raw_output_contents)
-        outputs, at = {}, 0
-        for one in described:
-            values = np.frombuffer(raw, NUMPY_TYPES[one["datatype"]], math.prod(one["shape"]), at)
-            outputs[one["name"]] = values.reshape(one["shape"])
-            at += values.nbytes
-    except LoadError:
-        raise
-    except Exception as error:  # JSON, protobuf and NumPy have their own each
-        raise TargetRefused(f"{target.url} gave no inference that can be read.\nSee its log.") from error
-    return outputs
-
-
 def _of_model(target: Target, path: str, method: str) -> _Question:
     fields = {"name": target.model_name, "version": target.model_version}
     return _Question(path=target.model_path + path, method=method, fields=fields)
@@ -235,7 +197,7 @@ def http_answer(target: Target, request: bytes, patience_s: float | None = None)
     return _conversation(target, step, patience_s)
 
 
-def grpc_call(target: Target, path: str, message: bytes, patience_s: float | None = None) -> Call:
+def grpc_call(target: Target, path: str, message: bytes) -> Call:
     """Make one call; returns it with its response. Raises TargetUnreachable, TargetRefused."""
     from loadgen.wire.grpc_call import grpc_head, grpc_message
 
@@ -258,7 +220,7 @@ def grpc_call(target: Target, path: str, message: bytes, patience_s: float | Non
         http2.receive()
         return ended[0] if ended else None
 
-    return _conversation(target, step, patience_s)
+    return _conversation(target, step)
 
 
 def _conversation(target: Target, step: Callable[[Stream], _T | None], patience_s: float | None = None) -> _T:

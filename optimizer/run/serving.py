@@ -16,7 +16,6 @@ from model_repo.server.triton import check_runs_models, serve
 from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
-from optimizer.model.ort_child import difference
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import remote_endpoint, slo_of
 from search.records.slo import Slo
@@ -96,7 +95,6 @@ def serving_bench(
             timeout_s=request_timeout_s(slo_of(config)),
             most_send_lag_ms=config.most_send_lag_ms,
             workload=workload,
-            difference=difference,
         )
 
 

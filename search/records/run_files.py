@@ -52,8 +52,9 @@ def recommendation_if_any(directory: Path) -> RecommendationRecord | None:
 
 def read_outcome(directory: Path) -> AnyRecommendation:
     """Return how a run ended. Raises BadInput if it has not ended, or its file cannot be read."""
-    check_files(directory)
     path = directory / RECOMMENDATION_FILE
+    if path.exists():
+        check_files(directory)
     try:
         text = path.read_bytes()
         with suppress(ValidationError):
@@ -72,7 +73,8 @@ def read_outcome(directory: Path) -> AnyRecommendation:
 
 def read_trials(directory: Path) -> tuple[TrialRecord, ...]:
     """Return the finished trials in order; empty if there is no file. Raises BadInput if it is damaged."""
-    check_files(directory)
+    if (directory / TRIALS_FILE).exists():
+        check_files(directory)
     return read_records(directory / TRIALS_FILE, TrialRecord, what="a trial")
 
 

@@ -29,7 +29,6 @@ from model_repo.spec import Protocol, ServingConfig
 from search.records.recommendation import FrontEndRecord
 from search.records.trial import GpuRecord, MeasurementRecord, ServerTimingsRecord
 from search.simulator.service_times import ClosedLoop, answered_per_s
-from search.trials.answer_sample import AnswerSample, Difference
 from search.trials.bench import BenchFailed, Spent
 from search.workload import Workload
 
@@ -59,7 +58,6 @@ class TritonBench:
         timeout_s: float,
         most_send_lag_ms: float | None = None,
         workload: Workload | None = None,
-        difference: Difference | None = None,
     ) -> None:
         self.spent = Spent()
         self._server = server
@@ -69,8 +67,6 @@ class TritonBench:
         self._limit_ms = limit_ms
         self._timeout_s = timeout_s
         self._most_send_lag_ms = most_send_lag_ms
-        self._difference = difference
-        self._samples: dict[ServingConfig, AnswerSample] = {}
         self._config: ServingConfig | None = None
         self._last: MeasurementRecord | None = None
         self._did_not_start = False  # the server, at its latest start
@@ -182,10 +178,6 @@ class TritonBench:
             headers=endpoint.headers(protocol),
             metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
         )
-        sample = None
-        if watch is not None and self._difference is not None and self._config.max_batch_size > 1:
-            sample = self._samples.setdefault(self._config, AnswerSample(payload, self._difference))
-            watch = sample.taken_at(watch, target)
         started = time.monotonic()
         watching = NeighbourSampler(counters_of_family() if self._server.is_our_process else None)
         try:
@@ -200,8 +192,6 @@ class TritonBench:
         self._given_up += int((run.log.outcome == TIMED_OUT).sum())
         if run.log.failed.any():
             self._server.check()
-        if sample is not None and (wrong := sample.compared(target)):
-            raise BenchFailed(f"it answers otherwise under load than to the same request alone: {wrong}")
         return run
 
     def replica_start_s(self, config: ServingConfig) -> float | None:

@@ -151,3 +151,15 @@ def test_another_question_is_refused_before_any_load(
     with pytest.raises(BadInput) as caught:
         read_for(written(tmp_path, baseline), order(**changes))
     assert named in str(caught.value)
+
+
+def test_a_baseline_of_a_highest_rate_needs_no_upper_bound(tmp_path: Path) -> None:
+    baseline = record(capacity=capacity(high_per_s=None))
+    names = [check.name for check in baseline.checks if check.kind == "latency"]
+    given = order(find_max=True, p99="50ms")
+    path = written(tmp_path, baseline)
+    assert read_baseline(path, load_record(given), names, find_max=True).capacity == baseline.capacity
+    with pytest.raises(BadInput):
+        read_baseline(
+            written(tmp_path, record(capacity=capacity(low_per_s=0.0))), load_record(given), names, find_max=True
+        )

@@ -82,6 +82,13 @@ def test_a_load_that_met_first_executions_and_missed_its_limit_is_sent_again(
     assert any("new shapes" in reason for reason in record.reasons) == (outcome == "violated")
 
 
+def test_a_load_that_cannot_be_sent_again_counts_as_it_was() -> None:
+    generator = SimulatedGenerator(service_ms=2.0, cold_runs=1, unanswered=range(3, 4))
+    record = carried_out(order(), generator)
+    assert (len(generator.plans), record.outcome) == (3, "violated")
+    assert any("new shapes" in reason for reason in record.reasons)
+
+
 @pytest.mark.parametrize(("delay_ms", "outcome"), [(2.0, "met"), (60.0, "violated")])
 def test_the_files_say_what_the_record_says(tmp_path: Path, delay_ms: float, outcome: str) -> None:
     generator = SimulatedGenerator(delay_ms=delay_ms, failing=0.01 if outcome == "violated" else 0.0)

@@ -64,12 +64,28 @@ def test_a_server_that_stays_as_slow_is_overloaded(shapes: int) -> None:
     assert run.measurement.duration_s < 2.0
 
 
+def test_a_server_that_is_too_slow_is_overloaded_once_its_shapes_are_known() -> None:
+    turn = Turn(shapes=range(8))
+    run = run_on(Instances(1, turn.shapes, cold_ms=500.0, warm_ms=lambda _: 20.0), turn)
+    assert run.stopped == "overloaded"
+    assert 4.0 < run.measurement.duration_s < 10.0
+
+
 def log_of(instances: Instances) -> RequestLog:
     due_ns = schedule(PLAN)
     done_ns = np.array([instances.done_ns(row, int(due)) for row, due in enumerate(due_ns)])
     return RequestLog(
         scheduled_ns=due_ns, sent_ns=due_ns, done_ns=done_ns, outcome=np.zeros(len(due_ns), np.uint8)
     )
+
+
+@pytest.mark.parametrize(("cold_ms", "waited_for"), [(1800.0, True), (200.0, False)])
+def test_first_answers_are_waited_for_as_long_as_they_take(cold_ms: float, waited_for: bool) -> None:
+    """At 5 s: the third of the slow ones is due; the quick ones were all over in the first second."""
+    turn, now_ns = Turn(shapes=range(4)), 5_000 * MS
+    log = log_of(Instances(1, turn.shapes, cold_ms=cold_ms, warm_ms=lambda _: 20.0))
+    log.done_ns[log.done_ns > now_ns] = 0
+    assert turn.still_getting_faster(log, now_ns) == waited_for
 
 
 def test_long_shapes_that_are_rare_are_not_first_executions() -> None:

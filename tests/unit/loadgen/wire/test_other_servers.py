@@ -139,6 +139,18 @@ def test_inputs_that_the_server_does_not_name_are_those_of_the_samples(tmp_path:
     assert (text["shape"], text["datatype"], text["data"]) == ([1, 1], "BYTES", ["a"])
 
 
+def test_samples_of_no_shape_are_refused_where_the_server_names_no_inputs(tmp_path: Path) -> None:
+    path = tmp_path / "samples.json"
+    path.write_text('{"data": [{"x": [[1, 2], [3]]}]}')
+    payload = Payload(data_file=path)
+    with (
+        JsonServer(bare=True).serving() as url,
+        pytest.raises(PayloadError, match="lengths"),
+        prepared(url, payload),
+    ):
+        pass
+
+
 @pytest.mark.parametrize(
     ("status", "advised"),
     [

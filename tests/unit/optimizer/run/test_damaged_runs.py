@@ -80,3 +80,13 @@ def test_a_damaged_file_is_named_in_two_lines(
         lines = capsys.readouterr().err.splitlines()
         assert (code, len(lines)) == (2, 2), (command, lines)
         assert Path(name).name in lines[0] or "model repository" in lines[0]
+
+
+def test_a_folder_without_a_run_is_not_looked_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent").mkdir()
+    os.mkfifo(tmp_path / "agent" / "pipe")
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["report", "."]) == 2
+    assert "pipe" not in capsys.readouterr().err

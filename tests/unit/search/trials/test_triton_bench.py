@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from engines import plain_engine
 from simulated_generator import SimulatedGenerator
-from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Strange, serving
 
 from loadgen.errors import EnvironmentFailed
 from loadgen.sending.plan_run import LoadRun
@@ -18,10 +17,8 @@ from loadgen.status import TIMED_OUT
 from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed, ServerDied, ServerStartFailed
 from model_repo.server.process import WORDS
 from model_repo.spec import Endpoint, ServingConfig
-from search.records.slo import WorkloadRecord
 from search.trials.bench import BenchFailed
 from search.trials.triton_bench import TritonBench
-from search.workload import Workload
 
 
 class Failing:
@@ -111,43 +108,6 @@ class Counted:
 
     def check(self) -> None:
         return None
-
-
-ONES = np.ones(2, np.float32).tobytes()
-OTHERS: dict[str, Any] = {
-    "http": RIGHT_HTTP["infer"][:-8] + ONES,
-    "grpc": lambda stream: RIGHT_GRPC["infer"](stream).replace(bytes(8), ONES),
-}
-
-
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize(
-    ("right", "max_batch_size", "fails"), [(3, 4, True), (0, 4, False), (99, 4, False), (3, 1, False)]
-)
-def test_answers_under_load_are_those_of_single_requests_or_the_configuration_fails(
-    protocol: Any, right: int, max_batch_size: int, fails: bool
-) -> None:
-    """Under load five requests are looked at; from the one after `right` on, the server answers otherwise."""
-    server: Any = Counted()
-    workload = Workload(record=WorkloadRecord(protocol=protocol))
-    with serving(Strange(name="s", scheme=protocol, answers={"infer": OTHERS[protocol]}, after=right)) as url:
-        port = int(url.rpartition(":")[2])
-        server.endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=port, metrics_port=None)
-        bench = TritonBench(
-            server,
-            Recorded(service_ms=1.0),  # type: ignore[arg-type]
-            payload=Payload(),
-            limit_ms=2000.0,
-            timeout_s=9.0,
-            workload=workload,
-            difference=lambda alone, served, tolerance: "" if np.array_equal(alone, served) else "is another",
-        )
-        bench.load(replace(CONFIG, max_batch_size=max_batch_size))
-        if fails:
-            with pytest.raises(BenchFailed, match="output y is another"):
-                bench.measure(500.0, 3.0, seed=1)
-        else:
-            assert len(bench.measure(500.0, 3.0, seed=1).log)
 
 
 @pytest.mark.parametrize("ours", [True, False])
