@@ -164,7 +164,7 @@ def put_whole(entry: Path, fill: Callable[[Path], None], *, is_there: Callable[[
     with scratch_folder("entry", entry.parent) as draft:
         fill(draft)
         flush_folder(draft)
-        if not is_there():
+        if os.path.lexists(entry) and not is_there():
             shutil.rmtree(entry, ignore_errors=True)
         try:
             draft.rename(entry)
