@@ -170,7 +170,8 @@ class Verification:
         if self.once:
             return found
         while found is not None and found.rate_per_s > 0 and self._may_run_again():
-            if abs(math.log(found.rate_per_s / rate)) <= MAX_DISTANCE and found.rate_per_s < self._violated_per_s:
+            near = abs(math.log(found.rate_per_s / rate)) <= MAX_DISTANCE
+            if near and found.rate_per_s < self._violated_per_s and not self._never_met():
                 return found
             rate = min(self._between(FIRST_RUN_FRACTION * found.rate_per_s, rate), self._doubled_step_per_s())
             again = self._run_and_replay(number, rate)
@@ -203,6 +204,10 @@ class Verification:
     def _met_per_s(self) -> float:
         """The highest rate that met the SLO; 0: none."""
         return max((run.rate_per_s for run in self._runs if run.trusted and run.met), default=0.0)
+
+    def _never_met(self) -> bool:
+        """True if all runs, two or more, clearly violated the SLO: a replay that is below them was so before."""
+        return len(self._runs) > 1 and all(run.trusted and _clearly_violated(run) for run in self._runs)
 
     def _between(self, wanted_per_s: float, last_per_s: float) -> float:
         """Return the wanted rate, but at most the middle between the last rate and the lowest violated one."""
