@@ -182,7 +182,7 @@ class Certifier:
 
     def _unseen_every_s(self) -> float | None:
         """Return how rare slow phases have to be to be unlikely to be seen; None if enough of them were seen."""
-        if self.belief.slow_phases() >= ENOUGH_PHASES:
+        if self.belief.speed.slow_phases() >= ENOUGH_PHASES:
             return None
         return sum(run.seconds for run in self.bench.runs) / -math.log1p(-self.context.slo.confidence)
 
@@ -214,7 +214,7 @@ class Certifier:
 
     def watch(self, trial: Trial) -> None:
         """Use time that is left to look at the machine under a certified trial, until it was seen long enough."""
-        while self.belief.seen_s < WATCHED_S and self.left_s() > WATCH_S and not self.context.stop():
+        while self.belief.speed.seen_s < WATCHED_S and self.left_s() > WATCH_S and not self.context.stop():
             try:
                 if self.bench.config != trial.served:
                     self.bench.load(trial.served)
@@ -223,7 +223,7 @@ class Certifier:
             except BenchFailed as failure:
                 log.warning("the machine was not watched: %s", failure.reason)
                 return
-            if not self.belief.seen_s:
+            if not self.belief.speed.seen_s:
                 return  # nothing can be seen without the simulator
 
     def fits(self, trial: Trial) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
@@ -109,9 +110,21 @@ def replayed_slowdown(
     return math.exp((low + high) / 2)
 
 
+Grains = NDArray[np.int64]
+GRAIN_S = 0.005
+"""A machine's speed is known for each 5 ms: pauses of the host are as short as 15 ms."""
+
 WINDOW_S, MAX_WINDOW_S, MIN_IN_WINDOW = 0.1, 0.5, 20
-"""Slowdowns are found for windows of 0.1 s, in which a stall is seen; at low rates for longer ones, with 20
-requests if 0.5 s have as many."""
+"""Slowdowns are found for windows of 0.1 s; at low rates for longer ones with 20 requests, of 0.5 s at most."""
+
+QUIET, MIN_PAUSE_S, PAUSED = 0.3, 0.01, 20.0
+"""A machine pauses while it answers less than 30 % of what arrives, for 10 ms and longer than executions explain.
+They take 20 times as long then: a pause makes requests late at any rate, and slow executions do not."""
+
+LONGER, BACKLOG = 1.25, 4.0
+"""A pause is a quarter longer than any such time of the simulated run, and longer than any execution at the speed
+that was found before it: instances that take turns answer at least as often. While requests take four times as
+long as those, slow executions would look the same."""
 
 SLOW = 0.2
 """In a slow phase executions take at least 20 % longer than usual."""
@@ -130,46 +143,101 @@ _WINDOW_SLOWEST = 20.0
 _WINDOW_STEPS = 6
 
 
-def slowdowns_by_window(server: SimulatedServer, arrivals_s: Floats, latency_s: Floats) -> Floats:
-    """Return the factor on execution times in each 0.1 s of a run, shape (windows,).
+def slowdowns_by_grain(server: SimulatedServer, arrivals_s: Floats, latency_s: Floats) -> Floats:
+    """Return the factor on execution times in each 5 ms of a run, shape (grains,).
 
-    Arrivals ascend from 0. Each factor is the one with which the requests that arrive in the window have their
-    mean latency; the queue at its beginning is that of the run.
+    Arrivals ascend from 0. In pauses it is `PAUSED`; else that of its window of 0.1 s: the one with which the
+    requests that arrive in the window have their mean latency. The queue at its beginning is that of the run.
     """
-    server = replace(server, noise=NO_NOISE)
-    needed_s = MIN_IN_WINDOW * float(arrivals_s[-1]) / len(arrivals_s)
-    merged = round(min(max(WINDOW_S, needed_s), MAX_WINDOW_S) / WINDOW_S)
-    window_s = merged * WINDOW_S
-    count = max(1, int(arrivals_s[-1] / window_s))
-    edges_s = window_s * np.arange(count + 1)
-    first = np.searchsorted(arrivals_s, edges_s)
-    all_done_s = np.maximum.accumulate(arrivals_s + latency_s)
-    factors = np.ones(count)
-    for window in range(count):
-        before = factors[window - 1] if window else 1.0
-        begin, end = int(first[window]), int(first[window + 1])
-        if begin == end:
-            factors[window] = before
-            continue
-        start_s = max(0.0, edges_s[window] - MIN_BEFORE_S)
-        in_flight = int(np.searchsorted(all_done_s, start_s, side="right"))
-        until = int(np.searchsorted(arrivals_s, edges_s[window + 1] + window_s / 4))
-        known_from = int(start_s / window_s)
-        excerpt = _Excerpt(
-            server=server.after(in_flight),
-            arrivals_s=np.maximum(arrivals_s[in_flight:until], start_s),
-            asked=slice(begin - in_flight, end - in_flight),
-            starts_s=np.array([start_s, *edges_s[known_from + 1 : window + 1]]),
-            before=factors[known_from:window],
-        )
-        factors[window] = excerpt.factor(float(latency_s[begin:end].mean()), near=before)
+    run = _Replayed(server=replace(server, noise=NO_NOISE), arrivals_s=arrivals_s, latency_s=latency_s)
+    factors = np.ones(run.windows)
+    paused = np.zeros((run.windows + 1) * run.merged, np.bool_)
+    run.fit(factors, paused, range(run.windows))
+    begins, ends = run.pauses(factors)
+    for begin, end in zip(begins, ends, strict=True):
+        paused[begin:end] = True
+    touched = np.unique(np.flatnonzero(paused)[:, None] // run.merged + np.arange(3))
+    run.fit(factors, paused, touched[touched < run.windows].tolist())
     # Near the capacity, too much in one window is too little in the next.
     before = np.concatenate([factors[:1], factors[:-1]])
-    return np.repeat(np.sqrt(before * factors), merged)
+    smooth = np.repeat(np.sqrt(before * factors), run.merged)
+    return np.where(paused[: len(smooth)], PAUSED, smooth)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Replayed:
+    """A run of a server, in windows of `merged` grains."""
+
+    server: SimulatedServer
+    arrivals_s: Floats
+    latency_s: Floats
+    merged: int = 0
+    windows: int = 0
+
+    def __post_init__(self) -> None:
+        needed_s = MIN_IN_WINDOW * float(self.arrivals_s[-1]) / len(self.arrivals_s)
+        self.merged = round(min(max(WINDOW_S, needed_s), MAX_WINDOW_S) / WINDOW_S) * round(WINDOW_S / GRAIN_S)
+        self.windows = max(1, int(self.arrivals_s[-1] / (self.merged * GRAIN_S)))
+
+    def fit(self, factors: Floats, paused: NDArray[np.bool_], windows: Iterable[int]) -> None:
+        """Find the factors of these windows, which ascend, and write them to `factors`, shape (windows,).
+
+        `paused` has a window of grains more, shape ((windows + 1) * merged,).
+        """
+        merged = self.merged
+        window_s = merged * GRAIN_S
+        first = np.searchsorted(self.arrivals_s, window_s * np.arange(self.windows + 1))
+        all_done_s = np.maximum.accumulate(self.arrivals_s + self.latency_s)
+        for window in windows:
+            near = factors[window - 1] if window else 1.0
+            begin, end = int(first[window]), int(first[window + 1])
+            asked = slice(window * merged, (window + 1) * merged)
+            if begin == end or paused[asked].all():
+                factors[window] = near
+                continue
+            start = max(0, asked.start - round(MIN_BEFORE_S / GRAIN_S))
+            grains = np.arange(start, asked.stop + merged)
+            in_flight = int(np.searchsorted(all_done_s, start * GRAIN_S, side="right"))
+            until = int(np.searchsorted(self.arrivals_s, (window + 1.25) * window_s))
+            known = np.append(factors, 1.0)[grains // merged]
+            excerpt = _Excerpt(
+                server=self.server.after(in_flight),
+                arrivals_s=np.maximum(self.arrivals_s[in_flight:until], start * GRAIN_S),
+                asked=slice(begin - in_flight, end - in_flight),
+                starts_s=GRAIN_S * grains,
+                slowdowns=np.where(paused[grains], PAUSED, known),
+                fitted=(grains >= asked.start) & ~paused[grains],
+            )
+            factors[window] = excerpt.factor(float(self.latency_s[begin:end].mean()), near=near)
+
+    def pauses(self, factors: Floats) -> tuple[Grains, Grains]:
+        """Return the grains at which pauses begin and end, shape (pauses,) each."""
+        as_usual = self.server.slowed(math.exp(usual_slowdown(np.log(factors))))
+        usual = self._quiet(simulate(as_usual, self.arrivals_s).latency_s)
+        begins, ends = self._quiet(self.latency_s)
+        slower = np.maximum(1.0, factors[np.maximum(0, begins // self.merged - 1)])
+        longest_s = float(self.server.tables[:, 1:, 1:].max()) * slower
+        least = np.maximum(longest_s / GRAIN_S + 1, LONGER * np.max(usual[1] - usual[0], initial=0))
+        all_done_s = np.maximum.accumulate(self.arrivals_s + self.latency_s)
+        answered = np.searchsorted(all_done_s, GRAIN_S * begins, side="right") - 1
+        # In a backlog, requests wait for longer, and slow executions and pauses do the same.
+        waited = (answered < 0) | (self.latency_s[answered] > BACKLOG * longest_s)
+        found = ~waited & (ends - begins >= np.maximum(least, MIN_PAUSE_S / GRAIN_S))
+        return begins[found], ends[found]
+
+    def _quiet(self, latency_s: Floats) -> tuple[Grains, Grains]:
+        """Return the grains at which times with hardly an answer begin and end; not the first time."""
+        grains = self.windows * self.merged
+        done = ((self.arrivals_s + latency_s) / GRAIN_S).astype(np.int64)
+        answers = np.bincount(done, minlength=grains)[:grains]
+        most = QUIET * len(self.arrivals_s) * GRAIN_S / float(self.arrivals_s[-1])
+        edges = np.diff(np.concatenate([[False], answers <= most, [False]]).astype(np.int64))
+        begins, ends = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
+        return begins[begins > 0], ends[begins > 0]
 
 
 def usual_slowdown(slowdowns: Floats) -> float:
-    """Return ln of the usual slowdown from those in single windows, shape (windows,)."""
+    """Return ln of the usual slowdown from those in each 5 ms, shape (grains,)."""
     usual = float(np.quantile(slowdowns, FASTEST))
     for _ in range(_ROUNDS):
         usual = float(slowdowns[slowdowns <= usual + math.log1p(SLOW)].mean())
@@ -177,11 +245,11 @@ def usual_slowdown(slowdowns: Floats) -> float:
 
 
 def without_noise(slowdowns: Floats) -> Floats:
-    """Return ln of slowdowns beyond the usual, shape (windows,), with less of what may be noise in single windows.
+    """Return ln of slowdowns beyond the usual, shape (grains,), with less of what may be noise in single windows.
 
-    The noise is that of windows that are not slow. What lasts for a second is kept as it is.
+    The noise is that of times that are not slow. What lasts for a second is kept as it is, and so are pauses.
     """
-    width = round(LASTING_S / WINDOW_S)
+    width = round(LASTING_S / GRAIN_S)
     around = np.pad(slowdowns, (width // 2, width - 1 - width // 2), mode="edge")
     lasting: Floats = np.convolve(around, np.full(width, 1 / width), "valid")
     short: Floats = slowdowns - lasting
@@ -192,13 +260,14 @@ def without_noise(slowdowns: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Excerpt:
-    """One window of a run and the moments before it, whose factors are known."""
+    """One window of a run and the moments before it, whose factors are known, and the pauses after it."""
 
     server: SimulatedServer
     arrivals_s: Floats
     asked: slice
     starts_s: Floats
-    before: Floats
+    slowdowns: Floats
+    fitted: NDArray[np.bool_]
 
     def factor(self, mean_latency_s: float, *, near: float) -> float:
         """Return the factor on execution times with this mean latency."""
@@ -216,7 +285,8 @@ class _Excerpt:
         return math.exp((low + high) / 2)
 
     def _mean_latency_s(self, factor: float) -> float:
-        pace = Pace(starts_s=self.starts_s, slowdowns=np.append(self.before, math.exp(factor)))
+        slowdowns = np.where(self.fitted, math.exp(factor), self.slowdowns)
+        pace = Pace(starts_s=self.starts_s, slowdowns=slowdowns)
         return float(pace.latency_s(self.server, self.arrivals_s)[self.asked].mean())
 
 

@@ -1,15 +1,12 @@
-"""What a run knows of its machine and its candidates: how fast it is and for how long, and what each carries.
+"""What a run knows of its candidates: the capacity of each, and how a test at a rate is likely to end.
 
-Every second of load says something about the machine: the replay of a run gives the factor on execution times in
-each 0.1 s. A run that meets a slow phase says much about the machine and little about its candidate, so the usual
-factor of a kind is that of its windows which are not slow, and what is beyond that is the machine's. The candidate
-is then simulated under the speeds of the whole run.
+A candidate is simulated under the speeds of the machine in the whole run (see `search.study.machine_speed`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -21,29 +18,15 @@ from loadgen.statistics.slo_test import certify_together, combined_answer
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
-from search.simulator.replay import (
-    SLOW,
-    WINDOW_S,
-    Pace,
-    slowdowns_by_window,
-    usual_slowdown,
-    without_noise,
-)
+from search.simulator.replay import GRAIN_S, SLOW, Pace
 from search.simulator.server import SimulatedServer
-from search.simulator.surrogate import Kind, Surrogate
-from search.space import knobs_of
+from search.simulator.surrogate import Surrogate
+from search.study.machine_speed import BLOCK_S, MachineSpeed
 from search.trials.bench import ObservedBench
 from search.trials.trial import Trial
 from search.workload import REQUESTS
 
 _ROUNDS, _EXPLAINED = 5, 0.9
-UNLUCKY = 0.02
-"""A kind that was always slower than profiled only met slow phases, unless that is less likely."""
-
-PHASE_S = 0.45
-"""A slow phase lasts for half a second; a stall is shorter."""
-
-BLOCK_S = 5.0
 RESAMPLINGS = 100
 SURELY = 0.95
 """A rate is covered if the configuration keeps the limits at it in 95 % of a hundred resamplings of the speeds of
@@ -90,72 +73,12 @@ class Belief:
     surrogate: Surrogate
     bench: ObservedBench
 
-    _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
-    _looked: tuple[int, int] = 0, 0  # at how many runs, with how many profiles
-    _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
+    speed: MachineSpeed = field(init=False)
     _candidates: dict[ServingConfig, _Candidate] = field(default_factory=dict)
     _units: dict[int, Floats] = field(default_factory=dict)
 
-    def look(self) -> None:
-        """Take in the runs since the last look; runs whose kind was profiled further since are replayed again."""
-        now = len(self.bench.runs), self.surrogate.profiles
-        if self._looked == now:
-            return
-        self._looked = now
-        before, self._replayed = self._replayed, []
-        for number, run in enumerate(self.bench.runs):
-            server = self.surrogate.server(run.config) if self._known(run.config) else None
-            key = None if server is None else server.without_delay()
-            if number < len(before) and before[number][0] == key:
-                self._replayed.append(before[number])
-                continue
-            found = None
-            if server is not None and not run.waited_outside(server.overhead_s):
-                found = np.log(slowdowns_by_window(server, run.sent_s, run.taken_s))
-            self._replayed.append((key, found))
-        self._candidates.clear()
-        by_kind: dict[tuple[Kind, int], list[Floats]] = {}
-        for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True):
-            if factors is not None:
-                by_kind.setdefault(self._kind(run.config), []).append(factors)
-        known = {kind: np.concatenate(each) for kind, each in by_kind.items()}
-        self._usual = {kind: usual_slowdown(factors) for kind, factors in known.items()}
-        for kind, factors in known.items():
-            if self._usual[kind] > math.log1p(SLOW):
-                others = [seen - self._usual[other] for other, seen in known.items() if other != kind]
-                slow = float(np.mean(np.concatenate(others) > math.log1p(SLOW))) if others else 0.0
-                if slow ** max(1.0, WINDOW_S * len(factors) / BLOCK_S) > UNLUCKY:
-                    self._usual[kind] = 0.0
-
-    @property
-    def machine(self) -> Floats:
-        """ln of the machine's slowdown in each window of all runs, in order; 0: as usual. Shape (windows,)."""
-        self.look()
-        each = [
-            factors - self._usual[self._kind(run.config)]
-            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
-            if factors is not None
-        ]
-        if not each:
-            return np.zeros(0)
-        return without_noise(np.concatenate(each))
-
-    @property
-    def seen_s(self) -> float:
-        """The seconds for which the machine's speed is known."""
-        return WINDOW_S * len(self.machine)
-
-    def slow_phases(self) -> int:
-        """Return how many slow phases were seen."""
-        slow = np.concatenate([[False], self.machine > math.log1p(SLOW), [False]])
-        begins, ends = np.flatnonzero(slow[1:] & ~slow[:-1]), np.flatnonzero(~slow[1:] & slow[:-1])
-        return int(np.count_nonzero(WINDOW_S * (ends - begins) > PHASE_S))
-
-    def usual_slowdown(self, config: ServingConfig) -> float | None:
-        """Return the factor on profiled execution times at the machine's usual speed; None if it is not known."""
-        self.look()
-        usual = self._usual.get(self._kind(config))
-        return None if usual is None else math.exp(usual)
+    def __post_init__(self) -> None:
+        self.speed = MachineSpeed(surrogate=self.surrogate, bench=self.bench)
 
     def usual_per_s(self, trial: Trial) -> float:
         """Return the expected capacity of a trial at the machine's usual speed; the trial must have a capacity."""
@@ -171,7 +94,7 @@ class Belief:
         first = math.log(high / low) / 2 if low and high else 0.1
         own_s = sum(run.seconds for run in self.bench.runs if run.config == trial.served)
         looks = max(1.0, own_s / BLOCK_S)
-        machine = self.machine
+        machine = self.speed.slowdowns
         slow_share = float(np.mean(machine > math.log1p(SLOW))) if len(machine) else 0.0
         never = float(np.std(machine)) * slow_share**looks if slow_share else 0.0
         return math.hypot(MIN_ERROR, first / math.sqrt(looks), never)
@@ -182,10 +105,10 @@ class Belief:
 
     def covered_share(self, trial: Trial, rate_per_s: float) -> float:
         """Return the share of resamplings of the machine's speeds under which the trial keeps the limits."""
-        candidate, machine = self._candidate(trial), self.machine
+        candidate, machine = self._candidate(trial), self.speed.slowdowns
         if rate_per_s > candidate.usual_per_s:
             return 0.0
-        if len(machine) < 2 * BLOCK_S / WINDOW_S:
+        if len(machine) < 2 * BLOCK_S / GRAIN_S:
             return 1.0
         late = candidate.late.get(rate_per_s)
         if late is None:
@@ -225,7 +148,7 @@ class Belief:
 
         `before` are the logs of earlier runs at this rate, which count. The share is 0 if it is below the least.
         """
-        candidate, machine, error = self._candidate(trial), self.machine, self.error(trial)
+        candidate, machine, error = self._candidate(trial), self.speed.slowdowns, self.error(trial)
         left_s = min(left_s, MAX_SIMULATED / rate_per_s)
         starts = np.random.default_rng(1).integers(max(1, len(machine)), size=DRAWS)
         passed: list[float] = []
@@ -262,9 +185,9 @@ class Belief:
         self, candidate: _Candidate, rate_per_s: float, factor: float, machine: Floats, draw: int, seconds: float
     ) -> RequestLog:
         arrivals_s = self._arrivals_s(draw + 1, rate_per_s, seconds)
-        windows = max(1, math.ceil(seconds / WINDOW_S) + 1)
+        windows = max(1, math.ceil(seconds / GRAIN_S) + 1)
         slowdowns = factor * np.exp(np.resize(machine if len(machine) else np.zeros(1), windows))
-        pace = Pace(starts_s=WINDOW_S * np.arange(windows), slowdowns=slowdowns)
+        pace = Pace(starts_s=GRAIN_S * np.arange(windows), slowdowns=slowdowns)
         latency_s = pace.latency_s(candidate.server, arrivals_s)
         scheduled = (arrivals_s * 1e9).astype(np.int64)
         return RequestLog(
@@ -276,10 +199,10 @@ class Belief:
 
     def _late(self, candidate: _Candidate, machine: Floats, rate_per_s: float) -> NDArray[np.int64]:
         """Return the requests in each block of the speeds, and those late by each limit, (1 + limits, blocks)."""
-        seconds = WINDOW_S * len(machine)
+        seconds = GRAIN_S * len(machine)
         arrivals_s = self._arrivals_s(0, rate_per_s, seconds)
         slower = np.exp(np.where(machine > 0, (1 + SLOWNESS_ERROR) * machine, machine))
-        pace = Pace(starts_s=WINDOW_S * np.arange(len(machine)), slowdowns=slower)
+        pace = Pace(starts_s=GRAIN_S * np.arange(len(machine)), slowdowns=slower)
         latency_s = pace.latency_s(candidate.server, arrivals_s)
         blocks = max(1, round(seconds / BLOCK_S))
         block = np.minimum((arrivals_s * (blocks / seconds)).astype(np.int64), blocks - 1)
@@ -288,7 +211,8 @@ class Belief:
         return np.stack(rows).astype(np.int64)
 
     def _candidate(self, trial: Trial) -> _Candidate:
-        self.look()
+        if self.speed.look():
+            self._candidates.clear()
         if trial.served not in self._candidates:
             self._candidates[trial.served] = self._new_candidate(trial)
         return self._candidates[trial.served]
@@ -298,11 +222,11 @@ class Belief:
         # Slow windows explain no more of its rate than their factor.
         limits, unit = self.surrogate.limits, self._unit(0, REQUESTS)[:REQUESTS]
         measured_per_s = trial.rate_at_limit_per_s or 0.0
-        usual = self._usual.get(self._kind(trial.served))
-        if usual is not None and self._known(trial.served):
-            server = self.surrogate.server(trial.served).slowed(math.exp(usual))
+        usual = self.speed.usual_slowdown(trial.served)
+        if usual is not None and self.speed.is_known(trial.served):
+            server = self.surrogate.server(trial.served).slowed(usual)
             rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
-            most_per_s = measured_per_s * math.exp(self._slowest(trial, usual)) if measured_per_s else rate_per_s
+            most_per_s = measured_per_s * math.exp(self.speed.slowest(trial)) if measured_per_s else rate_per_s
             least_per_s = min(rate_per_s, _EXPLAINED * (measured_per_s or rate_per_s))
             for _ in range(_ROUNDS):
                 if rate_per_s <= 1.01 * most_per_s:
@@ -312,21 +236,6 @@ class Belief:
             if rate_per_s >= least_per_s > 0:
                 return _Candidate(server, rate_per_s)
         return _Candidate(stand_in(measured_per_s, limits, unit[:STAND_IN_REQUESTS]), measured_per_s)
-
-    def _slowest(self, trial: Trial, usual: float) -> float:
-        """Return ln of the largest slowdown in the runs of a trial, compared with its usual speed."""
-        own = [
-            float(factors.max())
-            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
-            if run.config == trial.served and factors is not None
-        ][: trial.probes]
-        return max([usual, *own]) - usual
-
-    def _known(self, config: ServingConfig) -> bool:
-        return self.surrogate.workload.predictable and self.surrogate.profiled(knobs_of(config))
-
-    def _kind(self, config: ServingConfig) -> tuple[Kind, int]:
-        return self.surrogate.kind_of(knobs_of(config)), config.instance_count
 
     def _arrivals_s(self, seed: int, rate_per_s: float, seconds: float) -> Floats:
         unit = self._unit(seed, math.ceil(rate_per_s * seconds))

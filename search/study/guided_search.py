@@ -285,7 +285,7 @@ class GuidedSearch:
         prediction = self.surrogate.predicted(knobs)
         slowdown = explanation(trial, rate_per_s)
         if slowdown is not None:
-            slowdown = self._belief.usual_slowdown(trial.served) or slowdown
+            slowdown = self._belief.speed.usual_slowdown(trial.served) or slowdown
             rate_per_s = self._belief.usual_per_s(trial) or rate_per_s
         if self.surrogate.update(knobs, rate_per_s, slowdown) is not None and prediction is not None:
             error = math.log(rate_per_s / prediction.rate_per_s)

@@ -38,8 +38,8 @@ def test_before_any_run_a_trial_has_the_capacity_of_its_profile(tmp_path: Path) 
     one = tried(tmp_path, 16, 1)
     known = belief(tmp_path, bench(STEADY), one)
     assert known.usual_per_s(one) == pytest.approx(PER_S[16], rel=0.05)
-    assert known.usual_slowdown(one.served) is None
-    assert (len(known.machine), known.seen_s, known.slow_phases()) == (0, 0.0, 0)
+    assert known.speed.usual_slowdown(one.served) is None
+    assert (len(known.speed.slowdowns), known.speed.seen_s, known.speed.slow_phases()) == (0, 0.0, 0)
     assert known.covers(one, 0.99 * known.usual_per_s(one))
     assert not known.covers(one, 1.01 * known.usual_per_s(one))
 
@@ -50,11 +50,11 @@ def test_a_slow_phase_lowers_the_covered_rate_and_not_the_usual_capacity(tmp_pat
         after(tmp_path, speeds, (one, 600.0), (one, 600.0), profiled=(one,)) for speeds in (STEADY, SLOW_PHASE)
     )
     for known in (steady, unsteady):
-        assert known.usual_slowdown(one.served) == pytest.approx(1.0, rel=0.03)
+        assert known.speed.usual_slowdown(one.served) == pytest.approx(1.0, rel=0.03)
         assert known.usual_per_s(one) == pytest.approx(PER_S[16], rel=0.06)
-        assert known.seen_s == pytest.approx(20.0, abs=1.0)
-    assert (steady.slow_phases(), unsteady.slow_phases()) == (0, 1)
-    slow = np.mean(unsteady.machine > math.log1p(SLOW))
+        assert known.speed.seen_s == pytest.approx(20.0, abs=1.0)
+    assert (steady.speed.slow_phases(), unsteady.speed.slow_phases()) == (0, 1)
+    slow = np.mean(unsteady.speed.slowdowns > math.log1p(SLOW))
     assert slow == pytest.approx(3 / 20, abs=0.03)
     assert steady.highest_covered(one) > 0.9 * PER_S[16]
     assert unsteady.highest_covered(one) < 0.6 * PER_S[16]
@@ -64,12 +64,12 @@ def test_a_slow_phase_lowers_the_covered_rate_and_not_the_usual_capacity(tmp_pat
 def test_a_run_whose_requests_waited_outside_of_the_server_says_nothing_about_the_machine(tmp_path: Path) -> None:
     one = tried(tmp_path, 16, 1)
     known = after(tmp_path, SLOW_PHASE, (one, 600.0), profiled=(one,))
-    assert known.slow_phases() == 1
+    assert known.speed.slow_phases() == 1
     run = known.bench.runs[0]
     for outside_s, seen in ((0.9 * run.taken_s.mean(), False), (0.1 * run.taken_s.mean(), True)):
         again = belief(tmp_path, bench(STEADY), one)
         again.bench.runs.append(replace(run, outside_s=outside_s))
-        assert (again.seen_s > 0) == seen
+        assert (again.speed.seen_s > 0) == seen
 
 
 def test_a_kind_that_was_only_seen_in_slow_phases_is_not_taken_for_slow(tmp_path: Path) -> None:
@@ -81,11 +81,38 @@ def test_a_kind_that_was_only_seen_in_slow_phases_is_not_taken_for_slow(tmp_path
         known.bench.bench.spent.loading_s, known.bench.bench.spent.load_s = begins_s - 1.0, 0.0
         known.bench.load(trial.served)
         known.bench.measure(200.0, 10.0 if trial is one else 5.0, 1)
-    assert known.usual_slowdown(two.served) == pytest.approx(1.0, rel=0.05)
+    assert known.speed.usual_slowdown(two.served) == pytest.approx(1.0, rel=0.05)
     alone = belief(tmp_path, bench([0.5] * 20), two)
     alone.bench.load(two.served)
     alone.bench.measure(200.0, 10.0, 1)
-    assert alone.usual_slowdown(two.served) == pytest.approx(2.0, rel=0.05), "nothing else shows a slow machine"
+    assert alone.speed.usual_slowdown(two.served) == pytest.approx(2.0, rel=0.05), (
+        "nothing else shows a slow machine"
+    )
+
+
+def test_what_is_slow_at_a_high_rate_alone_is_an_error_of_the_profile(tmp_path: Path) -> None:
+    """A slow machine is slow at all rates; one that was quick at a higher rate was slow at the lower one."""
+    one = tried(tmp_path, 16, 1)
+    for quick_per_s, slow_per_s, is_machine in ((300.0, 600.0, False), (600.0, 300.0, True)):
+        known = after(tmp_path, [1.0] * 10 + [0.6] * 10, (one, quick_per_s), (one, slow_per_s), profiled=(one,))
+        slow = float(np.mean(known.speed.slowdowns > math.log1p(SLOW)))
+        assert (slow > 0.4) == is_machine
+        assert slow > 0.4 or slow < 0.05
+
+
+@pytest.mark.parametrize(("pause", "covered"), [(3, True), (12, False)])
+def test_pauses_longer_than_the_limit_make_requests_late_at_any_rate(
+    tmp_path: Path, pause: int, covered: bool
+) -> None:
+    """Every 2 s the machine stands still, for so many times 10 ms."""
+    one = tried(tmp_path, 16, 1)
+    speed = Speed(np.where(np.arange(400) % 200 // pause == 9, 0.02, 1.0), 0.01)
+    known = belief(tmp_path, UnsteadyBench(service_s=lambda config, size: EXECUTION_S, speed=speed), one)
+    known.bench.load(one.served)
+    known.bench.measure(900.0, 20.0, 1)
+    assert known.usual_per_s(one) == pytest.approx(PER_S[16], rel=0.1)
+    for of_capacity in (0.2, 0.5):
+        assert known.covers(one, of_capacity * PER_S[16]) == covered
 
 
 def test_looks_at_a_trial_make_its_capacity_surer(tmp_path: Path) -> None:
@@ -120,4 +147,4 @@ def test_what_was_not_profiled_has_a_stand_in_of_its_estimated_capacity(tmp_path
     assert rate_at_limit(server, SLO.limits, unit_arrivals(1)) == pytest.approx(420.0, rel=0.05)
     known.bench.load(one.served)
     known.bench.measure(300.0, 5.0, 1)
-    assert known.seen_s == 0.0, "without execution times a run says nothing of the machine"
+    assert known.speed.seen_s == 0.0, "without execution times a run says nothing of the machine"

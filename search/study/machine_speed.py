@@ -1,0 +1,137 @@
+"""How fast the machine is and for how long, as all load of a run shows it.
+
+Every second of load says something about the machine: the replay of a run gives the factor on execution times in
+each 5 ms. A run that meets a slow phase says much about the machine and little about its candidate, so the usual
+factor of a kind is that of its windows which are not slow, and what is beyond that is the machine's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from model_repo.spec import ServingConfig
+from search.arrays import Floats
+from search.simulator.replay import GRAIN_S, PAUSED, SLOW, slowdowns_by_grain, usual_slowdown, without_noise
+from search.simulator.surrogate import Kind, Surrogate
+from search.space import knobs_of
+from search.trials.bench import ObservedBench
+from search.trials.trial import Trial
+
+UNLUCKY = 0.02
+"""A kind that was always slower than profiled only met slow phases, unless that is less likely."""
+
+PHASE_S = 0.45
+"""A slow phase lasts for half a second; a pause is shorter."""
+
+BLOCK_S = 5.0
+"""What is seen in 5 s hardly depends on what was seen before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class MachineSpeed:
+    """The speed of the machine, as the runs on `bench` show it."""
+
+    surrogate: Surrogate
+    bench: ObservedBench
+
+    _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
+    _looked: tuple[int, int] = 0, 0  # at how many runs, with how many profiles
+    _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
+    _usual_in: list[float] = field(default_factory=list)  # of each run
+
+    def look(self) -> bool:
+        """Take in the runs since the last look; True if there are any, or their kinds were profiled further."""
+        now = len(self.bench.runs), self.surrogate.profiles
+        if self._looked == now:
+            return False
+        self._looked = now
+        before, self._replayed = self._replayed, []
+        for number, run in enumerate(self.bench.runs):
+            server = self.surrogate.server(run.config) if self.is_known(run.config) else None
+            key = None if server is None else server.without_delay()
+            if number < len(before) and before[number][0] == key:
+                self._replayed.append(before[number])
+                continue
+            found = None
+            if server is not None and not run.waited_outside(server.overhead_s):
+                found = np.log(slowdowns_by_grain(server, run.sent_s, run.taken_s))
+            self._replayed.append((key, found))
+        by_kind: dict[tuple[Kind, int], list[Floats]] = {}
+        for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True):
+            if factors is not None:
+                by_kind.setdefault(self._kind(run.config), []).append(factors)
+        known = {kind: np.concatenate(each) for kind, each in by_kind.items()}
+        self._usual = {kind: usual_slowdown(factors) for kind, factors in known.items()}
+        for kind, factors in known.items():
+            if self._usual[kind] > math.log1p(SLOW):
+                others = [seen - self._usual[other] for other, seen in known.items() if other != kind]
+                slow = float(np.mean(np.concatenate(others) > math.log1p(SLOW))) if others else 0.0
+                if slow ** max(1.0, GRAIN_S * len(factors) / BLOCK_S) > UNLUCKY:
+                    self._usual[kind] = 0.0
+        self._usual_in = list(map(self._usual_of, range(len(self.bench.runs))))
+        return True
+
+    @property
+    def slowdowns(self) -> Floats:
+        """ln of the machine's slowdown in each 5 ms of all runs, in order; 0: as usual. Shape (grains,)."""
+        self.look()
+        each = [
+            factors - usual
+            for usual, (_, factors) in zip(self._usual_in, self._replayed, strict=True)
+            if factors is not None
+        ]
+        return without_noise(np.concatenate(each)) if each else np.zeros(0)
+
+    @property
+    def seen_s(self) -> float:
+        """The seconds for which the machine's speed is known."""
+        return GRAIN_S * len(self.slowdowns)
+
+    def slow_phases(self) -> int:
+        """Return how many slow phases were seen."""
+        slow = np.concatenate([[False], self.slowdowns > math.log1p(SLOW), [False]])
+        begins, ends = np.flatnonzero(slow[1:] & ~slow[:-1]), np.flatnonzero(~slow[1:] & slow[:-1])
+        return int(np.count_nonzero(GRAIN_S * (ends - begins) > PHASE_S))
+
+    def usual_slowdown(self, config: ServingConfig) -> float | None:
+        """Return the factor on profiled execution times at the machine's usual speed; None if it is not known."""
+        self.look()
+        usual = self._usual.get(self._kind(config))
+        return None if usual is None else math.exp(usual)
+
+    def slowest(self, trial: Trial) -> float:
+        """Return ln of the largest slowdown in the runs of a trial, but for pauses, beyond its usual speed."""
+        self.look()
+        own = [
+            float(factors[factors < math.log(0.99 * PAUSED)].max(initial=usual)) - usual
+            for run, usual, (_, factors) in zip(self.bench.runs, self._usual_in, self._replayed, strict=True)
+            if run.config == trial.served and factors is not None
+        ][: trial.probes]
+        return max([0.0, *own])
+
+    def is_known(self, config: ServingConfig) -> bool:
+        """True if the configuration can be simulated."""
+        return self.surrogate.workload.predictable and self.surrogate.profiled(knobs_of(config))
+
+    def _usual_of(self, number: int) -> float:
+        """Return ln of the usual slowdown in a run: that of its kind, unless it was slow because of its rate.
+
+        A profile can err by load. Then no run of the configuration at this rate or a higher one was as usual, and
+        the run shows its usual slowdown itself.
+        """
+        run, own = self.bench.runs[number], self._replayed[number][1]
+        usual = self._usual.get(self._kind(run.config), 0.0)
+        shown = [
+            usual_slowdown(factors)
+            for other, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
+            if factors is not None and other.config == run.config and other.rate_per_s >= run.rate_per_s
+        ]
+        as_usual = min(shown, default=usual) <= usual + math.log1p(SLOW)
+        return usual if as_usual or own is None else usual_slowdown(own)
+
+    def _kind(self, config: ServingConfig) -> tuple[Kind, int]:
+        return self.surrogate.kind_of(knobs_of(config)), config.instance_count
