@@ -197,7 +197,7 @@ def http_answer(target: Target, request: bytes, patience_s: float | None = None)
     return _conversation(target, step, patience_s)
 
 
-def grpc_call(target: Target, path: str, message: bytes) -> Call:
+def grpc_call(target: Target, path: str, message: bytes, patience_s: float | None = None) -> Call:
     """Make one call; returns it with its response. Raises TargetUnreachable, TargetRefused."""
     from loadgen.wire.grpc_call import grpc_head, grpc_message
 
@@ -220,7 +220,7 @@ def grpc_call(target: Target, path: str, message: bytes) -> Call:
         http2.receive()
         return ended[0] if ended else None
 
-    return _conversation(target, step)
+    return _conversation(target, step, patience_s)
 
 
 def _conversation(target: Target, step: Callable[[Stream], _T | None], patience_s: float | None = None) -> _T:

@@ -1,0 +1,96 @@
+"""Send one inference outside the load, and return its outputs as arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.errors import LoadError, TargetRefused
+from loadgen.printable import printable
+from loadgen.spec.target import Target
+from loadgen.status import OK, outcome_name
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo
+from loadgen.traffic.payloads import Tensors, grpc_request, http_request
+from loadgen.wire.expected_response import ExpectedAnswer
+from loadgen.wire.grpc_call import INFER, status_of
+from loadgen.wire.http1_response import error_text
+from loadgen.wire.http2_sending import PREFIX_BYTES
+from loadgen.wire.questions import grpc_call, http_answer
+
+_LENGTH_BYTES = 4
+"""Before each text of an output of type BYTES."""
+
+
+def infer(target: Target, info: ModelInfo, tensors: Tensors, patience_s: float | None = None) -> Tensors:
+    """Return the outputs for one request, on a connection of its own. Raises TargetUnreachable, TargetRefused.
+
+    A response counts under the same conditions as in a load. Texts are bytes, and BF16 becomes float32.
+    """
+    rows = len(next(iter(tensors.values()))) if info.batched else 1
+    answered = _over_http if target.is_http else _over_grpc
+    try:
+        return answered(target, info, tensors, ExpectedAnswer(info, rows), patience_s)
+    except LoadError:
+        raise
+    except Exception as error:  # JSON, protobuf and NumPy have their own each
+        reason = printable(str(error), most=300)
+        raise TargetRefused(f"{target.url} gave no inference that can be read: {reason}.\nSee its log.") from error
+
+
+def _over_http(
+    target: Target, info: ModelInfo, tensors: Tensors, expected: ExpectedAnswer, patience_s: float | None
+) -> Tensors:
+    answer = http_answer(target, http_request(target, info, tensors), patience_s)
+    if answer.status != 200:
+        raise _refused(target, error_text(answer.status, answer.body))
+    if (fault := expected.fault_of_http(answer)) is not None:
+        raise _refused(target, fault)
+    outputs, at = {}, answer.json_bytes
+    for one in json.loads(answer.body[:at])["outputs"]:
+        end = at + int(one["parameters"]["binary_data_size"])
+        outputs[one["name"]] = _values(answer.body[at:end], one["datatype"], one["shape"])
+        at = end
+    return outputs
+
+
+def _over_grpc(
+    target: Target, info: ModelInfo, tensors: Tensors, expected: ExpectedAnswer, patience_s: float | None
+) -> Tensors:
+    from tritonclient.grpc.service_pb2 import ModelInferResponse
+
+    call = grpc_call(target, INFER, grpc_request(target, info, tensors), patience_s)
+    outcome, text = status_of(call.fields)
+    if outcome != OK:
+        raise _refused(target, f"{outcome_name(outcome)}, {text}")
+    if (fault := expected.fault_of_grpc(call)) is not None:
+        raise _refused(target, fault)
+    message = ModelInferResponse.FromString(bytes(call.answer)[PREFIX_BYTES:])
+    pairs = zip(message.outputs, message.raw_output_contents, strict=True)
+    return {one.name: _values(raw, one.datatype, one.shape) for one, raw in pairs}
+
+
+def _refused(target: Target, reason: str) -> TargetRefused:
+    return TargetRefused(f"{target.url} gave no inference: {reason.rstrip('.')}.\nSee its log.")
+
+
+def _values(raw: bytes, datatype: str, shape: Any) -> NDArray[Any]:
+    """Return a tensor from its bytes in the protocol's format. Raises LookupError or ValueError."""
+    if datatype == "BYTES":
+        values = np.array([*_texts(raw)], np.object_)
+    elif datatype == "BF16":
+        values = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = np.frombuffer(raw, np.dtype(NUMPY_TYPES[datatype]).newbyteorder("<"))
+    return values.reshape(tuple(shape))
+
+
+def _texts(raw: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(raw):
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(raw[at:begin], "little")
+        yield raw[begin:at]
