@@ -64,10 +64,14 @@ def report_of(evidence: Evidence) -> Report:
         tone="" if outcome is None or outcome.status == "certified" else outcome.status,
         lead=tuple(lead),
         caveats=() if found is None else tuple(text.caveats(found)),
-        remarks=() if found is None else tuple(filter(None, (found.reason, text.share_of_engine(found)))),
+        remarks=() if found is None else tuple(filter(None, _remarks(found))),
         sections=list(_sections(evidence)),
         footer="tritune" if outcome is None else f"tritune {outcome.tritune_version}",
     )
+
+
+def _remarks(found: RecommendationRecord) -> tuple[str | None, ...]:
+    return found.reason, text.share_of_engine(found), text.answers_under_load(found)
 
 
 def _why_nothing(evidence: Evidence) -> str:

@@ -42,6 +42,7 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
         "Time": None if found.time_use is None else found.time_use.summary,
         "Why": found.reason,
         "Close": " ".join(_accuracy(found)),
+        "Rows": text.answers_under_load(found),
         "Spent": f"{seconds.total:.0f} s, of them {seconds.load:.0f} s load and {seconds.loading_models:.0f} s "
         "loading models",
         "Next": found.advice,
@@ -49,7 +50,7 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
         "Files": f"{directory}/report.html, recommendation.json, trials.jsonl, {found.repository}",
     }
     parts += [
-        Text.assemble((f"{name:<6} ", "bold"), text, overflow="fold") for name, text in lines.items() if text
+        Text.assemble((f"{name:<6} ", "bold"), line, overflow="fold") for name, line in lines.items() if line
     ]
     return Group(*parts)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import duration_option, format_ms, format_rate, format_seconds
-from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.sequential import fewest_violations
 from loadgen.statistics.slo_test import confidence_of_each
+from search.answer.advice import GO_ON, LONGER, option, quieter
 from search.answer.pauses import Pauses
 from search.labels import memory_text, trial_text
 from search.records.confirmations import ConfirmationRecord
@@ -30,9 +30,6 @@ LONE_SHARE = 0.25
 
 ENOUGH_BEYOND = 0.1
 """At a given rate the SLO is surely violated if the server was overloaded, or 10 % of the requests were late."""
-
-GO_ON = "go on with optimize --resume and the run's directory"
-LONGER = f"Give a longer --time-budget, or {GO_ON}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +79,7 @@ def conclude(run: RunEvidence) -> Conclusion:
         return _interrupted(run)
     rules: tuple[Callable[[RunEvidence], Conclusion | None], ...] = (
         _certified,
+        _mixes_rows,
         _not_confirmed,
         memory_binds,
         rate_is_too_high,
@@ -123,7 +121,7 @@ def _certified(run: RunEvidence) -> Conclusion | None:
     seen = [next(iter(one.problems), f"{_late(one)} at {format_rate(one.rate_per_s)}/s") for one in again[-1:]]
     contention = mark_of(certificate.contention) or run.mark
     if contention is not None or (again and again[-1].problems):
-        advice = _quieter(contention)
+        advice = quieter(contention)
     else:
         advice = f"To confirm it again, {GO_ON}." if again else _longer(run, certificate.rate_per_s)
     why = "; ".join(filter(None, (contention, certificate.caveat, *seen)))
@@ -134,6 +132,20 @@ def _late(one: ConfirmationRecord) -> str:
     return f"{one.violations:,} of {one.requests:,} requests were late or failed"
 
 
+def _mixes_rows(run: RunEvidence) -> Conclusion | None:
+    """Conclude if batches mix rows, and nothing else was certified; None if no such batches were seen."""
+    mixing = [trial for trial in run.trials if trial.mixes_rows]
+    if not mixing:
+        return None
+    least = min(mixing, key=lambda trial: trial.config.max_batch_size)
+    rows = least.config.max_batch_size
+    reason = (
+        f"No rate could be certified to meet {run.slo.text} with batches of less than {rows}; in {least.reason}."
+    )
+    fix = "Correct the model, so that a row's result does not depend on the others of its batch"
+    return Conclusion("bad_input", reason, f"{fix}; or {GO_ON}, which tries smaller batches.")
+
+
 def _not_confirmed(run: RunEvidence) -> Conclusion | None:
     """Conclude if capacities were estimated, and none of the rates was certified."""
     estimates = [trial.rate_at_limit_per_s for trial in run.in_state("complete") if trial.rate_at_limit_per_s]
@@ -142,10 +154,10 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
     what = f"No rate could be certified to meet {run.slo.text}"
     trusted = [one for one in run.confirmations if not one.problems]
     if run.confirmations and not trusted and not _sent_nothing(run.confirmations[-1].problems):
-        return Conclusion("untrustworthy", f"{what}: {run.confirmations[-1].problems[0]}.", _quieter(run.mark))
+        return Conclusion("untrustworthy", f"{what}: {run.confirmations[-1].problems[0]}.", quieter(run.mark))
     over = [one for one in trusted if _is_well_over(one, run.slo)]
     if over and run.mark is not None:
-        return Conclusion("untrustworthy", f"{what}: {run.mark}.", _quieter(run.mark))
+        return Conclusion("untrustworthy", f"{what}: {run.mark}.", quieter(run.mark))
     gentlest = min(over, key=lambda one: one.rate_per_s, default=None)
     if gentlest is not None and not any(_seems_met(one, run.slo) for one in trusted):
         return _late_at_any_rate(run, gentlest)
@@ -156,7 +168,7 @@ def _not_confirmed(run: RunEvidence) -> Conclusion | None:
     reason = f"{what}: {seen}the time budget was too short for the requests that a certificate takes."
     longer = _longer(run, likely_per_s)
     if run.mark is not None:
-        reason, longer = f"{reason} Meanwhile {run.mark}.", f"{_quieter(run.mark)} {longer}"
+        reason, longer = f"{reason} Meanwhile {run.mark}.", f"{quieter(run.mark)} {longer}"
     return Conclusion("inconclusive", reason, longer)
 
 
@@ -182,7 +194,7 @@ def _late_at_any_rate(run: RunEvidence, seen: ConfirmationRecord) -> Conclusion:
     if seen.latency_ms is not None:
         facts = [f"{first.name} {format_ms(seen.latency_ms)} ms", *filter(None, [seen.change])]
         slower = "Look for what slows single requests: long inputs, or a server or machine that stalls"
-        advice = f"{slower}. Or give a limit from about {_option(first, seen.latency_ms)}."
+        advice = f"{slower}. Or give a limit from about {option(first, seen.latency_ms)}."
     if burst > IN_GROUPS:
         facts.append(f"in groups of about {burst:.0f}")
     at = f"even at {format_rate(seen.rate_per_s)}/s, {_late(seen)} ({'; '.join(facts)})"
@@ -227,7 +239,7 @@ def rate_is_too_high(run: RunEvidence) -> Conclusion | None:
         f"{format_rate(most)}/s."
     )
     if run.mark is not None:
-        return Conclusion("untrustworthy", f"{reason} Meanwhile {run.mark}.", _quieter(run.mark))
+        return Conclusion("untrustworthy", f"{reason} Meanwhile {run.mark}.", quieter(run.mark))
     lower = format_rate(0.9 * most)
     advice = f"Give a lower --rate, such as {lower}, or leave --objective out to have replicas counted."
     return Conclusion("violated" if surely else "inconclusive", reason, advice)
@@ -248,7 +260,7 @@ def too_slow(run: RunEvidence) -> Conclusion | None:
     problems = () if best.measurement is None else best.measurement.problems
     if contention is not None or problems:
         disturbed = f"Meanwhile {contention}." if contention is not None else f"But {problems[0]}."
-        return Conclusion("untrustworthy", f"{not_seen}. {seen} {disturbed}", _quieter(contention))
+        return Conclusion("untrustworthy", f"{not_seen}. {seen} {disturbed}", quieter(contention))
     if not _is_proven(best, run.slo):
         return Conclusion("inconclusive", f"{not_seen}, and lone requests were too few to decide. {seen}", LONGER)
     return Conclusion(
@@ -289,7 +301,7 @@ def _within_reach(best: TrialRecord, slo: Slo) -> str:
         seen_ms = None if best.measurement is None else best.measurement.latency_at_ms(limit.quantile)
         reached_ms = max(best.lone_latency_ms or 0.0, seen_ms or 0.0)
         if len(slo.limits) == 1 or 1.1 * reached_ms > limit.limit_ms:
-            missed.append(_option(limit, reached_ms))
+            missed.append(option(limit, reached_ms))
     return " ".join(missed or [limit.option.replace("=", " ") for limit in slo.limits])
 
 
@@ -302,7 +314,7 @@ def _not_measured(run: RunEvidence) -> Conclusion:
     last = run.trials[-1].reason.splitlines()[0].removesuffix(".")
     late = not any(one.trusted or _sent_nothing(one.problems) for one in runs)
     if runs and (run.mark is not None or late):
-        return Conclusion("untrustworthy", f"{what}: {run.mark or last}.", _quieter(run.mark))
+        return Conclusion("untrustworthy", f"{what}: {run.mark or last}.", quieter(run.mark))
     if runs:
         return Conclusion("inconclusive", f"{what}: {last}.", LONGER)
     return Conclusion(
@@ -328,22 +340,3 @@ def _longer(run: RunEvidence, rate_per_s: float) -> str:
         f"{format_rate(rate_per_s)} requests/s usually take {format_seconds(math.ceil(needs_s))}; before "
         f"them, preparation and search took {format_seconds(math.ceil(before_s))}."
     )
-
-
-def _quieter(contention: str | None) -> str:
-    """Return what helps against a disturbed measurement: against CPU contention, else against a late client."""
-    if contention is None:
-        return "Leave a processor to the client, or accept its lag with --max-send-lag."
-    fix = "Stop the other processes" if "other processes" in contention else "Use a host without other guests"
-    return f"{fix}, or measure at a quieter time; {GO_ON}."
-
-
-def _option(limit: LatencyLimit, seen_ms: float) -> str:
-    """Return the option for a limit a tenth above a latency."""
-    return replace(limit, limit_ms=rounded_up(1.1 * seen_ms)).option.replace("=", " ")
-
-
-def rounded_up(value_ms: float) -> float:
-    """Return a latency with three digits, not below it."""
-    digits = 2 - math.floor(math.log10(value_ms))
-    return math.ceil(round(value_ms * 10.0**digits, 6)) / 10.0**digits

@@ -6,7 +6,6 @@ import logging
 import math
 from bisect import insort
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from loadgen.measurement.cpu_contention import none_if_not_watched
 from loadgen.measurement.request_log import RequestLog
@@ -17,8 +16,10 @@ from loadgen.statistics.slo_test import Verdict, combined_answer
 from search.certification.evidence import ConfirmationRun, Evidence
 from search.certification.plans import MIN_RUN_S, Plan
 from search.labels import memory_text
+from search.records.answers import AnswersRecord
 from search.records.confirmations import keep_attempt
 from search.study.belief import Belief
+from search.study.store import TrialStore
 from search.trials import events
 from search.trials.bench import BenchFailed, ObservedBench
 from search.trials.budget import CONFIRMATIONS
@@ -55,7 +56,7 @@ class Certifier:
     context: TrialContext
     bench: ObservedBench
     belief: Belief
-    directory: Path
+    store: TrialStore
     deadline_s: float
     confidence: float
     server: int = 0
@@ -63,9 +64,10 @@ class Certifier:
 
     caveat: str | None = None
     lost: set[int] = field(default_factory=set)
-    """The trials that cannot be certified: their server failed, or it took too much memory."""
+    """The trials that cannot be certified: their server failed, it took too much memory, or batches mix rows."""
 
     _evidence: dict[int, Evidence] = field(default_factory=dict)
+    _answers: dict[int, AnswersRecord] = field(default_factory=dict)
     _untrusted_s: list[float] = field(default_factory=list)  # of the latest runs in a row with problems
     _runs: int = 0
 
@@ -107,6 +109,8 @@ class Certifier:
             if self.left_s() < MIN_RUN_S:
                 return None
             certified = self._measured(plan)
+            if certified is not None:
+                certified = self._with_answers(certified)
         except BenchFailed as failure:
             self.lost.add(plan.trial.number)
             log.warning("certification of trial %d failed: %s", plan.trial.number, failure.reason)
@@ -114,6 +118,18 @@ class Certifier:
             self.note(text, "certification_failed", plan.trial)
             return None
         return certified if certified is not None and self.fits(certified) else None
+
+    def _with_answers(self, trial: Trial) -> Trial | None:
+        """Return the trial with the comparison of its answers, made once; None if its batches mix rows."""
+        if trial.number not in self._answers:
+            self._answers[trial.number] = self.bench.compare_answers(self.left_s())
+        seen = self._answers[trial.number]
+        log.info("trial %d: %s", trial.number, seen.text)
+        if not seen.mixed:
+            return trial.changed(answers=seen)
+        self.lost |= self.store.take_back(trial.number, seen, passed=self._answers.keys() - {trial.number})
+        self.note(f"Trial {trial.number} is not chosen: {seen.text}.", "answers_differ", trial)
+        return None
 
     def _measured(self, plan: Plan) -> Trial | None:
         trial, rate_per_s, evidence = plan.trial, plan.rate_per_s, self.evidence(plan.trial)
@@ -140,7 +156,9 @@ class Certifier:
         at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)
         attempt = attempt_of(probe, rate_per_s, at_the_end, met_at)
         change = None if attempt.overloaded else change_of(probe.log, self.context.slo.limits)
-        keep_attempt(self.directory, attempt, trial=trial.number, again=again, change=change, why=plan.reason)
+        keep_attempt(
+            self.store.path.parent, attempt, trial=trial.number, again=again, change=change, why=plan.reason
+        )
         if change is not None:
             self.note(f"{format_rate(rate_per_s)}/s: {change}.", "run_changed", trial)
         for problem in probe.problems:

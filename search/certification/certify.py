@@ -62,7 +62,7 @@ def certify_best(runner: TrialRunner) -> CertifiedResult | None:
         context=runner,
         bench=watched,
         belief=Belief(surrogate=surrogate, bench=watched),
-        directory=store.path.parent,
+        store=store,
         deadline_s=min(budget.total_s, budget.elapsed_s() + WHEN_STOPPED_S) if runner.stop() else budget.total_s,
         confidence=runner.slo.confidence,
     )

@@ -11,6 +11,7 @@ from loadgen.finite import Count
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.records.formats import format_rate
 from search.record import Rate, Record
+from search.records.answers import AnswersRecord
 
 Cause = Literal["baseline", "predicted", "adjacent", "landmark", "sampler", "fastest", "profile"]
 """baseline: Triton's default configuration. predicted: it may beat the best by its prediction. adjacent: one step
@@ -319,6 +320,16 @@ class TrialRecord(Record):
     contention: CpuContention | None = Field(
         default=None, description="CPU contention during the trial; null if not measured."
     )
+    answers: AnswersRecord | None = Field(
+        default=None,
+        description="Compared when a rate was first met in certification; null before, and in files of earlier "
+        "versions. A trial whose batches mix rows fails, as do those with the same engine and no smaller batches.",
+    )
+
+    @property
+    def mixes_rows(self) -> bool:
+        """True if batches as large as its own, with its engine, mix the rows of requests."""
+        return self.answers is not None and self.answers.mixed
 
     @property
     def changes(self) -> list[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput
-from loadgen.files import remove_drafts
+from loadgen.files import remove_drafts, write_atomically
+from search.records.answers import AnswersRecord
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import TrialRecord, WhyRecord
 from search.space import Knobs, SearchSpace, knobs_of
@@ -94,6 +95,25 @@ class TrialStore:
         self.study.add_trial(frozen_trial(kept, self.space, self.objective))
         return kept
 
+    def take_back(self, number: int, answers: AnswersRecord, passed: Collection[int]) -> set[int]:
+        """Fail a finished trial whose batches mix rows, with those that form such batches; returns their numbers.
+
+        They have the same engine and no smaller batches. The trials `passed`, whose own answers were right, stay.
+        """
+        mixing = next(trial for trial in self.trials if trial.number == number)
+        reason = f"trial {number}: {answers.text}"
+
+        def failed(trial: Trial) -> Trial:
+            same = forms_batches_of(mixing, trial.config.engine, trial.config.max_batch_size)
+            if trial.number in passed or not same:
+                return trial
+            rates = dict.fromkeys(("rate_at_limit_per_s", "rate_low_per_s", "rate_high_per_s", "lone_latency_ms"))
+            return trial.changed(state="failed", reason=reason, answers=answers, **rates)
+
+        before, self.trials[:] = self.trials.copy(), map(failed, self.trials)
+        write_atomically(self.path, "".join(f"{trial.model_dump_json()}\n" for trial in self.trials))
+        return {one.number for one, other in zip(before, self.trials, strict=True) if one is not other}
+
     def abandon(self) -> None:
         """Forget the asked point; without a record it may be asked for again."""
         self._asked = None
@@ -124,6 +144,11 @@ class TrialStore:
         self._asked = key_of(knobs)
         self.study.set_user_attr(BEGUN, knobs)
         return knobs
+
+
+def forms_batches_of(mixing: TrialRecord, engine: str, max_batch_size: int) -> bool:
+    """True if a configuration with this engine forms all batches that a trial does."""
+    return engine == mixing.config.engine and max_batch_size >= mixing.config.max_batch_size
 
 
 def open_store(

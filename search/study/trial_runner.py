@@ -15,7 +15,7 @@ from search.simulator.service_times import ServiceCurve
 from search.simulator.surrogate import Kind
 from search.space import Knobs, engine_label, knobs_of, takes_graphs
 from search.study.pool import TaskRecord, WorkerPool
-from search.study.store import TrialStore
+from search.study.store import TrialStore, forms_batches_of
 from search.trials import events
 from search.trials.budget import keep_time_to_certify
 from search.trials.context import TrialContext
@@ -92,9 +92,14 @@ class TrialRunner(TrialContext):
         return self.budget.trial_s() >= loading_s + 2.0  # and a moment of load
 
     def promising(self, knobs: Knobs) -> bool:
-        """False if the engine does not work, or a trial that needs less memory has already taken too much."""
+        """False if the engine does not work, if a trial that needs less memory has already taken too much, or if
+        such batches mix rows.
+        """
+        engine, rows = str(knobs["engine"]), int(knobs["max_batch_size"])
         return way_of(knobs) not in self._broken() and not any(
-            self._took_too_much(trial) and _asks_at_least(knobs, trial) for trial in self.store.trials
+            (self._took_too_much(trial) and _asks_at_least(knobs, trial))
+            or (trial.mixes_rows and forms_batches_of(trial, engine, rows))
+            for trial in self.store.trials
         )
 
     def _took_too_much(self, trial: Trial) -> bool:
@@ -200,7 +205,8 @@ class TrialRunner(TrialContext):
         enough = FAILURES_OF_ONE_ENGINE if len(ways) == 1 else FAILURES_OF_ONE_ENGINE // 2
         states: dict[Way, list[str]] = {way: [] for way in ways}
         for trial in self.store.trials:
-            states.setdefault(way_of(knobs_of(trial.served)), []).append(trial.state)
+            if not trial.mixes_rows:
+                states.setdefault(way_of(knobs_of(trial.served)), []).append(trial.state)
         return {way for way, seen in states.items() if len(seen) >= enough and set(seen) == {"failed"}}
 
     def _ways(self) -> set[Way]:

@@ -14,6 +14,7 @@ from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from model_repo.spec import ServingConfig
 from search.arrays import Floats
+from search.records.answers import AnswersRecord
 from search.records.recommendation import FrontEndRecord
 from search.records.trial import MeasurementRecord
 from search.simulator.service_times import ClosedLoop
@@ -76,6 +77,10 @@ class Bench(Protocol):
         Batch sizes are in requests (see `service_times`). With a `shape`, only requests of that shape of the
         workload are sent.
         """
+        ...
+
+    def compare_answers(self, most_s: float) -> AnswersRecord:
+        """Compare answers under a load of its own with those to the same requests alone, in at most `most_s`."""
         ...
 
     def last_measurement(self) -> MeasurementRecord | None:
@@ -172,6 +177,10 @@ class ObservedBench:
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         """Send a closed loop. It is not kept: a profile cannot tell a slow machine from a slow configuration."""
         return self.bench.saturate(concurrency, duration_s, seed, shape)
+
+    def compare_answers(self, most_s: float) -> AnswersRecord:
+        """Compare answers under load with those to the same requests sent alone."""
+        return self.bench.compare_answers(most_s)
 
     def last_measurement(self) -> MeasurementRecord | None:
         """Return the figures of the latest `measure`."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from typing import get_args
 
@@ -22,14 +23,19 @@ from loadgen.spec.target import Target
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import TIMED_OUT
+from loadgen.traffic.payloads import request_tensors, settled
+from loadgen.wire.inference import infer
+from loadgen.wire.questions import read_model_info
 from model_repo.errors import RepositoryWriteFailed, ServerDied, ServerError, ServerStartFailed
 from model_repo.server.process import WORDS
 from model_repo.server.triton import Server
 from model_repo.spec import Protocol, ServingConfig
+from search.records.answers import AnswersRecord
 from search.records.recommendation import FrontEndRecord
 from search.records.trial import GpuRecord, MeasurementRecord, ServerTimingsRecord
 from search.simulator.service_times import ClosedLoop, answered_per_s
 from search.trials.bench import BenchFailed, Spent
+from search.trials.compared_answers import ComparedAnswers, at_levels
 from search.workload import Workload
 
 log = logging.getLogger("tritune.bench")
@@ -143,6 +149,30 @@ class TritonBench:
         """Return the figures of the latest `measure`."""
         return self._last
 
+    def compare_answers(self, most_s: float) -> AnswersRecord:
+        """See `search.trials.bench.Bench`. The compared requests carry their inputs, also with shared memory."""
+        assert self._config is not None
+        if not self._config.dynamic_batching:
+            return AnswersRecord(unseen="the server executes each request on its own")
+
+        def load(users: int, seconds: float) -> float | None:
+            plan = ClosedLoopPlan(concurrency=users, duration_s=seconds, timeout_s=self._timeout_s)
+            server = self._run(plan, self._payload).measurement.server
+            return None if server is None else server.mean_batch_size
+
+        began, before_s, target = time.monotonic(), self.spent.load_s, self._target()
+        try:
+            info, _ = settled(read_model_info(target), self._payload)
+            requests = request_tensors(info, self._payload)
+            if self._payload.data_file is None:
+                requests = at_levels(requests)
+            answers = ComparedAnswers(requests, partial(infer, target, info, patience_s=self._timeout_s))
+            return answers.under(load, most_s)
+        except LoadError as error:
+            return AnswersRecord(unseen=str(error).splitlines()[0].rstrip("."))
+        finally:
+            self.spent.load_s = before_s + time.monotonic() - began
+
     def _run(
         self,
         plan: LoadPlan | ClosedLoopPlan,
@@ -168,17 +198,7 @@ class TritonBench:
     def _sent(
         self, plan: LoadPlan | ClosedLoopPlan, payload: Payload, limit_ms: float | None, watch: Watch | None
     ) -> LoadRun:
-        assert self._config is not None
-        endpoint, engine = self._server.endpoint, self._config.engine
-        metrics_url = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
-        protocol = self.workload.record.protocol
-        target = Target(
-            url=endpoint.url(protocol),
-            model_name=engine.model_name,
-            headers=endpoint.headers(protocol),
-            metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
-        )
-        started = time.monotonic()
+        started, target = time.monotonic(), self._target()
         watching = NeighbourSampler(counters_of_family() if self._server.is_our_process else None)
         try:
             with watching:
@@ -193,6 +213,18 @@ class TritonBench:
         if run.log.failed.any():
             self._server.check()
         return run
+
+    def _target(self) -> Target:
+        assert self._config is not None
+        endpoint, engine = self._server.endpoint, self._config.engine
+        metrics_url = f"http://{endpoint.host}:{endpoint.metrics_port}/metrics"
+        protocol = self.workload.record.protocol
+        return Target(
+            url=endpoint.url(protocol),
+            model_name=engine.model_name,
+            headers=endpoint.headers(protocol),
+            metrics_url=metrics_url if engine.device == "gpu" and endpoint.metrics_port else None,
+        )
 
     def replica_start_s(self, config: ServingConfig) -> float | None:
         """Return the seconds that a new server takes until it serves the configuration; None if it is not ours."""

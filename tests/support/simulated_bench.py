@@ -19,6 +19,7 @@ from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import UNFINISHED
 from loadgen.traffic.arrivals import schedule
 from model_repo.spec import ServingConfig
+from search.records.answers import AnswersRecord
 from search.records.recommendation import FrontEndRecord
 from search.records.trial import GpuRecord, MeasurementRecord
 from search.simulator.service_times import ClosedLoop
@@ -68,7 +69,7 @@ class SimulatedBench:
     `faults` maps a configuration to the reason of a failure at its loading, or to None; `memory` to the memory of
     the server, `power_w` to the power of a GPU under any load. For a load run that begins after so many seconds of
     load, `taken_cores` returns the cores that neighbours take, and `slowness` the factor on its execution times.
-    `late` names the configurations under which the client sends late.
+    `late` names the configurations under which the client sends late, `mixes` those whose batches mix rows.
     """
 
     service_s: Callable[[ServingConfig, int], float] = default_service_s
@@ -80,6 +81,7 @@ class SimulatedBench:
     taken_cores: Callable[[float], float] = lambda load_s: 0.0
     slowness: Callable[[float], float] = lambda load_s: 1.0
     late: Callable[[ServingConfig], bool] = lambda config: False
+    mixes: Callable[[ServingConfig], bool] = lambda config: False
     limit_ms: float = 50.0
     workload: Workload = field(default_factory=Workload)
     spent: Spent = field(default_factory=Spent)
@@ -172,6 +174,10 @@ class SimulatedBench:
         self.spent.contention += CpuContention(
             watched_s=load_s, disturbed_s=load_s if cores else 0.0, others_cpu_s=cores * load_s
         )
+
+    def compare_answers(self, most_s: float) -> AnswersRecord:
+        mixed = self.mixes(self.loaded[-1])
+        return AnswersRecord(compared=100, differing=60 if mixed else 0, mixed=mixed)
 
     def memory_bytes(self, config: ServingConfig) -> int | None:
         return self.memory(config)

@@ -202,6 +202,9 @@ def test_finds_a_configuration_and_writes_every_file(
         assert (run_dir / "bundle" / "README.md").is_file()
     assert found.served.replica_start_s > 0
     assert found.served.memory_bytes > 20e6
+    assert found.winner.answers is not None
+    assert not found.winner.answers.mixed
+    assert found.winner.answers.compared or found.winner.answers.unseen
 
 
 @pytest.mark.long

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engines import cnn_engine, token_engine
+from engines import cnn_engine, doubler_engine, token_engine
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from lib.sleeping_model import Law, sleeping_engine
 
 from loadgen.sending.generator import LoadGenerator
-from loadgen.spec.plan import LoadPlan, Payload
+from loadgen.spec.plan import LoadPlan, Payload, SharedMemory
 from loadgen.spec.target import Target
 from loadgen.traffic.samples import shapes_in_file
 from model_repo.repository.write import RUNTIME
 from model_repo.server.options import ServerOptions
 from model_repo.server.triton import serve
-from model_repo.spec import ServingConfig
+from model_repo.spec import Protocol, ServingConfig
 from search.records.slo import WorkloadRecord
 from search.simulator.service_times import ClosedLoop, measure_curve
 from search.trials.bench import BenchFailed
@@ -148,6 +148,49 @@ def test_a_run_that_met_batch_sizes_for_the_first_time_names_them_and_is_measure
         last = bench.last_measurement()
         assert last is not None
         assert last.failures == 0
+
+
+MIXING_MODEL = """
+import time
+
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        rows = [pb_utils.get_input_tensor_by_name(one, "x").as_numpy() for one in requests]
+        time.sleep(0.005)
+        if sum(map(len, rows)) > 4:
+            rows = rows[1:] + rows[:1]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("doubled", 2 * one)]) for one in rows]
+"""
+
+
+@pytest.mark.parametrize(("protocol", "memory"), [("http", "none"), ("grpc", "system")])
+def test_answers_under_load_are_compared_with_those_alone(
+    tmp_path: Path, protocol: Protocol, memory: SharedMemory
+) -> None:
+    """In batches of over 4 rows, which take 5 ms each, a request gets the answer to another one."""
+    code = tmp_path / "model.py"
+    code.write_text(MIXING_MODEL)
+    engine = replace(doubler_engine(tmp_path / "engine"), code=code)
+    workload, payload = Workload(record=WorkloadRecord(protocol=protocol)), Payload(shared_memory=memory)
+    options = ServerOptions(run_dir=tmp_path, protocol=protocol, shared_memory=memory != "none")
+    with serve(options) as server, LoadGenerator() as generator:
+        bench = TritonBench(server, generator, payload=payload, limit_ms=50.0, timeout_s=20.0, workload=workload)
+        bench.load(ServingConfig(engine=engine, max_batch_size=16))
+        mixed = bench.compare_answers(60.0)
+        bench.load(ServingConfig(engine=engine, max_batch_size=4))
+        right = bench.compare_answers(60.0)
+        bench.load(ServingConfig(engine=engine, max_batch_size=1, dynamic_batching=False))
+        single = bench.compare_answers(60.0)
+    assert (mixed.mixed, mixed.unseen, mixed.failed) == (True, "", 0)
+    assert 4 < mixed.mean_batch_size <= 16
+    assert (right.mixed, right.unseen, right.differing, right.failed) == (False, "", 0, 0)
+    assert 1 < right.mean_batch_size <= 4
+    assert (single.mixed, single.compared) == (False, 0)
+    assert single.unseen
+    assert bench.spent.load_s > 4.0  # two loads of 2 s
 
 
 def mean_batch(loop: ClosedLoop) -> float:

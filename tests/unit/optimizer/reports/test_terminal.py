@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from recommendations import certificate, contention, recommendation, trial
+from recommendations import certificate, config, contention, recommendation, run_dir, trial
 
 from loadgen.console import SafeConsole
 from loadgen.measurement.cpu_contention import CpuContention
+from optimizer.reports.report import markdown_report
 from optimizer.reports.terminal import recommendation_view
 from optimizer.run.progress import certified_line, trial_line
-from search.records.recommendation import (
-    RecommendationRecord,
-)
+from search.records.answers import AnswersRecord
+from search.records.recommendation import RecommendationRecord
 from search.records.slo import WorkloadRecord
 from search.trials import events
 
@@ -45,6 +45,25 @@ def test_rate_and_cost_are_per_row_and_per_request_if_these_differ(
 
 def test_nothing_is_wider_than_the_terminal() -> None:
     assert max(len(line) for line in shown(recommendation()).splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("answers", "batches", "words"),
+    [
+        (AnswersRecord(compared=1234, differing=2, mean_batch_size=9.83), True, ("1,234 ", " 9.8 ", " 2.")),
+        (AnswersRecord(unseen="no time was left"), True, ("no time was left.",)),
+        (AnswersRecord(unseen="no time was left"), False, ()),
+        (None, True, ()),
+    ],
+)
+def test_how_answers_under_load_compared_is_said_in_terminal_and_report(
+    answers: AnswersRecord | None, batches: bool, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    found = recommendation(winner=trial(config=config(dynamic_batching=batches), answers=answers))
+    page = markdown_report(run_dir(tmp_path, found))
+    for text in (" ".join(shown(found).split()), page):
+        assert all(one in text for one in words)
+        assert ("under load" in text or "mix their rows" in text) == bool(words)
 
 
 QUIET, BUSY = contention(1.0, of_s=60.0), contention(34.0, of_s=120.0)

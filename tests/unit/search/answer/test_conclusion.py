@@ -15,7 +15,8 @@ from pydantic import TypeAdapter
 
 from loadgen.exit_codes import CODES
 from loadgen.measurement.cpu_contention import CpuContention, mark_of
-from search.answer.conclusion import RunEvidence, conclude, rounded_up
+from search.answer.advice import rounded_up
+from search.answer.conclusion import RunEvidence, conclude
 from search.find_best import NothingFound
 
 FIGURE, OPTION = r"\d+(?:[,.]\d+)*", r"--[a-z][a-z0-9-]*(?: \d[\w.]*\w)?"

@@ -3,12 +3,15 @@
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import Condition
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from engines import plain_engine
 from simulated_generator import SimulatedGenerator
+from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Strange, grpc_answer, http_answer, serving
 
 from loadgen.errors import EnvironmentFailed
 from loadgen.sending.plan_run import LoadRun
@@ -17,8 +20,10 @@ from loadgen.status import TIMED_OUT
 from model_repo.errors import ModelLoadFailed, RepositoryWriteFailed, ServerDied, ServerStartFailed
 from model_repo.server.process import WORDS
 from model_repo.spec import Endpoint, ServingConfig
+from search.records.slo import WorkloadRecord
 from search.trials.bench import BenchFailed
 from search.trials.triton_bench import TritonBench
+from search.workload import Workload
 
 
 class Failing:
@@ -160,6 +165,72 @@ def test_a_run_whose_server_dies_is_repeated_once(server: Any, restarts: int, me
     with nullcontext() if measured else pytest.raises(BenchFailed, match="died"):
         assert bench.measure(150.0, 3.0, seed=2).log.failed.any()
     assert server.restarts == restarts
+
+
+class Together:
+    """Answers requests while its load runs when there are two, and those otherwise than it answers one alone."""
+
+    def __init__(self, right: Any, wrong: Any) -> None:
+        self.right, self.wrong, self.loading, self.waiting, self.served = right, wrong, False, 0, 0
+        self.changed = Condition()
+
+    def run(self, *given: Any, **named: Any) -> LoadRun:
+        """Be the load generator: end when 40 requests have been answered in company."""
+        with self.changed:
+            self.loading = True
+            assert self.changed.wait_for(lambda: self.served >= 40, timeout=60)
+            self.loading = False
+            self.changed.notify_all()
+        return SimulatedGenerator().run(*given, **named)
+
+    def __call__(self, to: Any) -> Any:
+        with self.changed:
+            self.waiting += 1
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.waiting > 1 or not self.loading, timeout=60)
+            answer = self.wrong if self.loading else self.right
+            self.served += self.loading
+            self.waiting -= 1
+            self.changed.notify_all()
+        return to.sendall(answer) if isinstance(answer, bytes) else answer(to)
+
+
+ONES = np.ones(2, np.float32).tobytes()
+ANSWERS: dict[str, Any] = {
+    "http": (RIGHT_HTTP["infer"], RIGHT_HTTP["infer"][:-8] + ONES),
+    "grpc": (RIGHT_GRPC["infer"], lambda stream_id: RIGHT_GRPC["infer"](stream_id).replace(bytes(8), ONES)),
+}
+REFUSED: dict[str, Any] = {
+    "http": http_answer(b'{"error": "busy"}', status="503 Service Unavailable"),
+    "grpc": grpc_answer(None, b"14", b"busy"),
+}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("under_load", ["wrong", "right", "refused"])
+def test_a_server_that_answers_otherwise_in_company_mixes_rows(protocol: Any, under_load: str) -> None:
+    right, wrong = ANSWERS[protocol]
+    server: Any = Counted()
+    together = Together(right, {"wrong": wrong, "right": right, "refused": REFUSED[protocol]}[under_load])
+    workload = Workload(record=WorkloadRecord(protocol=protocol))
+    with serving(Strange(name="s", scheme=protocol, answers={"infer": together})) as url:
+        server.endpoint = SimpleNamespace(
+            host="127.0.0.1", url=lambda protocol: url, metrics_port=None, headers=lambda protocol: ()
+        )
+        bench = TritonBench(
+            server,
+            together,  # type: ignore[arg-type]
+            payload=Payload(),
+            limit_ms=50.0,
+            timeout_s=60.0,
+            workload=workload,
+        )
+        bench.load(replace(CONFIG, engine=replace(CONFIG.engine, model_name="m")))
+        found = bench.compare_answers(60.0)
+    assert found.mixed == (under_load == "wrong")
+    assert (found.differing > 0) == (under_load == "wrong")
+    assert (found.failed >= 40) == (under_load == "refused")
+    assert (found.compared >= 40) == (under_load != "refused")
 
 
 def test_a_model_that_does_not_load_fails_its_trial_however_often() -> None:

@@ -1,0 +1,30 @@
+"""Advice for a run that recommends nothing, or could not be measured well."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from loadgen.spec.limits import LatencyLimit
+
+GO_ON = "go on with optimize --resume and the run's directory"
+LONGER = f"Give a longer --time-budget, or {GO_ON}."
+
+
+def quieter(contention: str | None) -> str:
+    """Return what helps against a disturbed measurement: against CPU contention, else against a late client."""
+    if contention is None:
+        return "Leave a processor to the client, or accept its lag with --max-send-lag."
+    fix = "Stop the other processes" if "other processes" in contention else "Use a host without other guests"
+    return f"{fix}, or measure at a quieter time; {GO_ON}."
+
+
+def option(limit: LatencyLimit, seen_ms: float) -> str:
+    """Return the option for a limit a tenth above a latency."""
+    return replace(limit, limit_ms=rounded_up(1.1 * seen_ms)).option.replace("=", " ")
+
+
+def rounded_up(value_ms: float) -> float:
+    """Return a latency with three digits, not below it."""
+    digits = 2 - math.floor(math.log10(value_ms))
+    return math.ceil(round(value_ms * 10.0**digits, 6)) / 10.0**digits
