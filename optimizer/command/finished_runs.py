@@ -160,7 +160,7 @@ def compare(
     before: Annotated[Path, typer.Argument(help="Output directory of the earlier run.", metavar="RUN_A")],
     now: Annotated[Path, typer.Argument(help="Output directory of the later run.", metavar="RUN_B")],
     tolerance: Annotated[
-        float, typer.Option(help="Changes up to this share are never worse or better.", min=0, max=1)
+        float, typer.Option(help="Changes up to this share, 0 to below 1, are never worse or better.")
     ] = 0.02,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON on stdout.")] = False,
@@ -174,6 +174,8 @@ def compare(
     from search.answer.comparison import compare_runs
     from search.records.run_files import read_recommendation
 
+    if not 0 <= tolerance < 1:
+        raise BadInput(f"--tolerance {tolerance:g} would let any change pass.", "Give a share, such as 0.02.")
     found = read_recommendation(before), read_recommendation(now)
     comparison = compare_runs(*found, paths=(before, now), tolerance=tolerance)
     if json:

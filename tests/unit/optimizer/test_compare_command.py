@@ -53,7 +53,7 @@ def test_recorded_runs_compare_with_themselves(capsys: pytest.CaptureFixture[str
         assert "No difference seen" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("tolerance", ["-0.1", "1.1", "nan"])
+@pytest.mark.parametrize("tolerance", ["-0.1", "1", "1.1", "100%", "nan"])
 def test_a_tolerance_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str], tolerance: str) -> None:
     one = run(tmp_path / "one", 1000.0)
     assert run_command(["compare", one, one, "--tolerance", tolerance]) == 2
