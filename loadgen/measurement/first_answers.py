@@ -21,6 +21,17 @@ MOST_ROWS = 50_000
 """First answers are looked for among the first 50,000 requests, which takes 30 ms."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """Answers by shape, in the order of their arrival, shape (n,): `took_ms` counts from when an instance was free
+    and the request sent. Each instance executes each shape a first time, and `later` ones."""
+
+    shape: NDArray[np.int64]
+    took_ms: NDArray[np.float64]
+    later: NDArray[np.bool_]
+    answered_ns: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """The shapes of the requests in turn, numbered, and the instances that execute each for a first time."""
@@ -30,11 +41,12 @@ class Turn:
 
     def cold(self, log: RequestLog) -> str:
         """Return a sentence for users if first answers of shapes were slow, as cold batch sizes are; else ""."""
-        place, took_ms, later, _ = self._answers(log)
-        known = np.unique(place[later])  # compared with later answers of the same shapes
+        seen = self._answers(log)
+        known = np.unique(seen.shape[seen.later])  # compared with later answers of the same shapes
         if len(known) < 2:
             return ""
-        sums = [(np.bincount(place, took_ms * some), np.bincount(place, some)) for some in (~later, later)]
+        parts = (~seen.later, seen.later)
+        sums = [(np.bincount(seen.shape, seen.took_ms * some), np.bincount(seen.shape, some)) for some in parts]
         first, after = (np.sort(ms[known] / count[known])[:-1] for ms, count in sums)  # the longest may be a pause
         if not _slow(first, after):
             return ""
@@ -52,30 +64,26 @@ class Turn:
         first, second = (np.count_nonzero(done_ns > now_ns - count * half_ns) for count in (2, 1))
         if second > FASTER * (first - second):
             return True
-        _, took_ms, later, answered_ns = self._answers(log)
-        patience_ns = max(PATIENCE_NS, 2e6 * took_ms[~later].max(initial=0.0))
-        if not (answered_ns[~later] > now_ns - patience_ns).any():
+        seen = self._answers(log)
+        first_ms, later_ms = seen.took_ms[~seen.later], seen.took_ms[seen.later]
+        patience_ns = max(PATIENCE_NS, 2e6 * first_ms.max(initial=0.0))
+        if not (seen.answered_ns[~seen.later] > now_ns - patience_ns).any():
             return False  # all shapes that come are known
-        return bool(later.sum() <= self.instances) or _slow(took_ms[~later], took_ms[later])
+        return len(later_ms) <= self.instances or _slow(first_ms, later_ms)
 
-    def _answers(
-        self, log: RequestLog
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_], NDArray[np.int64]]:
-        """Return for each answer, by shape: its shape's number, the ms it took, if it was a later one, and when.
-
-        It takes from when an instance was free and its request sent. Empty if there is one shape.
-        """
+    def _answers(self, log: RequestLog) -> _Answers:
+        """Return the answers; empty if there is one shape."""
         if max(self.shapes) == 0:
-            return np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.int64)
+            return _Answers(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.int64))
         log = log.rows(0, MOST_ROWS)
         rows = np.flatnonzero((log.done_ns > 0) & ~log.failed)
         rows = rows[np.argsort(log.done_ns[rows], kind="stable")]
         done, shapes = log.done_ns[rows], np.resize(self.shapes, len(log))[rows]
         free = np.append(np.zeros(self.instances, np.int64), done)[: len(rows)]
         by_shape = np.argsort(shapes, kind="stable")
-        _, start, place = np.unique(shapes[by_shape], return_index=True, return_inverse=True)
+        _, start, shape = np.unique(shapes[by_shape], return_index=True, return_inverse=True)
         took_ms = ((done - np.maximum(log.sent_ns[rows], free)) / 1e6)[by_shape]
-        return place, took_ms, np.arange(len(rows)) - start[place] >= self.instances, done[by_shape]
+        return _Answers(shape, took_ms, np.arange(len(rows)) - start[shape] >= self.instances, done[by_shape])
 
 
 def _slow(first_ms: NDArray[np.float64], later_ms: NDArray[np.float64]) -> bool:
