@@ -20,7 +20,7 @@ from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import profile_text
 from search.simulator.surrogate import Kind
 from search.space import Knobs
-from search.study.storage import fail_lost_trials
+from search.study.storage import fail_lost_trials, unless_away
 from search.study.store import Key, TrialStore, distributions_of, key_of
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_from_record, trial_of
@@ -143,8 +143,9 @@ class WorkerPool:
         retried = {number for one in tasks for number in one.system_attrs.get("retry_history", ())}
         known, found = self.store.tried().keys(), dict[Key, Trial]()
         for one in tasks:
-            over = one.state.is_finished() and one.number not in retried and WITHDRAWN not in one.user_attrs
-            if over and (key := key_of(one.params)) not in known | found.keys():
+            over = one.state.is_finished() and one.number not in retried
+            kept = WITHDRAWN not in one.user_attrs or RECORD in one.user_attrs  # queued again after a kill
+            if over and kept and (key := key_of(one.params)) not in known | found.keys():
                 found[key] = self._result(one)
         self._out = [one for one in tasks if not one.state.is_finished()]
         for one in self._waiting():  # its worker was taken for lost, and came back
@@ -181,9 +182,12 @@ class WorkerPool:
         """Take a queued point back; False if a worker was quicker."""
         import optuna
 
+        trial_id = self.store.storage.id_of(self.queue, frozen.number)
+        with unless_away(self.store.storage):
+            # As workers do: if this process is killed before the end, the point is found lost and queued again.
+            self.store.storage.direct.record_heartbeat(trial_id)
         if not self.store.storage.claim(self.queue, frozen.number):
             return False
-        trial_id = self.store.storage.id_of(self.queue, frozen.number)
         self.store.storage.patient.set_trial_user_attr(trial_id, WITHDRAWN, True)
         self.queue.tell(frozen.number, state=optuna.trial.TrialState.FAIL)
         self._out.remove(frozen)

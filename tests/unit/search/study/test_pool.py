@@ -131,6 +131,34 @@ def test_what_nobody_begins_is_taken_back_and_measured_here(tmp_path: Path, url:
     assert worker(tmp_path / "w1", url).run() == 0
 
 
+@pytest.mark.parametrize("killed_at", ["set_user_attr", "tell"])
+def test_a_point_is_measured_although_the_coordinator_was_killed_while_it_took_it_back(
+    tmp_path: Path, url: str, killed_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: Any, **__: Any) -> None:
+        raise SystemExit
+
+    store, pool = coordinator(tmp_path / "run", url)
+    [point] = offered(store, pool, 1)
+    assert pool.gather() == []
+    storage = pool.store.storage.patient
+    dying, name = (pool.queue, "tell") if killed_at == "tell" else (type(storage), "set_trial_user_attr")
+    with monkeypatch.context() as dies:
+        dies.setattr(dying, name, killed)
+        with pytest.raises(SystemExit):
+            pool.wait()
+    age_heartbeats(store)
+    again, pool = coordinator(tmp_path / "run", url)
+    assert pool.gather() == []
+    assert not again.untried(point)
+    assert worker(tmp_path / "w1", url).run() == 1
+    [trial] = pool.gather()
+    assert knobs_of(trial.served) == point
+    again.record(trial)
+    assert pool.gather() == []
+    assert not pool.wait()
+
+
 def test_the_sampler_does_not_take_what_is_queued(tmp_path: Path, url: str) -> None:
     store, pool = coordinator(tmp_path / "run", url)
     offered(store, pool, 1)
