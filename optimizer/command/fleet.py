@@ -88,7 +88,7 @@ def _check_one_promise(found: Mapping[Path, RecommendationRecord]) -> None:
                 f"{first.model.name} ({first.model.sha256[:12]}): they cannot share traffic.",
                 "Give runs of one model file.",
             )
-        check_same(path, conditions(other), conditions(first))
+        check_same(path, conditions(other.slo, other.workload), conditions(first.slo, first.workload))
 
 
 def _price(path: Path, found: RecommendationRecord, term: Term | None) -> tuple[Term | None, float]:

@@ -18,8 +18,9 @@ from optimizer.reports.terminal import comparison_view
 from optimizer.run.progress import Progress
 from optimizer.run.recommendation import keep_failure, write_recommendation
 from optimizer.run.run_directory import LOG_FILE, locked, log, logging_to, make_directory, to_log_and
+from optimizer.run.workload_inputs import keep_input_data, workload_of
 from optimizer.run_file import save_config, slo_of
-from search.answer.comparison import RunComparisonRecord, compare_runs
+from search.answer.comparison import RunComparisonRecord, compare_runs, conditions
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import RECOMMENDATION_FILE, TRIALS_FILE, read_recommendation
 from search.trials import events
@@ -46,7 +47,8 @@ def run(
     before = None
     if baseline is not None:
         before = read_recommendation(baseline)
-        check_same(baseline, {"limit": before.slo.text}, {"limit": slo_of(config).text})
+        workload = workload_of(keep_input_data(config) if resume else config, batched=True)
+        check_same(baseline, conditions(before.slo, before.workload), conditions(slo_of(config), workload.record))
     gpus = use_gpus(config.gpu, config.workers)
     make_directory(config.output, resume=resume, model=config.model)
     stderr = SafeConsole(stderr=True)

@@ -66,7 +66,7 @@ def keep_input_data(config: OptimizeConfig) -> OptimizeConfig:
 
 
 def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
-    """Return the workload to send and simulate; call `keep_trace` first. Raises BadInput if it cannot be sent."""
+    """Return the workload to send and simulate, with the trace that was kept if it was. Raises BadInput."""
     rows = config.client_batch
     if rows > 1 and not batched:
         raise BadInput(
@@ -80,7 +80,8 @@ def workload_of(config: OptimizeConfig, *, batched: bool) -> Workload:
             f"The samples in {config.input_data} differ in shape, so {rows} of them make no request.",
             "Leave --client-batch out, or pad them to one shape.",
         )
-    trace = None if config.trace is None else config.output / TRACE_FILE
+    kept = config.output / TRACE_FILE
+    trace = config.trace if config.trace is None or not kept.exists() else kept
     arrivals = _checked(config.arrivals, trace)
     record = WorkloadRecord(
         arrivals=config.arrivals if config.trace is None else f"trace {config.trace.name}",

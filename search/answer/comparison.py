@@ -13,6 +13,7 @@ from loadgen.records.formats import format_rate
 from loadgen.records.record import ComparisonRecord
 from search.record import Record
 from search.records.recommendation import RecommendationRecord
+from search.records.slo import Slo, WorkloadRecord
 from search.records.trial import TrialRecord
 
 NORMAL_95 = 1.6449
@@ -40,9 +41,9 @@ class RunComparisonRecord(Record):
     notes: tuple[str, ...]
 
 
-def conditions(found: RecommendationRecord) -> dict[str, str]:
+def conditions(slo: Slo, workload: WorkloadRecord) -> dict[str, str]:
     """Return what must be the same in runs that are compared, or share traffic."""
-    return {"limit": found.slo.text, "traffic": found.workload.text or "poisson arrivals of single rows"}
+    return {"limit": slo.text, "traffic": workload.text or "poisson arrivals of single rows"}
 
 
 def compare_runs(
@@ -57,7 +58,7 @@ def compare_runs(
     Raises BadInput if their limits or their traffic differ. The estimated capacity has bounds on both sides.
     Certified rates are not compared: their distance from the capacity depends on the time for confirmations.
     """
-    check_same(paths[0], conditions(before), conditions(now))
+    check_same(paths[0], conditions(before.slo, before.workload), conditions(now.slo, now.workload))
     earlier, later = _figures(before), _figures(now)
     if not _latency_tells(before.winner, now.winner):
         del earlier[before.slo.first.name]

@@ -17,7 +17,7 @@ from recommendations import certificate, recommendation, trial
 from simulated_bench import SimulatedBench, default_service_s
 
 from loadgen.command.app import run_app
-from loadgen.errors import EnvironmentFailed
+from loadgen.errors import BadInput, EnvironmentFailed
 from loadgen.measurement.cpu_contention import CpuContention
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import ServingConfig
@@ -231,6 +231,32 @@ def test_json_is_printed_for_input_that_cannot_be_used(
     printed = NoRecommendationRecord.model_validate_json(capsys.readouterr().out)
     assert (printed.exit_code, printed.status) == (code, status)
     assert printed.status_reason
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"limits": (LatencyLimit(limit_ms=40.0),)},
+        {"arrivals": "gamma:cv=2"},
+        {"client_batch": 4},
+        {"protocol": "grpc"},
+        {"trace": Path("trace.txt")},
+    ],
+    ids=str,
+)
+def test_2_a_baseline_of_another_limit_or_traffic_is_refused_before_anything_is_written(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    (before := tmp_path / "before").mkdir()
+    write_recommendation(before, recommendation())
+    given = replace(config_of(tmp_path), **other)
+    if given.trace is not None:
+        given = replace(given, trace=tmp_path / given.trace)
+        given.trace.write_text("0.1\n0.2\n0.4\n")
+    never = raising(AssertionError())
+    with pytest.raises(BadInput, match=str(before)):
+        session.run(given, [], as_json=False, resume=False, baseline=before, search=never)
+    assert not given.output.exists()
 
 
 def test_worse_counts_where_a_provisional_certificate_is_accepted(tmp_path: Path) -> None:
