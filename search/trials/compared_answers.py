@@ -23,14 +23,14 @@ from search.records.answers import AnswersRecord
 LOAD_S, ALONE_S = 2.0, 2.0
 """The load lasts 2 s. Before it, requests are sent alone for about 2 s at most."""
 
-MOST_USERS, LEAST_USERS, COMPARING_USERS = 32, 8, 8
+MAX_USERS, MIN_USERS, COMPARING_USERS = 32, 8, 8
 """At most 32 requests are in flight, fewer if those would take longer than the load, and at least 8: batches of up
 to 4 rows were proven before. The answers of up to 8 users are compared."""
 
-MOST_REQUESTS, MOST_VALUES = 16, 1 << 14
+MAX_REQUESTS, MAX_VALUES = 16, 1 << 14
 """Answers to 16 different requests are compared, and of each output at most about 16,000 values."""
 
-FEWEST_COMPARED = 4
+MIN_COMPARED = 4
 """Fewer answers show nothing."""
 
 TOLERANCE = 0.1
@@ -90,7 +90,7 @@ class ComparedAnswers:
             return AnswersRecord(unseen="the time budget was used up")
         began_s = self.clock()
         lone_s = self._ask_alone()
-        users = max(LEAST_USERS, min(MOST_USERS, int(LOAD_S / max(lone_s, 1e-6))))
+        users = max(MIN_USERS, min(MAX_USERS, int(LOAD_S / max(lone_s, 1e-6))))
         if len(self._alone) < 2:
             return AnswersRecord(unseen=self._error or "there is one request only")
         if self.clock() - began_s + LOAD_S + users * lone_s > most_s:
@@ -110,7 +110,7 @@ class ComparedAnswers:
     def _ask_alone(self) -> float:
         """Ask for the answers to compare with, one at a time; returns the mean seconds of a request."""
         began_s, asked = self.clock(), 0
-        for request in self.requests[:: -(-len(self.requests) // MOST_REQUESTS)]:
+        for request in self.requests[:: -(-len(self.requests) // MAX_REQUESTS)]:
             if self.clock() - began_s > ALONE_S and len(self._alone) != 1:
                 break
             asked += 1
@@ -152,7 +152,7 @@ class ComparedAnswers:
         first, *others = (alone for _, alone in self._alone)
         telling = sum(self._differs(first, other) for other in others)
         unseen = ""
-        if compared < FEWEST_COMPARED:
+        if compared < MIN_COMPARED:
             unseen = f"{compared} answers could be compared ({self._error or 'they took too long'})"
         elif len(unsteady) >= enough:
             unseen = "the model does not give the same answer to the same request sent alone again"
@@ -186,7 +186,7 @@ class ComparedAnswers:
     def _parts(outputs: Tensors) -> dict[str, _Output]:
         """Return each output's shape, and its values or as many of them, evenly spaced, as are compared."""
         return {
-            name: (values.shape, values.ravel()[:: -(-values.size // MOST_VALUES) or 1].copy())
+            name: (values.shape, values.ravel()[:: -(-values.size // MAX_VALUES) or 1].copy())
             for name, values in outputs.items()
         }
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import TargetRefused
 from search.records.answers import AnswersRecord
-from search.trials.compared_answers import MOST_REQUESTS, ComparedAnswers, at_levels
+from search.trials.compared_answers import MAX_REQUESTS, ComparedAnswers, at_levels
 
 ENOUGH = 40
 Answer = Callable[[int, bool], Any]
@@ -156,7 +156,7 @@ def test_of_many_requests_a_few_are_compared_from_all_over_them() -> None:
         return floats(number)
 
     compared(Server(noted), count=1000)
-    assert len(seen) <= MOST_REQUESTS
+    assert len(seen) <= MAX_REQUESTS
     assert max(seen) > 900
 
 
