@@ -230,7 +230,7 @@ def test_a_server_that_answers_otherwise_in_company_mixes_rows(protocol: Any, un
     assert found.mixed == (under_load == "wrong")
     assert (found.differing > 0) == (under_load == "wrong")
     assert (found.failed >= 40) == (under_load == "refused")
-    assert (found.compared >= 40) == (under_load != "refused")
+    assert found.compared >= 40 or under_load == "refused"
 
 
 def test_a_model_that_does_not_load_fails_its_trial_however_often() -> None:
