@@ -41,7 +41,6 @@ class MachineSpeed:
     _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
     _looked: tuple[int, int] = 0, 0  # at how many runs, with how many profiles
     _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
-    _usual_in: list[float] = field(default_factory=list)  # of each run
 
     def look(self) -> bool:
         """Take in the runs since the last look; True if there are any, or their kinds were profiled further."""
@@ -72,7 +71,6 @@ class MachineSpeed:
                 slow = float(np.mean(np.concatenate(others) > math.log1p(SLOW))) if others else 0.0
                 if slow ** max(1.0, GRAIN_S * len(factors) / BLOCK_S) > UNLUCKY:
                     self._usual[kind] = 0.0
-        self._usual_in = list(map(self._usual_of, range(len(self.bench.runs))))
         return True
 
     @property
@@ -80,8 +78,8 @@ class MachineSpeed:
         """ln of the machine's slowdown in each 5 ms of all runs, in order; 0: as usual. Shape (grains,)."""
         self.look()
         each = [
-            factors - usual
-            for usual, (_, factors) in zip(self._usual_in, self._replayed, strict=True)
+            factors - self._usual[self._kind(run.config)]
+            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
             if factors is not None
         ]
         return without_noise(np.concatenate(each)) if each else np.zeros(0)
@@ -106,9 +104,10 @@ class MachineSpeed:
     def slowest(self, trial: Trial) -> float:
         """Return ln of the largest slowdown in the runs of a trial, but for pauses, beyond its usual speed."""
         self.look()
+        usual = self._usual.get(self._kind(trial.served), 0.0)
         own = [
             float(factors[factors < math.log(0.99 * PAUSED)].max(initial=usual)) - usual
-            for run, usual, (_, factors) in zip(self.bench.runs, self._usual_in, self._replayed, strict=True)
+            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
             if run.config == trial.served and factors is not None
         ][: trial.probes]
         return max([0.0, *own])
@@ -116,22 +115,6 @@ class MachineSpeed:
     def is_known(self, config: ServingConfig) -> bool:
         """True if the configuration can be simulated."""
         return self.surrogate.workload.predictable and self.surrogate.profiled(knobs_of(config))
-
-    def _usual_of(self, number: int) -> float:
-        """Return ln of the usual slowdown in a run: that of its kind, unless it was slow because of its rate.
-
-        A profile can err by load. Then no run of the configuration at this rate or a higher one was as usual, and
-        the run shows its usual slowdown itself.
-        """
-        run, own = self.bench.runs[number], self._replayed[number][1]
-        usual = self._usual.get(self._kind(run.config), 0.0)
-        shown = [
-            usual_slowdown(factors)
-            for other, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
-            if factors is not None and other.config == run.config and other.rate_per_s >= run.rate_per_s
-        ]
-        as_usual = min(shown, default=usual) <= usual + math.log1p(SLOW)
-        return usual if as_usual or own is None else usual_slowdown(own)
 
     def _kind(self, config: ServingConfig) -> tuple[Kind, int]:
         return self.surrogate.kind_of(knobs_of(config)), config.instance_count

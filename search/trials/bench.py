@@ -129,11 +129,6 @@ class ObservedRun:
         """The seconds between the first request and the last."""
         return float(self.sent_s[-1])
 
-    @property
-    def rate_per_s(self) -> float:
-        """The answered requests per second."""
-        return len(self.sent_s) / self.seconds if self.seconds else 0.0
-
     def waited_outside(self, overhead_s: float) -> bool:
         """True if requests waited for most of their time outside of the server's own, beyond the usual overhead.
 

@@ -94,8 +94,8 @@ def test_where_predictions_do_not_hold_the_sampler_goes_on(
     assert any(isinstance(event, events.Note) and "disagree" in event.text for event in seen)
     assert len(store.trials) > 8
     assert certified is not None
-    # Some of the slow trials count as slow phases of the machine, which the rate has to cover.
-    assert certified.winner.certificate.rate_per_s >= 0.75 * true_best
+    # The slow trials count as slow phases of the machine, which the rate has to cover.
+    assert certified.winner.certificate.rate_per_s >= 0.8 * true_best
 
 
 class Hurried(SimulatedBench):

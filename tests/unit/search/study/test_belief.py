@@ -90,16 +90,6 @@ def test_a_kind_that_was_only_seen_in_slow_phases_is_not_taken_for_slow(tmp_path
     )
 
 
-def test_what_is_slow_at_a_high_rate_alone_is_an_error_of_the_profile(tmp_path: Path) -> None:
-    """A slow machine is slow at all rates; one that was quick at a higher rate was slow at the lower one."""
-    one = tried(tmp_path, 16, 1)
-    for quick_per_s, slow_per_s, is_machine in ((300.0, 600.0, False), (600.0, 300.0, True)):
-        known = after(tmp_path, [1.0] * 10 + [0.6] * 10, (one, quick_per_s), (one, slow_per_s), profiled=(one,))
-        slow = float(np.mean(known.speed.slowdowns > math.log1p(SLOW)))
-        assert (slow > 0.4) == is_machine
-        assert slow > 0.4 or slow < 0.05
-
-
 @pytest.mark.parametrize(("pause", "covered"), [(3, True), (12, False)])
 def test_pauses_longer_than_the_limit_make_requests_late_at_any_rate(
     tmp_path: Path, pause: int, covered: bool
