@@ -66,6 +66,9 @@ class Certifier:
     lost: set[int] = field(default_factory=set)
     """The trials that cannot be certified: their server failed, it took too much memory, or batches mix rows."""
 
+    mixing: set[int] = field(default_factory=set)
+    """The lost trials whose batches mix rows; what was certified for them counts no more."""
+
     _evidence: dict[int, Evidence] = field(default_factory=dict)
     _answers: dict[int, AnswersRecord] = field(default_factory=dict)
     _untrusted_s: list[float] = field(default_factory=list)  # of the latest runs in a row with problems
@@ -122,12 +125,17 @@ class Certifier:
     def _with_answers(self, trial: Trial) -> Trial | None:
         """Return the trial with the comparison of its answers, made once; None if its batches mix rows."""
         if trial.number not in self._answers:
-            self._answers[trial.number] = self.bench.compare_answers(self.left_s())
+            try:
+                self._answers[trial.number] = self.bench.compare_answers(self.left_s())
+            except BenchFailed as failure:
+                self._answers[trial.number] = AnswersRecord(unseen=failure.reason.splitlines()[0].rstrip("."))
         seen = self._answers[trial.number]
         log.info("trial %d: %s", trial.number, seen.text)
         if not seen.mixed:
             return trial.changed(answers=seen)
-        self.lost |= self.store.take_back(trial.number, seen, passed=self._answers.keys() - {trial.number})
+        passed = {number for number, one in self._answers.items() if not (one.mixed or one.unseen)}
+        self.mixing |= self.store.take_back(trial.number, seen, passed=passed)
+        self.lost |= self.mixing
         self.note(f"Trial {trial.number} is not chosen: {seen.text}.", "answers_differ", trial)
         return None
 

@@ -96,6 +96,12 @@ class Certification:
             certifier.deadline_s = min(ends_s, now_s + max(MIN_FOR_DEFAULT_S, now_s - begun_s))
             default = self._best_of([measured]) or measured
             certifier.deadline_s = ends_s
+            if winner.number in certifier.mixing:
+                winner = self._best_of(candidates)
+                if winner is None:
+                    return None
+        if default is not None and default.number in certifier.mixing:
+            default = next(trial for trial in certifier.store.trials if trial.number == default.number)
         certifier.watch(winner)
         winner = certifier.at_covered_rate(winner)
         if default is not None and default.number == winner.number:
@@ -178,6 +184,10 @@ class Certification:
                 plan, paired = between, None
             log.info("next: trial %d, %s", plan.trial.number, plan.reason)
             found = certifier.run(plan)
+            for number in certifier.mixing & self._certified.keys():
+                del self._certified[number]
+            if best is not None and best.number in certifier.mixing:
+                best = None
             if found is not None:
                 self._certified[found.number] = self._better(self._certified.get(found.number), found)
             if found is not None and between is None:

@@ -230,7 +230,7 @@ class _Replayed:
         grains = self.windows * self.merged
         done = ((self.arrivals_s + latency_s) / GRAIN_S).astype(np.int64)
         answers = np.bincount(done, minlength=grains)[:grains]
-        most = QUIET * len(self.arrivals_s) * GRAIN_S / float(self.arrivals_s[-1])
+        most = QUIET * len(self.arrivals_s) * GRAIN_S / max(GRAIN_S, float(self.arrivals_s[-1]))
         edges = np.diff(np.concatenate([[False], answers <= most, [False]]).astype(np.int64))
         begins, ends = np.flatnonzero(edges > 0), np.flatnonzero(edges < 0)
         return begins[begins > 0], ends[begins > 0]

@@ -34,9 +34,16 @@ MIN_COMPARED = 4
 """Fewer answers show nothing."""
 
 TOLERANCE = 0.1
-"""A number differs if it is off by a tenth of the output's largest value: half precision, and other kernels for
-other batch sizes, stay far below that. Of other types a tenth of the values of an answer may differ, as a map of
-classes has near ties."""
+"""A float differs if it is off by a tenth of the output's largest value, and so does a quantized number, of one
+byte: half precision, and other kernels for other batch sizes, stay far below that. Of other types a tenth of the
+values of an answer may differ in any order, as maps of classes and the best ids of a list have near ties."""
+
+MIN_REPEATS, MAX_REPEATS = 8, 64
+"""A request whose answer differed is sent alone again as often as it was compared, 8 to 64 times: a model whose
+answers vary by themselves does not mix rows."""
+
+MIN_BATCH_SIZE = 1.1
+"""Batches of fewer requests on average show nothing."""
 
 MIXED_SHARE = 0.25
 """Rows are mixed if answers to a quarter of the requests differ. A near tie, of an argmax or in the order of
@@ -75,6 +82,7 @@ class ComparedAnswers:
 
     requests: Sequence[Tensors]
     ask: Ask
+    rows_per_request: int = 1
     clock: Callable[[], float] = time.monotonic
     _alone: list[tuple[Tensors, dict[str, _Output]]] = field(default_factory=list)
     _largest: dict[str, float] = field(default_factory=dict)
@@ -83,12 +91,15 @@ class ComparedAnswers:
     _failed: int = 0
     _error: str = ""
     _lock: Lock = field(default_factory=Lock)
+    _until_s: float = 0.0
+    _refused_again: bool = False
 
     def under(self, load: Load, most_s: float) -> AnswersRecord:
         """Ask alone, then under load, and compare. Nothing is sent under load if that would take over `most_s`."""
         if most_s < LOAD_S + ALONE_S:
             return AnswersRecord(unseen="the time budget was used up")
         began_s = self.clock()
+        self._until_s = began_s + most_s
         lone_s = self._ask_alone()
         users = max(MIN_USERS, min(MAX_USERS, int(LOAD_S / max(lone_s, 1e-6))))
         if len(self._alone) < 2:
@@ -111,7 +122,7 @@ class ComparedAnswers:
         """Ask for the answers to compare with, one at a time; returns the mean seconds of a request."""
         began_s, asked = self.clock(), 0
         for request in self.requests[:: -(-len(self.requests) // MAX_REQUESTS)]:
-            if self.clock() - began_s > ALONE_S and len(self._alone) != 1:
+            if self.clock() - began_s > ALONE_S and asked >= 2:
                 break
             asked += 1
             try:
@@ -120,8 +131,8 @@ class ComparedAnswers:
                 self._error = str(error).splitlines()[0].rstrip(".")
         for _, outputs in self._alone:
             for name, (_, values) in outputs.items():
-                if values.dtype.kind == "f":
-                    finite = np.abs(values[np.isfinite(values)])
+                if _is_number(values):
+                    finite = np.abs(values[np.isfinite(values)].astype(np.float64))
                     self._largest[name] = max(self._largest.get(name, 0.0), float(finite.max(initial=0.0)))
         return (self.clock() - began_s) / max(1, asked)
 
@@ -147,15 +158,21 @@ class ComparedAnswers:
     def _seen(self, mean_batch_size: float | None) -> AnswersRecord:
         compared, differing = self._compared.total(), self._differing.total()
         wrong = {number for number, count in self._differing.items() if count}
-        unsteady = {number for number in wrong if not self._is_steady(number)}
+        steady = {number: self._is_steady(number) for number in sorted(wrong)}
+        unsteady = {number for number, is_steady in steady.items() if is_steady is False}
+        unknown = {number for number, is_steady in steady.items() if is_steady is None}
         enough = MIXED_SHARE * len(self._compared)
         first, *others = (alone for _, alone in self._alone)
         telling = sum(self._differs(first, other) for other in others)
         unseen = ""
         if compared < MIN_COMPARED:
             unseen = f"{compared} answers could be compared ({self._error or 'they took too long'})"
+        elif mean_batch_size is not None and mean_batch_size < MIN_BATCH_SIZE * self.rows_per_request:
+            unseen = f"its batches had {mean_batch_size:.2g} rows on average"
         elif len(unsteady) >= enough:
             unseen = "the model does not give the same answer to the same request sent alone again"
+        elif len(wrong - unsteady) >= enough > len(wrong - unsteady - unknown):
+            unseen = f"answers differed, and the requests could not be sent again ({self._error or 'no time'})"
         mixed = not unseen and len(wrong - unsteady) >= enough
         if not (unseen or mixed or telling >= enough):
             unseen = f"the {len(self._alone)} requests have nearly the same answer (real inputs: --input-data)"
@@ -168,13 +185,19 @@ class ComparedAnswers:
             unseen=unseen,
         )
 
-    def _is_steady(self, number: int) -> bool:
-        """True if a request sent alone gets the same answer again."""
+    def _is_steady(self, number: int) -> bool | None:
+        """True if a request sent alone gets the same answer again; None if that cannot be said."""
         request, alone = self._alone[number]
-        try:
-            return not self._differs(alone, self._parts(self.ask(request)))
-        except LoadError:
-            return False
+        for _ in range(min(MAX_REPEATS, max(MIN_REPEATS, self._compared[number]))):
+            if self.clock() > self._until_s or self._refused_again:
+                return None
+            try:
+                if self._differs(alone, self._parts(self.ask(request))):
+                    return False
+            except LoadError as error:
+                self._refused_again, self._error = True, str(error).splitlines()[0].rstrip(".")
+                return None
+        return True
 
     def _differs(self, one: dict[str, _Output], other: dict[str, _Output]) -> bool:
         return one.keys() != other.keys() or any(
@@ -191,9 +214,16 @@ class ComparedAnswers:
         }
 
 
+def _is_number(values: NDArray[Any]) -> bool:
+    """True for floats and for quantized numbers, of one byte: they are compared by their distance."""
+    return values.dtype.kind == "f" or (values.dtype.kind in "iu" and values.dtype.itemsize == 1)
+
+
 def _differ(one: NDArray[Any], other: NDArray[Any], largest: float) -> bool:
-    if one.dtype.kind != "f":
-        return bool(np.mean(one != other) > TOLERANCE) if one.size else False
-    with np.errstate(invalid="ignore"):
-        close = np.abs(one.astype(np.float64) - other) <= TOLERANCE * largest
-    return not np.all(close | (one == other) | (np.isnan(one) & np.isnan(other)))
+    if _is_number(one):
+        with np.errstate(invalid="ignore"):
+            close = np.abs(one.astype(np.float64) - other) <= TOLERANCE * largest
+        return not np.all(close | (one == other) | (np.isnan(one) & np.isnan(other)))
+    if one.dtype.kind in "iu":
+        one, other = np.sort(one), np.sort(other)
+    return bool(np.mean(one != other) > TOLERANCE) if one.size else False

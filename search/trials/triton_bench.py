@@ -152,7 +152,8 @@ class TritonBench:
     def compare_answers(self, most_s: float) -> AnswersRecord:
         """See `search.trials.bench.Bench`. The compared requests carry their inputs, also with shared memory."""
         assert self._config is not None
-        if not self._config.dynamic_batching:
+        rows = self.workload.rows_per_request
+        if not self._config.dynamic_batching or self._config.max_batch_size <= rows:
             return AnswersRecord(unseen="the server executes each request on its own")
 
         def load(users: int, seconds: float) -> float | None:
@@ -166,7 +167,8 @@ class TritonBench:
             requests = request_tensors(info, self._payload)
             if self._payload.data_file is None:
                 requests = at_levels(requests)
-            answers = ComparedAnswers(requests, partial(infer, target, info, patience_s=self._timeout_s))
+            ask = partial(infer, target, info, patience_s=self._timeout_s)
+            answers = ComparedAnswers(requests, ask, rows_per_request=rows)
             return answers.under(load, most_s)
         except LoadError as error:
             return AnswersRecord(unseen=str(error).splitlines()[0].rstrip("."))

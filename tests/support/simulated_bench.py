@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +82,7 @@ class SimulatedBench:
     slowness: Callable[[float], float] = lambda load_s: 1.0
     late: Callable[[ServingConfig], bool] = lambda config: False
     mixes: Callable[[ServingConfig], bool] = lambda config: False
+    unseen: Collection[ServingConfig] = ()
     limit_ms: float = 50.0
     workload: Workload = field(default_factory=Workload)
     spent: Spent = field(default_factory=Spent)
@@ -177,6 +178,8 @@ class SimulatedBench:
 
     def compare_answers(self, most_s: float) -> AnswersRecord:
         mixed = self.mixes(self.loaded[-1])
+        if self.loaded[-1] in self.unseen:
+            return AnswersRecord(unseen="the time budget was used up")
         return AnswersRecord(compared=100, differing=60 if mixed else 0, mixed=mixed)
 
     def memory_bytes(self, config: ServingConfig) -> int | None:

@@ -40,6 +40,15 @@ def test_the_next_best_with_smaller_batches_is_the_answer(tmp_path: Path) -> Non
     assert [given.batches.count(batch) for batch in (16, 12)] == [1, 1]
 
 
+def test_what_was_certified_unseen_is_no_answer_if_smaller_batches_mix(tmp_path: Path) -> None:
+    """The default shows it, after the winner was certified."""
+    trials = [tried(tmp_path, DEFAULT, 0), tried(tmp_path, 16, 1)]
+    given = mixing_from(2)
+    given.unseen = [trials[1].served]
+    assert ended(tmp_path, given, *trials).certified is None
+    assert [trial.mixes_rows for trial in reopened(tmp_path).trials] == [True, True]
+
+
 def test_larger_batches_of_the_same_engine_are_not_tried_any_more(tmp_path: Path) -> None:
     given = mixing_from(8)
     trials = [tried(tmp_path, DEFAULT, 0, 600.0), tried(tmp_path, 8, 1), tried(tmp_path, 16, 2, 650.0)]

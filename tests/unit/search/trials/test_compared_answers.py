@@ -1,5 +1,6 @@
 """Answers under load against those to the same requests alone: what counts as mixed rows, and what is not seen."""
 
+import itertools
 from collections.abc import Callable
 from threading import Condition, get_ident
 from typing import Any
@@ -43,7 +44,7 @@ class Server:
 
 def compared(server: Server, *, count: int = 16, most_s: float = 60.0) -> AnswersRecord:
     requests = [{"x": np.array([number])} for number in range(count)]
-    return ComparedAnswers(requests, server.ask, lambda: server.now_s).under(server.load, most_s)
+    return ComparedAnswers(requests, server.ask, clock=lambda: server.now_s).under(server.load, most_s)
 
 
 def floats(number: int) -> NDArray[Any]:
@@ -66,6 +67,8 @@ RIGHT: dict[str, Answer] = {
     "half precision": lambda number, busy: floats(number) * (1.05 if busy else 1.0),
     "an argmax with a near tie in one request": lambda number, busy: [number if number != 3 or not busy else 2],
     "a map of classes with near ties": lambda number, busy: classes(number, 0.05 * busy),
+    "an embedding of int8, one step off": lambda n, busy: np.array([n, -15, 14 - busy], np.int8),
+    "ids of the best, with near ties": lambda n, busy: [[n, 3000, 4000, 5000][:: -1 if busy else 1]],
     "texts": lambda number, busy: np.array([[b"a", str(number)]], np.object_),
     "the order of one request's detections": lambda n, busy: [[n, -9.0][:: -1 if busy and n == 3 else 1]],
 }
@@ -77,6 +80,8 @@ MIXED: dict[str, Answer] = {
     "another class": lambda number, busy: [number + busy],
     "another flag": lambda number, busy: [bool(number % 2) != busy],
     "another map": lambda number, busy: classes(number, 0.5 * busy),
+    "other rows of int8": lambda n, busy: np.array([n + 3 * busy, -15], np.int8),
+    "other ids": lambda n, busy: [[n, n + 1000, n + 2000 + busy]],
     "another text": lambda number, busy: np.array([b"b" if busy else b"a", str(number)], np.object_),
     "fewer rows": lambda number, busy: floats(number)[: 0 if busy else 1],
     "a third of the requests": lambda number, busy: floats(number + 9 * (busy and number % 3 == 0)),
@@ -104,6 +109,34 @@ def test_a_model_whose_answers_differ_alone_as_well_does_not_mix_rows() -> None:
     found = compared(Server(lambda number, busy: random.standard_normal(4)))
     assert not found.mixed
     assert found.differing
+    assert found.unseen
+
+
+def test_a_model_whose_answers_vary_now_and_then_does_not_mix_rows() -> None:
+    """Every fifth answer is another, whether the server is busy or not."""
+    calls = itertools.count()
+    found = compared(Server(lambda number, busy: floats(number + 9 * (next(calls) % 5 == 4))))
+    assert found.differing
+    assert not found.mixed
+
+
+def test_answers_that_differ_are_not_judged_if_the_requests_cannot_be_sent_again() -> None:
+    asked: dict[int, int] = {}
+
+    def once(number: int, busy: bool) -> Any:
+        asked[number] = asked.get(number, 0) + (not busy)
+        return floats(number + 3) if busy else refused(number, asked[number] > 1)
+
+    found = compared(Server(once))
+    assert found.differing
+    assert not found.mixed
+    assert "no" in found.unseen
+
+
+def test_without_batches_mixed_rows_would_not_show() -> None:
+    server = Server(RIGHT["equal"])
+    requests = [{"x": np.array([number])} for number in range(16)]
+    found = ComparedAnswers(requests, server.ask, rows_per_request=7).under(server.load, 60.0)
     assert found.unseen
 
 
