@@ -118,8 +118,9 @@ def test_half_of_the_rates_are_at_85_percent_of_the_capacity_and_not_above_it() 
 
 
 def test_the_same_command_on_the_same_machine_gives_nearly_the_same_rate() -> None:
+    """But for rates with the sentence: phases that were not seen."""
     for machine in (OFTEN, RARELY):
-        rates = [one.certified for one in runs(machine)]
+        rates = [one.certified for one in without_sentence(runs(machine))]
         assert max(rates) <= WIDEST * min(rates)
 
 
