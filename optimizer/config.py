@@ -149,6 +149,13 @@ class OptimizeConfig:
     server_repository: Path | None = SERVER(
         "The remote server's model repository, as a folder on this machine.", "DIR"
     )
+    wait_ready_s: float | None = SERVER(
+        "Wait until the remote server answers, up to this long. Default: it must answer now.",
+        "DURATION",
+        unit="s",
+        show=None,
+        may_change=True,
+    )
     server_port: int | None = SERVER(
         "Port of the server that is started, HTTP or as --protocol says. Default: a free one.",
         bounds=(1, 65535),

@@ -23,6 +23,7 @@ from model_repo.server.supervisor import remove_shared_memory
 from model_repo.spec import Endpoint
 
 _START_ATTEMPTS = 5
+_REMOTE_LOOK_S = 0.5
 _LOG_READ_BYTES = 64 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _NOT_PLAIN = re.compile(r"[^\w/.+-]", re.ASCII)
@@ -221,10 +222,13 @@ class ProcessHost:
 class RemoteHost:
     """A server that others run, with explicit model control, over a repository that we can write to."""
 
-    def __init__(self, endpoint: Endpoint, repository: Path, *, unload_wait_s: float = 20.0) -> None:
+    def __init__(
+        self, endpoint: Endpoint, repository: Path, *, wait_s: float = 0.0, unload_wait_s: float = 20.0
+    ) -> None:
         self.endpoint = endpoint
         self._repository = repository
         self.start_s: float | None = None
+        self._wait_s = wait_s
         self._unload_wait_s = unload_wait_s
         self.restart()
 
@@ -238,12 +242,16 @@ class RemoteHost:
         return is_live(self.endpoint)
 
     def restart(self) -> None:
-        """Check that the server answers; we cannot start it. Raises ServerDied."""
-        if not self.alive():
-            raise ServerDied(
-                f"No Triton server answers at {self.endpoint.http_url}.\n"
-                "Start it, or check the address, then run again."
-            )
+        """Wait until the server answers; we cannot start it. Raises ServerDied."""
+        deadline = time.monotonic() + self._wait_s
+        while not self.alive():
+            if time.monotonic() > deadline:
+                after = f" within {self._wait_s:g} s" if self._wait_s else ""
+                raise ServerDied(
+                    f"No Triton server answers at {self.endpoint.http_url}{after}.\n"
+                    "Start it, or check the address, then run again; --wait-ready 2m waits for it."
+                )
+            time.sleep(_REMOTE_LOOK_S)
 
     def stop(self) -> None:
         """Do nothing: the server is not ours to end."""

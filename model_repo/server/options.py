@@ -42,6 +42,7 @@ class ServerOptions:
     image: str = DEFAULT_IMAGE
     remote: Endpoint | None = None
     repository: Path | None = None
+    remote_wait_s: float = 0.0  # until the remote server answers
     start_timeout_s: float = 120.0
     load_timeout_s: float = 120.0
     exit_grace_s: float = 2.0  # between SIGTERM and SIGKILL

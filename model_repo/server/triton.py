@@ -240,7 +240,7 @@ def serve(options: ServerOptions) -> Iterator[Server]:
     if options.kind == "remote":
         assert options.remote is not None
         assert options.repository is not None
-        remote = RemoteHost(options.remote, options.repository)
+        remote = RemoteHost(options.remote, options.repository, wait_s=options.remote_wait_s)
         server = Server(remote, options)
         try:
             yield server

@@ -86,6 +86,11 @@ def _check_together(config: OptimizeConfig, values: Values) -> None:
             "--server remote needs to know the server and its model repository.",
             "Add --server-url http://HOST:PORT and --server-repository DIR (the same folder, as seen from here).",
         )
+    if server != "remote" and config.wait_ready_s is not None:
+        raise BadInput(
+            f"--wait-ready {values['wait_ready']} is for a remote server, and --server is {server}.",
+            "Leave it out: a server that is started here is waited for.",
+        )
     if config.max_memory_bytes is not None and server in ("docker", "remote"):
         raise BadInput(
             f"--max-memory {values['max_memory']} cannot be checked: a {server} server hides its memory from us.",

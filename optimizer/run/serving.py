@@ -71,6 +71,7 @@ def serving_bench(
                 gpu=bool(prepared.machine.gpus),
                 remote=remote_endpoint(config),
                 repository=config.server_repository if config.server == "remote" else None,
+                remote_wait_s=config.wait_ready_s or 0.0,
                 image=config.docker_image or DEFAULT_IMAGE,
             )
         ) as server,

@@ -133,6 +133,28 @@ def test_a_remote_server_must_answer(tmp_path: Path) -> None:
         hosts.RemoteHost(nobody, tmp_path)
 
 
+def test_a_remote_server_that_starts_is_waited_for(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Starting(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # its health
+            asked.append(self.path)
+            self.send_response(503 if len(asked) < 3 else 200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Starting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
+        hosts.RemoteHost(endpoint, tmp_path, wait_s=600.0)
+        server.shutdown()
+    assert len(asked) == 3
+
+
 def test_a_remote_server_that_never_releases_a_model_holds_nothing_up(tmp_path: Path) -> None:
     class Unloading(BaseHTTPRequestHandler):
         def do_POST(self) -> None:  # the repository index

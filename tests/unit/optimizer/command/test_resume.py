@@ -33,6 +33,7 @@ APPLIED = {
     "cache_dir": ("cache", None),
     "server_port": ("8123", 8123),
     "server_url": ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
+    "wait_ready": ("90s", 90.0),
     "storage": ("sqlite:///other.db", "sqlite:///other.db"),
 }
 """Option -> an argument for it, and its value in the configuration; None: the path of that name."""
@@ -101,7 +102,7 @@ def test_an_option_that_measured_trials_do_not_depend_on_is_applied(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.json").write_text("{}")
     remote = {"server": "remote", "server_url": "http://127.0.0.1:8000", "server_repository": tmp_path}
-    before = run(**(remote if name == "server_url" else {}))
+    before = run(**(remote if name in ("server_url", "wait_ready") else {}))
     given, wanted = APPLIED[name]
     after = resumed(before, OPTIONS[name].opts[0], *([] if given is None else [given]))
     changed = {one.name for one in fields(before) if getattr(after, one.name) != getattr(before, one.name)}
