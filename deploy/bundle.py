@@ -17,6 +17,7 @@ from loadgen.errors import BadInput
 from loadgen.files import flush_folder
 from loadgen.processes import scratch_folder
 from model_repo.repository.config_pbtxt import render_config_pbtxt
+from model_repo.repository.own_model import own_files
 from model_repo.repository.write import place, runtime_files, writing
 from model_repo.spec import VERSION, Runtime, ServingConfig
 from search.records.recommendation import RecommendationRecord
@@ -70,6 +71,8 @@ def bundle_from_recommendation(
         folder = f"{root}/{config.engine.model_name}"
         texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(config, runtime=runtime)
         copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
+        if config.engine.own is not None:
+            copies |= {f"{folder}/{name}": source for name, source in own_files(config.engine.own.folder)}
         if runtime != "native":
             own = runtime_files(config.engine, runtime).items()
             copies |= {f"{folder}/{VERSION}/{name}": source for name, source in own}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import functools
 import hashlib
@@ -11,14 +12,16 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution, distributions
+from importlib.metadata import PackageNotFoundError, distribution, distributions, packages_distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from loadgen.errors import BadInput
+from model_repo.repository.own_model import own_files
 from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import Backend, Engine
 from search.records.recommendation import RecommendationRecord, RuntimeRecord
@@ -104,6 +107,7 @@ LIBRARIES: Mapping[Backend, tuple[str, ...]] = {
     "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
     "tensorrt": ("tensorrt", "tensorrt-cu12", "tensorrt-cu13"),
     "tensorrt_rtx": ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu13-libs", "tensorrt-rtx"),
+    "repository": (),
 }
 """Engine backend -> distributions of its library; those that are installed count."""
 
@@ -136,9 +140,9 @@ def python_version() -> str:
     return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def server_pins(backend: Backend, *, gpu: bool) -> Pins:
-    """Return what the server and the processes of its models load: Triton, NumPy, and the engine's library."""
-    pins = installed_pins([*LIBRARIES[backend], "numpy", *(["cuda-bindings"] if gpu else [])])
+def server_pins(backend: Backend, *, gpu: bool, more: Iterable[str] = ()) -> Pins:
+    """Return what server and models load: Triton, NumPy, the engine's library, and `more` distributions."""
+    pins = installed_pins([*LIBRARIES[backend], "numpy", *(["cuda-bindings"] if gpu else []), *more])
     if gpu:
         names = (canonicalize_name(found.name) for found in distributions())
         pins |= installed_pins(name for name in names if name.startswith(CUDA) and name != SERVER)
@@ -156,6 +160,20 @@ def client_pins() -> Pins:
 def search_pins() -> Pins:
     """Return what a whole installation with the embedded server needs."""
     return {name: version for name, version in installed_pins(["tritune[embedded]"]).items() if name != "tritune"}
+
+
+def imported_distributions(engine: Engine) -> list[str]:
+    """Return the installed distributions that the Python files of a user's own model import by name; else none."""
+    found: set[str] = set()
+    known = packages_distributions() if engine.own is not None else {}
+    for name, path in own_files(engine.own.folder) if engine.own is not None else ():
+        with suppress(SyntaxError, ValueError):  # Triton does not run it either, or not with this Python
+            for node in ast.walk(ast.parse(path.read_bytes())) if name.endswith(".py") else ():
+                imports = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.level == 0:
+                    imports = [node.module or ""]
+                found |= {owner for one in imports for owner in known.get(one.partition(".")[0], ())}
+    return sorted(found)
 
 
 def installed_pins(roots: Iterable[str]) -> Pins:
@@ -188,7 +206,10 @@ def _required(lines: Iterable[str], extra: str) -> Iterator[tuple[str, str]]:
 
 CONSTRAINTS_FILE = "images/constraints.txt"
 
-EMBEDDED_TRITON = {"0.7.0": "2.51.0"}
+DEFAULT_TRITON = "2.51.0"
+"""The Triton of `DEFAULT_IMAGE`."""
+
+EMBEDDED_TRITON = {"0.7.0": DEFAULT_TRITON}
 """nvidia-pytriton -> the Triton inside, for runs that did not record it."""
 
 CUDA_RELEASES = {"12": "12.9.1", "13": "13.0.1"}
@@ -231,7 +252,7 @@ def installed_sources(found: RecommendationRecord, engine: Engine) -> Sources:
         python=(measured and measured.python) or python_version(),
         server=dict(measured.packages)
         if measured is not None and measured.packages
-        else server_pins(engine.backend, gpu=engine.device == "gpu"),
+        else server_pins(engine.backend, gpu=engine.device == "gpu", more=imported_distributions(engine)),
         client=client_pins(),
         search=search_pins(),
         wheel_name=wheel_name(),

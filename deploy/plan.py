@@ -7,11 +7,12 @@ import math
 import re
 from dataclasses import dataclass
 
-from deploy.images import Sources, checked_image, image_for, installed_sources, measured_runtime
+from deploy.images import DEFAULT_TRITON, Sources, checked_image, image_for, installed_sources, measured_runtime
 from deploy.scaling import DEFAULT_MAX_REPLICAS, Scaling, scaling_for, traffic_from
 from deploy.smoke import Smoke, smoke_for
 from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import NATIVE_BACKENDS, render_config_pbtxt
+from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import Runtime, ServingConfig
 from search.cost.cost import cost_per_million_inferences_usd
 from search.labels import knobs_text, runtime_text
@@ -118,6 +119,11 @@ class Plan:
     def builds_image(self) -> bool:
         """True if our runtime was measured: the bundle builds its image."""
         return self.runtime.runtime != "native"
+
+    @property
+    def searches_again(self) -> bool:
+        """True if workers elsewhere can search for this model: not for one of the user's own repository."""
+        return self.config.engine.own is None
 
     @property
     def offers_native(self) -> bool:
@@ -234,17 +240,25 @@ def _native_image(
     found: RecommendationRecord, config: ServingConfig, options: BundleOptions, runtime: RuntimeRecord
 ) -> str | None:
     """Return NVIDIA's image for the engine; None if there is none, which matters only if it was measured."""
+    own = config.engine.own is not None
     if options.image is not None:
-        return checked_image(options.image, "--image") if config.engine.backend in NATIVE_BACKENDS else None
+        return checked_image(options.image, "--image") if own or config.engine.backend in NATIVE_BACKENDS else None
     if runtime.image is not None:
         return checked_image(runtime.image, "--image")
+    if own and runtime.runtime == "native":
+        if runtime.triton_version == DEFAULT_TRITON:
+            return DEFAULT_IMAGE
+        raise BadInput(
+            f"No image is known of the server that was measured, Triton {runtime.triton_version or '?'}.",
+            "Name it: optimize bundle RUN_DIR --image nvcr.io/nvidia/tritonserver:YY.MM-py3",
+        )
     if config.engine.backend not in NATIVE_BACKENDS:
         return None
     try:
         return image_for(
             backend=config.engine.backend,
             tensorrt_version=options.tensorrt_version,
-            opset=found.model.opset,
+            opset=found.model.opset or 0,
         )
     except BadInput:
         if runtime.runtime == "native":

@@ -21,6 +21,7 @@ from deploy.scaling import HPA_SYNC_S, SCRAPE_INTERVAL_S
 from deploy.smoke import FILES_FOLDER, check_for
 from deploy.text import figures
 from loadgen.spec.limits import quantile_option
+from model_repo.spec import OWN
 
 if TYPE_CHECKING:
     import jinja2
@@ -36,6 +37,7 @@ DASHBOARD_FILE = "grafana-dashboard.json"
 README_FILE = "README.md"
 
 IMAGES = tuple(f"images/{name}.Dockerfile" for name in ("loadtest", "models", "worker"))
+WORKER_IMAGE = IMAGES[-1]
 TRITON_IMAGE = "images/triton.Dockerfile"
 """The server that was measured, unless it was one of NVIDIA's image."""
 KUBERNETES_BASE = (
@@ -150,11 +152,13 @@ def render_files(plan: Plan, *, targets: Collection[Target], loadtest_image: str
     context["rules"] = Markup("").join(lines[first:])  # without the comment before its first key
     files[DASHBOARD_FILE] = render_dashboard(plan, quantile_name=context["quantile_name"])
     chosen = [path for target in TARGETS if target in targets for path in FILES[target]]
+    if not plan.searches_again:
+        chosen = [path for path in chosen if not path.startswith("kubernetes/search/")]
     if plan.offers_native and "kubernetes" in targets:
         chosen += NATIVE_FILES
     if plan.builds_image:
         chosen.append(TRITON_IMAGE)
-    for path in (*IMAGES, *chosen):
+    for path in (*(path for path in IMAGES if plan.searches_again or path != WORKER_IMAGE), *chosen):
         files[path] = _rendered(f"{path}.j2", context)
     if "kubernetes" in targets:
         files[f"kubernetes/base/{DASHBOARD_FILE}"] = files[DASHBOARD_FILE]
@@ -208,7 +212,7 @@ def _context(plan: Plan, targets: Collection[Target], loadtest_image: str | None
         "files_folder": FILES_FOLDER,
         "server_arguments": server_arguments(plan),
         "startup_failures": max(60, math.ceil(5 * plan.scaling.start_s)),
-        "model_format": {"onnxruntime": "onnx"}.get(plan.config.engine.backend, "tensorrt"),
+        "model_format": {"onnxruntime": "onnx", OWN: "triton"}.get(plan.config.engine.backend, "tensorrt"),
         **_queries(plan),
         **figures(plan),
         **_kserve(plan),

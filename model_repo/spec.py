@@ -17,8 +17,11 @@ VERSION = "1"
 
 ServerKind = Literal["embedded", "local", "docker", "remote"]
 
-Backend = Literal["onnxruntime", "tensorrt", "tensorrt_rtx"]
-"""Library that executes the engine; the folder `model_repo/runtime` has the code for it inside Triton."""
+Backend = Literal["onnxruntime", "tensorrt", "tensorrt_rtx", "repository"]
+"""Library that executes the engine; the folder `model_repo/runtime` has the code for it inside Triton.
+`repository`: a model of the user's own repository, with the backend that its `config.pbtxt` names."""
+
+OWN: Backend = "repository"
 
 SLOT_BACKENDS: tuple[Backend, ...] = ("tensorrt", "tensorrt_rtx")
 """The libraries with which several streams of one process may execute one engine."""
@@ -80,6 +83,25 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnModel:
+    """A model of the user's own repository: its folder, which nobody writes to, and its configuration.
+
+    `text` is its `config.pbtxt` with what Triton completes by itself; the other fields are what that says.
+    `counts` are the instances of each instance group, `max_batch_size` 0 means no batches; one that is larger than
+    the search tries counts as the largest that it tries.
+    """
+
+    folder: Path
+    text: str = field(repr=False)
+    max_batch_size: int = 0
+    dynamic_batching: bool = False
+    max_queue_delay_us: int = 0
+    preferred_batch_sizes: tuple[int, ...] = ()
+    counts: tuple[int, ...] = (1,)
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """An executable model: its file, its library, and its input and output tensors.
 
@@ -88,7 +110,8 @@ class Engine:
     one is served with `max_batch_size` 0. `alone_ms` gives (batch size, milliseconds per standalone execution) for
     the sizes that were measured. `code` is a `model.py` that replaces our runtime, for models made of code in
     tests and benchmarks. Nothing that comes with a model file sets it, and `files` accepts no name of code, so
-    that a model brings data alone.
+    that a model brings data alone. `own` is a model of the user's repository, whose folder takes the place of
+    `files`, and whose `precision` is the name of its backend.
     """
 
     model_name: str
@@ -102,6 +125,7 @@ class Engine:
     device: Literal["cpu", "gpu"] = "cpu"
     alone_ms: tuple[tuple[int, float], ...] = ()
     code: Path | None = None
+    own: OwnModel | None = None
 
     def __post_init__(self) -> None:
         if not self.model_name or "/" in self.model_name or self.model_name.startswith("."):
@@ -111,10 +135,17 @@ class Engine:
                 raise ValueError(f"{self.model_name}: {name!r} is not a name that a file of an engine may have")
         if len(dict(self.files)) != len(self.files):
             raise ValueError(f"{self.model_name}: two of the files {[n for n, _ in self.files]} have one name")
+        if self.own is not None:
+            return
         if self.code is None and self.model_file not in dict(self.files):
             raise ValueError(f"model_file {self.model_file} is not among the files {[n for n, _ in self.files]}")
         if not self.inputs or not self.outputs:
             raise ValueError(f"{self.model_name}: an engine needs at least one input and one output")
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its files. Raises OSError."""
+        return self.own.size_bytes if self.own else sum(path.stat().st_size for _, path in self.files)
 
     def served_by(self, runtime: Runtime) -> Runtime:
         """Return the runtime that serves it if this one is chosen: `slots` is for TensorRT without texts."""

@@ -45,10 +45,12 @@ _OF_THE_ENVIRONMENT = (RepositoryWriteFailed, ServerDied, ServerStartFailed, Ser
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Turn errors of server and load into user errors of two lines."""
+def explained(*, but: type[ServerError] | tuple[()] = ()) -> Iterator[None]:
+    """Turn errors of server and load into user errors of two lines, `but` for those that the caller explains."""
     try:
         yield
+    except but:
+        raise
     except (ServerError, LoadError) as error:
         what, _, fix = str(error).partition("\n")
         kind = EnvironmentFailed if isinstance(error, _OF_THE_ENVIRONMENT) else UserError

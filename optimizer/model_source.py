@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from loadgen.errors import BadInput
@@ -48,3 +49,18 @@ def stem_of(source: str | Path) -> str:
 def needs_export(source: str | Path) -> bool:
     """True if the source is a PyTorch model (a factory or a `.pt2`), not an ONNX file."""
     return isinstance(source, str) or source.suffix == ".pt2"
+
+
+_VARIED = re.compile(r"parameters\.([\w.-]+)=([\w./+-]+(?:,[\w./+-]+)*)")
+
+
+def vary_from_texts(texts: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return `parameters.KEY=V1,V2` texts as pairs of a key and its values. Raises BadInput."""
+    found: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        match = _VARIED.fullmatch(text)
+        if match is None or match[1] in found:
+            why = "varies what another --vary varies" if match else "names no parameter with its values"
+            raise BadInput(f"--vary {text!r} {why}.", "Write --vary parameters.KEY=V1,V2")
+        found[match[1]] = tuple(dict.fromkeys(match[2].split(",")))
+    return tuple(found.items())

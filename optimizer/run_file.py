@@ -50,7 +50,8 @@ def saved_config(directory: Path) -> OptimizeConfig:
             f"{path} is not a run's configuration: {problem}.",
             "It was changed or written by another version; start a new run.",
         ) from error
-    return replace(config, model=saved_source(str(config.model)), output=directory)
+    own = config.repository is not None  # then the model is a name
+    return replace(config, model=str(config.model) if own else saved_source(str(config.model)), output=directory)
 
 
 def slo_of(config: OptimizeConfig) -> Slo:

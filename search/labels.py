@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_repo.spec import ServingConfig
+from model_repo.spec import OWN, ServingConfig
 from search.records.recommendation import RuntimeRecord
 from search.records.trial import ConfigRecord, TrialRecord
 
@@ -16,10 +16,17 @@ def knobs_text(config: ServingConfig) -> str:
     return _text(config, engine.backend, engine.precision, on_gpu=engine.device == "gpu")
 
 
+def baseline_name(config: ConfigRecord) -> str:
+    """Return the name of a search's baseline, given one of its configurations."""
+    return "as configured" if config.engine.startswith(f"{OWN}-") else "Triton default"
+
+
 def runtime_text(runtime: RuntimeRecord, backend: str) -> str:
     """Return the runtime as `Triton 2.51.0, ONNX Runtime 1.31.1 in its Python backend`."""
     triton = f"Triton {runtime.triton_version or '(version unknown)'}"
     library = LIBRARIES.get(backend, backend)
+    if backend == OWN:
+        return f"{triton}{f' of {runtime.image}' if runtime.image else ''}, with the backend of your repository"
     if runtime.runtime == "native":
         where = f" of {runtime.image}" if runtime.image else ""
         return f"{triton}{where}, its native {library} backend"
@@ -48,8 +55,8 @@ def trial_text(trial: TrialRecord) -> str:
 def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *, on_gpu: bool) -> str:
     batch = f"batch {config.max_batch_size}" if config.max_batch_size > 1 else "no batching"
     instances = f"{config.instance_count} instance" + ("s" if config.instance_count > 1 else "")
-    name = f"{backend} {precision}" if on_gpu else precision
-    parts = [name, batch, instances + ("" if on_gpu else _threads(config.intra_op_threads))]
+    name = f"{backend} {precision}" if on_gpu and backend != OWN else precision
+    parts = [name, batch, instances + ("" if on_gpu or backend == OWN else _threads(config.intra_op_threads))]
     if config.cuda_graph_batch_sizes:
         parts.append("CUDA graphs")
     if config.max_queue_delay_us:

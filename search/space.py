@@ -20,6 +20,9 @@ instances are busy), so few values are enough."""
 
 MEMORY_SHARE = 0.5
 
+MORE_INSTANCES = 4
+"""A model of the user's own is tried with up to four times its configured instances, also if cores are fewer."""
+
 MAX_SLOTS = 4
 """Instances that compute in turns: two keep a GPU busy, and four have their requests gathered in time."""
 
@@ -137,10 +140,14 @@ class SearchSpace:
                 yield {**knobs, "instance_count": instances, "intra_op_threads": other}
 
     def config(self, knobs: Mapping[str, int | str]) -> ServingConfig:
-        """Return the serving configuration at a point, legal or not."""
+        """Return the serving configuration at a point, legal or not; of a user's own model's, that as it is."""
         engine = next(engine for engine in self.engines if engine_label(engine) == knobs["engine"])
+        given = self.baseline(engine) if engine.own is not None else None
+        if given is not None and knobs_of(given) == knobs:
+            return given
         max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0
         batching = max_batch_size > self.rows_per_request
+        preferred = engine.own.preferred_batch_sizes if engine.own is not None and batching else ()
         graphs = int(knobs.get("cuda_graphs", 0)) and engine.device == "gpu"
         return ServingConfig(
             engine=engine,
@@ -148,6 +155,7 @@ class SearchSpace:
             instance_count=int(knobs["instance_count"]),
             dynamic_batching=batching,
             max_queue_delay_us=int(knobs["max_queue_delay_us"]) if batching else 0,
+            preferred_batch_sizes=tuple(size for size in preferred if size <= max_batch_size),
             intra_op_threads=int(knobs["intra_op_threads"]),
             cuda_graph_batch_sizes=graph_batch_sizes(max_batch_size) if graphs else (),
         )
@@ -159,8 +167,8 @@ def engine_label(engine: Engine) -> str:
 
 
 def takes_graphs(engine: Engine) -> bool:
-    """True if CUDA graphs are a knob of this engine: it runs on a GPU in batches."""
-    return engine.device == "gpu" and engine.batched
+    """True if CUDA graphs are a knob of this engine: it is ours, and runs on a GPU in batches."""
+    return engine.device == "gpu" and engine.batched and engine.own is None
 
 
 def knobs_of(config: ServingConfig) -> Knobs:
@@ -180,9 +188,22 @@ def knobs_of(config: ServingConfig) -> Knobs:
 def default_config(engine: Engine) -> ServingConfig:
     """Return Triton's own configuration for the model and an empty `config.pbtxt`: the baseline of every search.
 
+    A model of the user's own repository is as its configuration says. Without dynamic batching the largest batch
+    is that of one request, whatever `max_batch_size` there is.
+
     From Triton's model-configuration auto-complete and its ONNX Runtime backend: maximum batch size 4 with
     dynamic batching and no delay, one instance on a GPU and two on a CPU, as many threads as there are cores.
     """
+    own = engine.own
+    if own is not None:
+        return ServingConfig(
+            engine=engine,
+            max_batch_size=own.max_batch_size if own.dynamic_batching else int(engine.batched),
+            instance_count=sum(own.counts),
+            dynamic_batching=own.dynamic_batching,
+            max_queue_delay_us=own.max_queue_delay_us if own.dynamic_batching else 0,
+            preferred_batch_sizes=own.preferred_batch_sizes if own.dynamic_batching else (),
+        )
     max_batch_size = 4 if engine.batched else 0
     return ServingConfig(
         engine=engine,
@@ -193,26 +214,40 @@ def default_config(engine: Engine) -> ServingConfig:
 
 
 def search_space(
-    engines: tuple[Engine, ...], limits: MachineLimits, *, limit_ms: float, rows_per_request: int = 1
+    engines: tuple[Engine, ...],
+    limits: MachineLimits,
+    *,
+    limit_ms: float,
+    rows_per_request: int = 1,
+    largest_batch: int = LARGEST_BATCH,
 ) -> SearchSpace:
     """Return the space for these engines on this machine: powers of two up to its cores and memory.
 
-    Batches are of whole requests: 1, 2, 4, ... of them, of `rows_per_request` each. Queue delays are shares of
-    the latency limit.
+    Batches are of whole requests: 1, 2, 4, ... of them, of `rows_per_request` each, up to `largest_batch` rows.
+    Queue delays are shares of the latency limit. A model of the user's own keeps its number of threads, and its
+    own values are tried.
     """
     batched = all(engine.batched for engine in engines)
     on_gpu = any(engine.device == "gpu" for engine in engines)
-    model_bytes = max(sum(path.stat().st_size for _, path in engine.files) for engine in engines)
+    model_bytes = max(engine.size_bytes for engine in engines)
+    given = [default_config(engine) for engine in engines]
+    owned = [engine.own for engine in engines if engine.own is not None]
     # Each instance of the Python backend is a process with its own copy of the weights; twice for its arena.
     affordable = max(1, int(limits.memory_bytes * MEMORY_SHARE // max(2 * model_bytes, 1)))
-    instances = _powers_of_two(min(max(limits.cores, 1), affordable, 8 if on_gpu else 64))
-    baselines = {default_config(engine).instance_count for engine in engines}  # tried on any machine
-    instances = tuple(sorted({*instances, *baselines}))
-    threads = (0,) if on_gpu else (0, *_powers_of_two(max(limits.cores, 1)))
-    sizes = tuple(
-        rows_per_request * 2**exponent for exponent in range((LARGEST_BATCH // rows_per_request).bit_length())
-    )
+    # A user's own model may wait instead of computing, so its number of instances is no sign of the cores' number.
+    useful = max([limits.cores, 1, *(MORE_INSTANCES * sum(own.counts) for own in owned)])
+    instances = _powers_of_two(min(useful, affordable, 8 if on_gpu else 64))
+    baselines = {config.instance_count for config in given}  # tried on any machine
+    least = max((len(own.counts) for own in owned), default=1)
+    instances = tuple(sorted({*(count for count in instances if count >= least), *baselines}))
+    threads = (0,) if on_gpu or owned else (0, *_powers_of_two(max(limits.cores, 1)))
+    largest = max(largest_batch // rows_per_request, 1)
+    sizes = tuple(rows_per_request * 2**exponent for exponent in range(largest.bit_length()))
     delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
+    if owned:
+        sizes = tuple(rows_per_request * count for count in _powers_of_two(largest))
+        sizes = tuple(sorted({*sizes, *(max(one.max_batch_size, rows_per_request) for one in given)}))
+        delays_us = tuple(sorted({*delays_us, *(config.max_queue_delay_us for config in given)}))
     return SearchSpace(
         engines=engines,
         max_batch_sizes=sizes if batched else (1,),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from model_repo.repository.own_config import render_own_config
 from model_repo.spec import Runtime, ServingConfig, TensorSpec
 
 NATIVE_BACKENDS = {"onnxruntime": ("onnxruntime", "onnxruntime_onnx"), "tensorrt": ("tensorrt", "tensorrt_plan")}
@@ -16,6 +17,8 @@ def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -
     It is complete, so that the server need not guess (`--disable-auto-complete-config`). Raises ValueError if the
     engine cannot run on the native backends.
     """
+    if config.engine.own is not None:
+        return render_own_config(config)
     new_message, text_format = _protobuf()
     message = new_message(
         name=config.engine.model_name,
@@ -42,11 +45,11 @@ def render_config_pbtxt(config: ServingConfig, *, runtime: Runtime = "python") -
     return str(text_format.MessageToString(message))
 
 
-def parse_config_pbtxt(text: str) -> Any:
+def parse_config_pbtxt(text: str, *, allow_unknown_fields: bool = False) -> Any:
     """Return the ModelConfig protobuf message of a `config.pbtxt`. Raises ValueError if the text is not one."""
     new_message, text_format = _protobuf()
     try:
-        return text_format.Parse(text, new_message())
+        return text_format.Parse(text, new_message(), allow_unknown_field=allow_unknown_fields)
     except text_format.ParseError as error:
         raise ValueError(f"This is not a config.pbtxt: {error}") from error
 
@@ -72,7 +75,7 @@ def graph_batch_sizes(max_batch_size: int) -> tuple[int, ...]:
 
 def executed_batch_sizes(config: ServingConfig) -> tuple[int, ...]:
     """Return the batch sizes that our GPU runtime executes, padding others to the next. () on the CPU."""
-    if config.engine.device == "cpu" or config.max_batch_size == 0:
+    if config.engine.device == "cpu" or config.engine.own is not None or config.max_batch_size == 0:
         return ()
     chosen = config.cuda_graph_batch_sizes or graph_batch_sizes(config.max_batch_size)
     return tuple(sorted({*chosen, config.max_batch_size}))

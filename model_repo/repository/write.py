@@ -14,6 +14,7 @@ from pathlib import Path
 from model_repo.errors import RepositoryWriteFailed
 from model_repo.native_library import LIBRARY, native_library
 from model_repo.repository.config_pbtxt import render_config_pbtxt
+from model_repo.repository.own_model import CONFIG_FILE, own_files
 from model_repo.spec import VERSION, Engine, Runtime, ServingConfig
 
 README_FILE = "README.md"
@@ -21,6 +22,10 @@ README_FILE = "README.md"
 
 RUNTIME = Path(__file__).parents[1] / "runtime"
 """The code that runs inside Triton's Python backend."""
+
+LINKED_BYTES = 64 * 2**20
+"""Files of a user's own model up to 64 MiB are copied, so that a model that writes to them does not change the
+user's; larger ones, its weights, are linked."""
 
 PACKAGES = {"onnxruntime": "onnxruntime-gpu", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 """Engine backend -> the package that it needs on a GPU, apart from cuda-bindings and numpy."""
@@ -45,6 +50,15 @@ The path of this folder must not contain blanks: Triton's Python backend does no
 The Python that it uses needs these packages, for instance in NVIDIA's container:
 
     pip install {packages}
+"""
+
+
+_OWN_README = """\
+# Model repository for Triton
+
+`{model_name}` as it was measured: your own model, with the changed `config.pbtxt`.
+
+    tritonserver --model-repository=THIS_FOLDER
 """
 
 
@@ -87,6 +101,8 @@ def runtime_files(engine: Engine, runtime: Runtime = "python") -> dict[str, Path
 
     Raises ValueError if this engine cannot run without a GPU, and NoBackend if our backend cannot be compiled.
     """
+    if engine.own is not None:
+        return {}
     if engine.code is not None:
         return {"model.py": engine.code}
     if engine.device == "gpu":
@@ -106,7 +122,7 @@ def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "pyt
     model_dir = root / config.engine.model_name
     with writing(model_dir):
         draft = model_dir / ".config.pbtxt"
-        draft.write_text(render_config_pbtxt(config, runtime=runtime))
+        draft.write_bytes(render_config_pbtxt(config, runtime=runtime).encode())
         draft.replace(model_dir / "config.pbtxt")
     return model_dir
 
@@ -117,6 +133,9 @@ def remove_model(root: Path, model_name: str) -> None:
 
 
 def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy: bool) -> None:
+    if config.engine.own is not None:
+        _write_own(folder, config, config.engine.own.folder, copy=copy)
+        return
     version_dir = folder / VERSION
     version_dir.mkdir()
     (folder / "config.pbtxt").write_text(render_config_pbtxt(config, runtime=runtime))
@@ -132,7 +151,40 @@ def _write_model(folder: Path, config: ServingConfig, runtime: Runtime, *, copy:
             py_compile.compile(str(target), doraise=True)
 
 
+def _write_own(folder: Path, config: ServingConfig, own: Path, *, copy: bool) -> None:
+    _place_own(own, folder, copy=copy)
+    (folder / CONFIG_FILE).write_bytes(render_config_pbtxt(config).encode())
+    for code in folder.rglob("*.py") if not copy else ():  # see `_write_model`; Triton reports its errors
+        py_compile.compile(str(code), quiet=2)
+
+
+def keep_own(own: Path, target: Path) -> None:
+    """Copy a user's own model, whole, to a folder that is not there yet. Raises RepositoryWriteFailed."""
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            _place_own(own, draft, copy=False)
+            if (own / CONFIG_FILE).exists():
+                shutil.copyfile(own / CONFIG_FILE, draft / CONFIG_FILE)
+            draft.rename(target)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _place_own(own: Path, folder: Path, *, copy: bool) -> None:
+    for name, source in own_files(own):
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        status = source.stat()
+        place(source, target, copy=copy or status.st_size <= LINKED_BYTES)
+        if not target.samefile(source):
+            target.chmod(status.st_mode & 0o777 | 0o600)
+
+
 def _readme(engine: Engine) -> str:
+    if engine.own is not None:
+        return _OWN_README.format(model_name=engine.model_name)
     on_gpu = f"{PACKAGES[engine.backend]} cuda-bindings numpy"
     return _README.format(
         model_name=engine.model_name,

@@ -53,6 +53,11 @@ def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIM
         _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/unload", timeout_s)
 
 
+def model_config(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+    """Return the configuration of a loaded model as the server has completed it. Raises as `load_model` does."""
+    return dict(json.loads(_request(endpoint, "GET", f"/v2/models/{quote(model_name)}/config", timeout_s)))
+
+
 def model_state(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str | None:
     """Return LOADING, READY, UNLOADING or UNAVAILABLE; None if the server has never loaded the model."""
     return _index_entry(endpoint, model_name, timeout_s).get("state") or None

@@ -142,7 +142,7 @@ def _arguments(
         f"--model-repository={repository}",
         *access_arguments(options, endpoint, token),
         # The config is complete; auto-completion costs one more process and a second per load.
-        "--disable-auto-complete-config",
+        *(() if options.completes_config else ("--disable-auto-complete-config",)),
         *_addresses(endpoint, control or endpoint.control_folder),
         f"--metrics-address={endpoint.host}",
         f"--metrics-port={endpoint.metrics_port}",

@@ -46,6 +46,7 @@ class ServerOptions:
     start_timeout_s: float = 120.0
     load_timeout_s: float = 120.0
     exit_grace_s: float = 2.0  # between SIGTERM and SIGKILL
+    completes_config: bool = False  # Triton adds what a config.pbtxt lacks
     extra_arguments: tuple[str, ...] = ()  # of tritonserver, after ours
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from loadgen.printable import printable
 from loadgen.spec.limits import LatencyLimit, quantile_option
 from optimizer.config import KEPT, OF_THIS_CALL, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.model_source import source_from_text, stem_of
+from optimizer.run.own_model import check_own
 from optimizer.run.workload_inputs import check_traffic
 from optimizer.run_file import saved_config
 from search.redact import has_password, is_storage_url, shown_storage
@@ -40,12 +41,15 @@ def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfi
         raise BadInput("No model was given.", "Add --model FILE.onnx")
     notes: list[str] = []
     made: dict[str, Any] = {"origins": recorded(origins)}
+    if values.get("repository") is not None:
+        made["model"] = Path(values["model"]).name
     if values["output"] is None:
-        stem = stem_of(source_from_text(values["model"]))
+        stem = stem_of(made.get("model") or source_from_text(values["model"]))
         made["output"] = Path("runs").absolute() / f"{stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
     config = made_of(OptimizeConfig, values, notes.append, **made)
     _refuse_implied(config.limits)
     _check_together(config, values)
+    check_own(config, origins)
     if config.trace is not None and "arrivals" in origins:
         raise BadInput("--trace brings its own arrivals.", "Leave --arrivals out.")
     check_traffic(config.arrivals, config.trace)

@@ -50,7 +50,8 @@ def run(
         workload = workload_of(keep_input_data(config) if resume else config, batched=True)
         check_same(baseline, conditions(before.slo, before.workload), conditions(slo_of(config), workload.record))
     gpus = use_gpus(config.gpu, config.workers)
-    make_directory(config.output, resume=resume, model=config.model)
+    model = config.model if config.repository is None else config.repository / config.model
+    make_directory(config.output, resume=resume, model=model)
     stderr = SafeConsole(stderr=True)
     with locked(config.output), logging_to(config.output / LOG_FILE):
         save_config(config, config.output)

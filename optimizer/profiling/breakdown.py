@@ -231,7 +231,7 @@ def time_use_of(
     winner: Trial,
     baseline: Trial | None,
     *,
-    model: Model,
+    model: Model | None,
     here: bool = True,
     seed: int = 0,
     most_s: float = math.inf,
@@ -239,16 +239,16 @@ def time_use_of(
 ) -> TimeUseRecord | None:
     """Return the run's record of its request time; None if the server gave no timings.
 
-    `model` is the source of the engines, and gives their inputs. `here` False: the server is on another machine,
-    so nothing is profiled. An engine that cannot be profiled, or not in `most_s`, is left out with a note: the
-    recommendation is valid without it.
+    `model` is the source of the engines, and gives their inputs. Without one, or if the server is on another
+    machine (`here` False), nothing is profiled. An engine that cannot be profiled, or not in `most_s`, is left out
+    with a note: the recommendation is valid without it.
     """
     other = None if baseline is None or baseline.number == winner.number else baseline
     profiles: dict[Execution, EngineProfileRecord | None] = {}
     until_s = time.monotonic() + most_s
 
     def profile_of(trial: Trial | None) -> EngineProfileRecord | None:
-        execution = None if trial is None or not here else _execution(trial, model, seed, until_s)
+        execution = None if trial is None or model is None or not here else _execution(trial, model, seed, until_s)
         if execution is None:
             return None
         if execution not in profiles:

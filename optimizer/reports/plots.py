@@ -12,9 +12,10 @@ from optimizer.reports.evidence import Evidence, compared_at_one_rate
 from optimizer.reports.text import KNOBS
 from optimizer.reports.trial_tables import reason_of
 from search.answer.analysis import unbeaten
+from search.labels import baseline_name
 from search.records.trial import STAGES, MeasurementRecord, TrialRecord
 
-WINNER, BASELINE = "recommended", "Triton default"
+WINNER = "recommended"
 MIN_REPLICAS = 8
 MAX_STEPS = 1000
 """A staircase of more steps looks like the line beside it, and a file may ask for any number of them."""
@@ -199,7 +200,8 @@ def replicas(evidence: Evidence) -> Plot | None:
 def _measured(evidence: Evidence) -> Iterator[tuple[str, MeasurementRecord]]:
     """Yield the measurements of recommendation and default whose latencies can be compared."""
     if evidence.found is not None:
-        for role, (_, measured) in zip((WINNER, BASELINE), compared_at_one_rate(evidence.found), strict=False):
+        roles = (WINNER, baseline_name(evidence.found.winner.config))
+        for role, (_, measured) in zip(roles, compared_at_one_rate(evidence.found), strict=False):
             yield role, measured
 
 
@@ -207,7 +209,7 @@ def _pair(evidence: Evidence) -> Iterator[tuple[str, TrialRecord]]:
     if evidence.found is not None:
         yield WINNER, evidence.found.winner
     if evidence.baseline is not None:
-        yield BASELINE, evidence.baseline
+        yield baseline_name(evidence.baseline.config), evidence.baseline
 
 
 def _named(evidence: Evidence, trial: TrialRecord) -> Data:

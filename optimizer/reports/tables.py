@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import OWN
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS
 from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
 from search.cost.cost import replicas as count_of
-from search.labels import memory_text, record_text
+from search.labels import baseline_name, memory_text, record_text
 from search.records.recommendation import RecommendationRecord
-from search.records.trial import STAGES, TrialRecord
+from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
 HOURS_A_MONTH = 730
 MIN_PARTS = 4
@@ -32,7 +33,9 @@ def comparison(found: RecommendationRecord) -> Table:
     rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
     rows.append(("tested with", [_tested(trial) for trial in shown]))
-    rows += [(name, [value(trial) for trial in shown]) for name, value in _KNOBS]
+    own = found.winner.config.engine.startswith(f"{OWN}-")
+    knobs = [knob for knob in _KNOBS if not own or knob[0] != KNOBS["intra_op_threads"]]
+    rows += [(name, [value(trial) for trial in shown]) for name, value in knobs]
     if found.slo.max_memory_bytes is not None:
         name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
         sizes = [trial.memory_bytes for trial in shown]
@@ -40,7 +43,7 @@ def comparison(found: RecommendationRecord) -> Table:
     cost = found.cost
     usd = [cost.cost_per_million_inferences_usd, cost.baseline_cost_per_million_inferences_usd]
     rows.append(("cost per million", [format_dollars(one) for one in usd[: len(shown)]]))
-    return _compared("", [*rows, *_circumstances(found, shown)])
+    return _compared(found, "", [*rows, *_circumstances(found, shown)])
 
 
 def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Iterator[tuple[str, list[str]]]:
@@ -59,9 +62,13 @@ def _shown(found: RecommendationRecord) -> list[TrialRecord]:
     return [found.winner] if baseline is None else [found.winner, baseline]
 
 
-def _compared(corner: str, rows: Sequence[tuple[str, Sequence[str]]], *, style: str = "") -> Table:
-    """Rows of the recommendation, and of Triton's default if there is a second column."""
-    headings = (corner, "recommended", "Triton default")[: 1 + max(len(texts) for _, texts in rows)]
+def _compared(
+    found: RecommendationRecord, corner: str, rows: Sequence[tuple[str, Sequence[str]]], *, style: str = ""
+) -> Table:
+    """Rows of the recommendation, and of the baseline if there is a second column."""
+    headings = (corner, "recommended", baseline_name(found.winner.config))[
+        : 1 + max(len(texts) for _, texts in rows)
+    ]
     first = f"main {style}".strip()
     cells = [
         (name, [Cell(text=one, style=style if position else first) for position, one in enumerate(texts)])
@@ -78,6 +85,12 @@ def _gpu(trial: TrialRecord) -> str:
     power = [] if gpu.power_w is None else [f"{gpu.power_w:,.0f} W"]
     memory = [] if gpu.memory_used_bytes is None else [f"{gpu.memory_used_bytes / 2**30:.1f} GiB"]
     return ", ".join([*busy, *power, *memory]) or UNKNOWN
+
+
+def _batch(config: ConfigRecord) -> str:
+    """Return the largest batch; a user's own model without dynamic batching keeps the one that is configured."""
+    kept = config.engine.startswith(f"{OWN}-") and not config.dynamic_batching
+    return "no batching" if kept or not config.max_batch_size else str(config.max_batch_size)
 
 
 def _rate(trial: TrialRecord) -> str:
@@ -114,7 +127,7 @@ _FIGURES: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
 )
 _KNOBS: Sequence[tuple[str, Callable[[TrialRecord], str]]] = (
     (KNOBS["engine"], lambda t: t.config.engine),
-    (KNOBS["max_batch_size"], lambda t: str(t.config.max_batch_size or "no batching")),
+    (KNOBS["max_batch_size"], lambda t: _batch(t.config)),
     (KNOBS["instance_count"], lambda t: str(t.config.instance_count)),
     (KNOBS["intra_op_threads"], lambda t: str(t.config.intra_op_threads or "all cores")),
     (
@@ -133,7 +146,7 @@ def latencies(found: RecommendationRecord) -> Table | None:
         return None
     rates = sorted({rate for trial in shown if (rate := _own_rate(trial)) is not None})
     rows = [(f"{format_rate(rate)}/s", [_latency_at(trial, rate, first) for trial in shown]) for rate in rates]
-    return _compared(f"{first.name} at", rows) if rows else None
+    return _compared(found, f"{first.name} at", rows) if rows else None
 
 
 def _own_rate(trial: TrialRecord) -> float | None:
@@ -165,7 +178,7 @@ def stages(found: RecommendationRecord) -> Table:
     servers = [measured.server for measured in shown] or [None]
     sizes = [None if server is None else server.mean_batch_size for server in servers]
     rows.append(("mean batch size", [UNKNOWN if size is None else f"{size:.2f}" for size in sizes]))
-    return _compared("mean ms of a request", rows, style="number")
+    return _compared(found, "mean ms of a request", rows, style="number")
 
 
 def layers(found: RecommendationRecord) -> Table | None:
@@ -175,7 +188,7 @@ def layers(found: RecommendationRecord) -> Table | None:
         return None
     profiles = [("recommended", used.winner)]
     if used.baseline != used.winner:
-        profiles.append(("Triton default", used.baseline))
+        profiles.append((baseline_name(found.winner.config), used.baseline))
     rows = tuple(
         (
             Cell(text=role),
@@ -279,7 +292,7 @@ def machine(found: RecommendationRecord) -> Table:
     memory = f"{computer.memory_bytes / 2**30:.0f} GiB"
     rows = [("processor", [f"{computer.cpu}, {computer.cores} core{'s' if computer.cores > 1 else ''}, {memory}"])]
     rows += [("GPU", [name]) for name in computer.gpus]
-    rows += [("model", [f"{model.file}, opset {model.opset}, SHA-256 {model.sha256}"])]
+    rows += [("model", [f"{model.label}, SHA-256 {model.sha256}"])]
     rows += [("batching", [model.batching]), ("measured", [found.created_at])]
     rows += [(name, [version]) for name, version in computer.versions.items()]
     return table_of_texts((), rows)

@@ -19,6 +19,7 @@ from loadgen.reports.tables import comparison as comparison_table
 from loadgen.spec.limits import quantile_name
 from optimizer.config import OptimizeConfig
 from optimizer.reports import tables, text, trial_tables
+from optimizer.run.recommendation import DIFF_FILE
 from optimizer.run_file import objective_of, slo_of
 from search.answer.comparison import RunComparisonRecord
 from search.answer.explain import Explanation
@@ -37,6 +38,8 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
     for table in shown:
         if table is not None:
             parts += [terminal_table(table), ""]
+    if found.config_diff is not None:
+        parts += [*_changes(found.config_diff), ""]
     seconds = found.seconds
     lines = {
         "Time": None if found.time_use is None else found.time_use.summary,
@@ -55,6 +58,17 @@ def recommendation_view(found: RecommendationRecord, directory: Path) -> Rendera
     return Group(*parts)
 
 
+def _changes(diff: str) -> Iterator[RenderableType]:
+    """Yield the changes to the user's own `config.pbtxt`."""
+    if not diff:
+        yield Text("No change: your config.pbtxt is the recommendation.", style="bold")
+        return
+    yield Text(f"Your config.pbtxt, changed ({DIFF_FILE} in the run's directory, for patch -p1):", style="bold")
+    styles = {"+": "green", "-": "red", "@": "dim"}
+    for line in diff.splitlines():
+        yield Text(printable(line, most=len(line)), style=styles.get(line[:1], ""), overflow="fold")
+
+
 def _accuracy(found: RecommendationRecord) -> Iterator[str]:
     """Yield how close the winner's precision comes to fp32, if that was measured."""
     for record in found.accuracy:
@@ -69,8 +83,8 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     """Return the plan of a run, for `--dry-run`."""
     space, machine = prepared.space, prepared.machine
     rows = [
-        ("model", f"{prepared.model.name} (opset {prepared.source.opset})"),
-        ("batching", prepared.batching.reason),
+        ("model", prepared.record.label),
+        ("batching", prepared.record.batching),
     ]
     rows += [
         ("input", f"{tensor.name} {tensor.datatype} {list(tensor.concrete_shape or tensor.shape)}")
@@ -82,7 +96,7 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
         at = "" if rate is None else f" at {format_rate(rate)} requests/s per replica"
         rows.append(("objective", f"the lowest {config.objective}{at}"))
     arrivals = config.arrivals if config.trace is None else f"trace {config.trace.name}"
-    count = config.client_batch * prepared.model.fixed_rows
+    count = config.client_batch * prepared.record.fixed_rows
     items = f"{count} row{'s' if count > 1 else ''} per request"
     rows += [
         ("traffic", f"{arrivals}, {items}"),

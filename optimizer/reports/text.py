@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
+from model_repo.spec import OWN
 from search.labels import memory_text
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
 from search.simulator.surrogate import FAR_BELOW
 
-DEFAULT = "Triton's default configuration"
 KNOBS = {
     "engine": "engine",
     "max_batch_size": "maximum batch size",
@@ -21,6 +21,12 @@ KNOBS = {
     "preferred_batch_sizes": "preferred batch sizes",
     "cuda_graph_batch_sizes": "CUDA graphs",
 }
+
+
+def baseline_words(found: RecommendationRecord) -> str:
+    """Return what the baseline is: Triton's default, or the user's own configuration."""
+    own = found.winner.config.engine.startswith(f"{OWN}-")
+    return "your own configuration" if own else "Triton's default configuration"
 
 
 def headline(found: RecommendationRecord) -> str:
@@ -34,16 +40,16 @@ def headline(found: RecommendationRecord) -> str:
 def lead(found: RecommendationRecord) -> Iterator[str]:
     """Yield the sentences under the headline: the objective compared with Triton's default, and the replicas."""
     mine, other, unit = _objective(found)
-    baseline = found.baseline
+    baseline, default = found.baseline, baseline_words(found)
     if baseline is None:
         yield f"{mine}{unit}."
     elif baseline.number == found.winner.number:
-        yield f"{mine}{unit}, with {DEFAULT}, the best that was found."
+        yield f"{mine}{unit}, with {default}, the best that was found."
     elif baseline.certificate is None:
         about = format_rate(baseline.rate_at_limit_per_s)
-        yield f"{mine}{unit}; {DEFAULT} was not certified, about {about}/s by estimate."
+        yield f"{mine}{unit}; {default} was not certified, about {about}/s by estimate."
     else:
-        instead = "" if other is None else f" instead of {other} with {DEFAULT}"
+        instead = "" if other is None else f" instead of {other} with {default}"
         gain = "" if found.gain is None else f"; {found.gain:.2f} times its certified rate"
         yield f"{mine}{unit}{instead}{gain}."
     rows = in_rows(found)
@@ -94,9 +100,10 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
         yield f"Slow phases of the machine that come less than once in {seconds} are not covered."
     default = None if found.baseline is None else found.baseline.certificate
     seen = [None if one is None else one.contention for one in (certificate, default)]
+    short = baseline_words(found).replace("default configuration", "default")
     contentions = (
         (seen[0], "while this rate was certified: it may be too low for this machine"),
-        (seen[1], "while Triton's default was certified: the gain may be smaller"),
+        (seen[1], f"while {short} was certified: the gain may be smaller"),
         (found.contention, "in all: on a quiet machine another configuration may be better"),
     )
     for contention, effect in contentions:

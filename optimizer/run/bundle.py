@@ -13,13 +13,16 @@ from deploy.plan import BundleOptions
 from deploy.render import TARGETS, Target
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
+from model_repo.repository.own_model import own_engine
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
-from model_repo.spec import Backend, ServingConfig
+from model_repo.spec import OWN, Backend, ServingConfig
 from optimizer.engines.cache import EngineMetadata
 from optimizer.errors import explained
+from optimizer.run.own_model import own_text
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
+from search.trials.trial import config_from_record
 
 BUNDLE_FOLDER = "bundle"
 
@@ -72,13 +75,29 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
             "Use the version of tritune that made the run.",
         )
     model_dir = run_dir / found.repository / found.model.name
+    if known == OWN:
+        return _own_winner(model_dir, found)
     try:
         return serving_config_from_repository(model_dir, backend=known, precision=precision)
     except NotOurRepository as error:
-        raise BadInput(
-            f"The run's model repository is not whole: {error}.",
-            f"Go on with the run, which writes it anew: optimize --resume {run_dir}",
-        ) from error
+        raise _not_whole(error, run_dir) from error
+
+
+def _own_winner(model_dir: Path, found: RecommendationRecord) -> ServingConfig:
+    """Return the winner of a user's own model from its copy in the run, with the text that was measured."""
+    try:
+        engine = own_engine(model_dir, own_text(model_dir), on_gpu=bool(found.machine.gpus))
+    except (OSError, ValueError) as error:
+        raise _not_whole(error, model_dir.parent.parent) from error
+    precision = found.winner.config.engine.removeprefix(f"{OWN}-")
+    return config_from_record(found.winner.config, [replace(engine, precision=precision)])
+
+
+def _not_whole(error: Exception, run_dir: Path) -> BadInput:
+    return BadInput(
+        f"The run's model repository is not whole: {error}.",
+        f"Go on with the run, which writes it anew: optimize --resume {run_dir}",
+    )
 
 
 def _read_numbers(run_dir: Path, name: str | None) -> str | None:

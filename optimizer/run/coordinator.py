@@ -77,7 +77,7 @@ def workers_for(
     config: OptimizeConfig, prepared: Prepared, gpus: Sequence[str], on_event: OnEvent
 ) -> Workers | None:
     """Return the workers on `gpus` of this machine and in the storage; None if there are neither."""
-    if config.storage is None and not gpus:
+    if (config.storage is None and not gpus) or prepared.source is None:
         return None
     config = with_kept_trace(config)
 
@@ -117,6 +117,7 @@ def _variants(prepared: Prepared) -> list[str]:
     names = [engine.precision for engine in prepared.engines]
     if "fp32" in names:
         return names
+    assert prepared.source is not None
     given = number_format(prepared.source.graph.proto)
     return ["fp32" if name == given else name for name in names]
 
@@ -141,6 +142,7 @@ _CONFIG = TypeAdapter(OptimizeConfig)
 
 def job_of(config: OptimizeConfig, prepared: Prepared) -> WorkerJob:
     """Return the job for workers on the same hardware."""
+    assert prepared.source is not None
     precisions = list(dict.fromkeys(_variants(prepared)))
     return WorkerJob(
         model_sha256=prepared.source.sha256,

@@ -21,9 +21,10 @@ from optimizer.model_source import label_of
 from optimizer.profiling.breakdown import time_use_of
 from optimizer.run.bundle import bundle_run
 from optimizer.run.coordinator import workers_for
+from optimizer.run.own_model import AskServer
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
-from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_recommendation
-from optimizer.run.serving import check_server, serving_bench
+from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_diff, write_recommendation
+from optimizer.run.serving import check_server, completed_config, serving_bench
 from optimizer.run.workload_inputs import keep_input_data, keep_trace, workload_of
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import SearchRequest, find_best
@@ -49,13 +50,14 @@ def optimize(
     bench_for: Callable[[OptimizeConfig, Prepared, Workload], AbstractContextManager[RunBench]] | None = None,
     clock: Callable[[], float] = time.monotonic,
     measure_machine: Callable[[float], SchedulingStalls] = measure_stalls,
+    ask_server: AskServer | None = None,
 ) -> RecommendationRecord:
     """Find, certify and write the recommendation. All files go to `config.output`, which must exist.
 
-    `gpus` get workers of their own; see `use_gpus`. `bench_for` returns the bench, None for a real
-    Triton; `clock` returns the seconds of the time budget; `measure_machine` watches this machine for some
-    seconds. Raises UserError: BadInput, MachineStalls or CannotMeasure if this machine is too noisy, and
-    NothingFound if no rate is certified.
+    `gpus` get workers of their own; see `use_gpus`. `bench_for` returns the bench, and `ask_server` the
+    configuration of a user's own model, None for a real Triton; `clock` returns the seconds of the time budget;
+    `measure_machine` watches this machine for some seconds. Raises UserError: BadInput, MachineStalls or
+    CannotMeasure if this machine is too noisy, and NothingFound if no rate is certified.
     """
     budget = Budget(total_s=config.time_budget_s, clock=clock)
     on_event = seconds = SecondsOfRun(on_event=on_event, clock=clock)
@@ -73,6 +75,7 @@ def optimize(
                 measure=measure_machine,
             ),
             check_server=partial(check_server, config),
+            ask_server=ask_server or partial(completed_config, config),
             on_event=on_event,
         )
     keep_trace(config)
@@ -109,6 +112,7 @@ def optimize(
         write_final_repository(
             config.output / REPOSITORY, result.winner.served, runtime="slots" if slots else "python"
         )
+    write_diff(config.output, found)
     write_recommendation(config.output, found)
     _write_bundle(config, on_event)
     return found

@@ -35,11 +35,13 @@ from optimizer.model.export import export_model
 from optimizer.model.files import size_of
 from optimizer.model.onnx_model import Model
 from optimizer.model.weights import number_format
-from optimizer.model_source import needs_export
+from optimizer.model_source import label_of, needs_export
 from optimizer.precision.names import Precision
+from optimizer.run.own_model import AskServer, largest_batch, own_engines
 from search.choices import LARGEST_BATCH
 from search.cost.cost import PriceRecord, price_for
 from search.records.accuracy import AccuracyRecord
+from search.records.recommendation import ModelRecord
 from search.space import MachineLimits, SearchSpace, search_space
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
@@ -53,10 +55,14 @@ MODELS_FOLDER = "model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Everything that a search needs in advance. `source` is the user's own file, as it was read."""
+    """Everything that a search needs in advance. `source` is the user's own file, as it was read.
 
-    source: Model
-    batching: Batching
+    A model of the user's repository has no `source` and no `batching`.
+    """
+
+    source: Model | None
+    batching: Batching | None
+    record: ModelRecord
     engines: tuple[Engine, ...]
     machine: Hardware
     price: PriceRecord
@@ -64,9 +70,9 @@ class Prepared:
     accuracy: tuple[AccuracyRecord, ...] = ()
 
     @property
-    def model(self) -> Model:
+    def model(self) -> Model | None:
         """Return the model that is served, which may be a rewritten copy of the user's."""
-        return self.batching.model
+        return None if self.batching is None else self.batching.model
 
 
 def prepare(
@@ -77,6 +83,7 @@ def prepare(
     judged: bool = True,
     check_machine: Callable[[], None] = lambda: None,
     check_server: Callable[[], None] = lambda: None,
+    ask_server: AskServer | None = None,
     on_event: OnEvent = events.ignore,
 ) -> Prepared:
     """Read and check the inputs of a run, and return its preparation. Rewritten models go to `work_dir`.
@@ -84,10 +91,13 @@ def prepare(
     `may_build` False: engines that are not in the cache are left out. `judged` False: the precisions have been
     judged elsewhere, on the same kind of hardware. `check_machine`, while nothing runs here, and `check_server`
     are called before the first step that may take minutes or, of an export, beside it, and after the quick checks
-    of the user's input.
+    of the user's input. `ask_server` completes the configuration of a model in the user's own repository; without
+    it that has to be complete.
 
     Raises BadInput, in two lines, for anything that the user has to change.
     """
+    if config.repository is not None:
+        return _prepared_own(config, work_dir, ask_server, check_machine, on_event)
     exported = needs_export(config.model)
     cache_dir = config.cache_dir or default_cache_dir()
     cache, machine = result_cache(cache_dir), hardware()
@@ -109,17 +119,7 @@ def prepare(
     model, batching = known.model, known.batching
     if batching.action != "kept":
         on_event(events.Note(text=batching.reason, warning=batching.action == "unbatched"))
-    if config.objective == "energy" and not machine.gpus:
-        raise BadInput(
-            "--objective energy: no power is measured on this machine, which has no NVIDIA GPU.",
-            "Leave --objective out for the cheapest configuration, or run on a machine with a GPU.",
-        )
-    price = price_for(
-        machine_of(machine),
-        price_file=config.price_file,
-        per_hour=config.price_per_hour_usd,
-        term=config.price_term,
-    )
+    price = _price(config, machine)
     device = device_of(machine)
     if not exported:
         _checked("machine", check_machine, on_event)
@@ -163,17 +163,75 @@ def prepare(
             [(variant.precision, variant.model) for variant in usable.variants],
             None if usable.reference is None else judge_engine,
         )
-    limits = MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines))
-    rows = config.client_batch if all(engine.batched for engine in engines) else 1
-    space = search_space(engines, limits, limit_ms=config.limits[0].limit_ms, rows_per_request=rows)
     return Prepared(
         source=model,
         batching=batching,
+        record=ModelRecord(
+            name=batching.model.name,
+            file=label_of(config.model),
+            sha256=model.sha256,
+            opset=model.opset,
+            batching=batching.reason,
+            fixed_rows=batching.model.fixed_rows,
+        ),
         engines=engines,
         machine=machine,
         price=price,
-        space=space,
+        space=_space(config, machine, engines, LARGEST_BATCH),
         accuracy=tuple(records),
+    )
+
+
+def _prepared_own(
+    config: OptimizeConfig,
+    work_dir: Path,
+    ask_server: AskServer | None,
+    check_machine: Callable[[], None],
+    on_event: OnEvent,
+) -> Prepared:
+    """Return the preparation of a model in the user's own repository; its precision and batch are not judged."""
+    machine = hardware()
+    price = _price(config, machine)
+    _checked("machine", check_machine, on_event)
+    with timed_step(on_event, "reading the model's configuration"):
+        record, engines = own_engines(
+            config, work_dir, on_gpu=bool(machine.gpus), ask=ask_server, on_event=on_event
+        )
+    return Prepared(
+        source=None,
+        batching=None,
+        record=record,
+        engines=engines,
+        machine=machine,
+        price=price,
+        space=_space(config, machine, engines, largest_batch(engines[0], config)),
+    )
+
+
+def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
+    """Return the machine's price. Raises BadInput, also for an objective that it cannot measure."""
+    if config.objective == "energy" and not machine.gpus:
+        raise BadInput(
+            "--objective energy: no power is measured on this machine, which has no NVIDIA GPU.",
+            "Leave --objective out for the cheapest configuration, or run on a machine with a GPU.",
+        )
+    return price_for(
+        machine_of(machine),
+        price_file=config.price_file,
+        per_hour=config.price_per_hour_usd,
+        term=config.price_term,
+    )
+
+
+def _space(
+    config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...], largest_batch: int
+) -> SearchSpace:
+    return search_space(
+        engines,
+        MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines)),
+        limit_ms=config.limits[0].limit_ms,
+        rows_per_request=config.client_batch if all(engine.batched for engine in engines) else 1,
+        largest_batch=largest_batch,
     )
 
 

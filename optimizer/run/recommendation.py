@@ -6,17 +6,21 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from difflib import unified_diff
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from deploy.images import python_version, server_pins
+from deploy.images import imported_distributions, python_version, server_pins
 from loadgen.errors import UserError
 from loadgen.exit_codes import CODES
 from loadgen.files import write_atomically
 from model_repo.native_library import runtime_here
+from model_repo.repository.config_pbtxt import render_config_pbtxt
+from model_repo.repository.own_model import CONFIG_FILE
 from model_repo.server.options import DEFAULT_IMAGE
+from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig
-from optimizer.model_source import label_of
+from optimizer.run.own_model import own_text
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import NothingFound, SearchResult
@@ -24,7 +28,6 @@ from search.records.engine_profile import TimeUseRecord
 from search.records.recommendation import (
     AnyRecommendation,
     MachineRecord,
-    ModelRecord,
     NoRecommendationRecord,
     RecommendationRecord,
     RuntimeRecord,
@@ -36,6 +39,7 @@ from search.trials.trial import Trial
 from search.workload import Workload
 
 REPOSITORY = "model_repository"
+DIFF_FILE = "config.pbtxt.diff"
 PACKAGES = (
     "tritune",
     "onnxruntime-gpu",
@@ -73,14 +77,7 @@ def recommendation_record(
         exit_code=CODES[conclusion.status],
         status_reason=conclusion.reason,
         advice=conclusion.advice,
-        model=ModelRecord(
-            name=prepared.model.name,
-            file=label_of(config.model),
-            sha256=prepared.source.sha256,
-            opset=prepared.source.opset,
-            batching=prepared.batching.reason,
-            fixed_rows=prepared.model.fixed_rows,
-        ),
+        model=prepared.record,
         slo=slo_of(config),
         objective=objective_of(config).record,
         workload=workload.record,
@@ -104,11 +101,23 @@ def recommendation_record(
         contention=result.contention,
         seed=config.seed,
         repository=REPOSITORY,
+        config_diff=None if result.winner.served.engine.own is None else _config_diff(result.winner.served),
         accuracy=prepared.accuracy,
         standalone_per_s=_standalone_per_s(config, result.winner),
         front_ends=result.front_ends,
         time_use=time_use,
     )
+
+
+def _config_diff(config: ServingConfig) -> str:
+    """Return what the configuration changes in the user's own `config.pbtxt`, as a unified diff."""
+    own = config.engine.own
+    assert own is not None
+    before = own_text(own.folder).splitlines(keepends=True)
+    after = render_config_pbtxt(config).splitlines(keepends=True)
+    path = f"{own.folder.name}/{CONFIG_FILE}"
+    lines = unified_diff(before, after, f"a/{path}" if before else "/dev/null", f"b/{path}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 
 
 def _standalone_per_s(config: OptimizeConfig, winner: Trial) -> float | None:
@@ -150,6 +159,12 @@ def write_recommendation(directory: Path, record: AnyRecommendation) -> None:
     write_atomically(directory / RECOMMENDATION_FILE, record.model_dump_json(indent=2) + "\n")
 
 
+def write_diff(directory: Path, record: RecommendationRecord) -> None:
+    """Write the changes to the user's own `config.pbtxt` as a file for `patch -p1`, if there are some."""
+    if record.config_diff:
+        write_atomically(directory / DIFF_FILE, record.config_diff)
+
+
 def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str | None) -> RuntimeRecord:
     engine = result.winner.served.engine
     ours = config.server == "embedded"
@@ -159,7 +174,9 @@ def _runtime(config: OptimizeConfig, result: SearchResult, triton_version: str |
         triton_version=triton_version if VERSION.fullmatch(triton_version or "") else None,
         python=python_version() if ours else None,
         image=(config.docker_image or DEFAULT_IMAGE) if config.server == "docker" else None,
-        packages=server_pins(engine.backend, gpu=engine.device == "gpu") if ours else {},
+        packages=server_pins(engine.backend, gpu=engine.device == "gpu", more=imported_distributions(engine))
+        if ours
+        else {},
     )
 
 

@@ -27,8 +27,11 @@ LOG_FILE = "optimize.log"
 
 
 def make_directory(directory: Path, *, resume: bool, model: str | Path) -> None:
-    """Create the directory, private if the model's file is; with `resume` it may hold files. Raises BadInput."""
-    private = isinstance(model, Path) and is_file(model) and not model.stat().st_mode & 0o077
+    """Create the directory, private if the model's file is, or the folder of one; with `resume` it may hold files.
+
+    Raises BadInput.
+    """
+    private = isinstance(model, Path) and _is_private(model)
     try:
         if not resume and directory.exists() and any(directory.iterdir()):
             raise BadInput(
@@ -44,6 +47,15 @@ def make_directory(directory: Path, *, resume: bool, model: str | Path) -> None:
             f"--output {directory} cannot be written: {error.strerror or error}.",
             "Give another directory with --output.",
         ) from error
+
+
+def _is_private(model: Path) -> bool:
+    """True if only its owner may read a model's file, or enter its folder in a repository."""
+    if is_file(model):
+        return not model.stat().st_mode & 0o077
+    with suppress(OSError, ValueError):
+        return model.is_dir() and any(not folder.stat().st_mode & 0o077 for folder in (model, model.parent))
+    return False
 
 
 @contextmanager

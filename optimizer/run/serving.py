@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from loadgen.processes import scratch_folder
 from loadgen.sending.generator import LoadGenerator
 from loadgen.spec.plan import Payload
 from loadgen.traffic.model_info import bytes_per_value
-from model_repo.server.control import server_version
+from model_repo.errors import ModelLoadFailed
+from model_repo.server.control import model_config, server_version
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.triton import check_runs_models, serve
-from model_repo.spec import Engine
+from model_repo.spec import Engine, ServingConfig
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
+from optimizer.machine.hardware import hardware
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import remote_endpoint, slo_of
 from search.records.slo import Slo
@@ -37,6 +41,36 @@ def check_server(config: OptimizeConfig) -> None:
             check_runs_models(ServerOptions(run_dir=config.output, scratch_dir=scratch))
 
 
+def completed_config(config: OptimizeConfig, engine: Engine) -> dict[str, Any]:
+    """Return the configuration of a user's own model as a server of the run's kind completes it.
+
+    Raises ModelLoadFailed, and UserError if the server does not start.
+    """
+    with scratch_folder("probe", config.output) as scratch:
+        options = _server_options(config, scratch, gpu=bool(hardware().gpus), completes_config=True)
+        with explained(but=ModelLoadFailed), serve(options) as server:
+            server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
+            return model_config(server.endpoint, engine.model_name)
+
+
+def _server_options(config: OptimizeConfig, scratch: Path, *, gpu: bool, **more: Any) -> ServerOptions:
+    return ServerOptions(
+        run_dir=config.output,
+        scratch_dir=scratch,
+        kind=config.server,
+        protocol=config.protocol,
+        shared_memory=config.shared_memory == "system",
+        http_port=config.server_port if config.protocol == "http" else None,
+        grpc_port=config.server_port if config.protocol == "grpc" else None,
+        gpu=gpu,
+        remote=remote_endpoint(config),
+        repository=config.server_repository if config.server == "remote" else None,
+        remote_wait_s=config.wait_ready_s or 0.0,
+        image=config.docker_image or DEFAULT_IMAGE,
+        **more,
+    )
+
+
 @contextmanager
 def serving_bench(
     config: OptimizeConfig,
@@ -49,32 +83,16 @@ def serving_bench(
 
     `on_version` gets Triton's version; None if the server does not say it.
     """
-    shared_memory = config.shared_memory == "system"
     processes = load_processes(
         prepared.engines,
         cores=prepared.machine.logical_cores,
         limit_ms=config.limits[0].limit_ms,
         rows_per_request=workload.rows_per_request,
-        shared_memory=shared_memory,
+        shared_memory=config.shared_memory == "system",
     )
     with (
         scratch_folder("server", config.output) as scratch,
-        serve(
-            ServerOptions(
-                run_dir=config.output,
-                scratch_dir=scratch,
-                kind=config.server,
-                protocol=config.protocol,
-                shared_memory=shared_memory,
-                http_port=config.server_port if config.protocol == "http" else None,
-                grpc_port=config.server_port if config.protocol == "grpc" else None,
-                gpu=bool(prepared.machine.gpus),
-                remote=remote_endpoint(config),
-                repository=config.server_repository if config.server == "remote" else None,
-                remote_wait_s=config.wait_ready_s or 0.0,
-                image=config.docker_image or DEFAULT_IMAGE,
-            )
-        ) as server,
+        serve(_server_options(config, scratch, gpu=bool(prepared.machine.gpus))) as server,
         LoadGenerator(processes=processes) as generator,
     ):
         on_version(server_version(server.endpoint))

@@ -110,7 +110,7 @@ def _measure(
             check_server=partial(check_server, config),
             on_event=on_event,
         )
-    if prepared.source.sha256 != job.model_sha256:
+    if prepared.record.sha256 != job.model_sha256:
         raise BadInput(
             f"{config.model} is not the model of the study {options.study}: its checksum differs.",
             "Give the same file with --model FILE.",

@@ -40,11 +40,16 @@ class ModelRecord(Record):
     name: str
     file: str
     sha256: Sha256
-    opset: int
+    opset: int | None = Field(description="Of the ONNX file; null for a model of the user's own repository.")
     batching: str = Field(description="How the batch dimension was changed, and why.")
     fixed_rows: int = Field(
         default=1, ge=1, description="Size of what looks like a batch in its file, and is served whole; else 1."
     )
+
+    @property
+    def label(self) -> str:
+        """Its file, with the opset if it has one."""
+        return self.file if self.opset is None else f"{self.file} (opset {self.opset})"
 
 
 class FrontierRecord(Record):
@@ -184,6 +189,10 @@ class RecommendationRecord(OutcomeRecord):
     frontier: tuple[FrontierRecord, ...] = Field(default=(), description="With --pareto, by rising rate.")
     seed: int
     repository: str = Field(description="The Triton model repository, relative to this file.")
+    config_diff: str | None = Field(
+        default=None,
+        description="With --repository: the changes to the user's config.pbtxt, as a unified diff. Else null.",
+    )
     accuracy: tuple[AccuracyRecord, ...] = Field(
         default=(), description="Every precision that was compared with fp32; empty if only fp32 was requested."
     )

@@ -305,7 +305,8 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
     largest = space.max_batch_sizes[-1]
     cores = space.limits.cores
 
-    on_gpu = {engine_label(engine) for engine in space.engines if engine.device == "gpu"}
+    # Nobody knows how many threads a user's own model has: from the fewest instances to the most as on a GPU.
+    on_gpu = {engine_label(engine) for engine in space.engines if engine.device == "gpu" or engine.own}
     in_slots = {engine_label(engine) for engine in space.engines if engine.served_by("slots") == "slots"}
 
     def crowding(knobs: Knobs) -> tuple[float, int, int]:

@@ -96,13 +96,14 @@ def model_subject(config: OptimizeConfig, grid: dict[str, Any]) -> Subject:
     }
     space = replace(prepared.space, **{**usual, **grid})
     on_gpu = any(engine.device == "gpu" for engine in prepared.engines)
+    assert prepared.model is not None
     workload = workload_of(config, batched=prepared.engines[0].batched)
 
     def serving(run_dir: Path) -> AbstractContextManager[TritonBench]:
         return serving_bench(replace(config, output=run_dir), prepared, workload)
 
     return Subject(
-        name=prepared.model.name,
+        name=prepared.record.name,
         slo=slo_of(config),
         space=space,
         serving=serving,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from own_repositories import python_model
 
 from loadgen.options.command import read_options
 from loadgen.spec.limits import QUANTILES
@@ -13,11 +14,15 @@ from optimizer.cli import app
 from optimizer.command.arguments import config_from_options
 from optimizer.config import KEPT, OPTIONS, OptimizeConfig
 from optimizer.reports.report import _arguments
+from optimizer.run.own_model import ONLY_FOR_OWN
 
 COMMAND = typer.main.get_command(app)
 
 REPEATED = {
     "model": "models.small:net",
+    "repository": "FOLDER",
+    "max_batch_size": "16",
+    "vary": ["parameters.a=1,2", "parameters.b=x"],
     "shape": ["x:3,4", "ids:128"],
     "input_data": "FILE",
     "arrivals": "gamma:cv=2",
@@ -68,7 +73,12 @@ def test_the_command_that_repeats_a_run_has_every_option_that_decides_it(name: s
     data.write_text("0\n1\n2\n3\n")
     value = REPEATED[name]
     values = value if isinstance(value, list) else [value]
-    words = ["--model", "models.small:net", "--p99", "50ms", "--p50", "10ms", "--output", str(tmp_path / "run")]
+    model = ["--model", "models.small:net"]
+    if name in ("repository", *ONLY_FOR_OWN):
+        python_model(tmp_path / "my models", "net")
+        model = ["--model", "net", "--repository", str(tmp_path / "my models")]
+        values = [] if name == "repository" else values
+    words = [*model, "--p99", "50ms", "--p50", "10ms", "--output", str(tmp_path / "run")]
     for one in values:
         words += [OPTIONS[name].flag, *([] if one is None else [str(data) if one == "FILE" else one])]  # type: ignore[list-item]
     config = config_of(words)

@@ -54,3 +54,12 @@ def test_the_run_of_a_private_model_is_private(tmp_path: Path, of_model: int, of
     finally:
         os.umask(before)
     assert stat.S_IMODE((tmp_path / "runs" / "m").stat().st_mode) == of_folder
+
+
+@pytest.mark.parametrize("private", ["repository", "repository/scorer"])
+def test_the_run_of_a_model_in_a_private_folder_is_private(tmp_path: Path, private: str) -> None:
+    (tmp_path / "repository" / "scorer").mkdir(parents=True)
+    for folder in ("repository", "repository/scorer"):
+        (tmp_path / folder).chmod(0o700 if folder == private else 0o755)
+    make_directory(tmp_path / "run", resume=False, model=tmp_path / "repository" / "scorer")
+    assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700

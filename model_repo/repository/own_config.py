@@ -1,0 +1,82 @@
+"""The `config.pbtxt` of a user's own model, with the fields changed in which a configuration differs from it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from model_repo.repository.pbtxt_text import added, bodies, value_of, with_bodies, with_field, without_field
+from model_repo.spec import OwnModel, ServingConfig
+
+GROUPS, BATCHER, WARMUP = "instance_group", "dynamic_batching", "model_warmup"
+DELAY, PREFERRED = "max_queue_delay_microseconds", "preferred_batch_size"
+
+
+def render_own_config(config: ServingConfig) -> str:
+    """Return the user's text with the changes of this configuration; the same text if it has none.
+
+    Without dynamic batching `max_batch_size` stays as it is: each request is executed by itself in any case.
+    """
+    own = config.engine.own
+    assert own is not None
+    text = own.text
+    if config.dynamic_batching and config.max_batch_size != own.max_batch_size:
+        text = with_field(text, "max_batch_size", str(config.max_batch_size))
+        text = _without_larger_warmups(text, config.max_batch_size)
+    if config.dynamic_batching and not own.dynamic_batching:
+        delay = f" {DELAY}: {config.max_queue_delay_us} " if config.max_queue_delay_us else " "
+        text = added(text, f"{BATCHER} {{{delay}}}\n")
+    elif config.dynamic_batching:
+        text = with_bodies(text, BATCHER, [_batcher(body, config, own) for body in bodies(text, BATCHER)])
+    elif own.dynamic_batching:
+        text = without_field(text, BATCHER)
+    counts = shared_out(config.instance_count, own.counts)
+    if counts != own.counts:
+        groups = zip(bodies(text, GROUPS), counts, strict=True)
+        set_count = partial(with_field, name="count", inside=True)
+        text = with_bodies(text, GROUPS, [set_count(body, value=str(count)) for body, count in groups])
+    return text
+
+
+def shared_out(total: int, given: tuple[int, ...]) -> tuple[int, ...]:
+    """Return `total` instances shared among groups in the ratio of `given`, at least one for each.
+
+    Raises ValueError if there are fewer instances than groups.
+    """
+    if total < len(given):
+        raise ValueError(f"{total} instances are fewer than the {len(given)} instance groups")
+    counts = [1] * len(given)
+    for _ in range(total - len(given)):  # the next one goes where most is missing
+        short = [share / (count + 1) for share, count in zip(given, counts, strict=True)]
+        counts[short.index(max(short))] += 1
+    return given if total == sum(given) else tuple(counts)
+
+
+def with_parameter(text: str, key: str, value: str) -> str:
+    """Return the text of a configuration with a parameter of its backend. Raises ValueError."""
+    new, found = [], False
+    for body in bodies(text, "parameters"):
+        mine = value_of(body, "key") == key
+        found = found or mine
+        new.append(with_field(body, "value", f'{{ string_value: "{value}" }}', inside=True) if mine else body)
+    if found:
+        return with_bodies(text, "parameters", new)
+    return added(text, f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}\n')
+
+
+def _batcher(body: str, config: ServingConfig, own: OwnModel) -> str:
+    if config.max_queue_delay_us != own.max_queue_delay_us:
+        body = with_field(body, DELAY, str(config.max_queue_delay_us), inside=True)
+    if config.preferred_batch_sizes != own.preferred_batch_sizes:
+        sizes = ", ".join(map(str, config.preferred_batch_sizes))
+        old = without_field(body, PREFERRED)
+        body = with_field(body, PREFERRED, f"[ {sizes} ]", inside=True) if sizes else old
+    return body
+
+
+def _without_larger_warmups(text: str, most: int) -> str:
+    """Return the text without warm-ups of larger batches, with which Triton would not load the model."""
+    sizes = [int(value_of(body, "batch_size") or "0", 0) for body in bodies(text, WARMUP)]
+    if all(size <= most for size in sizes):
+        return text
+    kept = zip(bodies(text, WARMUP), sizes, strict=True)
+    return with_bodies(text, WARMUP, [body if size <= most else None for body, size in kept])

@@ -1,0 +1,143 @@
+"""Read a model of the user's own repository: its files, and its configuration as an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.repository.own_config import BATCHER, GROUPS
+from model_repo.repository.pbtxt_text import added, fields, without_field
+from model_repo.spec import OWN, Engine, OwnModel, TensorSpec
+
+CONFIG_FILE = "config.pbtxt"
+_LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints")
+_READ = (
+    *("name", "platform", "backend", "max_batch_size", "input", "output", GROUPS, BATCHER, "model_warmup"),
+    *("sequence_batching", "ensemble_scheduling", "model_transaction_policy"),
+)
+_ON_GPU = ("KIND_GPU", "KIND_AUTO", "KIND_MODEL")
+
+LARGEST_BATCH = 128
+"""Batches of more rows are not tried: a larger `max_batch_size` counts as 128, and stays in the text as it is."""
+
+COMPLETED = "# Completed from Triton's own configuration of the model:\n"
+
+
+def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield (path in the folder, file) for a model's files without `config.pbtxt`, in order. Raises OSError.
+
+    Links are followed, also to folders; compiled Python and what is no regular file are left out.
+    """
+    waiting: list[tuple[str, Path, tuple[Path, ...]]] = [("", folder, ())]
+    while waiting:
+        prefix, here, above = waiting.pop()
+        for path in sorted(here.iterdir()):
+            name = f"{prefix}{path.name}"
+            if path.name in _LEFT_OUT or name == CONFIG_FILE:
+                continue
+            if path.is_dir():
+                within = (*above, here.resolve())
+                if path.resolve() not in within:
+                    waiting.append((f"{name}/", path, within))
+            elif path.is_file():
+                yield name, path
+
+
+def parse_own(text: str) -> Any:
+    """Return the ModelConfig message of the fields that we read; others may be unknown. Raises ValueError."""
+    read = (text[field.start : field.end] for field in fields(text) if field.name in _READ)
+    return parse_config_pbtxt("\n".join(read), allow_unknown_fields=True)
+
+
+def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> Engine:
+    """Return the engine of a model in `folder` with a complete configuration. Raises ValueError and OSError.
+
+    `on_gpu`: the server has a GPU. `variant` tells engines of one model apart.
+    """
+    message = parse_own(text)
+    backend = message.backend or message.platform or "unknown"
+    batcher = message.dynamic_batching
+    rows = message.max_batch_size
+    kinds = {group.Kind.Name(group.kind) for group in message.instance_group}
+    inputs, outputs = (tuple(map(_spec, tensors)) for tensors in (message.input, message.output))
+    missing = [name for name, found in (("input", inputs), ("output", outputs)) if not found]
+    if missing or not message.instance_group:
+        raise ValueError(f"it has no {' and no '.join(missing or [GROUPS])}")
+    return Engine(
+        model_name=folder.name,
+        backend=OWN,
+        precision=f"{backend} {variant}".strip(),
+        model_file="",
+        files=(),
+        inputs=inputs,
+        outputs=outputs,
+        batched=rows > 0,
+        device="gpu" if on_gpu and kinds.intersection(_ON_GPU) else "cpu",
+        own=OwnModel(
+            folder=folder,
+            text=text,
+            max_batch_size=min(rows, LARGEST_BATCH),
+            dynamic_batching=rows > 0 and message.HasField(BATCHER),
+            max_queue_delay_us=batcher.max_queue_delay_microseconds,
+            preferred_batch_sizes=tuple(size for size in batcher.preferred_batch_size if size <= LARGEST_BATCH),
+            counts=tuple(max(1, group.count) for group in message.instance_group),
+            size_bytes=sum(path.stat().st_size for _, path in own_files(folder)),
+        ),
+    )
+
+
+def unread_engine(folder: Path, text: str) -> Engine:
+    """Return an engine with a text that need not be complete, only to load it and ask the server for the rest."""
+    own = OwnModel(folder=folder, text=text)
+    return Engine(
+        model_name=folder.name,
+        backend=OWN,
+        precision="",
+        model_file="",
+        files=(),
+        inputs=(),
+        outputs=(),
+        batched=False,
+        own=own,
+    )
+
+
+def completed(text: str, loaded: Mapping[str, Any]) -> str:
+    """Return the text with what Triton completed: `loaded` is the server's own configuration, as JSON has it.
+
+    Fields that are complete stay as they are written. Raises ValueError.
+    """
+    from google.protobuf import json_format, text_format  # type: ignore[import-untyped]
+
+    message, new = parse_own(text), parse_own("")
+    known = {name: loaded[name] for name in _READ if name in loaded}
+    json_format.ParseDict(known, new, ignore_unknown_fields=True)
+    written = {field.name for field, _ in message.ListFields()}
+    for name in ("input", "output"):
+        if _tensors(getattr(message, name)) != _tensors(getattr(new, name)):
+            written.discard(name)
+    if message.max_batch_size != new.max_batch_size:
+        written.discard("max_batch_size")
+    if written & {"backend", "platform"}:
+        written |= {"backend", "platform"}
+    for name in ("name", "model_warmup", *written):
+        new.ClearField(name)
+    for group in new.instance_group:
+        for name in ("name", "gpus"):  # the server's, which follow from the machine
+            group.ClearField(name)
+    more = str(text_format.MessageToString(new))
+    for field, _ in new.ListFields():
+        text = without_field(text, field.name)
+    return added(text, f"{COMPLETED}{more}") if more else text
+
+
+def _tensors(tensors: Any) -> list[tuple[str, int, tuple[int, ...]]]:
+    return [(tensor.name, tensor.data_type, tuple(tensor.dims)) for tensor in tensors]
+
+
+def _spec(tensor: Any) -> TensorSpec:
+    datatype = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+    name = datatype.removeprefix("TYPE_")
+    return TensorSpec(name=tensor.name, datatype="BYTES" if name == "STRING" else name, shape=tuple(tensor.dims))

@@ -1,0 +1,117 @@
+"""A model of a user's own repository on a real Triton: completed, served with changes, and left as it is."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from infer import get, infer
+from own_repositories import PYTHON, fingerprint, may_not_write, python_model, written
+
+from loadgen.errors import BadInput
+from loadgen.spec.limits import LatencyLimit
+from model_repo.server.options import ServerOptions
+from model_repo.server.static_server import serve_repository
+from model_repo.server.triton import serve
+from optimizer.config import OptimizeConfig
+from optimizer.run.bundle import winner_of
+from optimizer.run.own_model import own_engines
+from optimizer.run.serving import completed_config
+from search.records.recommendation import RecommendationRecord
+from search.records.run_files import read_outcome
+from search.space import default_config
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
+
+
+def config_for(root: Path, **changes: object) -> OptimizeConfig:
+    (root / "run").mkdir()
+    given = {"limits": (LatencyLimit(limit_ms=50.0),), "repository": root / "users", "model": "scorer", **changes}
+    return OptimizeConfig(output=root / "run", **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("text", [PYTHON, None], ids=["as written", "without a configuration"])
+def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str | None, protocol: str) -> None:
+    python_model(tmp_path / "users", config=text)
+    python_model(tmp_path / "users", "neighbour")
+    may_not_write(tmp_path / "users")
+    before = fingerprint(tmp_path / "users")
+    config = config_for(tmp_path, protocol=protocol, vary=(("factor", ("3",)),))
+    _, engines = own_engines(
+        config, tmp_path / "kept", on_gpu=False, ask=partial(completed_config, config), on_event=print
+    )
+    as_it_is, varied = (default_config(engine) for engine in engines)
+    assert as_it_is.dynamic_batching  # the model itself asks for it
+    with serve(ServerOptions(run_dir=tmp_path / "run")) as server:
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        for served, factor in (
+            (as_it_is, 2 if text else 1),
+            (replace(as_it_is, instance_count=3), 2 if text else 1),
+            (replace(varied, max_batch_size=4, max_queue_delay_us=500, preferred_batch_sizes=()), 3),
+        ):
+            server.load(served)
+            server.check()
+            (y,) = infer(server.endpoint, "scorer", {"x": x}).values()
+            np.testing.assert_array_equal(y, factor * x + 1)
+        loaded = get(server.endpoint, "/v2/models/scorer/config")
+        assert loaded["max_batch_size"] == 4
+        assert loaded["dynamic_batching"]["max_queue_delay_microseconds"] == 500
+    assert fingerprint(tmp_path / "users") == before
+
+
+def test_a_model_that_does_not_load_is_quoted_and_stays_as_it_is(tmp_path: Path) -> None:
+    written(tmp_path / "users", "scorer", PYTHON, {"1/model.py": "raise ValueError('no license for this host')\n"})
+    before = fingerprint(tmp_path / "users")
+    config = config_for(tmp_path)
+    with pytest.raises(BadInput) as raised:
+        own_engines(config, tmp_path / "kept", on_gpu=False, ask=partial(completed_config, config), on_event=print)
+    assert "no license for this host" in raised.value.what
+    assert fingerprint(tmp_path / "users") == before
+
+
+def test_a_run_ends_with_the_users_text_and_a_bundle_that_is_served(tmp_path: Path) -> None:
+    """The promise is easy; whether this machine kept it now, the record and the exit code say alike."""
+    given = f'{PYTHON}parameters {{ key: "wait_s" value {{ string_value: "0.02" }} }}\n'
+    python_model(tmp_path / "users", config=given)
+    before = fingerprint(tmp_path / "users")
+    easy = (
+        "--p90",
+        "200ms",
+        "--confidence",
+        "0.8",
+        "--max-send-lag",
+        "1s",
+        "--despite-noise",
+        "--time-budget",
+        "20s",
+    )
+    own = ("--repository", str(tmp_path / "users"), "--model", "scorer", "--output", str(tmp_path / "run"))
+    done = subprocess.run(
+        [OPTIMIZE, *own, *easy, "--json"], capture_output=True, text=True, timeout=500, check=False
+    )
+    assert fingerprint(tmp_path / "users") == before
+    found = read_outcome(tmp_path / "run")
+    assert json.loads(done.stdout)["status"] == found.status
+    assert done.returncode == found.exit_code, done.stderr
+    if not isinstance(found, RecommendationRecord):
+        assert found.status in ("violated", "inconclusive", "untrustworthy"), done.stderr
+        return
+    bundle = tmp_path / "run" / "bundle"
+    text = (bundle / "model_repository" / "scorer" / "config.pbtxt").read_text()
+    assert text.startswith(PYTHON.partition("\n")[0])
+    assert (text == given) == (not found.config_diff)
+    (tmp_path / "served").mkdir()
+    with serve_repository(bundle / "model_repository", ServerOptions(run_dir=tmp_path / "served")) as server:
+        (y,) = infer(server.endpoint, "scorer", {"x": np.ones((1, 4), np.float32)}).values()
+        loaded = get(server.endpoint, "/v2/models/scorer/config")
+    np.testing.assert_array_equal(y, np.full((1, 4), 3, np.float32))
+    winner = winner_of(tmp_path / "run", found)
+    assert sum(group["count"] for group in loaded["instance_group"]) == winner.instance_count
+    assert ("dynamic_batching" in loaded) == winner.dynamic_batching

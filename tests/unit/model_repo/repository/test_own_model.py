@@ -1,0 +1,145 @@
+"""A user's own model: its files in a repository of ours, and its configuration as Triton completes it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from own_repositories import BACKENDS, PYTHON, fingerprint, may_not_write, python_model
+
+from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.repository.own_config import shared_out, with_parameter
+from model_repo.repository.own_model import completed, own_engine, own_files, parse_own, unread_engine
+from model_repo.repository.write import LINKED_BYTES, write_final_repository, write_repository
+from model_repo.spec import ServingConfig
+
+LOADED = {
+    "name": "scorer",
+    "platform": "",
+    "backend": "python",
+    "max_batch_size": 8,
+    "input": [{"name": "x", "data_type": "TYPE_FP32", "format": "FORMAT_NONE", "dims": [4], "unheard_of": 1}],
+    "output": [{"name": "y", "data_type": "TYPE_FP32", "dims": [4]}],
+    "instance_group": [{"name": "scorer_0", "kind": "KIND_GPU", "count": 1, "gpus": [0]}],
+    "dynamic_batching": {"preferred_batch_size": [8], "max_queue_delay_microseconds": 0},
+    "version_policy": {"latest": {"num_versions": 1}},
+}
+"""What a server says of a model without a configuration."""
+
+
+def config_of(folder: Path, text: str, **changes: object) -> ServingConfig:
+    given = {"max_batch_size": 4, "dynamic_batching": True, "instance_count": 2, **changes}
+    return ServingConfig(engine=own_engine(folder, text, on_gpu=False), **given)  # type: ignore[arg-type]
+
+
+def test_files_are_ours_and_the_users_stay(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "users")
+    with (folder / "1" / "large.bin").open("wb") as large:
+        large.truncate(LINKED_BYTES + 1)
+    (folder / "shared").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "tokens.txt").write_text("a b")
+    (tmp_path / "elsewhere" / "again").symlink_to(tmp_path / "elsewhere")
+    (folder / "1" / "gone").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "1" / "pipe")
+    before = fingerprint(tmp_path / "users")
+    served = write_repository(tmp_path / "ours", config_of(folder, PYTHON))
+    names = {path.relative_to(served).as_posix() for path in served.rglob("*") if path.is_file()}
+    compiled = {name for name in names if name.endswith(".pyc")}
+    mine = {"config.pbtxt", "1/model.py", "1/weights.json", "1/large.bin", "notes.txt", "shared/tokens.txt"}
+    assert names - compiled == mine
+    assert "1/__pycache__/x.pyc" not in compiled
+    assert not any(path.is_symlink() for path in served.rglob("*"))
+    assert (served / "1" / "large.bin").samefile(folder / "1" / "large.bin")
+    with (served / "notes.txt").open("a") as notes:
+        notes.write("written by the model")
+    assert fingerprint(tmp_path / "users") == before
+
+
+def test_a_read_only_model_can_be_replaced_and_removed(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "users")
+    may_not_write(folder)
+    for _ in range(2):
+        served = write_repository(tmp_path / "ours", config_of(folder, PYTHON))
+    final = write_final_repository(tmp_path / "final", config_of(folder, PYTHON))
+    assert (final / "config.pbtxt").read_text() == (served / "config.pbtxt").read_text()
+    assert not list(final.rglob("*.pyc"))
+    assert os.access(served / "1" / "model.py", os.W_OK)
+
+
+def test_a_program_stays_one(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "users")
+    (folder / "1" / "tool").write_text("#!/bin/sh\n")
+    (folder / "1" / "tool").chmod(0o750)
+    served = write_repository(tmp_path / "ours", config_of(folder, PYTHON))
+    assert (served / "1" / "tool").stat().st_mode & 0o777 == 0o750
+
+
+def test_code_that_does_not_compile_is_left_to_triton(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "users")
+    (folder / "1" / "model.py").write_text("this is not Python")
+    served = write_repository(tmp_path / "ours", config_of(folder, PYTHON))
+    assert (served / "1" / "model.py").read_text() == "this is not Python"
+
+
+def test_what_triton_completes_is_added_and_nothing_else(tmp_path: Path) -> None:
+    text = completed("", LOADED)
+    message = parse_config_pbtxt(text)
+    assert (message.backend, message.max_batch_size, message.input[0].name) == ("python", 8, "x")
+    assert [(group.count, group.name, list(group.gpus)) for group in message.instance_group] == [(1, "", [])]
+    assert not message.HasField("version_policy")
+    assert completed(text, LOADED) == text
+    assert completed(PYTHON, LOADED | {"dynamic_batching": {}}).startswith(PYTHON)
+    assert own_engine(tmp_path, text, on_gpu=True).device == "gpu"
+    assert own_engine(tmp_path, text, on_gpu=False).device == "cpu"
+
+
+def test_a_field_that_triton_corrects_is_replaced() -> None:
+    text = '# mine\nmax_batch_size: 0\ninput { name: "x" }\nbackend: "python"  # ours\n'
+    changed = completed(text, LOADED)
+    assert changed.startswith('# mine\nbackend: "python"  # ours\n')
+    message = parse_own(changed)
+    assert message.max_batch_size == 8
+    assert list(message.input[0].dims) == [4]
+
+
+def test_a_complete_text_stays_as_it_is() -> None:
+    loaded = {**LOADED, "instance_group": [{"name": "fast", "kind": "KIND_CPU", "count": 1}]}
+    del loaded["dynamic_batching"]
+    assert completed(PYTHON, loaded) == PYTHON
+
+
+def test_an_engine_to_be_asked_for_is_rendered_as_it_is(tmp_path: Path) -> None:
+    folder = python_model(tmp_path)
+    config = ServingConfig(engine=unread_engine(folder, PYTHON), max_batch_size=0, dynamic_batching=False)
+    assert (write_repository(tmp_path / "ours", config) / "config.pbtxt").read_text() == PYTHON
+
+
+def test_an_incomplete_text_is_no_engine(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no input and no output"):
+        own_engine(tmp_path, 'backend: "python"', on_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("total", "given", "counts"),
+    [(3, (1, 2), (1, 2)), (6, (1, 2), (2, 4)), (2, (1, 2), (1, 1)), (4, (1, 1), (2, 2)), (8, (3, 1), (6, 2))],
+)
+def test_instances_are_shared_out_in_the_configured_ratio(
+    total: int, given: tuple[int, ...], counts: tuple[int, ...]
+) -> None:
+    assert shared_out(total, given) == counts
+    with pytest.raises(ValueError, match="fewer"):
+        shared_out(len(given) - 1, given)
+
+
+def test_a_parameter_is_replaced_or_added() -> None:
+    changed = with_parameter(with_parameter(PYTHON, "factor", "7"), "new", "x")
+    values = {key: value.string_value for key, value in parse_config_pbtxt(changed).parameters.items()}
+    assert values == {"factor": "7", "new": "x"}
+    assert changed.replace('{ string_value: "7" }', '{ string_value: "2" }', 1) != PYTHON  # it has a colon now
+    text = BACKENDS["fil"][1]
+    assert with_parameter(text, "storage_type", "DENSE").count("\n") == text.count("\n")
+
+
+def test_files_come_in_order_and_without_the_configuration(tmp_path: Path) -> None:
+    names = [name for name, _ in own_files(python_model(tmp_path))]
+    assert names == ["notes.txt", "1/model.py", "1/weights.json"]
