@@ -84,10 +84,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A part of a report: a plot, a table or commands; a part that has none of them is left out.
+    """A part of a report: a plot, a table, commands or a `diff`; a part that has none of them is left out.
 
-    `caption` explains the plot, and `note` the table. Facts are pairs of a name and its value; commands are
-    pairs of a purpose and a command line. On the page, a `folded` part is its title and facts until it is opened.
+    `caption` explains the plot, and `note` the table or diff. Facts are pairs of a name and its value; commands
+    are pairs of a purpose and a command line. On the page, a `folded` part is its title and facts until it is
+    opened.
     """
 
     title: str
@@ -97,6 +98,7 @@ class Section:
     facts: tuple[tuple[str, str], ...] = ()
     table: Table | None = None
     commands: tuple[tuple[str, str], ...] = ()
+    diff: str = ""
     folded: bool = False
 
 
@@ -196,6 +198,8 @@ def _lines(report: Report) -> Iterator[str]:
     for position, part in enumerate(report.sections):
         if part.table is not None:
             yield from markdown_table(part.table) if position == 0 else _folded(part)
+        if part.diff:
+            yield f"\n```diff\n{part.diff.replace('`', '')}```"
         if part.commands:
             yield "\n```sh"
             for purpose, command in part.commands:

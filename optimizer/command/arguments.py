@@ -38,7 +38,8 @@ def _refuse_implied(limits: Sequence[LatencyLimit]) -> None:
 def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfig, list[str]]:
     """Return the configuration, and notes on assumptions. Raises BadInput."""
     if values["model"] is None:
-        raise BadInput("No model was given.", "Add --model FILE.onnx")
+        what = "FILE.onnx" if values.get("repository") is None else "NAME, with the name of a model there"
+        raise BadInput("No model was given.", f"Add --model {what}")
     notes: list[str] = []
     made: dict[str, Any] = {"origins": recorded(origins)}
     if values.get("repository") is not None:

@@ -15,6 +15,7 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports import plots, tables, text, trial_tables
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
+from optimizer.run.recommendation import DIFF_FILE
 from search.records.recommendation import RecommendationRecord
 
 REPORT_FILE = "report.html"
@@ -84,6 +85,9 @@ def _sections(evidence: Evidence) -> Iterator[Section]:
     found = evidence.found
     if found is not None:
         yield Section(title="The recommendation", table=tables.comparison(found))
+        if found.config_diff:
+            note = f"{DIFF_FILE} in the run's directory is the same for patch -p1. {found.model.batching}"
+            yield Section(title="Changes to your config.pbtxt", note=note, diff=found.config_diff)
     yield Section(
         title="Rate and latency of every trial",
         plot=plots.rates(evidence),

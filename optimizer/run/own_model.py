@@ -101,11 +101,12 @@ def own_engines(
     They are of a copy in `work_dir`, which an earlier start of the run may have left: nothing changes in mid-run.
     Without `ask` the configuration has to be complete. Raises UserError: BadInput for what cannot be tuned.
     """
-    theirs = model_folder(config)
+    assert config.repository is not None
+    theirs = config.repository / label_of(config.model)
     folder = work_dir / theirs.name
     try:
         if not folder.exists():
-            _check_readable(theirs)
+            _check_readable(model_folder(config))
             with explained():
                 keep_own(theirs, folder)
         text = own_text(folder)

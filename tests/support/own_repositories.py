@@ -1,9 +1,16 @@
 """Repositories of users, as their authors write them: one model for each of several backends of Triton."""
 
 import hashlib
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import Engine
+from optimizer.config import OptimizeConfig
+from optimizer.run.own_model import own_engines
+from search.trials import events
 
 TENSORRT = """\
 name: "detector"
@@ -179,3 +186,22 @@ def may_not_write(folder: Path) -> None:
     """Take the right to write from a folder and all that is in it."""
     for path in (*folder.rglob("*"), folder):
         path.chmod(0o555 if path.is_dir() else 0o444)
+
+
+def own_config(root: Path, name: str = "scorer", **changes: Any) -> OptimizeConfig:
+    given: dict[str, Any] = {
+        "limits": (LatencyLimit(limit_ms=50.0),),
+        "repository": root / "repository",
+        "model": name,
+        "output": root / "run",
+        "server": "docker",
+        "price_per_hour_usd": 2.0,
+        "time_budget_s": 150.0,
+        "seed": 3,
+    }
+    return OptimizeConfig(**{**given, **changes})
+
+
+def engines_of(config: OptimizeConfig, ask: Any = loaded, on_event: Any = events.ignore) -> tuple[Engine, ...]:
+    folder = Path(tempfile.mkdtemp(dir=config.output.parent))
+    return own_engines(config, folder, on_gpu=False, ask=ask, on_event=on_event)[1]

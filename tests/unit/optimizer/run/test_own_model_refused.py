@@ -1,0 +1,205 @@
+"""What is refused of a user's own repository, in two lines, and noted."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_repositories import (
+    BACKENDS,
+    PYTHON,
+    engines_of,
+    fingerprint,
+    loaded,
+    may_not_write,
+    own_config,
+    python_model,
+    written,
+)
+
+from loadgen.errors import BadInput
+from loadgen.options.sources import Origin
+from model_repo.errors import ModelLoadFailed
+from model_repo.repository.own_model import own_engine
+from optimizer.command.arguments import config_from_options
+from optimizer.config import OptimizeConfig
+from search.space import MachineLimits, default_config, search_space
+
+
+def refused(config: OptimizeConfig, ask: Any = loaded) -> BadInput:
+    before = fingerprint(config.repository or Path())
+    with pytest.raises(BadInput) as raised:
+        engines_of(config, ask)
+    assert fingerprint(config.repository or Path()) == before
+    assert "\n" not in raised.value.what + raised.value.fix
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ("sequence_batching { }", "sequence"),
+        ("model_transaction_policy { decoupled: true }", "decoupled"),
+        ("ensemble_scheduling { step [ ] }", "ensemble"),
+        ('platform: "ensemble"', "ensemble"),
+    ],
+)
+def test_models_without_single_answers_are_refused(tmp_path: Path, more: str, word: str) -> None:
+    written(tmp_path / "repository", "scorer", f"{PYTHON}{more}\n", {"1/model.py": ""})
+    assert word in refused(own_config(tmp_path)).what
+
+
+def test_a_kind_that_only_triton_completes_is_refused_as_well(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+
+    def decoupled(engine: Any) -> Any:
+        return {**loaded(engine), "model_transaction_policy": {"decoupled": True}}
+
+    assert "decoupled" in refused(own_config(tmp_path), decoupled).what
+
+
+def test_a_model_that_does_not_load_is_quoted(tmp_path: Path) -> None:
+    written(tmp_path / "repository", "scorer", BACKENDS["fil"][1], {"1/model.json": "{}"})
+
+    def fails(engine: Any) -> Any:
+        raise ModelLoadFailed(engine.model_name, "unable to find backend library for backend 'fil'")
+
+    error = refused(own_config(tmp_path, server="embedded"), fails)
+    assert "unable to find backend library for backend 'fil'" in error.what
+    assert "--server docker" in error.fix
+    assert "server.log" in refused(own_config(tmp_path), fails).fix
+
+
+def test_a_text_that_is_no_configuration_is_named_by_its_line(tmp_path: Path) -> None:
+    written(tmp_path / "repository", "scorer", "backend: 'python'\ninput {\n", {"1/model.py": ""})
+    assert "line 2" in refused(own_config(tmp_path)).what
+    (tmp_path / "repository" / "scorer" / "config.pbtxt").write_bytes(b"# gr\xfc\xdfe\n")
+    assert "UTF-8" in refused(own_config(tmp_path)).what
+
+
+def test_an_incomplete_configuration_needs_a_server(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository", config=None)
+    assert "--dry-run" in refused(own_config(tmp_path), None).fix
+
+
+def test_sizes_that_vary_are_asked_for(tmp_path: Path) -> None:
+    written(tmp_path / "repository", "ranker", BACKENDS["onnxruntime_onnx"][1], {"1/model.onnx": ""})
+    config = own_config(tmp_path, "ranker")
+    assert "--shape ids:N" in refused(config).fix
+    assert "mask" in refused(replace(config, shapes={"ids": (4,), "mask": (4,)})).what  # it is optional
+    assert "ids" in refused(replace(config, shapes={"ids": (4, 4)})).what
+    (engine,) = engines_of(replace(config, shapes={"ids": (9,)}))
+    assert [(spec.name, spec.concrete_shape) for spec in engine.inputs] == [("ids", (9,))]
+
+
+def test_batches_that_the_model_does_not_take_are_refused(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    assert "--client-batch 9" in refused(own_config(tmp_path, client_batch=9)).what
+    python_model(tmp_path / "repository", config=PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 0 "))
+    assert "--max-batch-size" in refused(own_config(tmp_path, max_batch_size=4)).what
+
+
+def test_more_variants_than_can_be_measured_are_refused(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    vary = (("a", ("1", "2", "3", "4")), ("b", ("1", "2", "3", "4")))
+    assert "--vary" in refused(own_config(tmp_path, vary=vary)).what
+
+
+@pytest.mark.parametrize(
+    "field", ["default_queue_policy { max_queue_size: 9 }", "priority_levels: 2 default_priority_level: 1"]
+)
+def test_a_field_that_makes_triton_wait_is_noted(tmp_path: Path, field: str) -> None:
+    python_model(tmp_path / "repository", config=f"{PYTHON}dynamic_batching {{ {field} }}\n")
+    seen: list[Any] = []
+    engines_of(own_config(tmp_path), on_event=seen.append)
+    assert [note.warning for note in seen] == [True]
+
+
+def test_a_read_only_repository_is_read(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    may_not_write(tmp_path / "repository")
+    assert len(engines_of(own_config(tmp_path))) == 1
+
+
+def test_the_space_holds_the_users_own_point_and_larger_batches_only_if_asked(tmp_path: Path) -> None:
+    text = PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 6 ") + "dynamic_batching { }\n"
+    folder = python_model(tmp_path / "repository", config=text)
+    engine = own_engine(folder, text, on_gpu=False)
+    machine = MachineLimits(cores=2, memory_bytes=2**33)
+    space = search_space((engine,), machine, limit_ms=50.0, largest_batch=6)
+    assert space.max_batch_sizes == (1, 2, 4, 6)
+    assert space.instance_counts == (2, 4, 8)
+    assert space.intra_op_threads == (0,)
+    assert space.baseline() == default_config(engine)
+    larger = search_space((engine,), machine, limit_ms=50.0, largest_batch=16)
+    assert larger.max_batch_sizes == (1, 2, 4, 6, 8, 16)
+
+
+def from_options(root: Path, **given: str | tuple[str, ...] | Path | int) -> OptimizeConfig:
+    values = {"model": "scorer", "output": root / "run", "repository": root / "repository", "p99": "50ms", **given}
+    return config_from_options(values, by_flags(*given))[0]
+
+
+def by_flags(*names: str) -> dict[str, Origin]:
+    return {name: Origin(kind="flag", place=f"--{name}") for name in names}
+
+
+def test_options_of_other_models_are_refused_at_once(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    with pytest.raises(BadInput) as raised:
+        from_options(tmp_path, precisions="fp16", accuracy="off", workers="auto")
+    assert {"--precisions,", "--accuracy,", "--workers:"} <= set(raised.value.what.split())
+
+
+def test_options_of_a_repository_need_one(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"--max-batch-size, --vary"):
+        config_from_options(
+            {
+                "model": "m.onnx",
+                "p99": "9ms",
+                "output": tmp_path,
+                "max_batch_size": 9,
+                "vary": ("parameters.a=1",),
+            },
+            by_flags("max_batch_size", "vary"),
+        )
+
+
+def test_a_model_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository", "other")
+    with pytest.raises(BadInput) as raised:
+        from_options(tmp_path)
+    assert "other" in raised.value.fix
+    (tmp_path / "repository" / "scorer").mkdir()
+    with pytest.raises(BadInput, match="no version"):
+        from_options(tmp_path)
+    with pytest.raises(BadInput, match="cannot be read"):
+        from_options(tmp_path, repository=tmp_path / "nowhere")
+
+
+def test_trials_are_not_loaded_from_the_repository_itself(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    with pytest.raises(BadInput, match="--server-repository"):
+        from_options(
+            tmp_path, server="remote", server_url="http://x:8000", server_repository=tmp_path / "repository"
+        )
+
+
+@pytest.mark.parametrize(
+    "text", ["threads=1", "parameters.=1", "parameters.a=", 'parameters.a=1,"', "parameters.a"]
+)
+def test_vary_names_a_parameter_and_values(tmp_path: Path, text: str) -> None:
+    python_model(tmp_path / "repository")
+    with pytest.raises(BadInput, match="--vary"):
+        from_options(tmp_path, vary=(text,))
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "repository")
+    (folder / "1" / "weights.json").unlink()
+    (folder / "1" / "weights.json").symlink_to("/proc/self/mem/x")
+    engines_of(own_config(tmp_path))  # a link to nothing is left out
+    if os.geteuid():
+        (folder / "1" / "model.py").chmod(0)
+        assert "model.py cannot be read" in refused(own_config(tmp_path)).what
