@@ -81,7 +81,7 @@ class Server:
             rewrite_config(self.repository, config, runtime=self._options.runtime_or_default)
         else:
             self.unload()
-            self._claim(config.engine.model_name)
+            self._claim(config.engine)
             write_repository(self.repository, config, runtime=self._options.runtime_or_default)
         self._loaded = None
         self._kills_before = self._memory_kills()
@@ -165,12 +165,15 @@ class Server:
         while self._written:
             remove_model(self.repository, self._written.pop())
 
-    def _claim(self, model_name: str) -> None:
+    def _claim(self, engine: Engine) -> None:
         """Raise RepositoryWriteFailed if the model's folder exists and is not ours, as on a remote server."""
+        model_name = engine.model_name
+        other = (
+            "give the model's file another name" if engine.own is None else "use a server without this model"
+        )
         if model_name not in self._written and os.path.lexists(self.repository / model_name):
             raise RepositoryWriteFailed(
-                f"{self.repository / model_name} is there already, and not of this run.\n"
-                "Move it away, or give the model's file another name."
+                f"{self.repository / model_name} is there already, and not of this run.\nMove it away, or {other}."
             )
         self._written.add(model_name)
 

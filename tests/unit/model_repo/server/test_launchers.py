@@ -149,3 +149,10 @@ def test_no_server_runs_in_our_current_directory(tmp_path: Path, on_path: Any, k
 def test_options_cannot_contradict_themselves(tmp_path: Path, changes: Any) -> None:
     with pytest.raises(ValueError, match=r"remote and repository|must be different"):
         ServerOptions(run_dir=tmp_path, **changes)
+
+
+def test_a_configuration_is_completed_only_if_asked_for(tmp_path: Path, on_path: Any) -> None:
+    on_path("tritonserver")
+    flag = "--disable-auto-complete-config"
+    assert flag in launch("local", tmp_path).command
+    assert flag not in launch("local", tmp_path, completes_config=True).command

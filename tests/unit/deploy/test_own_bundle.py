@@ -1,0 +1,67 @@
+"""The bundle of a user's own model: its files, its text, and the server that was measured."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import recommendations
+from own_repositories import BACKENDS, PYTHON, python_model, written
+
+from deploy.bundle import bundle_from_recommendation
+from deploy.images import imported_distributions
+from deploy.plan import BundleOptions
+from loadgen.errors import BadInput
+from model_repo.repository.own_model import own_engine
+from model_repo.server.options import DEFAULT_IMAGE
+from model_repo.spec import Engine
+from search.records.recommendation import RecommendationRecord, RuntimeRecord
+from search.space import default_config
+
+
+def found_on(server: str, **runtime: Any) -> RecommendationRecord:
+    given = {"triton_version": "2.51.0", "runtime": "native", "python": None, "image": None, "packages": {}}
+    record = RuntimeRecord(server=server, **{**given, **runtime})  # type: ignore[arg-type]
+    found = recommendations.recommendation(runtime=record)
+    return found.model_copy(
+        update={"model": found.model.model_copy(update={"opset": None, "file": "users/forest"})}
+    )
+
+
+def forest(root: Path) -> Engine:
+    folder = written(root, "forest", BACKENDS["fil"][1], {"1/xgboost.json": "{}"})
+    return own_engine(folder, BACKENDS["fil"][1], on_gpu=False)
+
+
+def test_a_container_that_was_measured_is_deployed(tmp_path: Path) -> None:
+    config = default_config(forest(tmp_path))
+    bundle = bundle_from_recommendation(found_on("docker", image="registry.example/triton:9"), config)
+    assert bundle.plan.serving_image == "registry.example/triton:9"
+    assert bundle.texts["model_repository/forest/config.pbtxt"] == BACKENDS["fil"][1]
+    assert bundle.copies["model_repository/forest/1/xgboost.json"] == tmp_path / "forest" / "1" / "xgboost.json"
+    assert not [path for path in bundle.texts if "native" in path or "search" in path or "worker" in path]
+
+
+def test_the_image_of_another_server_is_asked_for_if_it_is_not_known(tmp_path: Path) -> None:
+    config = default_config(forest(tmp_path))
+    assert bundle_from_recommendation(found_on("local"), config).plan.serving_image == DEFAULT_IMAGE
+    with pytest.raises(BadInput) as raised:
+        bundle_from_recommendation(found_on("local", triton_version="2.60.0"), config)
+    assert "--image" in raised.value.fix
+    named = BundleOptions(image="registry.example/triton:9")
+    found = found_on("local", triton_version=None)
+    bundle = bundle_from_recommendation(found, config, options=named)
+    assert bundle.plan.serving_image == "registry.example/triton:9"
+
+
+def test_the_image_of_the_embedded_server_has_what_the_model_imports(tmp_path: Path) -> None:
+    folder = python_model(tmp_path)
+    (folder / "1" / "helper.py").write_text("from yaml import safe_load\nimport no.such, .wrong\n")
+    (folder / "1" / "second.py").write_text("from yaml import safe_load\nfrom . import model\nimport no_such\n")
+    engine = own_engine(folder, PYTHON, on_gpu=False)
+    assert set(imported_distributions(engine)) == {"numpy", "PyYAML"}
+    packages = {"numpy": "2.0.0", "nvidia-pytriton": "0.7.0", "pyyaml": "6.0"}
+    found = found_on("embedded", runtime="python", python="3.11", packages=packages)
+    bundle = bundle_from_recommendation(found, default_config(engine))
+    assert bundle.plan.builds_image
+    assert "pyyaml==6.0\n" in bundle.texts["images/constraints.txt"]
+    assert "    pyyaml \\\n" in bundle.texts["images/triton.Dockerfile"]
