@@ -4,29 +4,40 @@ from __future__ import annotations
 
 from functools import partial
 
-from model_repo.repository.pbtxt_text import added, bodies, value_of, with_bodies, with_field, without_field
+from model_repo.repository.pbtxt_text import (
+    added,
+    bodies,
+    fields,
+    value_of,
+    with_bodies,
+    with_field,
+    without_field,
+)
 from model_repo.spec import OwnModel, ServingConfig
 
 GROUPS, BATCHER, WARMUP = "instance_group", "dynamic_batching", "model_warmup"
-DELAY, PREFERRED = "max_queue_delay_microseconds", "preferred_batch_size"
+DELAY, PREFERRED = _BATCHING = ("max_queue_delay_microseconds", "preferred_batch_size")
 
 
 def render_own_config(config: ServingConfig) -> str:
     """Return the user's text with the changes of this configuration; the same text if it has none.
 
-    Without dynamic batching `max_batch_size` stays as it is: each request is executed by itself in any case.
+    Without dynamic batching `max_batch_size` stays as it is: each request is executed by itself in any case. A
+    batcher that does more than batching, such as keeping priorities, stays, and gets batches of one request.
     """
     own = config.engine.own
     assert own is not None
     text = own.text
-    if config.dynamic_batching and config.max_batch_size != own.max_batch_size:
+    batcher = bodies(text, BATCHER)
+    others = any(field.name not in _BATCHING for body in batcher for field in fields(body))
+    if (config.dynamic_batching or others) and config.max_batch_size != own.max_batch_size:
         text = with_field(text, "max_batch_size", str(config.max_batch_size))
         text = _without_larger_warmups(text, config.max_batch_size)
-    if config.dynamic_batching and not own.dynamic_batching:
+    if config.dynamic_batching and not batcher:
         delay = f" {DELAY}: {config.max_queue_delay_us} " if config.max_queue_delay_us else " "
         text = added(text, f"{BATCHER} {{{delay}}}\n")
-    elif config.dynamic_batching:
-        text = with_bodies(text, BATCHER, [_batcher(body, config, own) for body in bodies(text, BATCHER)])
+    elif config.dynamic_batching or others:
+        text = with_bodies(text, BATCHER, [_batcher(body, config, own) for body in batcher])
     elif own.dynamic_batching:
         text = without_field(text, BATCHER)
     counts = shared_out(config.instance_count, own.counts)

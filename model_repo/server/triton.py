@@ -168,9 +168,7 @@ class Server:
     def _claim(self, engine: Engine) -> None:
         """Raise RepositoryWriteFailed if the model's folder exists and is not ours, as on a remote server."""
         model_name = engine.model_name
-        other = (
-            "give the model's file another name" if engine.own is None else "use a server without this model"
-        )
+        other = "give the model's file another name" if engine.own is None else "use a server without this model"
         if model_name not in self._written and os.path.lexists(self.repository / model_name):
             raise RepositoryWriteFailed(
                 f"{self.repository / model_name} is there already, and not of this run.\nMove it away, or {other}."

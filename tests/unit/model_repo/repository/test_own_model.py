@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from own_repositories import BACKENDS, PYTHON, fingerprint, may_not_write, python_model
 
-from model_repo.repository.config_pbtxt import parse_config_pbtxt
+from model_repo.repository.config_pbtxt import parse_config_pbtxt, render_config_pbtxt
 from model_repo.repository.own_config import shared_out, with_parameter
 from model_repo.repository.own_model import completed, own_engine, own_files, parse_own, unread_engine
 from model_repo.repository.write import LINKED_BYTES, write_final_repository, write_repository
@@ -108,10 +108,11 @@ def test_a_complete_text_stays_as_it_is() -> None:
     assert completed(PYTHON, loaded) == PYTHON
 
 
-def test_an_engine_to_be_asked_for_is_rendered_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", ["", "dynamic_batching { }\n", "dynamic_batching { preserve_ordering: true }\n"])
+def test_an_engine_to_be_asked_for_is_rendered_as_it_is(tmp_path: Path, more: str) -> None:
     folder = python_model(tmp_path)
-    config = ServingConfig(engine=unread_engine(folder, PYTHON), max_batch_size=0, dynamic_batching=False)
-    assert (write_repository(tmp_path / "ours", config) / "config.pbtxt").read_text() == PYTHON
+    config = ServingConfig(engine=unread_engine(folder, PYTHON + more), max_batch_size=0, dynamic_batching=False)
+    assert (write_repository(tmp_path / "ours", config) / "config.pbtxt").read_text() == PYTHON + more
 
 
 def test_an_incomplete_text_is_no_engine(tmp_path: Path) -> None:
@@ -129,6 +130,16 @@ def test_instances_are_shared_out_in_the_configured_ratio(
     assert shared_out(total, given) == counts
     with pytest.raises(ValueError, match="fewer"):
         shared_out(len(given) - 1, given)
+
+
+@pytest.mark.parametrize("more", ["", "preserve_ordering: true", "priority_levels: 2 default_priority_level: 1"])
+def test_a_batcher_with_other_duties_stays_without_batching(tmp_path: Path, more: str) -> None:
+    text = f"{PYTHON}dynamic_batching {{ preferred_batch_size: [ 8 ] {more} }}\n"
+    off = config_of(python_model(tmp_path), text, max_batch_size=1, dynamic_batching=False)
+    message = parse_own(render_config_pbtxt(off))
+    assert message.HasField("dynamic_batching") == bool(more)
+    assert message.max_batch_size == (1 if more else 8)
+    assert not message.dynamic_batching.preferred_batch_size
 
 
 def test_a_parameter_is_replaced_or_added() -> None:
