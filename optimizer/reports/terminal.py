@@ -81,7 +81,9 @@ def _accuracy(found: RecommendationRecord) -> Iterator[str]:
 
 def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     """Return the plan of a run, for `--dry-run`."""
-    space, machine = prepared.space, prepared.machine
+    space, machine, axes = prepared.space, prepared.machine, prepared.space.axes()
+    if prepared.source is None:
+        del axes["intra_op_threads"]  # of a user's own model they are its own affair
     rows = [
         ("model", prepared.record.label),
         ("batching", prepared.record.batching),
@@ -106,7 +108,7 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
         ),
         ("price", f"{format_dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}"),
         ("server", config.server),
-        *((name.replace("_", " "), ", ".join(map(str, values))) for name, values in space.axes().items()),
+        *((name.replace("_", " "), ", ".join(map(str, values))) for name, values in axes.items()),
         ("configurations", f"{space.size()}, of which a part is tried"),
         ("time", f"at most {config.time_budget_s:g} s; about 3 s for a trial that cannot win, 15 for others"),
         ("output", str(config.output)),

@@ -134,14 +134,14 @@ def test_a_run_is_resumed_and_its_bundle_is_rendered_again(tmp_path: Path) -> No
     python_model(
         tmp_path / "repository", config=PYTHON + "dynamic_batching { max_queue_delay_microseconds: 700 }\n"
     )
-    config = own_config(tmp_path, client_batch=2)
+    config = own_config(tmp_path, client_batch=2, vary=(("factor", ("2",)),))
     config.output.mkdir()
     save_config(config, config.output)
     first = found_in(config)
     assert first.baseline is not None
     assert (first.baseline.config.max_batch_size, first.baseline.config.max_queue_delay_us) == (8, 700)
     again = saved_config(config.output)
-    assert (again.model, again.repository) == ("scorer", tmp_path / "repository")
+    assert (again.model, again.repository, again.vary) == ("scorer", tmp_path / "repository", config.vary)
     found = found_in(replace(again, time_budget_s=300.0))
     assert found.winner.certificate is not None
     winner = winner_of(config.output, read_recommendation(config.output))
