@@ -24,8 +24,8 @@ RUNTIME = Path(__file__).parents[1] / "runtime"
 """The code that runs inside Triton's Python backend."""
 
 LINKED_BYTES = 64 * 2**20
-"""Files of a user's own model up to 64 MiB are copied, so that a model that writes to them does not change the
-user's; larger ones, its weights, are linked."""
+"""Files of a user's own model up to 64 MiB are copied for each trial, so that no model writes into another
+trial's; larger ones, its weights, are linked."""
 
 PACKAGES = {"onnxruntime": "onnxruntime-gpu", "tensorrt": "tensorrt", "tensorrt_rtx": "tensorrt-rtx"}
 """Engine backend -> the package that it needs on a GPU, apart from cuda-bindings and numpy."""
@@ -164,7 +164,7 @@ def keep_own(own: Path, target: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
-            _place_own(own, draft, copy=False)
+            _place_own(own, draft, copy=True)
             if (own / CONFIG_FILE).exists():
                 shutil.copyfile(own / CONFIG_FILE, draft / CONFIG_FILE)
             draft.rename(target)

@@ -99,11 +99,12 @@ def own_engines(
     """Return the model's record, and its engines: as it is configured, then each variant of `--vary`.
 
     They are of a copy in `work_dir`, which an earlier start of the run may have left: nothing changes in mid-run.
-    Without `ask` the configuration has to be complete. Raises UserError: BadInput for what cannot be tuned.
+    Without `ask` nothing is copied, and the configuration has to be complete. Raises UserError: BadInput for what
+    cannot be tuned.
     """
     assert config.repository is not None
     theirs = config.repository / label_of(config.model)
-    folder = work_dir / theirs.name
+    folder = work_dir / theirs.name if ask is not None else theirs
     try:
         if not folder.exists():
             _check_readable(model_folder(config))

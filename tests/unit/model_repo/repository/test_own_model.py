@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from own_repositories import BACKENDS, PYTHON, fingerprint, may_not_write, python_model
 
+from model_repo.errors import RepositoryWriteFailed
 from model_repo.repository.config_pbtxt import parse_config_pbtxt, render_config_pbtxt
 from model_repo.repository.own_config import shared_out, with_parameter
 from model_repo.repository.own_model import completed, own_engine, own_files, parse_own, unread_engine
-from model_repo.repository.write import LINKED_BYTES, write_final_repository, write_repository
+from model_repo.repository.write import LINKED_BYTES, keep_own, write_final_repository, write_repository
 from model_repo.spec import ServingConfig
 
 LOADED = {
@@ -53,6 +54,22 @@ def test_files_are_ours_and_the_users_stay(tmp_path: Path) -> None:
     with (served / "notes.txt").open("a") as notes:
         notes.write("written by the model")
     assert fingerprint(tmp_path / "users") == before
+
+
+def test_the_copy_of_a_run_shares_no_file_with_the_users(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "users")
+    with (folder / "1" / "large.bin").open("wb") as large:
+        large.truncate(LINKED_BYTES + 1)
+    keep_own(folder, tmp_path / "run" / "model" / "scorer")
+    kept = tmp_path / "run" / "model" / "scorer"
+    assert {path for path in kept.iterdir() if path.name.startswith(".")} == set()
+    for name, path in own_files(folder):
+        assert not (kept / name).samefile(path)
+    assert (kept / "config.pbtxt").read_text() == PYTHON
+    before = fingerprint(kept)
+    with pytest.raises(RepositoryWriteFailed):
+        keep_own(folder, kept)
+    assert fingerprint(kept) == before
 
 
 def test_a_read_only_model_can_be_replaced_and_removed(tmp_path: Path) -> None:
