@@ -16,9 +16,19 @@ def knobs_text(config: ServingConfig) -> str:
     return _text(config, engine.backend, engine.precision, on_gpu=engine.device == "gpu")
 
 
+def is_own(config: ConfigRecord) -> bool:
+    """True if it serves a model of the user's own repository: the baseline is then the user's configuration."""
+    return config.engine.startswith(f"{OWN}-")
+
+
 def baseline_name(config: ConfigRecord) -> str:
-    """Return the name of a search's baseline, given one of its configurations."""
-    return "as configured" if config.engine.startswith(f"{OWN}-") else "Triton default"
+    """Return the name of a search's baseline in tables, given one of its configurations."""
+    return "as configured" if is_own(config) else "Triton default"
+
+
+def baseline_words(config: ConfigRecord, default: str = "Triton's default configuration") -> str:
+    """Return the same in sentences; `default` if that is Triton's."""
+    return "your own configuration" if is_own(config) else default
 
 
 def runtime_text(runtime: RuntimeRecord, backend: str) -> str:

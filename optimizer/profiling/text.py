@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from loadgen.records.formats import format_rate
 from search.answer.analysis import similar_rates
+from search.labels import baseline_words
 from search.records.engine_profile import Bound, EngineProfileRecord
 from search.records.trial import STAGES, ConfigRecord, MeasurementRecord, TrialRecord
 
@@ -56,7 +57,7 @@ def time_summary(
     if profile is not None:
         sentences += _engine(winner.config, measured.server.compute_infer_ms, sum(parts.values()), profile)
     if baseline is not None and baseline.measurement is not None:
-        sentences.append(_against(measured, baseline.measurement))
+        sentences.append(_against(measured, baseline.measurement, baseline.config))
     return " ".join(filter(None, sentences))
 
 
@@ -100,13 +101,15 @@ def _engine(
         yield f"An execution takes {with_ms:.3g} ms with CUDA graphs and {without_ms:.3g} ms without."
 
 
-def _against(measured: MeasurementRecord, other: MeasurementRecord) -> str:
+def _against(measured: MeasurementRecord, other: MeasurementRecord, baseline: ConfigRecord) -> str:
     """Return the sentence on the stage in which the two differ most; "" if their rates differ too much."""
     mine, theirs = _known(measured), _known(other)
     if not theirs or not similar_rates(measured.rate_per_s, other.rate_per_s):
         return ""
     stage = max(STAGES, key=lambda name: abs(mine.get(name, 0.0) - theirs.get(name, 0.0)))
+    words = baseline_words(baseline, "Triton's default")
+    there, here = theirs.get(stage, 0.0), mine.get(stage, 0.0)
     return (
-        f"Triton's default takes {sum(theirs.values()):.3g} ms at {format_rate(other.rate_per_s)}/s; the largest "
-        f"difference is in {stage}, {theirs.get(stage, 0.0):.3g} instead of {mine.get(stage, 0.0):.3g} ms."
+        f"{words[0].upper()}{words[1:]} takes {sum(theirs.values()):.3g} ms at {format_rate(other.rate_per_s)}/s; "
+        f"the largest difference is in {stage}, {there:.3g} instead of {here:.3g} ms."
     )

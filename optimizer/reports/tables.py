@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
-from model_repo.spec import OWN
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS
 from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
 from search.cost.cost import replicas as count_of
-from search.labels import baseline_name, memory_text, record_text
+from search.labels import baseline_name, is_own, memory_text, record_text
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
@@ -33,7 +32,7 @@ def comparison(found: RecommendationRecord) -> Table:
     rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
     rows.append(("tested with", [_tested(trial) for trial in shown]))
-    own = found.winner.config.engine.startswith(f"{OWN}-")
+    own = is_own(found.winner.config)
     knobs = [knob for knob in _KNOBS if not own or knob[0] != KNOBS["intra_op_threads"]]
     rows += [(name, [value(trial) for trial in shown]) for name, value in knobs]
     if found.slo.max_memory_bytes is not None:
@@ -89,7 +88,7 @@ def _gpu(trial: TrialRecord) -> str:
 
 def _batch(config: ConfigRecord) -> str:
     """Return the largest batch; a user's own model without dynamic batching keeps the one that is configured."""
-    kept = config.engine.startswith(f"{OWN}-") and not config.dynamic_batching
+    kept = is_own(config) and not config.dynamic_batching
     return "no batching" if kept or not config.max_batch_size else str(config.max_batch_size)
 
 

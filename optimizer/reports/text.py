@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_dollars, format_ms, format_rate, format_seconds
-from model_repo.spec import OWN
-from search.labels import memory_text
+from search.labels import baseline_words, memory_text
 from search.records.recommendation import RecommendationRecord
 from search.records.slo import Slo
 from search.simulator.surrogate import FAR_BELOW
@@ -23,12 +22,6 @@ KNOBS = {
 }
 
 
-def baseline_words(found: RecommendationRecord) -> str:
-    """Return what the baseline is: Triton's default, or the user's own configuration."""
-    own = found.winner.config.engine.startswith(f"{OWN}-")
-    return "your own configuration" if own else "Triton's default configuration"
-
-
 def headline(found: RecommendationRecord) -> str:
     """Return the answer in a few words."""
     certificate = found.winner.certificate
@@ -40,7 +33,7 @@ def headline(found: RecommendationRecord) -> str:
 def lead(found: RecommendationRecord) -> Iterator[str]:
     """Yield the sentences under the headline: the objective compared with Triton's default, and the replicas."""
     mine, other, unit = _objective(found)
-    baseline, default = found.baseline, baseline_words(found)
+    baseline, default = found.baseline, baseline_words(found.winner.config)
     if baseline is None:
         yield f"{mine}{unit}."
     elif baseline.number == found.winner.number:
@@ -100,7 +93,7 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
         yield f"Slow phases of the machine that come less than once in {seconds} are not covered."
     default = None if found.baseline is None else found.baseline.certificate
     seen = [None if one is None else one.contention for one in (certificate, default)]
-    short = baseline_words(found).replace("default configuration", "default")
+    short = baseline_words(found.winner.config, "Triton's default")
     contentions = (
         (seen[0], "while this rate was certified: it may be too low for this machine"),
         (seen[1], f"while {short} was certified: the gain may be smaller"),

@@ -11,11 +11,12 @@ from pydantic import Field
 from loadgen.errors import BadInput
 from loadgen.measurement.cpu_contention import mark_of
 from loadgen.records.formats import format_rate
+from search.labels import is_own
 from search.record import Record
 from search.records.confirmations import ConfirmationRecord, read_confirmations
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_trials, recommendation_if_any
-from search.records.trial import Cause, PredictionRecord, TrialRecord, WhyRecord
+from search.records.trial import Cause, ConfigRecord, PredictionRecord, TrialRecord, WhyRecord
 
 Role = Literal["winner", "baseline", "alternative"]
 
@@ -53,7 +54,7 @@ def explain_trial(directory: Path, number: int) -> Explanation:
     return Explanation(
         trial=trial,
         role=None if found is None else _role(found, number),
-        why=tuple(_why(trial.why)),
+        why=tuple(_why(trial.why, trial.config)),
         predicted=tuple(_predicted(trial.why)),
         seen=tuple(_seen(trial)),
         ended=f"{trial.state}: {trial.reason}",
@@ -69,10 +70,12 @@ def _role(found: RecommendationRecord, number: int) -> Role | None:
     return "alternative" if any(number == other.number for other in found.alternatives) else None
 
 
-def _why(why: WhyRecord | None) -> list[str]:
+def _why(why: WhyRecord | None, config: ConfigRecord) -> list[str]:
     if why is None:
         return []
     lines = [CAUSES[why.cause]]
+    if why.cause == "baseline" and is_own(config):
+        lines = ["It is your own configuration: everything else is compared with it."]
     if why.best_trial is not None:
         beat = None if why.prediction is None else why.prediction.to_beat_per_s
         rate = "" if beat is None else f" with {format_rate(beat)}/s"

@@ -24,6 +24,7 @@ from optimizer.run.own_model import own_engines
 from optimizer.run.pipeline import optimize
 from optimizer.run.prepare import Prepared, prepare
 from optimizer.run_file import save_config, saved_config
+from search.answer.explain import explain_trial
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
 from search.trials import events
@@ -105,6 +106,7 @@ def test_the_answer_is_the_users_own_text_with_a_few_fields_changed(tmp_path: Pa
     assert f"```diff\n{found.config_diff}```" in report
     assert "as configured" in report
     assert "Triton default" not in report
+    assert "your own" in explain_trial(tmp_path / "run", found.baseline.number).why[0]
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(recommendation_view(found, tmp_path / "run"))
     shown = console.export_text()
