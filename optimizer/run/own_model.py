@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -46,6 +47,8 @@ _UNSERVED = {
     "ensemble_scheduling": "an ensemble, whose members would have to be tuned together",
     "sequence_batching": "a sequence model, whose requests belong together",
 }
+
+_POLLED = re.compile(r'(?:Error parsing text-format [\w.]+: |Poll failed for model directory .*?: )(.*?)"?$', re.M)
 
 
 def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
@@ -179,7 +182,10 @@ def _asked(ask: AskServer, folder: Path, text: str, config: OptimizeConfig) -> M
         fix = f"{config.output / 'server.log'} has the details."
         if config.server == "embedded" and (message.backend or message.platform) not in ("", "python"):
             fix = "The embedded server has the Python backend alone: measure with --server docker or local."
-        raise BadInput(f"{folder.name} does not load: {error.reason.rstrip('.')}.", fix) from error
+        # Triton does not tell its clients what is wrong with a configuration.
+        logged = _POLLED.findall(error.log_tail) if "failed to poll" in error.reason else ()
+        reason = next(iter(logged), error.reason).rstrip(".")
+        raise BadInput(f"{folder.name} does not load: {reason}.", fix) from error
 
 
 def _variants(engine: Engine, config: OptimizeConfig, *, on_gpu: bool) -> Iterator[Engine]:

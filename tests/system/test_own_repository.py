@@ -66,13 +66,23 @@ def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str 
     assert fingerprint(tmp_path / "users") == before
 
 
-def test_a_model_that_does_not_load_is_quoted_and_stays_as_it_is(tmp_path: Path) -> None:
-    written(tmp_path / "users", "scorer", PYTHON, {"1/model.py": "raise ValueError('no license for this host')\n"})
+@pytest.mark.parametrize(
+    ("more", "code", "reason"),
+    [
+        ("", "raise ValueError('no license for this host')\n", "no license for this host"),
+        ("from_the_future { knob: 3 }\n", "", 'has no field named "from_the_future"'),
+        ('name: "another"\n', "", "another"),
+    ],
+)
+def test_a_model_that_does_not_load_is_quoted_and_stays_as_it_is(
+    tmp_path: Path, more: str, code: str, reason: str
+) -> None:
+    written(tmp_path / "users", "scorer", PYTHON + more, {"1/model.py": code})
     before = fingerprint(tmp_path / "users")
     config = config_for(tmp_path)
     with pytest.raises(BadInput) as raised:
         own_engines(config, tmp_path / "kept", on_gpu=False, ask=partial(completed_config, config), on_event=print)
-    assert "no license for this host" in raised.value.what
+    assert reason in raised.value.what
     assert fingerprint(tmp_path / "users") == before
 
 
