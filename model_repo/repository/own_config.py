@@ -77,7 +77,15 @@ def with_parameter(text: str, key: str, value: str) -> str:
 def _batcher(body: str, config: ServingConfig, own: OwnModel) -> str:
     if config.max_queue_delay_us != own.max_queue_delay_us:
         body = with_field(body, DELAY, str(config.max_queue_delay_us), inside=True)
-    if config.preferred_batch_sizes != own.preferred_batch_sizes:
+    written = [
+        _number(body[start:end])
+        for field in fields(body)
+        if field.name == PREFERRED
+        for start, end in field.values
+    ]
+    # Larger ones than the search tries are in the text alone.
+    lower = config.max_batch_size != own.max_batch_size and config.max_batch_size < max(written, default=0)
+    if lower or config.preferred_batch_sizes != own.preferred_batch_sizes:
         sizes = ", ".join(map(str, config.preferred_batch_sizes))
         old = without_field(body, PREFERRED)
         body = with_field(body, PREFERRED, f"[ {sizes} ]", inside=True) if sizes else old
@@ -86,8 +94,12 @@ def _batcher(body: str, config: ServingConfig, own: OwnModel) -> str:
 
 def _without_larger_warmups(text: str, most: int) -> str:
     """Return the text without warm-ups of larger batches, with which Triton would not load the model."""
-    sizes = [int(value_of(body, "batch_size") or "0", 0) for body in bodies(text, WARMUP)]
+    sizes = [_number(value_of(body, "batch_size") or "0") for body in bodies(text, WARMUP)]
     if all(size <= most for size in sizes):
         return text
     kept = zip(bodies(text, WARMUP), sizes, strict=True)
     return with_bodies(text, WARMUP, [body if size <= most else None for body, size in kept])
+
+
+def _number(text: str) -> int:
+    return int(text, 8 if text.startswith("0") and text.isdecimal() else 0)

@@ -8,7 +8,7 @@ from typing import Any
 
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
 from model_repo.repository.own_config import BATCHER, GROUPS
-from model_repo.repository.pbtxt_text import added, fields, without_field
+from model_repo.repository.pbtxt_text import added, bodies, fields, with_bodies, with_field, without_field
 from model_repo.spec import OWN, Engine, OwnModel, TensorSpec
 
 CONFIG_FILE = "config.pbtxt"
@@ -43,6 +43,12 @@ def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
                     waiting.append((f"{name}/", path, within))
             elif path.is_file():
                 yield name, path
+
+
+def own_versions(folder: Path) -> list[str]:
+    """Return the names of a model's version folders, also of empty ones, in order. Raises OSError."""
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path.name for path in found if path.name.isdecimal() and path.is_dir())
 
 
 def parse_own(text: str) -> Any:
@@ -120,6 +126,9 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
             written.discard(name)
     if message.max_batch_size != new.max_batch_size:
         written.discard("max_batch_size")
+    groups = message.instance_group, new.instance_group
+    if len(groups[0]) == len(groups[1]):
+        text = _with_counts(text, [(old.count, found.count) for old, found in zip(*groups, strict=True)])
     if written & {"backend", "platform"}:
         written |= {"backend", "platform"}
     for name in ("name", "model_warmup", *written):
@@ -131,6 +140,17 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
     for field, _ in new.ListFields():
         text = without_field(text, field.name)
     return added(text, f"{COMPLETED}{more}") if more else text
+
+
+def _with_counts(text: str, counts: list[tuple[int, int]]) -> str:
+    """Return the text with the server's count, the second one, of each group in which none is written."""
+    if all(written > 0 or found < 1 for written, found in counts):
+        return text
+    groups = [
+        body if written > 0 or found < 1 else with_field(body, "count", str(found), inside=True)
+        for body, (written, found) in zip(bodies(text, GROUPS), counts, strict=True)
+    ]
+    return with_bodies(text, GROUPS, groups)
 
 
 def _tensors(tensors: Any) -> list[tuple[str, int, tuple[int, ...]]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from model_repo.errors import RepositoryWriteFailed
 from model_repo.native_library import LIBRARY, native_library
 from model_repo.repository.config_pbtxt import render_config_pbtxt
-from model_repo.repository.own_model import CONFIG_FILE, own_files
+from model_repo.repository.own_model import CONFIG_FILE, own_files, own_versions
 from model_repo.spec import VERSION, Engine, Runtime, ServingConfig
 
 README_FILE = "README.md"
@@ -161,6 +161,7 @@ def _write_own(folder: Path, config: ServingConfig, own: Path, *, copy: bool) ->
 def keep_own(own: Path, target: Path) -> None:
     """Copy a user's own model, whole, to a folder that is not there yet. Raises RepositoryWriteFailed."""
     with writing(target):
+        list(own_files(own))  # before anything is written, so that nothing is if it cannot be read
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
@@ -173,7 +174,9 @@ def keep_own(own: Path, target: Path) -> None:
 
 
 def _place_own(own: Path, folder: Path, *, copy: bool) -> None:
-    for name, source in own_files(own):
+    for name in own_versions(own):  # a backend that needs no file is served from an empty one
+        (folder / name).mkdir()
+    for name, source in list(own_files(own)):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         status = source.stat()

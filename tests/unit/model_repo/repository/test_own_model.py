@@ -171,3 +171,32 @@ def test_a_parameter_is_replaced_or_added() -> None:
 def test_files_come_in_order_and_without_the_configuration(tmp_path: Path) -> None:
     names = [name for name, _ in own_files(python_model(tmp_path))]
     assert names == ["notes.txt", "1/model.py", "1/weights.json"]
+
+
+def test_groups_without_a_count_get_the_servers() -> None:
+    text = 'backend: "onnxruntime"\ninstance_group [ { kind: KIND_CPU }, { count: 3 kind: KIND_CPU } ]\n'
+    groups = [{"name": "a", "kind": "KIND_CPU", "count": 2}, {"name": "b", "kind": "KIND_CPU", "count": 3}]
+    changed = completed(text, {"instance_group": groups})
+    assert changed == text.replace("{ kind", "{ count: 2 kind", 1)
+    assert completed(changed, {"instance_group": groups}) == changed
+
+
+def test_sizes_over_a_smaller_maximum_go(tmp_path: Path) -> None:
+    batcher = "dynamic_batching { preferred_batch_size: [ 4, 200 ] preserve_ordering: true }\n"
+    warm_ups = "model_warmup [ { batch_size: 010 }, { batch_size: 0x10 } ]\n"
+    text = PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 256 ") + batcher + warm_ups
+    folder = python_model(tmp_path)
+    given = {"instance_count": 2, "preferred_batch_sizes": (4,)}
+    message = parse_own(render_config_pbtxt(config_of(folder, text, max_batch_size=8, **given)))
+    assert message.max_batch_size == 8
+    assert list(message.dynamic_batching.preferred_batch_size) == [4]
+    assert [warm_up.batch_size for warm_up in message.model_warmup] == [8]
+    assert render_config_pbtxt(config_of(folder, text, max_batch_size=128, **given)) == text
+
+
+def test_an_empty_version_is_kept(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "users")
+    (folder / "2").mkdir()
+    keep_own(folder, tmp_path / "run" / "scorer")
+    served = write_repository(tmp_path / "ours", config_of(tmp_path / "run" / "scorer", PYTHON))
+    assert (served / "2").is_dir()
