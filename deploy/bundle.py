@@ -17,7 +17,7 @@ from loadgen.errors import BadInput
 from loadgen.files import flush_folder
 from loadgen.processes import scratch_folder
 from model_repo.repository.config_pbtxt import render_config_pbtxt
-from model_repo.repository.own_model import own_files
+from model_repo.repository.own_model import own_files, own_versions
 from model_repo.repository.write import place, runtime_files, writing
 from model_repo.spec import VERSION, Runtime, ServingConfig
 from search.records.recommendation import RecommendationRecord
@@ -73,6 +73,7 @@ def bundle_from_recommendation(
         copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
         if config.engine.own is not None:
             copies |= {f"{folder}/{name}": source for name, source in own_files(config.engine.own.folder)}
+            texts |= {f"{folder}/{name}/.keep": "" for name in _empty_versions(config.engine.own.folder)}
         if runtime != "native":
             own = runtime_files(config.engine, runtime).items()
             copies |= {f"{folder}/{VERSION}/{name}": source for name, source in own}
@@ -108,6 +109,12 @@ def write_bundle(bundle: Bundle, folder: Path, *, force: bool = False) -> Path |
     return None
 
 
+def _empty_versions(own: Path) -> list[str]:
+    """Return the version folders without a file, which neither git nor a bucket keeps by itself."""
+    filled = {name.partition("/")[0] for name, _ in own_files(own)}
+    return [name for name in own_versions(own) if name not in filled]
+
+
 def _fill(draft: Path, bundle: Bundle) -> None:
     for path, text in bundle.texts.items():
         _parent_made(draft / path).write_text(text, encoding="utf-8")
@@ -118,6 +125,8 @@ def _fill(draft: Path, bundle: Bundle) -> None:
         target = _parent_made(draft / path)
         # A model may be large: both repositories share one copy of it.
         place(copied.get(source, source), target, copy=source not in copied)
+        if bundle.plan.config.engine.own is not None:  # its programs stay programs
+            target.chmod(source.stat().st_mode & 0o111 | 0o644)
         copied.setdefault(source, target)
     write_manifest(draft)
     draft.chmod(0o755)

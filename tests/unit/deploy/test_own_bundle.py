@@ -7,7 +7,7 @@ import pytest
 import recommendations
 from own_repositories import BACKENDS, PYTHON, python_model, written
 
-from deploy.bundle import bundle_from_recommendation
+from deploy.bundle import bundle_from_recommendation, write_bundle
 from deploy.images import imported_distributions
 from deploy.plan import BundleOptions
 from loadgen.errors import BadInput
@@ -38,7 +38,23 @@ def test_a_container_that_was_measured_is_deployed(tmp_path: Path) -> None:
     assert bundle.plan.serving_image == "registry.example/triton:9"
     assert bundle.texts["model_repository/forest/config.pbtxt"] == BACKENDS["fil"][1]
     assert bundle.copies["model_repository/forest/1/xgboost.json"] == tmp_path / "forest" / "1" / "xgboost.json"
+    assert "model_repository/forest/1/.keep" not in bundle.texts
+    (tmp_path / "forest" / "2").mkdir()
+    bundle = bundle_from_recommendation(found_on("docker", image="registry.example/triton:9"), config)
+    assert bundle.texts["model_repository/forest/2/.keep"] == ""
     assert not [path for path in bundle.texts if "native" in path or "search" in path or "worker" in path]
+
+
+def test_a_program_stays_one(tmp_path: Path) -> None:
+    config = default_config(forest(tmp_path / "users"))
+    tool = tmp_path / "users" / "forest" / "1" / "tool"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o500)
+    bundle = bundle_from_recommendation(found_on("docker", image="registry.example/triton:9"), config)
+    write_bundle(bundle, tmp_path / "bundle")
+    version = tmp_path / "bundle" / "model_repository" / "forest" / "1"
+    assert (version / "tool").stat().st_mode & 0o777 == 0o744
+    assert not (version / "xgboost.json").stat().st_mode & 0o111
 
 
 def test_the_image_of_another_server_is_asked_for_if_it_is_not_known(tmp_path: Path) -> None:
