@@ -246,7 +246,9 @@ def search_space(
     delays_us = tuple(sorted({round(share * limit_ms * 1000) for share in DELAY_SHARES}))
     if owned:
         sizes = tuple(rows_per_request * count for count in _powers_of_two(largest))
-        sizes = tuple(sorted({*sizes, *(max(one.max_batch_size, rows_per_request) for one in given)}))
+        # A larger one than asked for is that of the baseline alone, and on no axis.
+        theirs = {max(one.max_batch_size, rows_per_request) for one in given}
+        sizes = tuple(sorted({*sizes, *(size for size in theirs if size <= max(largest_batch, rows_per_request))}))
         delays_us = tuple(sorted({*delays_us, *(config.max_queue_delay_us for config in given)}))
     return SearchSpace(
         engines=engines,

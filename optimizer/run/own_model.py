@@ -21,6 +21,7 @@ from model_repo.repository.own_model import (
     completed,
     own_engine,
     own_files,
+    own_versions,
     parse_own,
     unread_engine,
 )
@@ -64,11 +65,16 @@ def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
             f"{flags}: a model of a repository is served as it is, and by this machine alone.",
             "Leave out what does not apply, or --repository.",
         )
-    model_folder(config)
-    trials = config.server_repository if config.server == "remote" else None
-    if trials is not None and trials.resolve() == own.resolve():
+    theirs = (own.resolve(), model_folder(config).resolve())
+    if any(config.output.resolve().is_relative_to(folder) for folder in theirs):
         raise BadInput(
-            f"--server-repository {trials} is the repository itself, which is never written to.",
+            f"--output {config.output} is in the repository, which is never written to.",
+            "Give a folder elsewhere with --output, or start from another one.",
+        )
+    trials = config.server_repository if config.server == "remote" else None
+    if trials is not None and any(trials.resolve().is_relative_to(folder) for folder in theirs):
+        raise BadInput(
+            f"--server-repository {trials} is in the repository itself, which is never written to.",
             "Start a server for the trials on a folder of its own, with --model-control-mode=explicit.",
         )
 
@@ -78,11 +84,12 @@ def model_folder(config: OptimizeConfig) -> Path:
     assert config.repository is not None
     root, name = config.repository, label_of(config.model)
     try:
-        there = sorted(path.name for path in root.iterdir() if _versions(path))
+        if own_versions(root / name):
+            return root / name
+        there = sorted(path.name for path in root.iterdir() if _is_model(path))
     except OSError as error:
-        raise BadInput(f"--repository {root} cannot be read: {error.strerror}.", "Check the path.") from error
-    if name in there:
-        return root / name
+        where = f"--repository {root}" if error.filename in (None, str(root)) else error.filename
+        raise BadInput(f"{where} cannot be read: {error.strerror}.", "Check the path.") from error
     if (root / name).is_dir():
         raise BadInput(
             f"{root / name} has no version: Triton serves what is in a folder with a number, such as 1.",
@@ -92,8 +99,11 @@ def model_folder(config: OptimizeConfig) -> Path:
     raise BadInput(f"--repository {root} has no model {name}.", known)
 
 
-def _versions(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.name.isdecimal()] if folder.is_dir() else []
+def _is_model(folder: Path) -> bool:
+    try:
+        return bool(own_versions(folder))
+    except OSError:  # another's, which need not be readable
+        return False
 
 
 def own_engines(
@@ -145,14 +155,17 @@ def own_engines(
 
 
 def _check_readable(folder: Path) -> None:
-    for path in (folder / CONFIG_FILE, *(path for _, path in own_files(folder))):
-        if path.exists() and not os.access(path, os.R_OK):
+    own_text(folder)
+    for _, path in own_files(folder):
+        if not os.access(path, os.R_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def own_text(folder: Path) -> str:
     """Return the `config.pbtxt` of a model, letter by letter; "" if it has none. Raises OSError and ValueError."""
     path = folder / CONFIG_FILE
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
     try:
         return path.read_bytes().decode() if path.exists() else ""
     except UnicodeDecodeError as error:
@@ -271,6 +284,11 @@ def _with_shapes(engine: Engine, config: OptimizeConfig, optional: frozenset[str
 def _check_batch(engine: Engine, config: OptimizeConfig) -> None:
     own, rows = engine.own, config.client_batch
     assert own is not None
+    if engine.batched and config.max_batch_size is not None and rows > config.max_batch_size:
+        raise BadInput(
+            f"--client-batch {rows} is over --max-batch-size {config.max_batch_size}.",
+            f"Give --max-batch-size {rows} or more, or smaller requests.",
+        )
     if config.max_batch_size is not None and not engine.batched:
         raise BadInput(
             f"--max-batch-size {config.max_batch_size}: {engine.model_name} takes no batches (max_batch_size 0).",

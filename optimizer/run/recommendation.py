@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -113,8 +114,9 @@ def _config_diff(config: ServingConfig) -> str:
     """Return what the configuration changes in the user's own `config.pbtxt`, as a unified diff."""
     own = config.engine.own
     assert own is not None
-    before = own_text(own.folder).splitlines(keepends=True)
-    after = render_config_pbtxt(config).splitlines(keepends=True)
+    # Lines end with a newline alone: a form feed, say, is within one.
+    texts = own_text(own.folder), render_config_pbtxt(config)
+    before, after = (io.StringIO(text, newline="\n").readlines() for text in texts)
     path = f"{own.folder.name}/{CONFIG_FILE}"
     lines = unified_diff(before, after, f"a/{path}" if before else "/dev/null", f"b/{path}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)

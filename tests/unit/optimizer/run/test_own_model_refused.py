@@ -24,7 +24,7 @@ from model_repo.errors import ModelLoadFailed
 from model_repo.repository.own_model import own_engine
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
-from search.space import MachineLimits, default_config, search_space
+from search.space import MachineLimits, default_config, knobs_of, search_space
 
 
 def refused(config: OptimizeConfig, ask: Any = loaded) -> BadInput:
@@ -96,6 +96,7 @@ def test_sizes_that_vary_are_asked_for(tmp_path: Path) -> None:
 def test_batches_that_the_model_does_not_take_are_refused(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
     assert "--client-batch 9" in refused(own_config(tmp_path, client_batch=9)).what
+    assert "--max-batch-size 2" in refused(own_config(tmp_path, client_batch=3, max_batch_size=2)).what
     python_model(tmp_path / "repository", config=PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 0 "))
     assert "--max-batch-size" in refused(own_config(tmp_path, max_batch_size=4)).what
 
@@ -134,6 +135,9 @@ def test_the_space_holds_the_users_own_point_and_larger_batches_only_if_asked(tm
     assert space.baseline() == default_config(engine)
     larger = search_space((engine,), machine, limit_ms=50.0, largest_batch=16)
     assert larger.max_batch_sizes == (1, 2, 4, 6, 8, 16)
+    smaller = search_space((engine,), machine, limit_ms=50.0, largest_batch=3)
+    assert smaller.max_batch_sizes == (1, 2, 3)
+    assert smaller.baseline() == default_config(engine) == smaller.config(knobs_of(smaller.baseline()))
 
 
 def from_options(root: Path, **given: str | tuple[str, ...] | Path | int) -> OptimizeConfig:
@@ -180,10 +184,37 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pat
 
 def test_trials_are_not_loaded_from_the_repository_itself(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
-    with pytest.raises(BadInput, match="--server-repository"):
-        from_options(
-            tmp_path, server="remote", server_url="http://x:8000", server_repository=tmp_path / "repository"
-        )
+    for folder in (tmp_path / "repository", tmp_path / "repository" / "trials"):
+        with pytest.raises(BadInput, match="--server-repository"):
+            from_options(tmp_path, server="remote", server_url="http://x:8000", server_repository=folder)
+
+
+def test_a_run_inside_the_repository_or_the_model_is_refused(tmp_path: Path) -> None:
+    python_model(tmp_path / "elsewhere")
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "scorer").symlink_to(tmp_path / "elsewhere" / "scorer")
+    for inside in ("repository/runs/a", "repository/scorer/runs/a", "elsewhere/scorer/runs/a"):
+        with pytest.raises(BadInput, match="--output"):
+            from_options(tmp_path, output=tmp_path / inside)
+    from_options(tmp_path, output=tmp_path / "elsewhere" / "runs")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_a_configuration_that_is_no_regular_file_is_refused(tmp_path: Path, make: Any) -> None:
+    make(python_model(tmp_path / "repository", config=None) / "config.pbtxt")
+    for ask in (loaded, None):
+        with pytest.raises(BadInput, match="no regular file"):
+            engines_of(own_config(tmp_path), ask)
+
+
+def test_another_models_folder_need_not_be_readable(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    python_model(tmp_path / "repository", "secret").chmod(0)
+    from_options(tmp_path)
+    if os.geteuid():
+        with pytest.raises(BadInput, match="no model other"):
+            from_options(tmp_path, model="other")
+    (tmp_path / "repository" / "secret").chmod(0o755)
 
 
 @pytest.mark.parametrize(
