@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,27 +23,48 @@ _ON_GPU = ("KIND_GPU", "KIND_AUTO", "KIND_MODEL")
 LARGEST_BATCH = 128
 """Batches of more rows are not tried: a larger `max_batch_size` counts as 128, and stays in the text as it is."""
 
+MOST_FILES = 10_000
+"""A folder with more files and folders is taken for one that a link leads to by mistake."""
+
 COMPLETED = "# Completed from Triton's own configuration of the model:\n"
+
+
+class IncompleteConfig(ValueError):
+    """The configuration lacks what a server completes."""
 
 
 def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield (path in the folder, file) for a model's files without `config.pbtxt`, in order. Raises OSError.
 
-    Links are followed, also to folders; compiled Python and what is no regular file are left out.
+    Links are followed, also to folders; compiled Python and what is no regular file are left out. An OSError is
+    also raised for more than MOST_FILES, and for a link to no regular file or to a folder with the model in it.
     """
+    model, count = folder.resolve(), 0
     waiting: list[tuple[str, Path, tuple[Path, ...]]] = [("", folder, ())]
     while waiting:
         prefix, here, above = waiting.pop()
         for path in sorted(here.iterdir()):
+            count += 1
+            if count > MOST_FILES:
+                raise OSError(errno.EFBIG, f"it holds more than {MOST_FILES:,} files and folders", str(folder))
             name = f"{prefix}{path.name}"
             if path.name in _LEFT_OUT or name == CONFIG_FILE:
                 continue
+            if path.is_symlink() and path.exists():
+                _check_link(path, model)
             if path.is_dir():
                 within = (*above, here.resolve())
                 if path.resolve() not in within:
                     waiting.append((f"{name}/", path, within))
             elif path.is_file():
                 yield name, path
+
+
+def _check_link(path: Path, model: Path) -> None:
+    if not path.is_dir() and not path.is_file():
+        raise OSError(errno.EINVAL, "it leads to no regular file", str(path))
+    if model.is_relative_to(path.resolve()):
+        raise OSError(errno.ELOOP, "it leads to a folder with the model in it", str(path))
 
 
 def own_versions(folder: Path) -> list[str]:
@@ -58,7 +80,8 @@ def parse_own(text: str) -> Any:
 
 
 def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> Engine:
-    """Return the engine of a model in `folder` with a complete configuration. Raises ValueError and OSError.
+    """Return the engine of a model in `folder` with a complete configuration. Raises OSError and ValueError, of
+    which IncompleteConfig.
 
     `on_gpu`: the server has a GPU. `variant` tells engines of one model apart.
     """
@@ -70,7 +93,7 @@ def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> E
     inputs, outputs = (tuple(map(_spec, tensors)) for tensors in (message.input, message.output))
     missing = [name for name, found in (("input", inputs), ("output", outputs)) if not found]
     if missing or not message.instance_group:
-        raise ValueError(f"it has no {' and no '.join(missing or [GROUPS])}")
+        raise IncompleteConfig(f"it has no {' and no '.join(missing or [GROUPS])}")
     return Engine(
         model_name=folder.name,
         backend=OWN,

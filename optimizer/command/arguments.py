@@ -43,7 +43,7 @@ def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfi
     notes: list[str] = []
     made: dict[str, Any] = {"origins": recorded(origins)}
     if values.get("repository") is not None:
-        made["model"] = Path(values["model"]).name
+        made["model"] = _name_in_repository(values["model"], origins)
     if values["output"] is None:
         stem = stem_of(made.get("model") or source_from_text(values["model"]))
         made["output"] = Path("runs").absolute() / f"{stem}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -55,6 +55,19 @@ def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfi
         raise BadInput("--trace brings its own arrivals.", "Leave --arrivals out.")
     check_traffic(config.arrivals, config.trace)
     return config, notes + note_on(origins)
+
+
+def _name_in_repository(text: str, origins: Origins) -> str:
+    """Return the name of a model of the user's repository. Raises BadInput for what is none."""
+    origin, name = origins.get("model"), Path(text).name
+    # A file of options has made a path of it, beside the file.
+    is_path = "/" in text.rstrip("/") and (origin is None or origin.kind != "file")
+    if is_path or name in ("", ".."):
+        raise BadInput(
+            f"--model {text or repr(text)} is not the name of a model in the repository.",
+            "Give the name of its folder there, without a path.",
+        )
+    return name
 
 
 def recorded(origins: Origins) -> dict[str, str]:

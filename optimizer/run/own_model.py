@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from itertools import product
@@ -18,6 +19,7 @@ from model_repo.errors import ModelLoadFailed
 from model_repo.repository.own_config import with_parameter
 from model_repo.repository.own_model import (
     CONFIG_FILE,
+    IncompleteConfig,
     completed,
     own_engine,
     own_files,
@@ -120,7 +122,7 @@ def own_engines(
     folder = work_dir / theirs.name if ask is not None else theirs
     try:
         if not folder.exists():
-            _check_readable(model_folder(config))
+            check_copy(model_folder(config), folder)
             with explained():
                 keep_own(theirs, folder)
         text = own_text(folder)
@@ -139,13 +141,14 @@ def own_engines(
         )
     except OSError as error:
         raise BadInput(
-            f"{error.filename or theirs} cannot be read: {error.strerror}.", "Check it and its permissions."
+            f"{error.filename or theirs} cannot be read: {error.strerror}.",
+            "Check it, its permissions, and where links lead.",
         ) from error
     except ValueError as error:
         raise BadInput(
             f"{theirs / CONFIG_FILE} cannot be used: {error}.",
             "Leave --dry-run out: a server then completes it."
-            if ask is None
+            if ask is None and isinstance(error, IncompleteConfig)
             else "Correct it, so that Triton loads the model.",
         ) from error
     _warn(text, on_event)
@@ -154,11 +157,20 @@ def own_engines(
     return record, engines
 
 
-def _check_readable(folder: Path) -> None:
+def check_copy(folder: Path, target: Path) -> None:
+    """Check that a model can be read whole, and that a copy fits. Raises OSError, ValueError and BadInput."""
     own_text(folder)
+    size = 0
     for _, path in own_files(folder):
         if not os.access(path, os.R_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        size += path.stat().st_size
+    free = shutil.disk_usage(next(one for one in target.resolve().parents if one.exists())).free
+    if size > free:
+        raise BadInput(
+            f"{folder} has {size / 2**30:.1f} GiB, which the run copies, and {free / 2**30:.1f} GiB are free.",
+            "Free some space, or give a folder on another disk with --output.",
+        )
 
 
 def own_text(folder: Path) -> str:

@@ -1,6 +1,7 @@
 """What is refused of a user's own repository, in two lines, and noted."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from own_repositories import (
 from loadgen.errors import BadInput
 from loadgen.options.sources import Origin
 from model_repo.errors import ModelLoadFailed
-from model_repo.repository.own_model import own_engine
+from model_repo.repository.own_model import MOST_FILES, own_engine
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
+from optimizer.run.own_model import check_copy
 from search.space import MachineLimits, default_config, knobs_of, search_space
 
 
@@ -81,6 +83,8 @@ def test_a_text_that_is_no_configuration_is_named_by_its_line(tmp_path: Path) ->
 def test_an_incomplete_configuration_needs_a_server(tmp_path: Path) -> None:
     python_model(tmp_path / "repository", config=None)
     assert "--dry-run" in refused(own_config(tmp_path), None).fix
+    (tmp_path / "repository" / "scorer" / "config.pbtxt").write_text("input {\n")
+    assert "--dry-run" not in refused(own_config(tmp_path), None).fix
 
 
 def test_sizes_that_vary_are_asked_for(tmp_path: Path) -> None:
@@ -182,11 +186,40 @@ def test_a_model_that_is_not_there_is_answered_with_those_that_are(tmp_path: Pat
         from_options(tmp_path, repository=tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("name", ["", "..", ".", "a/scorer", "/scorer"])
+def test_a_model_is_named_without_a_path(tmp_path: Path, name: str) -> None:
+    python_model(tmp_path / "repository")
+    with pytest.raises(BadInput, match="--model"):
+        from_options(tmp_path, model=name)
+    assert from_options(tmp_path, model="scorer/").model == "scorer"  # as shells complete it
+
+
 def test_trials_are_not_loaded_from_the_repository_itself(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
     for folder in (tmp_path / "repository", tmp_path / "repository" / "trials"):
         with pytest.raises(BadInput, match="--server-repository"):
             from_options(tmp_path, server="remote", server_url="http://x:8000", server_repository=folder)
+
+
+def test_links_that_lead_too_far_are_refused(tmp_path: Path) -> None:
+    link = python_model(tmp_path / "repository") / "1" / "link"
+    (tmp_path / "many").mkdir()
+    for number in range(MOST_FILES + 1):
+        (tmp_path / "many" / str(number)).touch()
+    for target in (tmp_path, Path("/dev/null"), tmp_path / "many"):
+        link.symlink_to(target)
+        with pytest.raises(BadInput, match="cannot be read"):
+            engines_of(own_config(tmp_path))
+        link.unlink()
+
+
+def test_a_copy_has_to_fit(tmp_path: Path) -> None:
+    folder = python_model(tmp_path / "repository")
+    check_copy(folder, tmp_path / "run" / "scorer")
+    with (folder / "1" / "large.bin").open("wb") as large:  # it takes no space itself
+        large.truncate(shutil.disk_usage(tmp_path).free + 2**35)
+    with pytest.raises(BadInput, match="GiB"):
+        check_copy(folder, tmp_path / "run" / "scorer")
 
 
 def test_a_run_inside_the_repository_or_the_model_is_refused(tmp_path: Path) -> None:
