@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,13 +171,15 @@ class _Replayed:
     server: SimulatedServer
     arrivals_s: Floats
     latency_s: Floats
-    merged: int = 0
-    windows: int = 0
+    merged: int = field(init=False)
+    windows: int = field(init=False)
+    _all_done_s: Floats = field(init=False)  # when each request and all before it were answered
 
     def __post_init__(self) -> None:
         needed_s = MIN_IN_WINDOW * float(self.arrivals_s[-1]) / len(self.arrivals_s)
         self.merged = round(min(max(WINDOW_S, needed_s), MAX_WINDOW_S) / WINDOW_S) * round(WINDOW_S / GRAIN_S)
         self.windows = max(1, int(self.arrivals_s[-1] / (self.merged * GRAIN_S)))
+        self._all_done_s = np.maximum.accumulate(self.arrivals_s + self.latency_s)
 
     def fit(self, factors: Floats, paused: NDArray[np.bool_], windows: Iterable[int]) -> None:
         """Find the factors of these windows, which ascend, and write them to `factors`, shape (windows,).
@@ -187,7 +189,6 @@ class _Replayed:
         merged = self.merged
         window_s = merged * GRAIN_S
         first = np.searchsorted(self.arrivals_s, window_s * np.arange(self.windows + 1))
-        all_done_s = np.maximum.accumulate(self.arrivals_s + self.latency_s)
         for window in windows:
             near = factors[window - 1] if window else 1.0
             begin, end = int(first[window]), int(first[window + 1])
@@ -197,7 +198,7 @@ class _Replayed:
                 continue
             start = max(0, asked.start - round(MIN_BEFORE_S / GRAIN_S))
             grains = np.arange(start, asked.stop + merged)
-            in_flight = int(np.searchsorted(all_done_s, start * GRAIN_S, side="right"))
+            in_flight = int(np.searchsorted(self._all_done_s, start * GRAIN_S, side="right"))
             until = int(np.searchsorted(self.arrivals_s, (window + 1.25) * window_s))
             known = np.append(factors, 1.0)[grains // merged]
             excerpt = _Excerpt(
@@ -218,8 +219,7 @@ class _Replayed:
         slower = np.maximum(1.0, factors[np.maximum(0, begins // self.merged - 1)])
         longest_s = float(self.server.tables[:, 1:, 1:].max()) * slower
         least = np.maximum(longest_s / GRAIN_S + 1, LONGER * np.max(usual[1] - usual[0], initial=0))
-        all_done_s = np.maximum.accumulate(self.arrivals_s + self.latency_s)
-        answered = np.searchsorted(all_done_s, GRAIN_S * begins, side="right") - 1
+        answered = np.searchsorted(self._all_done_s, GRAIN_S * begins, side="right") - 1
         # In a backlog, requests wait for longer, and slow executions and pauses do the same.
         waited = (answered < 0) | (self.latency_s[answered] > BACKLOG * longest_s)
         found = ~waited & (ends - begins >= np.maximum(least, MIN_PAUSE_S / GRAIN_S))

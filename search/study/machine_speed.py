@@ -41,6 +41,7 @@ class MachineSpeed:
     _replayed: list[tuple[Hashable, Floats | None]] = field(default_factory=list)  # by which server, ln of factors
     _looked: tuple[int, int] = 0, 0  # at how many runs, with how many profiles
     _usual: dict[tuple[Kind, int], float] = field(default_factory=dict)
+    _slowdowns: Floats = field(default_factory=lambda: np.zeros(0))
 
     def look(self) -> bool:
         """Take in the runs since the last look; True if there are any, or their kinds were profiled further."""
@@ -71,18 +72,19 @@ class MachineSpeed:
                 slow = float(np.mean(np.concatenate(others) > math.log1p(SLOW))) if others else 0.0
                 if slow ** max(1.0, GRAIN_S * len(factors) / BLOCK_S) > UNLUCKY:
                     self._usual[kind] = 0.0
+        each = [
+            factors - self._usual[self._kind(run.config)]
+            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
+            if factors is not None
+        ]
+        self._slowdowns = without_noise(np.concatenate(each)) if each else np.zeros(0)
         return True
 
     @property
     def slowdowns(self) -> Floats:
         """ln of the machine's slowdown in each 5 ms of all runs, in order; 0: as usual. Shape (grains,)."""
         self.look()
-        each = [
-            factors - self._usual[self._kind(run.config)]
-            for run, (_, factors) in zip(self.bench.runs, self._replayed, strict=True)
-            if factors is not None
-        ]
-        return without_noise(np.concatenate(each)) if each else np.zeros(0)
+        return self._slowdowns
 
     @property
     def seen_s(self) -> float:
