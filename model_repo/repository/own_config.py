@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Sequence
 
 from model_repo.repository.pbtxt_text import (
     added,
@@ -42,10 +42,17 @@ def render_own_config(config: ServingConfig) -> str:
         text = without_field(text, BATCHER)
     counts = shared_out(config.instance_count, own.counts)
     if counts != own.counts:
-        groups = zip(bodies(text, GROUPS), counts, strict=True)
-        set_count = partial(with_field, name="count", inside=True)
-        text = with_bodies(text, GROUPS, [set_count(body, value=str(count)) for body, count in groups])
+        text = with_counts(text, counts)
     return text
+
+
+def with_counts(text: str, counts: Sequence[int | None]) -> str:
+    """Return the text with these counts of its instance groups, one each; None: as it is written."""
+    groups = [
+        body if count is None else with_field(body, "count", str(count), inside=True)
+        for body, count in zip(bodies(text, GROUPS), counts, strict=True)
+    ]
+    return with_bodies(text, GROUPS, groups)
 
 
 def shared_out(total: int, given: tuple[int, ...]) -> tuple[int, ...]:

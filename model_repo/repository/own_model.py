@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
-from model_repo.repository.own_config import BATCHER, GROUPS
-from model_repo.repository.pbtxt_text import added, bodies, fields, with_bodies, with_field, without_field
+from model_repo.repository.own_config import BATCHER, GROUPS, with_counts
+from model_repo.repository.pbtxt_text import added, fields, without_field
 from model_repo.spec import OWN, Engine, OwnModel, TensorSpec
 
 CONFIG_FILE = "config.pbtxt"
@@ -23,7 +23,7 @@ _ON_GPU = ("KIND_GPU", "KIND_AUTO", "KIND_MODEL")
 LARGEST_BATCH = 128
 """Batches of more rows are not tried: a larger `max_batch_size` counts as 128, and stays in the text as it is."""
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 """A folder with more files and folders is taken for one that a link leads to by mistake."""
 
 COMPLETED = "# Completed from Triton's own configuration of the model:\n"
@@ -37,7 +37,7 @@ def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield (path in the folder, file) for a model's files without `config.pbtxt`, in order. Raises OSError.
 
     Links are followed, also to folders; compiled Python and what is no regular file are left out. An OSError is
-    also raised for more than MOST_FILES, and for a link to no regular file or to a folder with the model in it.
+    also raised for more than MAX_FILES, and for a link to no regular file or to a folder with the model in it.
     """
     model, count = folder.resolve(), 0
     waiting: list[tuple[str, Path, tuple[Path, ...]]] = [("", folder, ())]
@@ -45,8 +45,8 @@ def own_files(folder: Path) -> Iterator[tuple[str, Path]]:
         prefix, here, above = waiting.pop()
         for path in sorted(here.iterdir()):
             count += 1
-            if count > MOST_FILES:
-                raise OSError(errno.EFBIG, f"it holds more than {MOST_FILES:,} files and folders", str(folder))
+            if count > MAX_FILES:
+                raise OSError(errno.EFBIG, f"it holds more than {MAX_FILES:,} files and folders", str(folder))
             name = f"{prefix}{path.name}"
             if path.name in _LEFT_OUT or name == CONFIG_FILE:
                 continue
@@ -151,7 +151,7 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
         written.discard("max_batch_size")
     groups = message.instance_group, new.instance_group
     if len(groups[0]) == len(groups[1]):
-        text = _with_counts(text, [(old.count, found.count) for old, found in zip(*groups, strict=True)])
+        text = with_counts(text, [_missing(old.count, found.count) for old, found in zip(*groups, strict=True)])
     if written & {"backend", "platform"}:
         written |= {"backend", "platform"}
     for name in ("name", "model_warmup", *written):
@@ -165,15 +165,9 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
     return added(text, f"{COMPLETED}{more}") if more else text
 
 
-def _with_counts(text: str, counts: list[tuple[int, int]]) -> str:
-    """Return the text with the server's count, the second one, of each group in which none is written."""
-    if all(written > 0 or found < 1 for written, found in counts):
-        return text
-    groups = [
-        body if written > 0 or found < 1 else with_field(body, "count", str(found), inside=True)
-        for body, (written, found) in zip(bodies(text, GROUPS), counts, strict=True)
-    ]
-    return with_bodies(text, GROUPS, groups)
+def _missing(written: int, found: int) -> int | None:
+    """Return the server's count of an instance group, if none is written."""
+    return found if written < 1 <= found else None
 
 
 def _tensors(tensors: Any) -> list[tuple[str, int, tuple[int, ...]]]:

@@ -42,7 +42,7 @@ AskServer = Callable[[Engine], Mapping[str, Any]]
 
 NOT_FOR_OWN = ("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision", "workers")
 ONLY_FOR_OWN = ("max_batch_size", "vary")
-MOST_VARIANTS = 12
+MAX_VARIANTS = 12
 
 AS_IT_IS = "Precision, accuracy and the batch dimension were not examined: the model is served as it is."
 
@@ -223,9 +223,9 @@ def _variants(engine: Engine, config: OptimizeConfig, *, on_gpu: bool) -> Iterat
         if not changes:
             continue
         count += 1
-        if count > MOST_VARIANTS:
+        if count > MAX_VARIANTS:
             raise BadInput(
-                f"--vary makes more than {MOST_VARIANTS} combinations, each of which has to be measured.",
+                f"--vary makes more than {MAX_VARIANTS} combinations, each of which has to be measured.",
                 "Give fewer values, or one parameter after the other.",
             )
         varied = text

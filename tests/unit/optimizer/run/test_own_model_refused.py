@@ -22,7 +22,7 @@ from own_repositories import (
 from loadgen.errors import BadInput
 from loadgen.options.sources import Origin
 from model_repo.errors import ModelLoadFailed
-from model_repo.repository.own_model import MOST_FILES, own_engine
+from model_repo.repository.own_model import MAX_FILES, own_engine
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
 from optimizer.run.own_model import check_copy
@@ -204,7 +204,7 @@ def test_trials_are_not_loaded_from_the_repository_itself(tmp_path: Path) -> Non
 def test_links_that_lead_too_far_are_refused(tmp_path: Path) -> None:
     link = python_model(tmp_path / "repository") / "1" / "link"
     (tmp_path / "many").mkdir()
-    for number in range(MOST_FILES + 1):
+    for number in range(MAX_FILES + 1):
         (tmp_path / "many" / str(number)).touch()
     for target in (tmp_path, Path("/dev/null"), tmp_path / "many"):
         link.symlink_to(target)
