@@ -51,12 +51,12 @@ def stats_csv(record: LoadTestRecord, log: RequestLog) -> str:
     seconds = (record.load if record.measurement is None else record.measurement).duration_s
     per_s = [count / seconds if count else 0.0 for count in (n, failures)]
     both = [n, failures, *summary, _mean_size(record), *per_s, *figures]
-    return _table(STATS_COLUMNS, [[*_names(record), *both], ["", "Aggregated", *both]])
+    return table(STATS_COLUMNS, [[*_names(record), *both], ["", "Aggregated", *both]])
 
 
 def history_csv(record: LoadTestRecord, log: RequestLog) -> str:
     """`PREFIX_stats_history.csv`: a line a second; rates of that second, percentiles and totals so far."""
-    return _table(HISTORY_COLUMNS, _history_rows(record, log))
+    return table(HISTORY_COLUMNS, _history_rows(record, log))
 
 
 def failures_csv(record: LoadTestRecord, log: RequestLog) -> str:
@@ -67,7 +67,7 @@ def failures_csv(record: LoadTestRecord, log: RequestLog) -> str:
         ended_ns = log.done_ns[log.outcome == kind]
         seen = [f"{started + ns / 1e9:.3f}" for ns in (int(ended_ns.min()), int(ended_ns.max()))]
         rows.append([*_names(record), outcome_name(kind), len(ended_ns), *seen])
-    return _table(FAILURE_COLUMNS, rows)
+    return table(FAILURE_COLUMNS, rows)
 
 
 CSV_FILES = {"_stats.csv": stats_csv, "_stats_history.csv": history_csv, "_failures.csv": failures_csv}
@@ -106,7 +106,8 @@ def _steps(latency_ns: NDArray[np.int64]) -> NDArray[np.int64]:
     return steps.astype(np.int64)
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a CSV file; texts that a spreadsheet would read as formulas are marked as texts."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)

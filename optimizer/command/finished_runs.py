@@ -123,17 +123,26 @@ def report(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print it as Markdown, for a pull request, instead.")
     ] = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Write the trials as CSV, in Model Analyzer's columns, instead.")
+    ] = False,
     output: Annotated[
-        Path | None, typer.Option(help="The page. Default: report.html in the run's directory.", metavar="FILE")
+        Path | None,
+        typer.Option(help="The file. Default: report.html or trials.csv in the run's directory.", metavar="FILE"),
     ] = None,
 ) -> None:
     """Write a run's report: one HTML page that needs no network. A run that found nothing has one as well."""
     from optimizer.reports.report import markdown_report, write_report
 
+    if markdown and (csv or output is not None):
+        raise BadInput(
+            f"--markdown prints the report, so {'--csv' if csv else '--output'} does not go with it.",
+            "Leave one of them out.",
+        )
     if markdown:
         typer.echo(markdown_report(run), nl=False)
     else:
-        typer.echo(printable(str(write_report(run, output=output))))
+        typer.echo(printable(str(write_report(run, output=output, csv=csv))))
 
 
 @commands.command()

@@ -15,6 +15,7 @@ from loadgen.spec.limits import LatencyLimit
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports import plots, tables, text, trial_tables
 from optimizer.reports.evidence import Evidence, compared_at_one_rate, read_evidence
+from optimizer.reports.trials_csv import TRIALS_CSV, trials_csv
 from optimizer.run.recommendation import DIFF_FILE
 from search.records.recommendation import RecommendationRecord
 
@@ -33,10 +34,14 @@ def markdown_report(directory: Path) -> str:
     return markdown(report_of(read_evidence(directory)))
 
 
-def write_report(directory: Path, *, output: Path | None = None) -> Path:
-    """Write the page to `output`, or to `report.html` in the run's directory. Raises BadInput."""
-    written = html_page(read_evidence(directory))
-    path = directory / REPORT_FILE if output is None else output
+def write_report(directory: Path, *, output: Path | None = None, csv: bool = False) -> Path:
+    """Write the page to `output`, or to `report.html` in the run's directory. Raises BadInput.
+
+    With `csv` write the trials as CSV, or to `trials.csv`, instead.
+    """
+    evidence = read_evidence(directory)
+    written = trials_csv(evidence) if csv else html_page(evidence)
+    path = directory / (TRIALS_CSV if csv else REPORT_FILE) if output is None else output
     try:
         write_atomically(path, written)
     except OSError as error:
