@@ -10,18 +10,21 @@ from pathlib import Path
 from loadgen.errors import UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
+from model_repo.spec import Engine
 from search.answer.analysis import frontier_of
 from search.answer.conclusion import Conclusion, RunEvidence, conclude
 from search.answer.pauses import pauses_of
 from search.answer.recommend import alternatives_to, cost_of, gain_over, reason_for
 from search.certification.certify import certify_best
 from search.certification.default_rate import with_run_at_default_rate
+from search.certification.queue_policy import cost_of_policy
 from search.cost.cost import PriceRecord
 from search.records.confirmations import read_confirmations
 from search.records.recommendation import (
     CostRecord,
     FrontEndRecord,
     FrontierRecord,
+    QueuePolicyRecord,
     SecondsRecord,
     ServedRecord,
 )
@@ -63,7 +66,7 @@ class SearchRequest:
     `price` is that of one replica. With a `rate_to_serve_per_s` the result counts replicas. `hardware` describes
     the machine that measures. `storage` is an Optuna storage URL, None for a file in `directory`; `study` is the
     name in it, None for one after the directory. With `despite_noise`, a search that measures nothing in its first
-    minute goes on.
+    minute goes on. The baseline is compared with the same on the engine `without_policy`, if there is one.
     """
 
     space: SearchSpace
@@ -79,6 +82,7 @@ class SearchRequest:
     storage: str | None = None
     study: str | None = None
     despite_noise: bool = False
+    without_policy: Engine | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,7 @@ class SearchResult:
     contention: CpuContention | None
     conclusion: Conclusion
     front_ends: tuple[FrontEndRecord, ...]
+    queue_policy: QueuePolicyRecord | None
 
     def seconds(self, total_s: float) -> SecondsRecord:
         """Return how a run that took `total_s` in all divides into load, loading of models and the rest."""
@@ -158,6 +163,11 @@ def find_best(
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
         front_ends = _front_ends(runner, served)
+        queue_policy = None
+        if request.without_policy is not None and not stop():
+            own = next((one for one in store.trials if one.served == request.space.baseline()), None)
+            queue_policy = cost_of_policy(replace(runner, bench=served), own, request.without_policy)
+            watched.config = None  # what is served now is not what it loaded
         certified = certify_best(runner)
         winner = None
         if certified is not None:
@@ -166,7 +176,7 @@ def find_best(
     if certified is None or winner is None:
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
-    return _result(request, store, winner, certified.baseline, served, conclusion, front_ends)
+    return _result(request, store, winner, certified.baseline, served, conclusion, front_ends, queue_policy)
 
 
 def _front_ends(runner: TrialRunner, bench: RunBench) -> tuple[FrontEndRecord, ...]:
@@ -222,6 +232,7 @@ def _result(
     bench: RunBench,
     conclusion: Conclusion,
     front_ends: tuple[FrontEndRecord, ...],
+    queue_policy: QueuePolicyRecord | None,
 ) -> SearchResult:
     objective, spent = request.objective, bench.spent
     measured = [*store.trials, winner, *([baseline] if baseline else [])]
@@ -248,4 +259,5 @@ def _result(
         contention=none_if_not_watched(spent.contention),
         conclusion=conclusion,
         front_ends=front_ends,
+        queue_policy=queue_policy,
     )

@@ -16,6 +16,7 @@ from model_repo.repository.pbtxt_text import (
 from model_repo.spec import OwnModel, ServingConfig
 
 GROUPS, BATCHER, WARMUP = "instance_group", "dynamic_batching", "model_warmup"
+_POLICY = ("default_queue_policy", "priority_queue_policy", "default_priority_level", "priority_levels")
 DELAY, PREFERRED = _BATCHING = ("max_queue_delay_microseconds", "preferred_batch_size")
 
 
@@ -67,6 +68,13 @@ def shared_out(total: int, given: tuple[int, ...]) -> tuple[int, ...]:
         short = [share / (count + 1) for share, count in zip(given, counts, strict=True)]
         counts[short.index(max(short))] += 1
     return given if total == sum(given) else tuple(counts)
+
+
+def without_queue_policy(text: str) -> str:
+    """Return the text of a configuration with no queue policy and no priorities. Raises ValueError."""
+    for name in _POLICY:
+        text = with_bodies(text, BATCHER, [without_field(body, name) for body in bodies(text, BATCHER)])
+    return text
 
 
 def with_parameter(text: str, key: str, value: str) -> str:

@@ -91,6 +91,8 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
     if certificate is not None and certificate.unseen_every_s is not None:
         seconds = format_seconds(max(1, round(certificate.unseen_every_s)))
         yield f"Slow phases of the machine that come less than once in {seconds} are not covered."
+    if found.queue_policy is not None:
+        yield found.queue_policy.text
     default = None if found.baseline is None else found.baseline.certificate
     seen = [None if one is None else one.contention for one in (certificate, default)]
     short = baseline_words(found.winner.config, "Triton's default")

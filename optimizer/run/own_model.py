@@ -16,7 +16,7 @@ from typing import Any
 from loadgen.errors import BadInput
 from loadgen.files import sha256_of
 from model_repo.errors import ModelLoadFailed
-from model_repo.repository.own_config import with_parameter
+from model_repo.repository.own_config import with_parameter, without_queue_policy
 from model_repo.repository.own_model import (
     CONFIG_FILE,
     IncompleteConfig,
@@ -247,7 +247,15 @@ def _checksum(folder: Path) -> str:
     return hashlib.sha256("".join([own_text(folder), *parts]).encode()).hexdigest()
 
 
-def _warn(text: str, on_event: OnEvent) -> None:
+def without_policy(engine: Engine) -> Engine | None:
+    """Return a user's own engine without its queue policy; None if there is none that holds requests back."""
+    if engine.own is None or not _policy_fields(engine.own.text):
+        return None
+    return replace(engine, own=replace(engine.own, text=without_queue_policy(engine.own.text)))
+
+
+def _policy_fields(text: str) -> tuple[str, ...]:
+    """Return the fields that are set with which Triton may hold requests back until the next one comes."""
     batcher = parse_own(text).dynamic_batching
     policy = batcher.default_queue_policy
     found = {
@@ -255,11 +263,17 @@ def _warn(text: str, on_event: OnEvent) -> None:
         "default_timeout_microseconds": policy.default_timeout_microseconds,
         "priority_levels": batcher.priority_levels,
     }
-    for name in (name for name, value in found.items() if value):
+    return tuple(name for name, value in found.items() if value)
+
+
+def _warn(text: str, on_event: OnEvent) -> None:
+    for name in _policy_fields(text):
         words = (
             f"{CONFIG_FILE} sets {name}: with it Triton may hold requests back until the next one comes, up to "
         )
-        on_event(events.Note(text=f"{words}500 ms. It stays; try without it, too.", warning=True))
+        on_event(
+            events.Note(text=f"{words}500 ms. It stays; what it costs is measured if there is time.", warning=True)
+        )
 
 
 def _optional(text: str) -> frozenset[str]:

@@ -133,9 +133,9 @@ def test_what_changes_in_mid_run_changes_no_trial(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_is_resumed_and_its_bundle_is_rendered_again(tmp_path: Path) -> None:
-    python_model(
-        tmp_path / "repository", config=PYTHON + "dynamic_batching { max_queue_delay_microseconds: 700 }\n"
-    )
+    policy = "default_queue_policy { max_queue_size: 64 }"
+    batcher = f"dynamic_batching {{ max_queue_delay_microseconds: 700 {policy} }}\n"
+    python_model(tmp_path / "repository", config=PYTHON + batcher)
     config = own_config(tmp_path, client_batch=2, vary=(("factor", ("2",)),))
     config.output.mkdir()
     save_config(config, config.output)
@@ -146,11 +146,15 @@ def test_a_run_is_resumed_and_its_bundle_is_rendered_again(tmp_path: Path) -> No
     assert (again.model, again.repository, again.vary) == ("scorer", tmp_path / "repository", config.vary)
     found = found_in(replace(again, time_budget_s=300.0))
     assert found.winner.certificate is not None
+    assert first.queue_policy is None  # there was no time
+    assert found.queue_policy is not None
+    assert found.queue_policy.text in markdown_report(config.output)
     winner = winner_of(config.output, read_recommendation(config.output))
     assert winner.instance_count == found.winner.config.instance_count
     _, folder, _ = bundle_run(config.output, target="compose", options=options(), output=tmp_path / "other")
     served = config.output / "model_repository" / "scorer" / "config.pbtxt"
     assert (folder / "model_repository" / "scorer" / "config.pbtxt").read_text() == served.read_text()
+    assert policy in served.read_text()
 
 
 def options() -> Any:
