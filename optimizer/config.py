@@ -16,7 +16,7 @@ from loadgen.spec.plan import SharedMemory
 from loadgen.spec.units import memory_bytes, shapes_from_texts
 from model_repo.spec import Protocol, ServerKind
 from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
-from optimizer.model_source import source_beside, source_from_text, vary_from_texts
+from optimizer.model_source import repository_from_text, source_beside, source_from_text, vary_from_texts
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
 
@@ -65,6 +65,8 @@ class OptimizeConfig:
     repository: Path | None = MODEL(
         "Your own model repository, with any backend; --model is then a model's name in it. It stays as it is.",
         "DIR",
+        parse=repository_from_text,
+        beside=lambda folder, text: text and str(folder / text),
     )
     max_batch_size: int | None = MODEL(
         "With --repository: the largest max_batch_size to try. Default: that of the model's configuration.",
@@ -72,12 +74,12 @@ class OptimizeConfig:
         bounds=(1, 128),
     )
     vary: tuple[tuple[str, tuple[str, ...]], ...] = MODEL(
-        "With --repository: parameters of the backend to try, such as `parameters.intra_op_threads=1,2,4`. "
-        "Repeatable.",
+        "With --repository: parameters of the backend to try, such as `parameters.intra_op_threads=1,2,4`, or a "
+        "field, such as `optimization.graph.level=0,1`. Repeatable.",
         "KEY=V1,V2",
         default=(),
         parse=vary_from_texts,
-        show=lambda vary: [f"parameters.{key}={','.join(values)}" for key, values in vary],
+        show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
     )
     shapes: dict[str, tuple[int, ...]] = MODEL(
         "Sizes of an input's dimensions without the batch, such as `input_ids:128`. Repeatable.",

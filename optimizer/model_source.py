@@ -51,16 +51,30 @@ def needs_export(source: str | Path) -> bool:
     return isinstance(source, str) or source.suffix == ".pt2"
 
 
-_VARIED = re.compile(r"parameters\.([\w.-]+)=([\w./+-]+(?:,[\w./+-]+)*)")
+_VARIED = re.compile(
+    r"(parameters\.[\w.-]+|optimization(?:\.\w+)+|dynamic_batching\.preferred_batch_size)"
+    r"=([\w./+-]+(?:,[\w./+-]+)*)"
+)
+
+
+def repository_from_text(text: str) -> Path:
+    """Return the folder of a repository as an absolute path. Raises BadInput."""
+    if not text:
+        raise BadInput("--repository is empty.", "Give the folder of your models, or . for the current one.")
+    return Path(text).absolute()
 
 
 def vary_from_texts(texts: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Return `parameters.KEY=V1,V2` texts as pairs of a key and its values. Raises BadInput."""
+    """Return texts such as `parameters.KEY=V1,V2` as pairs of a field's path and its values. Raises BadInput."""
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         match = _VARIED.fullmatch(text)
         if match is None or match[1] in found:
-            why = "varies what another --vary varies" if match else "names no parameter with its values"
-            raise BadInput(f"--vary {text!r} {why}.", "Write --vary parameters.KEY=V1,V2")
+            why = "varies what another --vary varies" if match else "names nothing to vary, with its values"
+            raise BadInput(
+                f"--vary {text!r} {why}.",
+                "Write parameters.KEY=V1,V2 or optimization.FIELD=V1,V2, or vary "
+                "dynamic_batching.preferred_batch_size.",
+            )
         found[match[1]] = tuple(dict.fromkeys(match[2].split(",")))
     return tuple(found.items())

@@ -16,6 +16,7 @@ from model_repo.repository.pbtxt_text import (
 from model_repo.spec import OwnModel, ServingConfig
 
 GROUPS, BATCHER, WARMUP = "instance_group", "dynamic_batching", "model_warmup"
+_PARAMETERS, _ACCELERATOR = "parameters.", "_execution_accelerator"
 _POLICY = ("default_queue_policy", "priority_queue_policy", "default_priority_level", "priority_levels")
 DELAY, PREFERRED = _BATCHING = ("max_queue_delay_microseconds", "preferred_batch_size")
 
@@ -75,6 +76,30 @@ def without_queue_policy(text: str) -> str:
     for name in _POLICY:
         text = with_bodies(text, BATCHER, [without_field(body, name) for body in bodies(text, BATCHER)])
     return text
+
+
+def with_value(text: str, path: str, value: str) -> str:
+    """Return the text of a configuration with a value at a path: `parameters.KEY`, or that of a field.
+
+    An accelerator is set by its name, without parameters. Raises ValueError.
+    """
+    if path.startswith(_PARAMETERS):
+        return with_parameter(text, path.removeprefix(_PARAMETERS), value)
+    return _with_field_at(text, path.split("."), value, inside=False)
+
+
+def _with_field_at(text: str, path: list[str], value: str, *, inside: bool) -> str:
+    name, *rest = path
+    found = bodies(text, name) if rest else []
+    if len(found) > 1:
+        raise ValueError(f"it has several {name}, of which one would be meant")
+    if found:
+        return with_bodies(text, name, [_with_field_at(found[0], rest, value, inside=True)])
+    if name.endswith(_ACCELERATOR):
+        value = f'[ {{ name: "{value}" }} ]'
+    return with_field(
+        text, name, f"{{{_with_field_at('', rest, value, inside=True)}}}" if rest else value, inside=inside
+    )
 
 
 def with_parameter(text: str, key: str, value: str) -> str:

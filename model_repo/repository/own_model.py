@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +73,9 @@ def own_versions(folder: Path) -> list[str]:
     return sorted(path.name for path in found if path.name.isdecimal() and path.is_dir())
 
 
-def parse_own(text: str) -> Any:
+def parse_own(text: str, names: Collection[str] = _READ) -> Any:
     """Return the ModelConfig message of the fields that we read; others may be unknown. Raises ValueError."""
-    read = (text[field.start : field.end] for field in fields(text) if field.name in _READ)
+    read = (text[field.start : field.end] for field in fields(text) if field.name in names)
     return parse_config_pbtxt("\n".join(read), allow_unknown_fields=True)
 
 
@@ -115,6 +115,12 @@ def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> E
             size_bytes=sum(path.stat().st_size for _, path in own_files(folder)),
         ),
     )
+
+
+def check_counts(text: str) -> None:
+    """Raise IncompleteConfig if a server would choose the count of an instance group."""
+    if any(group.count < 1 for group in parse_own(text).instance_group):
+        raise IncompleteConfig(f"it has an {GROUPS} without a count")
 
 
 def unread_engine(folder: Path, text: str) -> Engine:

@@ -7,19 +7,19 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from loadgen.errors import BadInput
 from loadgen.files import sha256_of
 from model_repo.errors import ModelLoadFailed
-from model_repo.repository.own_config import with_parameter, without_queue_policy
+from model_repo.repository.own_config import without_queue_policy
 from model_repo.repository.own_model import (
     CONFIG_FILE,
     IncompleteConfig,
+    check_counts,
     completed,
     own_engine,
     own_files,
@@ -27,12 +27,12 @@ from model_repo.repository.own_model import (
     parse_own,
     unread_engine,
 )
-from model_repo.repository.pbtxt_text import bodies, value_of
 from model_repo.repository.write import keep_own
 from model_repo.spec import Engine
 from optimizer.config import KEPT, OptimizeConfig
 from optimizer.errors import explained
 from optimizer.model_source import label_of
+from optimizer.run.variants import check_vary, variants
 from search.records.recommendation import ModelRecord
 from search.trials import events
 from search.trials.events import OnEvent
@@ -42,7 +42,6 @@ AskServer = Callable[[Engine], Mapping[str, Any]]
 
 NOT_FOR_OWN = ("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision", "workers")
 ONLY_FOR_OWN = ("max_batch_size", "vary")
-MAX_VARIANTS = 12
 
 AS_IT_IS = "Precision, accuracy and the batch dimension were not examined: the model is served as it is."
 
@@ -67,6 +66,7 @@ def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
             f"{flags}: a model of a repository is served as it is, and by this machine alone.",
             "Leave out what does not apply, or --repository.",
         )
+    check_vary(config.vary)
     theirs = (own.resolve(), model_folder(config).resolve())
     if any(config.output.resolve().is_relative_to(folder) for folder in theirs):
         raise BadInput(
@@ -127,11 +127,13 @@ def own_engines(
                 keep_own(theirs, folder)
         text = own_text(folder)
         check_kind(folder.name, text)
-        if ask is not None:
+        if ask is None:
+            check_counts(text)
+        else:
             text = completed(text, _asked(ask, folder, text, config))
             check_kind(folder.name, text)
         engine = own_engine(folder, text, on_gpu=on_gpu)
-        variants = tuple(_variants(engine, config, on_gpu=on_gpu))
+        others = tuple(variants(engine, config.vary, on_gpu=on_gpu))
         record = ModelRecord(
             name=folder.name,
             file=f"{theirs.parent.name}/{theirs.name}",
@@ -152,7 +154,7 @@ def own_engines(
             else "Correct it, so that Triton loads the model.",
         ) from error
     _warn(text, on_event)
-    engines = tuple(_with_shapes(one, config, _optional(text)) for one in (engine, *variants))
+    engines = tuple(_with_shapes(one, config, _optional(text)) for one in (engine, *others))
     _check_batch(engine, config)
     return record, engines
 
@@ -211,35 +213,6 @@ def _asked(ask: AskServer, folder: Path, text: str, config: OptimizeConfig) -> M
         logged = _POLLED.findall(error.log_tail) if "failed to poll" in error.reason else ()
         reason = next(iter(logged), error.reason).rstrip(".")
         raise BadInput(f"{folder.name} does not load: {reason}.", fix) from error
-
-
-def _variants(engine: Engine, config: OptimizeConfig, *, on_gpu: bool) -> Iterator[Engine]:
-    """Yield an engine for each combination of --vary but the configured one. Raises ValueError and BadInput."""
-    assert engine.own is not None
-    text, vary, count = engine.own.text, config.vary, 0
-    for values in product(*(values for _, values in vary)):
-        changes = {key: value for (key, _), value in zip(vary, values, strict=True)}
-        changes = {key: value for key, value in changes.items() if _parameter(text, key) != value}
-        if not changes:
-            continue
-        count += 1
-        if count > MAX_VARIANTS:
-            raise BadInput(
-                f"--vary makes more than {MAX_VARIANTS} combinations, each of which has to be measured.",
-                "Give fewer values, or one parameter after the other.",
-            )
-        varied = text
-        for key, value in changes.items():
-            varied = with_parameter(varied, key, value)
-        words = " ".join(f"{key}={value}" for key, value in changes.items())
-        yield own_engine(engine.own.folder, varied, on_gpu=on_gpu, variant=words)
-
-
-def _parameter(text: str, key: str) -> str | None:
-    for body in bodies(text, "parameters"):
-        if value_of(body, "key") == key:
-            return next((value_of(one, "string_value") for one in bodies(body, "value")), None)
-    return None
 
 
 def _checksum(folder: Path) -> str:

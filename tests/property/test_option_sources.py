@@ -73,7 +73,7 @@ def read(command: str, words: list[str], variables: dict[str, str]) -> tuple[Any
 def relative_to(folder: Path, command: str, one: OptionField, value: Any) -> Any:
     if one.kind is Path:
         return folder / value
-    return str(folder / value) if (command, one.name) == ("optimize", "model") else value
+    return str(folder / value) if command == "optimize" and one.name in ("model", "repository") else value
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 OPTIMIZE = str(Path(sys.executable).with_name("optimize"))
 
 
+VARY = (("parameters.factor", ("3",)), ("optimization.input_pinned_memory.enable", ("false",)))
+
+
 def config_for(root: Path, **changes: object) -> OptimizeConfig:
     (root / "run").mkdir()
     given = {"limits": (LatencyLimit(limit_ms=50.0),), "repository": root / "users", "model": "scorer", **changes}
@@ -43,7 +46,7 @@ def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str 
     python_model(tmp_path / "users", "neighbour")
     may_not_write(tmp_path / "users")
     before = fingerprint(tmp_path / "users")
-    config = config_for(tmp_path, protocol=protocol, vary=(("factor", ("3",)),))
+    config = config_for(tmp_path, protocol=protocol, vary=VARY)
     _, engines = own_engines(
         config, tmp_path / "kept", on_gpu=False, ask=partial(completed_config, config), on_event=print
     )
@@ -62,6 +65,7 @@ def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str 
             np.testing.assert_array_equal(y, factor * x + 1)
         loaded = get(server.endpoint, "/v2/models/scorer/config")
         assert loaded["max_batch_size"] == 4
+        assert not loaded["optimization"].get("input_pinned_memory", {"enable": True})["enable"]
         assert loaded["dynamic_batching"]["max_queue_delay_microseconds"] == 500
     assert fingerprint(tmp_path / "users") == before
 

@@ -22,7 +22,7 @@ REPEATED = {
     "model": "models.small:net",
     "repository": "FOLDER",
     "max_batch_size": "16",
-    "vary": ["parameters.a=1,2", "parameters.b=x"],
+    "vary": ["parameters.a=1,2", "parameters.b=x", "optimization.graph.level=0,1"],
     "shape": ["x:3,4", "ids:128"],
     "input_data": "FILE",
     "arrivals": "gamma:cv=2",

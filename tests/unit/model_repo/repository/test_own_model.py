@@ -8,7 +8,7 @@ from own_repositories import BACKENDS, PYTHON, fingerprint, may_not_write, pytho
 
 from model_repo.errors import RepositoryWriteFailed
 from model_repo.repository.config_pbtxt import parse_config_pbtxt, render_config_pbtxt
-from model_repo.repository.own_config import shared_out, with_parameter, without_queue_policy
+from model_repo.repository.own_config import shared_out, with_parameter, with_value, without_queue_policy
 from model_repo.repository.own_model import completed, own_engine, own_files, parse_own, unread_engine
 from model_repo.repository.write import LINKED_BYTES, keep_own, write_final_repository, write_repository
 from model_repo.spec import ServingConfig
@@ -172,6 +172,45 @@ def test_the_queue_policy_alone_goes(policy: str) -> None:
     assert str(parse_own(without).dynamic_batching).split() == ["preserve_ordering:", "true"]
     assert without.partition("{")[0] == text.partition("{")[0]
     assert without.endswith(" preserve_ordering: true }\nfrom_the_future { knob: 3 }\n")
+
+
+ACCELERATOR = "optimization.execution_accelerators.gpu_execution_accelerator"
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value", "expected"),
+    [
+        ("# x\n", "optimization.graph.level", "1", "# x\noptimization: { graph: { level: 1 } }\n"),
+        (
+            "optimization { cuda { graphs: true } # x\n}\n",
+            "optimization.cuda.graphs",
+            "false",
+            "optimization { cuda { graphs: false } # x\n}\n",
+        ),
+        (
+            "optimization {\n  cuda { graphs: true }\n}\n",
+            "optimization.cuda.busy_wait_events",
+            "true",
+            "optimization {\n  cuda { busy_wait_events: true graphs: true }\n}\n",
+        ),
+        (
+            'optimization { execution_accelerators { gpu_execution_accelerator [ { name: "old" } ] } }',
+            ACCELERATOR,
+            "tensorrt",
+            'optimization { execution_accelerators { gpu_execution_accelerator: [ { name: "tensorrt" } ] } }',
+        ),
+        (
+            "dynamic_batching { preferred_batch_size: [ 4, 8 ] }\n",
+            "dynamic_batching.preferred_batch_size",
+            "4",
+            "dynamic_batching { preferred_batch_size: 4 }\n",
+        ),
+    ],
+)
+def test_a_value_is_set_at_its_path(text: str, path: str, value: str, expected: str) -> None:
+    changed = with_value(text, path, value)
+    assert changed == expected
+    parse_config_pbtxt(changed)
 
 
 def test_a_parameter_is_replaced_or_added() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_repositories import MODEL, PYTHON, fingerprint, loaded, own_config, python_model
+from own_repositories import MODEL, PYTHON, engines_of, fingerprint, loaded, own_config, python_model
 from rich.console import Console
 from simulated_bench import SimulatedBench
 from true_rates import best_rate, true_rate
@@ -72,7 +72,7 @@ def same(config: ServingConfig, found: RecommendationRecord) -> bool:
 @pytest.mark.slow
 def test_the_answer_is_the_users_own_text_with_a_few_fields_changed(tmp_path: Path) -> None:
     folder = python_model(tmp_path / "repository")
-    config = own_config(tmp_path, vary=(("factor", ("2", "3")),))
+    config = own_config(tmp_path, vary=(("parameters.factor", ("2", "3")),))
     before = fingerprint(tmp_path / "repository")
     found = found_in(config)
     assert fingerprint(tmp_path / "repository") == before
@@ -136,7 +136,7 @@ def test_a_run_is_resumed_and_its_bundle_is_rendered_again(tmp_path: Path) -> No
     policy = "default_queue_policy { max_queue_size: 64 }"
     batcher = f"dynamic_batching {{ max_queue_delay_microseconds: 700 {policy} }}\n"
     python_model(tmp_path / "repository", config=PYTHON + batcher)
-    config = own_config(tmp_path, client_batch=2, vary=(("factor", ("2",)),))
+    config = own_config(tmp_path, client_batch=2, vary=(("parameters.factor", ("2",)),))
     config.output.mkdir()
     save_config(config, config.output)
     first = found_in(config)
@@ -155,6 +155,24 @@ def test_a_run_is_resumed_and_its_bundle_is_rendered_again(tmp_path: Path) -> No
     served = config.output / "model_repository" / "scorer" / "config.pbtxt"
     assert (folder / "model_repository" / "scorer" / "config.pbtxt").read_text() == served.read_text()
     assert policy in served.read_text()
+
+
+def test_a_variant_has_the_fields_that_differ_from_the_configured_ones(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository", config=PYTHON + "optimization { graph { level: 1 } }\n")
+    vary = (("optimization.graph.level", ("1", "2")), ("dynamic_batching.preferred_batch_size", ("4",)))
+    engines = engines_of(own_config(tmp_path, vary=vary))
+    assert [engine.precision for engine in engines] == [
+        "python",
+        "python preferred_batch_size=4",
+        "python graph.level=2 preferred_batch_size=4",
+    ]
+    owns = [engine.own for engine in engines if engine.own is not None]
+    assert [(own.dynamic_batching, own.preferred_batch_sizes) for own in owns] == [
+        (False, ()),
+        (True, (4,)),
+        (True, (4,)),
+    ]
+    assert ["level: 2" in own.text for own in owns] == [False, False, True]
 
 
 def options() -> Any:

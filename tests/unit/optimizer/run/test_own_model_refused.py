@@ -107,7 +107,7 @@ def test_batches_that_the_model_does_not_take_are_refused(tmp_path: Path) -> Non
 
 def test_more_variants_than_can_be_measured_are_refused(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
-    vary = (("a", ("1", "2", "3", "4")), ("b", ("1", "2", "3", "4")))
+    vary = (("parameters.a", ("1", "2", "3", "4")), ("parameters.b", ("1", "2", "3", "4")))
     assert "--vary" in refused(own_config(tmp_path, vary=vary)).what
 
 
@@ -251,12 +251,40 @@ def test_another_models_folder_need_not_be_readable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["threads=1", "parameters.=1", "parameters.a=", 'parameters.a=1,"', "parameters.a"]
+    "text",
+    [
+        *("threads=1", "parameters.=1", "parameters.a=", 'parameters.a=1,"', "parameters.a"),
+        *("optimization=1", "optimization.graph=1", "optimization.nope=1", "optimization.graph.level=0,x"),
+        *("optimization.cuda.graph_spec=1", "instance_group.count=2", "dynamic_batching.priority_levels=2"),
+        "optimization.execution_accelerators.gpu_execution_accelerator.parameters.precision_mode=FP16",
+    ],
 )
-def test_vary_names_a_parameter_and_values(tmp_path: Path, text: str) -> None:
+def test_vary_names_a_parameter_or_a_field_and_values(tmp_path: Path, text: str) -> None:
     python_model(tmp_path / "repository")
     with pytest.raises(BadInput, match="--vary"):
         from_options(tmp_path, vary=(text,))
+
+
+def test_a_field_that_is_there_several_times_is_not_varied(tmp_path: Path) -> None:
+    specs = "optimization { cuda { graph_spec { batch_size: 1 } graph_spec { batch_size: 2 } } }\n"
+    python_model(tmp_path / "repository", config=PYTHON + specs)
+    path = "optimization.cuda.graph_spec.batch_size"
+    assert path in refused(own_config(tmp_path, vary=((path, ("4",)),))).what
+
+
+def test_no_folder_is_not_the_current_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python_model(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="--repository"):
+        from_options(tmp_path, repository="")
+    assert from_options(tmp_path, repository=".", output=Path("/elsewhere")).repository == tmp_path
+
+
+def test_a_plan_does_not_guess_how_many_instances_a_server_makes(tmp_path: Path) -> None:
+    text = PYTHON.replace('{ name: "batch" count: 1 kind', '{ name: "batch" kind')
+    python_model(tmp_path / "repository", config=text)
+    assert "--dry-run" in refused(own_config(tmp_path), ask=None).fix
+    engines_of(own_config(tmp_path))  # a server completes it
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
