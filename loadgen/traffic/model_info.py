@@ -28,6 +28,9 @@ def bytes_per_value(datatype: str) -> int:
     return int(np.dtype(NUMPY_TYPES.get(datatype, np.uint8)).itemsize)
 
 
+Parameter = bool | int | str
+"""The value of a parameter of a request."""
+
 MAX_RANK = 32
 """A tensor of more dimensions is refused: NumPy 1 has no such arrays."""
 
@@ -51,7 +54,8 @@ class ModelInfo:
     `max_batch_size` 0: the model takes no batches, and a shape has no batch dimension. None: unknown (the server
     is not Triton, or hides its configuration); `unconfigured` then has the server's reason, and `whole_shapes` is
     True if shapes are taken to have no batch dimension although the first one is free. If not `all_outputs`,
-    requests ask for `outputs` by name, and others need not come back. `instances` execute it.
+    requests ask for `outputs` by name, and others need not come back. `instances` execute it. Each request carries
+    `parameters`.
     """
 
     name: str
@@ -63,6 +67,7 @@ class ModelInfo:
     unconfigured: str = ""
     whole_shapes: bool = False
     all_outputs: bool = True
+    parameters: tuple[tuple[str, Parameter], ...] = ()
 
     def carried_by(self, tensors: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return the inputs that a request with these tensors carries, in the model's order."""

@@ -16,7 +16,7 @@ from loadgen.spec.plan import Payload, TensorFormat
 from loadgen.spec.target import Target, http_head
 from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
 from loadgen.traffic.random_inputs import check_request_size, random_tensor
-from loadgen.traffic.samples import inputs_in_file, samples_from_file
+from loadgen.traffic.samples import inputs_in_file, parameters_in_file, samples_from_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class Place:
 
 
 Tensors = dict[str, NDArray[Any]]
+
+_GRPC_FIELDS = {bool: "bool_param", int: "int64_param", str: "string_param"}
 
 POOL_SIZE = 16
 _POOL_BYTES = 64 << 20
@@ -73,6 +75,8 @@ def settled(info: ModelInfo, payload: Payload) -> tuple[ModelInfo, tuple[str, ..
     Inputs that the server does not name are those of the data file. Raises PayloadError.
     """
     info = _asked_for(info, payload.outputs)
+    if payload.data_file is not None:
+        info = replace(info, parameters=parameters_in_file(payload.data_file))
     guesses = []
     if not info.inputs and payload.data_file is not None and info.max_batch_size is None:
         info = replace(info, inputs=inputs_in_file(payload.data_file))
@@ -170,6 +174,8 @@ def grpc_request(
                 added.parameters[name].string_param = value
             else:
                 added.parameters[name].int64_param = value
+    for name, given in info.parameters:
+        setattr(request.parameters[name], _GRPC_FIELDS[type(given)], given)
     for output in () if info.all_outputs else info.outputs:
         request.outputs.add(name=output.name)
     try:
@@ -208,11 +214,13 @@ def http_request(
             entry["parameters"] = {"binary_data_size": len(raw[tensor.name])}
         inputs.append(entry)
     document: dict[str, Any] = {"inputs": inputs}
+    if info.parameters:
+        document["parameters"] = dict(info.parameters)
     if not info.all_outputs:
         asked = {} if as_json else {"parameters": {"binary_data": True}}
         document["outputs"] = [{"name": output.name, **asked} for output in info.outputs]
     elif not as_json:
-        document["parameters"] = {"binary_data_output": True}
+        document["parameters"] = {**dict(info.parameters), "binary_data_output": True}
     try:
         text = json.dumps(document, separators=(",", ":"), allow_nan=False, default=bytes.decode).encode()
     except ValueError as error:

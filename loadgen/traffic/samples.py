@@ -6,6 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from loadgen.errors import PayloadError
 from loadgen.spec.plan import Payload
-from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Tensor
+from loadgen.traffic.model_info import NUMPY_TYPES, ModelInfo, Parameter, Tensor
 from loadgen.traffic.random_inputs import check_request_size, random_tensor
 
 SUFFIX = ".txt"
@@ -83,7 +84,8 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
     sample is {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. In place of lists there
     may be {"b64": all bytes}, and {"b64": ...} for a text in a list. `.txt`: one length per line, the size of all
     free dimensions; the values are random. Values are sent as they are: one that does not fit the datatype is an
-    error. If samples do not fill the last batch, it continues with the first ones.
+    error. If samples do not fill the last batch, it continues with the first ones. `parameters_in_file` returns
+    the parameters of the requests.
     """
     if path.suffix == SUFFIX:
         found: Sequence[Sample] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
@@ -117,6 +119,28 @@ def shapes_in_file(path: Path) -> list[Shapes]:
     if not found:
         raise PayloadError(f"{path} is empty.\nGive at least one sample.")
     return found
+
+
+def parameters_in_file(path: Path) -> tuple[tuple[str, Parameter], ...]:
+    """Return the parameters of all requests: {"data": [...], "parameters": {...}}. Raises PayloadError.
+
+    None of a file that is no JSON, and of one that cannot be read, which is said when its samples are.
+    """
+    document = None
+    if path.suffix not in (".npz", SUFFIX):
+        with suppress(OSError, ValueError, RecursionError):
+            document = json.loads(path.read_text(encoding="utf-8"))
+    found = document.get("parameters", {}) if isinstance(document, dict) else {}
+    if not isinstance(found, dict) or not all(map(_may_be_sent, found.values())):
+        raise PayloadError(
+            f"the parameters in {path} are not names with whole numbers, truths or texts.\n"
+            'Write them as {"data": [...], "parameters": {"max_tokens": 256, "greedy": true}}.'
+        )
+    return tuple(found.items())
+
+
+def _may_be_sent(value: Any) -> bool:
+    return isinstance(value, bool | str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def inputs_in_file(path: Path) -> tuple[Tensor, ...]:

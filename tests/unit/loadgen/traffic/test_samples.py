@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from loadgen.errors import PayloadError
-from loadgen.spec.plan import Payload
+from loadgen.spec.plan import Payload, TensorFormat
 from loadgen.spec.target import Target
 from loadgen.traffic.model_info import ModelInfo, Tensor, model_info
-from loadgen.traffic.payloads import http_request, raw_inputs, request_tensors
+from loadgen.traffic.payloads import grpc_request, http_request, raw_inputs, request_tensors, settled
 from loadgen.traffic.samples import MAX_LENGTHS, lengths_from_file, shapes_in_file
 
 
@@ -202,6 +203,38 @@ def test_an_optional_input_is_sent_where_a_sample_has_it_and_an_unknown_one_is_r
     path.write_text(json.dumps([{"x": [1.0], "bais": [2.0]}]))
     with pytest.raises(PayloadError, match="has the input bais"):
         request_tensors(info, Payload(data_file=path))
+
+
+X = ModelInfo(name="m", max_batch_size=8, inputs=(Tensor(name="x", datatype="INT64", shape=(-1, 2)),), outputs=())
+
+
+def test_parameters_of_a_file_are_those_of_every_request_in_either_protocol(tmp_path: Path) -> None:
+    given = {"max_tokens": 256, "greedy": True, "adapter": "a b"}
+    file = tmp_path / "samples.json"
+    file.write_text(json.dumps({"data": [{"x": [1, 2]}, {"x": [3, 4]}], "parameters": given}))
+    info, _ = settled(X, Payload(data_file=file))
+    target = Target(url="http://localhost:1", model_name="m")
+    for tensors in request_tensors(info, Payload(data_file=file)):
+        message = ModelInferRequest.FromString(grpc_request(target, info, tensors))
+        sent = {
+            name: getattr(value, value.WhichOneof("parameter_choice"))
+            for name, value in message.parameters.items()
+        }
+        assert sent == given
+        assert {type(value) for value in sent.values()} == {int, bool, str}
+        formats: dict[TensorFormat, dict[str, bool]] = {"binary": {"binary_data_output": True}, "json": {}}
+        for kind, more in formats.items():
+            body = http_request(target, info, tensors, tensors_as=kind).partition(b"\r\n\r\n")[2]
+            document, _ = json.JSONDecoder().raw_decode(body.decode("latin1"))
+            assert document["parameters"] == {**given, **more}
+
+
+@pytest.mark.parametrize("wrong", [[1], {"a": 1.5}, {"a": [1]}, {"a": None}, {"a": 2**63}, "text"])
+def test_parameters_that_cannot_be_sent_are_refused(tmp_path: Path, wrong: object) -> None:
+    file = tmp_path / "samples.json"
+    file.write_text(json.dumps({"data": [{"x": [1, 2]}], "parameters": wrong}))
+    with pytest.raises(PayloadError, match="parameters"):
+        settled(X, Payload(data_file=file))
 
 
 def test_a_model_whose_inputs_are_all_optional_gets_all_of_them() -> None:
