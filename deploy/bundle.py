@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from deploy.images import CONSTRAINTS_FILE, Sources, checked_image
@@ -67,15 +68,16 @@ def bundle_from_recommendation(
     repositories: dict[str, Runtime] = {REPOSITORY: plan.runtime.runtime}  # what was measured
     if plan.offers_native:
         repositories[NATIVE_REPOSITORY] = "native"
-    for root, runtime in repositories.items():
-        folder = f"{root}/{config.engine.model_name}"
-        texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(config, runtime=runtime)
-        copies |= {f"{folder}/{VERSION}/{name}": source for name, source in config.engine.files}
-        if config.engine.own is not None:
-            copies |= {f"{folder}/{name}": source for name, source in own_files(config.engine.own.folder)}
-            texts |= {f"{folder}/{name}/.keep": "" for name in _empty_versions(config.engine.own.folder)}
+    for (root, runtime), served in product(repositories.items(), config.models):
+        engine = served.engine
+        folder = f"{root}/{engine.model_name}"
+        texts[f"{folder}/config.pbtxt"] = render_config_pbtxt(served, runtime=runtime)
+        copies |= {f"{folder}/{VERSION}/{name}": source for name, source in engine.files}
+        if engine.own is not None:
+            copies |= {f"{folder}/{name}": source for name, source in own_files(engine.own.folder)}
+            texts |= {f"{folder}/{name}/.keep": "" for name in _empty_versions(engine.own.folder)}
         if runtime != "native":
-            own = runtime_files(config.engine, runtime).items()
+            own = runtime_files(engine, runtime).items()
             copies |= {f"{folder}/{VERSION}/{name}": source for name, source in own}
     texts[CONSTRAINTS_FILE] = plan.sources.constraints
     data = {f"images/{plan.sources.wheel_name}": plan.sources.wheel}

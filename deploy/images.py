@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, distribution, distributions, packages_distributions
+from itertools import chain
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -163,10 +164,11 @@ def search_pins() -> Pins:
 
 
 def imported_distributions(engine: Engine) -> list[str]:
-    """Return the installed distributions that the Python files of a user's own model import by name; else none."""
+    """Return the installed distributions that Python files of a user's own models import by name; else none."""
     found: set[str] = set()
-    known = packages_distributions() if engine.own is not None else {}
-    for name, path in own_files(engine.own.folder) if engine.own is not None else ():
+    folders = [one.own.folder for one in (engine, *engine.members) if one.own is not None]
+    known = packages_distributions() if folders else {}
+    for name, path in chain.from_iterable(map(own_files, folders)):
         with suppress(SyntaxError, ValueError):  # Triton does not run it either, or not with this Python
             for node in ast.walk(ast.parse(path.read_bytes())) if name.endswith(".py") else ():
                 imports = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

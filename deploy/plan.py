@@ -228,7 +228,7 @@ def _tag(found: RecommendationRecord, config: ServingConfig, runtime: RuntimeRec
     """Return a tag that no other model, configuration, package or code of ours has."""
     parts = (
         found.model.sha256,
-        render_config_pbtxt(config, runtime=runtime.runtime),
+        *(render_config_pbtxt(model, runtime=runtime.runtime) for model in config.models),
         sources.python,
         sources.constraints,
         hashlib.sha256(sources.wheel).hexdigest(),

@@ -23,6 +23,9 @@ Backend = Literal["onnxruntime", "tensorrt", "tensorrt_rtx", "repository"]
 
 OWN: Backend = "repository"
 
+ENSEMBLE = "ensemble"
+"""Triton's platform of a model that passes requests through others, and the precision of its engine."""
+
 SLOT_BACKENDS: tuple[Backend, ...] = ("tensorrt", "tensorrt_rtx")
 """The libraries with which several streams of one process may execute one engine."""
 
@@ -83,12 +86,21 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnsembleStep:
+    """A step of an ensemble: its model, and the steps, by number from 0, that make its inputs."""
+
+    model: str
+    after: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OwnModel:
     """A model of the user's own repository: its folder, which nobody writes to, and its configuration.
 
     `text` is its `config.pbtxt` with what Triton completes by itself; the other fields are what that says.
     `counts` are the instances of each instance group, `max_batch_size` 0 means no batches; one that is larger than
-    the search tries counts as the largest that it tries.
+    the search tries counts as the largest that it tries. `steps` are those of an ensemble, each after the steps
+    whose outputs it takes.
     """
 
     folder: Path
@@ -99,6 +111,7 @@ class OwnModel:
     preferred_batch_sizes: tuple[int, ...] = ()
     counts: tuple[int, ...] = (1,)
     size_bytes: int = 0
+    steps: tuple[EnsembleStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +124,8 @@ class Engine:
     the sizes that were measured. `code` is a `model.py` that replaces our runtime, for models made of code in
     tests and benchmarks. Nothing that comes with a model file sets it, and `files` accepts no name of code, so
     that a model brings data alone. `own` is a model of the user's repository, whose folder takes the place of
-    `files`, and whose `precision` is the name of its backend.
+    `files`, and whose `precision` is the name of its backend. `members` are models of that repository that it
+    calls, each with its name as `precision`: all of an ensemble, in the order of their first steps.
     """
 
     model_name: str
@@ -126,6 +140,7 @@ class Engine:
     alone_ms: tuple[tuple[int, float], ...] = ()
     code: Path | None = None
     own: OwnModel | None = None
+    members: tuple[Engine, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.model_name or "/" in self.model_name or self.model_name.startswith("."):
@@ -141,6 +156,11 @@ class Engine:
             raise ValueError(f"model_file {self.model_file} is not among the files {[n for n, _ in self.files]}")
         if not self.inputs or not self.outputs:
             raise ValueError(f"{self.model_name}: an engine needs at least one input and one output")
+
+    @property
+    def is_ensemble(self) -> bool:
+        """True if it executes nothing itself, but passes requests through its members."""
+        return self.own is not None and bool(self.own.steps)
 
     @property
     def size_bytes(self) -> int:
@@ -162,7 +182,8 @@ class ServingConfig:
     number to ONNX Runtime (one per core). `preferred_batch_sizes` empty means that Triton prefers the maximum
     batch size alone. `cuda_graph_batch_sizes` empty means no CUDA graphs; a batch in between is padded to the
     next. `backend_options` are (name, value) pairs for the runtime of a GPU engine: `input_path` and `gpu_wait`
-    for ours (`runtime/tritune_gpu/opening.py`), `eager_batching` for Triton's TensorRT.
+    for ours (`runtime/tritune_gpu/opening.py`), `eager_batching` for Triton's TensorRT. `members` are the
+    configurations of the engine's members, in their order.
     """
 
     engine: Engine
@@ -174,8 +195,11 @@ class ServingConfig:
     intra_op_threads: int = 0
     cuda_graph_batch_sizes: tuple[int, ...] = ()
     backend_options: tuple[tuple[str, str], ...] = ()
+    members: tuple[ServingConfig, ...] = ()
 
     def __post_init__(self) -> None:
+        if tuple(config.engine for config in self.members) != self.engine.members:
+            raise ValueError(f"{self.engine.model_name} needs a configuration for each of its members")
         if self.max_batch_size < 0 or self.instance_count < 1:
             raise ValueError(
                 f"max_batch_size {self.max_batch_size} must be >= 0, instance_count {self.instance_count} >= 1"
@@ -195,6 +219,15 @@ class ServingConfig:
         for size in (*self.preferred_batch_sizes, *self.cuda_graph_batch_sizes):
             if not 1 <= size <= self.max_batch_size:
                 raise ValueError(f"batch size {size} is outside 1..max_batch_size {self.max_batch_size}")
+
+    @property
+    def models(self) -> tuple[ServingConfig, ...]:
+        """The configurations of all models that are served: members first, as the others need them."""
+        return (*self.members, self)
+
+    def forms_batches_of(self, rows: int) -> bool:
+        """True if the server puts requests of so many rows together, in this model or in a member."""
+        return any(one.dynamic_batching and one.max_batch_size > rows for one in self.models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

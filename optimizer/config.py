@@ -16,7 +16,13 @@ from loadgen.spec.plan import SharedMemory
 from loadgen.spec.units import memory_bytes, shapes_from_texts
 from model_repo.spec import Protocol, ServerKind
 from optimizer.accuracy.thresholds import AccuracyRule, accuracy_rule
-from optimizer.model_source import repository_from_text, source_beside, source_from_text, vary_from_texts
+from optimizer.model_source import (
+    names_from_text,
+    repository_from_text,
+    source_beside,
+    source_from_text,
+    vary_from_texts,
+)
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
 
@@ -80,6 +86,18 @@ class OptimizeConfig:
         default=(),
         parse=vary_from_texts,
         show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
+    )
+    calls: tuple[str, ...] | None = MODEL(
+        "With --repository: the models that a Python model calls (BLS), which are tuned with it.",
+        "A,B",
+        parse=names_from_text,
+        show=",".join,
+    )
+    tune: tuple[str, ...] | None = MODEL(
+        "With --repository: members of an ensemble, or of --calls, to tune; the others stay. Default: all.",
+        "A,B",
+        parse=names_from_text,
+        show=",".join,
     )
     shapes: dict[str, tuple[int, ...]] = MODEL(
         "Sizes of an input's dimensions without the batch, such as `input_ids:128`. Repeatable.",

@@ -78,3 +78,8 @@ def vary_from_texts(texts: Iterable[str]) -> tuple[tuple[str, tuple[str, ...]], 
             )
         found[match[1]] = tuple(dict.fromkeys(match[2].split(",")))
     return tuple(found.items())
+
+
+def names_from_text(text: str) -> tuple[str, ...]:
+    """Return the names of models in a text such as `a,b`."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",")))

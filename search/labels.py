@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model_repo.spec import OWN, ServingConfig
+from model_repo.spec import ENSEMBLE, OWN, ServingConfig
 from search.records.recommendation import RuntimeRecord
 from search.records.trial import ConfigRecord, TrialRecord
 
@@ -71,7 +71,20 @@ def _text(config: ServingConfig | ConfigRecord, backend: str, precision: str, *,
         parts.append("CUDA graphs")
     if config.max_queue_delay_us:
         parts.append(f"delay {config.max_queue_delay_us / 1000:g} ms")
-    return ", ".join(parts)
+    text = ENSEMBLE if precision == ENSEMBLE else ", ".join(parts)
+    return "; ".join([text, *(_member_text(member) for member in config.members)])
+
+
+def _member_text(config: ServingConfig | ConfigRecord) -> str:
+    """Return a text such as `tokenizer, batch 8, 2 instances`: the name is the precision of a member."""
+    if isinstance(config, ServingConfig):
+        return _text(config, OWN, config.engine.precision, on_gpu=False)
+    return _text(config, OWN, member_name(config), on_gpu=False)
+
+
+def member_name(config: ConfigRecord) -> str:
+    """Return the name of a model that another one calls, from its configuration."""
+    return config.engine.removeprefix(f"{OWN}-")
 
 
 def _threads(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -23,6 +24,9 @@ MEMORY_SHARE = 0.5
 MORE_INSTANCES = 4
 """A model of the user's own is tried with up to four times its configured instances, also if cores are fewer."""
 
+MEMBER_KNOBS = ("max_batch_size", "instance_count", "max_queue_delay_us")
+"""What is varied of a model that another one calls, as `MODEL.max_batch_size`."""
+
 MAX_SLOTS = 4
 """Instances that compute in turns: two keep a GPU busy, and four have their requests gathered in time."""
 
@@ -37,7 +41,10 @@ class MachineLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """All legal combinations of the knobs for the given engines; `axes` lists each knob's values in order."""
+    """All legal combinations of the knobs for the given engines; `axes` lists each knob's values in order.
+
+    `members` are the spaces of the engines' members, in their order.
+    """
 
     engines: tuple[Engine, ...]
     max_batch_sizes: tuple[int, ...]
@@ -46,6 +53,7 @@ class SearchSpace:
     max_queue_delays_us: tuple[int, ...]
     limits: MachineLimits
     rows_per_request: int = 1
+    members: tuple[SearchSpace, ...] = ()
 
     def axes(self) -> dict[str, tuple[int | str, ...]]:
         """Return each knob's name and its values, in increasing order."""
@@ -56,7 +64,23 @@ class SearchSpace:
             "intra_op_threads": self.intra_op_threads,
             "max_queue_delay_us": self.max_queue_delays_us,
         }
-        return {**axes, "cuda_graphs": (0, 1)} if self.has_cuda_graphs else axes
+        if self.has_cuda_graphs:
+            axes["cuda_graphs"] = (0, 1)
+        for member in self.members:
+            theirs = member.axes()
+            axes |= {f"{member.name}.{knob}": theirs[knob] for knob in MEMBER_KNOBS}
+        return axes
+
+    @property
+    def name(self) -> str:
+        """The name of the model."""
+        return self.engines[0].model_name
+
+    def of_member(self, knobs: Mapping[str, int | str], member: SearchSpace) -> Knobs:
+        """Return the point of a member's space at a point of this one."""
+        (engine,), threads = member.axes()["engine"], member.intra_op_threads[0]
+        own = {knob: knobs[f"{member.name}.{knob}"] for knob in MEMBER_KNOBS}
+        return {"engine": engine, "intra_op_threads": threads, **own}
 
     @property
     def has_cuda_graphs(self) -> bool:
@@ -79,7 +103,13 @@ class SearchSpace:
             return False
         if instances > self.most_instances(str(knobs["engine"])):
             return False
+        if not all(member.allows(self.of_member(knobs, member)) for member in self.members):
+            return False
         return int(knobs["max_batch_size"]) > self.rows_per_request or int(knobs["max_queue_delay_us"]) == 0
+
+    def allows(self, knobs: Mapping[str, int | str]) -> bool:
+        """True if the point is legal, or that of the baseline."""
+        return knobs_of(self.baseline()) == knobs or self.is_legal(knobs)
 
     def most_instances(self, engine: str) -> int:
         """Return the largest instance count of the engine with this label."""
@@ -92,6 +122,7 @@ class SearchSpace:
         Requests that carry more rows than its largest batch would be refused, so it grows to one of them.
         """
         config = default_config(engine or self.engines[0])
+        config = replace(config, members=tuple(member.baseline() for member in self.members))
         if not config.engine.batched or config.max_batch_size >= self.rows_per_request:
             return config
         return replace(config, max_batch_size=self.rows_per_request)
@@ -106,7 +137,8 @@ class SearchSpace:
 
     def size(self) -> int:
         """Return the number of legal combinations."""
-        return sum(1 for _ in self.points())
+        own = replace(self, members=())
+        return sum(1 for _ in own.points()) * math.prod(member.size() for member in self.members)
 
     def adjacent(self, knobs: Mapping[str, int | str]) -> Iterator[Knobs]:
         """Yield the legal points one step away along one axis, and those that trade instances for threads.
@@ -142,7 +174,8 @@ class SearchSpace:
     def config(self, knobs: Mapping[str, int | str]) -> ServingConfig:
         """Return the serving configuration at a point, legal or not; of a user's own model's, that as it is."""
         engine = next(engine for engine in self.engines if engine_label(engine) == knobs["engine"])
-        given = self.baseline(engine) if engine.own is not None else None
+        members = tuple(member.config(self.of_member(knobs, member)) for member in self.members)
+        given = replace(self.baseline(engine), members=members) if engine.own is not None else None
         if given is not None and knobs_of(given) == knobs:
             return given
         max_batch_size = int(knobs["max_batch_size"]) if engine.batched else 0
@@ -158,6 +191,7 @@ class SearchSpace:
             preferred_batch_sizes=tuple(size for size in preferred if size <= max_batch_size),
             intra_op_threads=int(knobs["intra_op_threads"]),
             cuda_graph_batch_sizes=graph_batch_sizes(max_batch_size) if graphs else (),
+            members=members,
         )
 
 
@@ -182,7 +216,15 @@ def knobs_of(config: ServingConfig) -> Knobs:
     }
     if takes_graphs(config.engine):
         knobs["cuda_graphs"] = int(bool(config.cuda_graph_batch_sizes))
+    for member in config.members:
+        theirs = knobs_of(member)
+        knobs |= {f"{member.engine.model_name}.{knob}": theirs[knob] for knob in MEMBER_KNOBS}
     return knobs
+
+
+def at_least(knobs: Mapping[str, int | str], other: Mapping[str, int | str], *names: str) -> bool:
+    """True if these knobs, of the model and of its members, have no lower values than at another point."""
+    return all(int(knobs[name]) >= int(other[name]) for name in other if name.rpartition(".")[2] in names)
 
 
 def default_config(engine: Engine) -> ServingConfig:
@@ -203,6 +245,7 @@ def default_config(engine: Engine) -> ServingConfig:
             dynamic_batching=own.dynamic_batching,
             max_queue_delay_us=own.max_queue_delay_us if own.dynamic_batching else 0,
             preferred_batch_sizes=own.preferred_batch_sizes if own.dynamic_batching else (),
+            members=tuple(map(default_config, engine.members)),
         )
     max_batch_size = 4 if engine.batched else 0
     return ServingConfig(
@@ -220,12 +263,15 @@ def search_space(
     limit_ms: float,
     rows_per_request: int = 1,
     largest_batch: int = LARGEST_BATCH,
+    members: tuple[SearchSpace, ...] = (),
+    as_it_is: bool = False,
 ) -> SearchSpace:
     """Return the space for these engines on this machine: powers of two up to its cores and memory.
 
     Batches are of whole requests: 1, 2, 4, ... of them, of `rows_per_request` each, up to `largest_batch` rows.
     Queue delays are shares of the latency limit. A model of the user's own keeps its number of threads, and its
-    own values are tried.
+    own values are tried; with `as_it_is` nothing else, also of an ensemble, which has nothing to vary but its
+    `members`.
     """
     batched = all(engine.batched for engine in engines)
     on_gpu = any(engine.device == "gpu" for engine in engines)
@@ -250,6 +296,9 @@ def search_space(
         theirs = {max(one.max_batch_size, rows_per_request) for one in given}
         sizes = tuple(sorted({*sizes, *(size for size in theirs if size <= max(largest_batch, rows_per_request))}))
         delays_us = tuple(sorted({*delays_us, *(config.max_queue_delay_us for config in given)}))
+    if as_it_is or engines[0].is_ensemble:
+        sizes, delays_us = (max(given[0].max_batch_size, rows_per_request),), (given[0].max_queue_delay_us,)
+        instances = (given[0].instance_count,)
     return SearchSpace(
         engines=engines,
         max_batch_sizes=sizes if batched else (1,),
@@ -258,6 +307,7 @@ def search_space(
         max_queue_delays_us=delays_us if batched else (0,),
         limits=limits,
         rows_per_request=rows_per_request,
+        members=members,
     )
 
 

@@ -30,6 +30,8 @@ def render_own_config(config: ServingConfig) -> str:
     own = config.engine.own
     assert own is not None
     text = own.text
+    if own.steps:
+        return _ensemble(text, config)
     batcher = bodies(text, BATCHER)
     others = any(field.name not in _BATCHING for body in batcher for field in fields(body))
     if (config.dynamic_batching or others) and config.max_batch_size != own.max_batch_size:
@@ -46,6 +48,17 @@ def render_own_config(config: ServingConfig) -> str:
     if counts != own.counts:
         text = with_counts(text, counts)
     return text
+
+
+def _ensemble(text: str, config: ServingConfig) -> str:
+    """Return the text of an ensemble, which may not take more rows than each of its members."""
+    rows = _rows(text)
+    most = min([rows, *(_rows(render_own_config(member)) for member in config.members)])
+    return text if most == rows else _without_larger_warmups(with_field(text, "max_batch_size", str(most)), most)
+
+
+def _rows(text: str) -> int:
+    return _number(value_of(text, "max_batch_size") or "0")
 
 
 def with_counts(text: str, counts: Sequence[int | None]) -> str:

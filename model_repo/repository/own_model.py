@@ -10,7 +10,7 @@ from typing import Any
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
 from model_repo.repository.own_config import BATCHER, GROUPS, with_counts
 from model_repo.repository.pbtxt_text import added, fields, without_field
-from model_repo.spec import OWN, Engine, OwnModel, TensorSpec
+from model_repo.spec import ENSEMBLE, OWN, Engine, EnsembleStep, OwnModel, TensorSpec
 
 CONFIG_FILE = "config.pbtxt"
 _LEFT_OUT = ("__pycache__", ".git", ".ipynb_checkpoints")
@@ -91,8 +91,9 @@ def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> E
     rows = message.max_batch_size
     kinds = {group.Kind.Name(group.kind) for group in message.instance_group}
     inputs, outputs = (tuple(map(_spec, tensors)) for tensors in (message.input, message.output))
+    steps = ensemble_steps(message)
     missing = [name for name, found in (("input", inputs), ("output", outputs)) if not found]
-    if missing or not message.instance_group:
+    if missing or not (message.instance_group or steps):
         raise IncompleteConfig(f"it has no {' and no '.join(missing or [GROUPS])}")
     return Engine(
         model_name=folder.name,
@@ -111,7 +112,8 @@ def own_engine(folder: Path, text: str, *, on_gpu: bool, variant: str = "") -> E
             dynamic_batching=rows > 0 and message.HasField(BATCHER),
             max_queue_delay_us=batcher.max_queue_delay_microseconds,
             preferred_batch_sizes=tuple(size for size in batcher.preferred_batch_size if size <= LARGEST_BATCH),
-            counts=tuple(max(1, group.count) for group in message.instance_group),
+            counts=tuple(max(1, group.count) for group in message.instance_group) or (1,),
+            steps=steps,
             size_bytes=sum(path.stat().st_size for _, path in own_files(folder)),
         ),
     )
@@ -123,7 +125,34 @@ def check_counts(text: str) -> None:
         raise IncompleteConfig(f"it has an {GROUPS} without a count")
 
 
-def unread_engine(folder: Path, text: str) -> Engine:
+def ensemble_steps(message: Any) -> tuple[EnsembleStep, ...]:
+    """Return the steps of an ensemble, each after those whose outputs it takes; () for another model.
+
+    Raises ValueError for a tensor that no step makes, and for steps that wait for each other.
+    """
+    named = message.platform == ENSEMBLE or message.HasField("ensemble_scheduling")
+    if named and not message.ensemble_scheduling.step:
+        raise ValueError("it is an ensemble without steps")
+    waiting, done = list(message.ensemble_scheduling.step), list[EnsembleStep]()
+    made: dict[str, int] = {}  # tensor -> the step that makes it, -1: it comes with the request
+    made.update((tensor.name, -1) for tensor in message.input)
+    known = {*made, *(name for step in waiting for name in step.output_map.values())}
+    for step in waiting:
+        lost = [name for name in step.input_map.values() if name not in known]
+        if lost:
+            raise ValueError(f"no step of it makes {lost[0]}, which {step.model_name} takes")
+    while waiting:
+        ready = next((step for step in waiting if made.keys() >= set(step.input_map.values())), None)
+        if ready is None:
+            raise ValueError(f"its steps wait for each other: {', '.join(step.model_name for step in waiting)}")
+        waiting.remove(ready)
+        after = {made[name] for name in ready.input_map.values()} - {-1}
+        made.update((name, len(done)) for name in ready.output_map.values())
+        done.append(EnsembleStep(model=ready.model_name, after=tuple(sorted(after))))
+    return tuple(done)
+
+
+def unread_engine(folder: Path, text: str, members: tuple[Engine, ...] = ()) -> Engine:
     """Return an engine with a text that need not be complete, only to load it and ask the server for the rest."""
     own = OwnModel(folder=folder, text=text)
     return Engine(
@@ -136,6 +165,7 @@ def unread_engine(folder: Path, text: str) -> Engine:
         outputs=(),
         batched=False,
         own=own,
+        members=members,
     )
 
 

@@ -65,12 +65,14 @@ _OWN_README = """\
 def write_repository(
     root: Path, config: ServingConfig, *, runtime: Runtime = "python", copy: bool = False
 ) -> Path:
-    """Write the folder `root/<model>` and return it; a model that was there before is replaced.
+    """Write the folder `root/<model>`, after those of its members, and return it; models of before are replaced.
 
     It holds `config.pbtxt` and the version folder. Engine files are hard links if the file system allows, unless
     `copy` asks for copies. Raises RepositoryWriteFailed; then nothing of the new model is left, and a model that
     was there before still is.
     """
+    for member in config.members:
+        write_repository(root, member, runtime=runtime, copy=copy)
     model_dir = root / config.engine.model_name
     with writing(model_dir):
         root.mkdir(parents=True, exist_ok=True)
@@ -118,7 +120,10 @@ def runtime_files(engine: Engine, runtime: Runtime = "python") -> dict[str, Path
 
 
 def rewrite_config(root: Path, config: ServingConfig, *, runtime: Runtime = "python") -> Path:
-    """Replace `config.pbtxt` in `root/<model>` alone, so that Triton may update it in place; return the folder."""
+    """Replace `config.pbtxt` in `root/<model>` alone, so that Triton may update it in place; return the folder.
+
+    Those of its members stay.
+    """
     model_dir = root / config.engine.model_name
     with writing(model_dir):
         draft = model_dir / ".config.pbtxt"

@@ -1,4 +1,4 @@
-"""A running Triton that serves one model at a time, and the check that it can run models."""
+"""A running Triton that serves one configuration at a time, and the check that it can run models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ANSWERS_WITHIN_S = 5.0
 
 
 class Server:
-    """A running Triton with at most one loaded model. Made by `serve`.
+    """A running Triton with at most one configuration loaded, of a model and its members. Made by `serve`.
 
     After any ServerError: if `alive()` is False, `restart()` starts a fresh server with nothing loaded.
     """
@@ -77,28 +77,48 @@ class Server:
         Raises ModelLoadFailed (also for a load that hangs: the server is then stopped), ServerDied,
         RepositoryWriteFailed.
         """
-        if self._can_update_in_place(config):
-            rewrite_config(self.repository, config, runtime=self._options.runtime_or_default)
-        else:
+        changed = self._updated_in_place(config)
+        if changed is None:
             self.unload()
-            self._claim(config.engine)
+            changed = config.models
+            for model in changed:
+                self._claim(model.engine)
             write_repository(self.repository, config, runtime=self._options.runtime_or_default)
+        else:
+            for model in changed:
+                rewrite_config(self.repository, model, runtime=self._options.runtime_or_default)
+        served = {model.engine.model_name for model in config.models if model not in changed}
         self._loaded = None
         self._kills_before = self._memory_kills()
-        self._request_load(config.engine.model_name, timeout_s or self._options.load_timeout_s)
+        for model in changed:
+            name = model.engine.model_name
+            try:
+                self._request_load(name, timeout_s or self._options.load_timeout_s)
+            except ModelLoadFailed:
+                self._drop([one for one in _names(config) if one in served])
+                for one in _names(config):
+                    remove_model(self.repository, one)
+                raise
+            served.add(name)
         self._loaded = config
 
     def unload(self) -> None:
-        """Unload the model, if one is loaded; return when it is out of memory."""
+        """Unload the models, if some are loaded; return when they are out of memory."""
         if self._loaded is None:
             return
-        model_name = self._loaded.engine.model_name
+        names = _names(self._loaded)
         self._loaded = None
+        self._drop(names)
+        for name in names:
+            remove_model(self.repository, name)
+
+    def _drop(self, names: list[str]) -> None:
         if self.alive():
             with self._stopped_on_error():
-                control.unload_model(self.endpoint, model_name)
-                self._host.free(model_name)
-        remove_model(self.repository, model_name)
+                for name in names:
+                    control.unload_model(self.endpoint, name)
+                for name in names:
+                    self._host.free(name)
 
     @property
     def is_our_process(self) -> bool:
@@ -138,15 +158,16 @@ class Server:
         if not self.alive():
             raise self._died()
         try:
-            well = self._loaded is None or self._model_is_well(self._loaded)
+            models = () if self._loaded is None else self._loaded.models
+            ill = next((model for model in models if not self._model_is_well(model)), None)
         except ServerDied as error:  # so recently that its process still exists
             raise self._died() from error
-        if self._loaded is not None and not well:
+        if ill is not None:
             if not control.is_live(self.endpoint, timeout_s=_ANSWERS_WITHIN_S):
                 self._host.stop()
                 raise self._died(hung=True)
             why = self._killed_for_memory()
-            raise ModelCrashed(self._loaded.engine.model_name, why=why, log_tail=self.log_tail())
+            raise ModelCrashed(ill.engine.model_name, why=why, log_tail=self.log_tail())
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
         """Return the server's last log lines; "" for a remote server, whose log we do not have."""
@@ -175,16 +196,20 @@ class Server:
             )
         self._written.add(model_name)
 
-    def _can_update_in_place(self, config: ServingConfig) -> bool:
-        return (
-            self._loaded is not None
-            and replace(self._loaded, instance_count=config.instance_count) == config
-            and self._model_is_well(self._loaded)
-        )
+    def _updated_in_place(self, config: ServingConfig) -> tuple[ServingConfig, ...] | None:
+        """Return the models of which the instance count alone has to change; None if anything else has to."""
+        if self._loaded is None or _but_for_instances(self._loaded) != _but_for_instances(config):
+            return None
+        if not all(map(self._model_is_well, self._loaded.models)):
+            return None
+        pairs = zip(self._loaded.models, config.models, strict=True)
+        return tuple(new for old, new in pairs if new.instance_count != old.instance_count)
 
     def _model_is_well(self, config: ServingConfig) -> bool:
         """True if the model is ready and all its processes live, as far as we can see them."""
         model_name = config.engine.model_name
+        if config.engine.is_ensemble:
+            return control.is_model_ready(self.endpoint, model_name)
         runtime = config.engine.served_by(self._options.runtime_or_default)
         if runtime != "native":
             living = self._host.count_instances(model_name)
@@ -197,7 +222,6 @@ class Server:
             with self._stopped_on_error():
                 control.load_model(self.endpoint, model_name, timeout_s=timeout_s)
         except RequestRefused as error:
-            remove_model(self.repository, model_name)
             reason = " ".join(filter(None, (reason_of(str(error)), self._killed_for_memory())))
             raise ModelLoadFailed(model_name, reason, log_tail=self.log_tail()) from error
         except ServerTimeout as error:
@@ -230,6 +254,15 @@ class Server:
         before, now = self._kills_before, self._memory_kills()
         elsewhere = self._options.kind == "remote"
         return "" if elsewhere or before is None or now is None or now <= before else WORDS
+
+
+def _names(config: ServingConfig) -> list[str]:
+    """Return the names of the models of a configuration, each before its members."""
+    return [model.engine.model_name for model in config.models[::-1]]
+
+
+def _but_for_instances(config: ServingConfig) -> ServingConfig:
+    return replace(config, instance_count=1, members=tuple(map(_but_for_instances, config.members)))
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
+from model_repo.spec import ENSEMBLE
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS
 from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
 from search.cost.cost import replicas as count_of
-from search.labels import baseline_name, is_own, memory_text, record_text
+from search.labels import baseline_name, is_own, member_name, memory_text, record_text
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
@@ -34,7 +35,10 @@ def comparison(found: RecommendationRecord) -> Table:
     rows.append(("tested with", [_tested(trial) for trial in shown]))
     own = is_own(found.winner.config)
     knobs = [knob for knob in _KNOBS if not own or knob[0] != KNOBS["intra_op_threads"]]
+    if own and member_name(found.winner.config) == ENSEMBLE:
+        knobs = knobs[:1]
     rows += [(name, [value(trial) for trial in shown]) for name, value in knobs]
+    rows += _members(shown)
     if found.slo.max_memory_bytes is not None:
         name = f"server's memory (limit {memory_text(found.slo.max_memory_bytes)})"
         sizes = [trial.memory_bytes for trial in shown]
@@ -43,6 +47,13 @@ def comparison(found: RecommendationRecord) -> Table:
     usd = [cost.cost_per_million_inferences_usd, cost.baseline_cost_per_million_inferences_usd]
     rows.append(("cost per million", [format_dollars(one) for one in usd[: len(shown)]]))
     return _compared(found, "", [*rows, *_circumstances(found, shown)])
+
+
+def _members(shown: list[TrialRecord]) -> Iterator[tuple[str, list[str]]]:
+    """Rows on the models that it calls, one each."""
+    for configs in zip(*(trial.config.members for trial in shown), strict=True):
+        texts = [record_text(config, on_gpu=False).partition(", ")[2] for config in configs]
+        yield member_name(configs[0]), texts
 
 
 def _circumstances(found: RecommendationRecord, shown: list[TrialRecord]) -> Iterator[tuple[str, list[str]]]:

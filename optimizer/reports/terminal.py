@@ -84,6 +84,8 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
     space, machine, axes = prepared.space, prepared.machine, prepared.space.axes()
     if prepared.source is None:
         del axes["intra_op_threads"]  # of a user's own model they are its own affair
+    if prepared.engines[0].is_ensemble:
+        axes = {name: values for name, values in axes.items() if "." in name}
     rows = [
         ("model", prepared.record.label),
         ("batching", prepared.record.batching),

@@ -111,7 +111,7 @@ def caveats(found: RecommendationRecord) -> Iterator[str]:
 def answers_under_load(found: RecommendationRecord) -> str | None:
     """Return how answers under load compared with those to lone requests; None without batches, or if not kept."""
     answers = found.winner.answers
-    return None if answers is None or not found.winner.config.dynamic_batching else f"{answers.text}."
+    return None if answers is None or not found.winner.config.batching_sizes else f"{answers.text}."
 
 
 def share_of_engine(found: RecommendationRecord) -> str | None:

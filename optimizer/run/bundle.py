@@ -16,12 +16,14 @@ from loadgen.records.formats import format_rate
 from model_repo.repository.own_model import own_engine
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
-from model_repo.spec import OWN, Backend, ServingConfig
+from model_repo.spec import OWN, Backend, Engine, ServingConfig
 from optimizer.engines.cache import EngineMetadata
 from optimizer.errors import explained
-from optimizer.run.own_model import own_text
+from optimizer.run.own_copies import own_text
+from search.labels import member_name
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_recommendation
+from search.records.trial import ConfigRecord
 from search.trials.trial import config_from_record
 
 BUNDLE_FOLDER = "bundle"
@@ -84,13 +86,19 @@ def winner_of(run_dir: Path, found: RecommendationRecord) -> ServingConfig:
 
 
 def _own_winner(model_dir: Path, found: RecommendationRecord) -> ServingConfig:
-    """Return the winner of a user's own model from its copy in the run, with the text that was measured."""
+    """Return the winner of a user's own model from its copy in the run, with the texts that were measured."""
+    record, on_gpu = found.winner.config, bool(found.machine.gpus)
     try:
-        engine = own_engine(model_dir, own_text(model_dir), on_gpu=bool(found.machine.gpus))
+        root = model_dir.parent
+        members = tuple(_measured(root / member_name(one), one, on_gpu=on_gpu) for one in record.members)
+        engine = replace(_measured(model_dir, record, on_gpu=on_gpu), members=members)
     except (OSError, ValueError) as error:
         raise _not_whole(error, model_dir.parent.parent) from error
-    precision = found.winner.config.engine.removeprefix(f"{OWN}-")
-    return config_from_record(found.winner.config, [replace(engine, precision=precision)])
+    return config_from_record(record, [engine])
+
+
+def _measured(folder: Path, record: ConfigRecord, *, on_gpu: bool) -> Engine:
+    return replace(own_engine(folder, own_text(folder), on_gpu=on_gpu), precision=member_name(record))
 
 
 def _not_whole(error: Exception, run_dir: Path) -> BadInput:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import re
-import shutil
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,37 +15,32 @@ from model_repo.errors import ModelLoadFailed
 from model_repo.repository.own_config import without_queue_policy
 from model_repo.repository.own_model import (
     CONFIG_FILE,
-    IncompleteConfig,
     check_counts,
     completed,
+    ensemble_steps,
     own_engine,
     own_files,
-    own_versions,
     parse_own,
     unread_engine,
 )
-from model_repo.repository.write import keep_own
-from model_repo.spec import Engine
+from model_repo.spec import ENSEMBLE, Engine
 from optimizer.config import KEPT, OptimizeConfig
-from optimizer.errors import explained
 from optimizer.model_source import label_of
+from optimizer.run.own_copies import kept_copy, model_folder, own_text, usable
 from optimizer.run.variants import check_vary, variants
 from search.records.recommendation import ModelRecord
 from search.trials import events
 from search.trials.events import OnEvent
 
-AskServer = Callable[[Engine], Mapping[str, Any]]
-"""Loads a model, and returns its configuration as the server has completed it."""
+AskServer = Callable[[Engine], Mapping[str, Mapping[str, Any]]]
+"""Loads a model and its members, and returns their configurations, by name, as the server completed them."""
 
 NOT_FOR_OWN = ("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision", "workers")
-ONLY_FOR_OWN = ("max_batch_size", "vary")
+ONLY_FOR_OWN = ("max_batch_size", "vary", "calls", "tune")
+MAX_TUNED = 6
+"""Each model that is tuned multiplies the configurations by about a hundred."""
 
 AS_IT_IS = "Precision, accuracy and the batch dimension were not examined: the model is served as it is."
-
-_UNSERVED = {
-    "ensemble_scheduling": "an ensemble, whose members would have to be tuned together",
-    "sequence_batching": "a sequence model, whose requests belong together",
-}
 
 _POLLED = re.compile(r'(?:Error parsing text-format [\w.]+: |Poll failed for model directory .*?: )(.*?)"?$', re.M)
 
@@ -67,7 +59,7 @@ def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
             "Leave out what does not apply, or --repository.",
         )
     check_vary(config.vary)
-    theirs = (own.resolve(), model_folder(config).resolve())
+    theirs = (own.resolve(), model_folder(own, label_of(config.model)).resolve())
     if any(config.output.resolve().is_relative_to(folder) for folder in theirs):
         raise BadInput(
             f"--output {config.output} is in the repository, which is never written to.",
@@ -81,33 +73,6 @@ def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
         )
 
 
-def model_folder(config: OptimizeConfig) -> Path:
-    """Return the folder of the model in the user's repository. Raises BadInput if it has no version."""
-    assert config.repository is not None
-    root, name = config.repository, label_of(config.model)
-    try:
-        if own_versions(root / name):
-            return root / name
-        there = sorted(path.name for path in root.iterdir() if _is_model(path))
-    except OSError as error:
-        where = f"--repository {root}" if error.filename in (None, str(root)) else error.filename
-        raise BadInput(f"{where} cannot be read: {error.strerror}.", "Check the path.") from error
-    if (root / name).is_dir():
-        raise BadInput(
-            f"{root / name} has no version: Triton serves what is in a folder with a number, such as 1.",
-            f"Put the model into {root / name / '1'}",
-        )
-    known = f"It holds {', '.join(there)}." if there else "No folder in it has a version, such as NAME/1."
-    raise BadInput(f"--repository {root} has no model {name}.", known)
-
-
-def _is_model(folder: Path) -> bool:
-    try:
-        return bool(own_versions(folder))
-    except OSError:  # another's, which need not be readable
-        return False
-
-
 def own_engines(
     config: OptimizeConfig, work_dir: Path, *, on_gpu: bool, ask: AskServer | None, on_event: OnEvent
 ) -> tuple[ModelRecord, tuple[Engine, ...]]:
@@ -118,106 +83,136 @@ def own_engines(
     cannot be tuned.
     """
     assert config.repository is not None
-    theirs = config.repository / label_of(config.model)
-    folder = work_dir / theirs.name if ask is not None else theirs
-    try:
-        if not folder.exists():
-            check_copy(model_folder(config), folder)
-            with explained():
-                keep_own(theirs, folder)
-        text = own_text(folder)
-        check_kind(folder.name, text)
-        if ask is None:
-            check_counts(text)
-        else:
-            text = completed(text, _asked(ask, folder, text, config))
-            check_kind(folder.name, text)
-        engine = own_engine(folder, text, on_gpu=on_gpu)
+    root, name, dry = config.repository, label_of(config.model), ask is None
+    found = _read(config, None if dry else work_dir)
+    if ask is not None:
+        loaded = _asked(ask, found, config)
+        for model, one in found.items():
+            with usable(root / model, dry=False):
+                found[model] = replace(one, text=completed(one.text, loaded[model]))
+                check_kind(model, found[model].text, caller=one.caller)
+    members = []
+    for model, one in found.items():
+        if one.caller is not None:
+            with usable(root / model, dry=dry):
+                members.append(replace(own_engine(one.folder, one.text, on_gpu=on_gpu), precision=model))
+    with usable(root / name, dry=dry):
+        engine = replace(
+            own_engine(found[name].folder, found[name].text, on_gpu=on_gpu), members=_checked(config, members)
+        )
         others = tuple(variants(engine, config.vary, on_gpu=on_gpu))
         record = ModelRecord(
-            name=folder.name,
-            file=f"{theirs.parent.name}/{theirs.name}",
-            sha256=_checksum(folder),
+            name=name,
+            file=f"{root.name}/{name}",
+            sha256=_checksum([one.folder for one in found.values()]),
             opset=None,
             batching=AS_IT_IS,
         )
-    except OSError as error:
-        raise BadInput(
-            f"{error.filename or theirs} cannot be read: {error.strerror}.",
-            "Check it, its permissions, and where links lead.",
-        ) from error
-    except ValueError as error:
-        raise BadInput(
-            f"{theirs / CONFIG_FILE} cannot be used: {error}.",
-            "Leave --dry-run out: a server then completes it."
-            if ask is None and isinstance(error, IncompleteConfig)
-            else "Correct it, so that Triton loads the model.",
-        ) from error
-    _warn(text, on_event)
-    engines = tuple(_with_shapes(one, config, _optional(text)) for one in (engine, *others))
+    for one in found.values():
+        _warn(one.text, on_event)
+    optional = _optional(found[name].text)
+    engines = tuple(_with_shapes(one, config, optional) for one in (engine, *others))
     _check_batch(engine, config)
     return record, engines
 
 
-def check_copy(folder: Path, target: Path) -> None:
-    """Check that a model can be read whole, and that a copy fits. Raises OSError, ValueError and BadInput."""
-    own_text(folder)
-    size = 0
-    for _, path in own_files(folder):
-        if not os.access(path, os.R_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        size += path.stat().st_size
-    free = shutil.disk_usage(next(one for one in target.resolve().parents if one.exists())).free
-    if size > free:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A model of the user's: its folder, its configuration's text, and the model that calls it."""
+
+    folder: Path
+    text: str
+    caller: str | None
+
+
+def _read(config: OptimizeConfig, work_dir: Path | None) -> dict[str, _Read]:
+    """Return the model and its members by name, in this order; of copies in `work_dir`, if there is one."""
+    assert config.repository is not None
+    root, name, found = config.repository, label_of(config.model), {}
+    waiting: list[tuple[str, str | None]] = [(name, None)]
+    for model, caller in waiting:  # which grows by the members
+        with usable(root / model, dry=work_dir is None):
+            if work_dir is None:
+                folder = model_folder(root, model, caller=caller)
+            else:
+                folder = kept_copy(root / model, work_dir, caller=caller)
+            text = own_text(folder)
+            check_kind(model, text, caller=caller)
+            if work_dir is None:
+                check_counts(text)
+            found[model] = _Read(folder, text, caller)
+            if caller is None:
+                waiting += [(member, name) for member in _called(config, name, text)]
+    return found
+
+
+def _called(config: OptimizeConfig, name: str, text: str) -> tuple[str, ...]:
+    """Return the names of a model's members. Raises ValueError, and BadInput for names that cannot be."""
+    steps = tuple(dict.fromkeys(step.model for step in ensemble_steps(parse_own(text))))
+    if steps and config.calls:
+        raise BadInput(f"--calls: {name} is an ensemble, which names its members itself.", "Leave --calls out.")
+    called = steps or config.calls or ()
+    for member in called:
+        if member == name or not member or "/" in member or member.startswith("."):
+            raise BadInput(f"{name} cannot call {member or repr(member)}.", "Name other models of the repository.")
+    return called
+
+
+def _checked(config: OptimizeConfig, members: Sequence[Engine]) -> tuple[Engine, ...]:
+    """Return the members. Raises BadInput if --tune names others, or if too many would have to be tuned."""
+    names = [member.model_name for member in members]
+    unknown = [name for name in config.tune or () if name not in names]
+    if unknown:
+        known = f"Its members are {', '.join(names)}." if names else "It has none; --calls names some."
+        raise BadInput(f"--tune {unknown[0]}: {label_of(config.model)} has no such member.", known)
+    if len(config.tune or names) > MAX_TUNED:
         raise BadInput(
-            f"{folder} has {size / 2**30:.1f} GiB, which the run copies, and {free / 2**30:.1f} GiB are free.",
-            "Free some space, or give a folder on another disk with --output.",
+            f"{label_of(config.model)} has {len(names)} members, and at most {MAX_TUNED} are tuned together.",
+            "Name the slowest ones: --tune A,B",
         )
+    return tuple(members)
 
 
-def own_text(folder: Path) -> str:
-    """Return the `config.pbtxt` of a model, letter by letter; "" if it has none. Raises OSError and ValueError."""
-    path = folder / CONFIG_FILE
-    if path.exists() and not path.is_file():
-        raise ValueError("it is no regular file")
-    try:
-        return path.read_bytes().decode() if path.exists() else ""
-    except UnicodeDecodeError as error:
-        raise ValueError(f"byte {error.start} is not UTF-8") from error
-
-
-def check_kind(name: str, text: str) -> None:
-    """Raise BadInput for a model that takes no single requests with one answer each, and for an ensemble."""
-    message = parse_own(text)
-    kinds = [words for field, words in _UNSERVED.items() if message.HasField(field)]
-    if message.platform == "ensemble":
-        kinds.append(_UNSERVED["ensemble_scheduling"])
+def check_kind(name: str, text: str, *, caller: str | None = None) -> None:
+    """Raise BadInput for a model that takes no single requests with one answer each. `caller`: what calls it."""
+    message, kinds = parse_own(text), []
+    if message.HasField("sequence_batching"):
+        kinds.append("a sequence model, whose requests belong together")
     if message.model_transaction_policy.decoupled:
         kinds.append("decoupled, so that a request may get any number of answers")
+    if caller is not None and message.HasField("ensemble_scheduling"):
+        kinds.append("an ensemble itself")
     if kinds:
+        what = name if caller is None else f"{name}, which {caller} calls,"
         raise BadInput(
-            f"{name} is {kinds[0]}: that is not tuned yet.",
+            f"{what} is {kinds[0]}: that is not tuned yet.",
             "Name a model that answers each request by itself, such as a member of it.",
         )
 
 
-def _asked(ask: AskServer, folder: Path, text: str, config: OptimizeConfig) -> Mapping[str, Any]:
+def _asked(ask: AskServer, found: Mapping[str, _Read], config: OptimizeConfig) -> Mapping[str, Mapping[str, Any]]:
+    """Return the models' configurations as a server completes them. Raises BadInput if one does not load."""
+    main, *members = (unread_engine(one.folder, one.text) for one in found.values())
     try:
-        return ask(unread_engine(folder, text))
+        return ask(replace(main, members=tuple(members)))
     except ModelLoadFailed as error:
-        message = parse_own(text)
+        message = parse_own(found[error.model_name].text)
         fix = f"{config.output / 'server.log'} has the details."
-        if config.server == "embedded" and (message.backend or message.platform) not in ("", "python"):
+        if config.server == "embedded" and (message.backend or message.platform) not in ("", "python", ENSEMBLE):
             fix = "The embedded server has the Python backend alone: measure with --server docker or local."
         # Triton does not tell its clients what is wrong with a configuration.
         logged = _POLLED.findall(error.log_tail) if "failed to poll" in error.reason else ()
         reason = next(iter(logged), error.reason).rstrip(".")
-        raise BadInput(f"{folder.name} does not load: {reason}.", fix) from error
+        raise BadInput(f"{error.model_name} does not load: {reason}.", fix) from error
 
 
-def _checksum(folder: Path) -> str:
-    parts = [f"{name}\0{sha256_of(path)}\n" for name, path in sorted(own_files(folder))]
-    return hashlib.sha256("".join([own_text(folder), *parts]).encode()).hexdigest()
+def _checksum(folders: Sequence[Path]) -> str:
+    """Return the SHA-256 of all files of the models, and of their configurations."""
+    parts = []
+    for folder in folders:
+        files = [f"{name}\0{sha256_of(path)}\n" for name, path in sorted(own_files(folder))]
+        parts += [own_text(folder), *files]
+    return hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
 def without_policy(engine: Engine) -> Engine | None:

@@ -24,7 +24,7 @@ from optimizer.run.coordinator import workers_for
 from optimizer.run.own_model import AskServer, without_policy
 from optimizer.run.prepare import MODELS_FOLDER, Prepared, prepare
 from optimizer.run.recommendation import REPOSITORY, recommendation_record, write_diff, write_recommendation
-from optimizer.run.serving import check_server, completed_config, serving_bench
+from optimizer.run.serving import check_server, completed_configs, serving_bench
 from optimizer.run.workload_inputs import keep_input_data, keep_trace, workload_of
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import SearchRequest, find_best
@@ -75,7 +75,7 @@ def optimize(
                 measure=measure_machine,
             ),
             check_server=partial(check_server, config),
-            ask_server=ask_server or partial(completed_config, config),
+            ask_server=ask_server or partial(completed_configs, config),
             on_event=on_event,
         )
     keep_trace(config)

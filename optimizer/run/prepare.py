@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from loadgen.errors import BadInput
 from loadgen.files import sha256_of
@@ -204,8 +205,23 @@ def _prepared_own(
         engines=engines,
         machine=machine,
         price=price,
-        space=_space(config, machine, engines, largest_batch(engines[0], config)),
+        space=_own_space(config, machine, engines),
     )
+
+
+def _own_space(config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...]) -> SearchSpace:
+    """Return the space of a user's own model: what is varied of it, and of its members."""
+    members = tuple(
+        _space(
+            config,
+            machine,
+            (member,),
+            largest_batch(member, config),
+            as_it_is=config.tune is not None and member.model_name not in config.tune,
+        )
+        for member in engines[0].members
+    )
+    return _space(config, machine, engines, largest_batch(engines[0], config), members=members)
 
 
 def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
@@ -224,7 +240,7 @@ def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
 
 
 def _space(
-    config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...], largest_batch: int
+    config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...], largest_batch: int, **more: Any
 ) -> SearchSpace:
     return search_space(
         engines,
@@ -232,6 +248,7 @@ def _space(
         limit_ms=config.limits[0].limit_ms,
         rows_per_request=config.client_batch if all(engine.batched for engine in engines) else 1,
         largest_batch=largest_batch,
+        **more,
     )
 
 

@@ -21,7 +21,7 @@ from model_repo.repository.own_model import CONFIG_FILE
 from model_repo.server.options import DEFAULT_IMAGE
 from model_repo.spec import ServingConfig
 from optimizer.config import OptimizeConfig
-from optimizer.run.own_model import own_text
+from optimizer.run.own_copies import own_text
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import objective_of, slo_of
 from search.find_best import NothingFound, SearchResult
@@ -112,15 +112,19 @@ def recommendation_record(
 
 
 def _config_diff(config: ServingConfig) -> str:
-    """Return what the configuration changes in the user's own `config.pbtxt`, as a unified diff."""
+    """Return what the configuration changes in the user's own `config.pbtxt` files, as a unified diff."""
+    return "".join(line for model in config.models for line in _changed_lines(model))
+
+
+def _changed_lines(config: ServingConfig) -> Iterator[str]:
     own = config.engine.own
     assert own is not None
     # Lines end with a newline alone: a form feed, say, is within one.
     texts = own_text(own.folder), render_config_pbtxt(config)
     before, after = (io.StringIO(text, newline="\n").readlines() for text in texts)
     path = f"{own.folder.name}/{CONFIG_FILE}"
-    lines = unified_diff(before, after, f"a/{path}" if before else "/dev/null", f"b/{path}")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+    for line in unified_diff(before, after, f"a/{path}" if before else "/dev/null", f"b/{path}"):
+        yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
 def _standalone_per_s(config: OptimizeConfig, winner: Trial) -> float | None:

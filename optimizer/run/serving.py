@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,16 +42,18 @@ def check_server(config: OptimizeConfig) -> None:
             check_runs_models(ServerOptions(run_dir=config.output, scratch_dir=scratch))
 
 
-def completed_config(config: OptimizeConfig, engine: Engine) -> dict[str, Any]:
-    """Return the configuration of a user's own model as a server of the run's kind completes it.
+def completed_configs(config: OptimizeConfig, engine: Engine) -> dict[str, dict[str, Any]]:
+    """Return the configurations of a user's model and its members as a server of the run's kind completes them.
 
     Raises ModelLoadFailed, and UserError if the server does not start.
     """
     with scratch_folder("probe", config.output) as scratch:
         options = _server_options(config, scratch, gpu=bool(hardware().gpus), completes_config=True)
         with explained(but=ModelLoadFailed), serve(options) as server:
-            server.load(ServingConfig(engine=engine, max_batch_size=0, dynamic_batching=False))
-            return model_config(server.endpoint, engine.model_name)
+            unread = partial(ServingConfig, max_batch_size=0, dynamic_batching=False)
+            server.load(unread(engine=engine, members=tuple(unread(engine=member) for member in engine.members)))
+            names = [one.model_name for one in (engine, *engine.members)]
+            return {name: model_config(server.endpoint, name) for name in names}
 
 
 def _server_options(config: OptimizeConfig, scratch: Path, *, gpu: bool, **more: Any) -> ServerOptions:

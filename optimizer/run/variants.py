@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 from loadgen.errors import BadInput
@@ -36,6 +37,11 @@ def variants(engine: Engine, vary: Vary, *, on_gpu: bool) -> Iterator[Engine]:
     """Yield an engine for each combination but the configured one. Raises OSError, ValueError and BadInput."""
     assert engine.own is not None
     text, count = engine.own.text, 0
+    if vary and engine.is_ensemble:
+        raise BadInput(
+            f"--vary: {engine.model_name} is an ensemble, which has no backend of its own.",
+            "Tune the member whose backend it is by itself.",
+        )
     for values in product(*(values for _, values in vary)):
         changes = {
             path: value for (path, _), value in zip(vary, values, strict=True) if _changes(text, path, value)
@@ -52,7 +58,8 @@ def variants(engine: Engine, vary: Vary, *, on_gpu: bool) -> Iterator[Engine]:
         for path, value in changes.items():
             varied = with_value(varied, path, value)
         words = " ".join(f"{path.partition('.')[2]}={value}" for path, value in changes.items())
-        yield own_engine(engine.own.folder, varied, on_gpu=on_gpu, variant=words)
+        found = own_engine(engine.own.folder, varied, on_gpu=on_gpu, variant=words)
+        yield replace(found, members=engine.members)
 
 
 def _changes(text: str, path: str, value: str) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 
+from search.labels import member_name
 from search.records.recommendation import FrontierRecord
 from search.records.trial import TrialRecord
+from search.space import MEMBER_KNOBS
 
 SIMILAR_RATES = 1.1
 """Latencies are compared if their rates differ by at most 10 %: at higher rates requests wait longer."""
@@ -78,7 +80,10 @@ def knob_importances(trials: Sequence[TrialRecord]) -> dict[str, float]:
 
 def _knobs(trial: TrialRecord) -> dict[str, int | str]:
     """Return the knobs of a trial: lists as 0 or 1, without dynamic batching, which follows from the batch."""
-    values = trial.config.model_dump(exclude={"dynamic_batching"})
+    values = trial.config.model_dump(exclude={"dynamic_batching", "members"})
+    for member in trial.config.members:
+        name, theirs = member_name(member), member.model_dump(include={*MEMBER_KNOBS})
+        values |= {f"{name}.{knob}": value for knob, value in theirs.items()}
     return {name: value if isinstance(value, int | str) else int(bool(value)) for name, value in values.items()}
 
 

@@ -137,8 +137,7 @@ def _mixes_rows(run: RunEvidence) -> Conclusion | None:
     mixing = [trial for trial in run.trials if trial.mixes_rows]
     if not mixing:
         return None
-    least = min(mixing, key=lambda trial: trial.config.max_batch_size)
-    rows = least.config.max_batch_size
+    rows, least = min(((max(trial.config.batching_sizes), trial) for trial in mixing), key=lambda pair: pair[0])
     reason = (
         f"No rate could be certified to meet {run.slo.text} with batches of less than {rows}; in {least.reason}."
     )

@@ -78,6 +78,14 @@ class ConfigRecord(Record):
     backend_options: tuple[tuple[str, str], ...] = Field(
         default=(), description="Pairs of name and value for the runtime of a GPU engine."
     )
+    members: tuple[ConfigRecord, ...] = Field(
+        default=(), description="Of the models that it calls, such as those of an ensemble."
+    )
+
+    @property
+    def batching_sizes(self) -> tuple[int, ...]:
+        """The largest batches that the server forms of several requests, in this model and in its members."""
+        return tuple(one.max_batch_size for one in (*self.members, self) if one.dynamic_batching)
 
 
 class ServerTimingsRecord(Record):

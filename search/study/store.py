@@ -12,7 +12,7 @@ from loadgen.files import remove_drafts, write_atomically
 from search.records.answers import AnswersRecord
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import TrialRecord, WhyRecord
-from search.space import Knobs, SearchSpace, knobs_of
+from search.space import Knobs, SearchSpace, at_least, knobs_of
 from search.study.storage import Storage, experimental_allowed, open_storage
 from search.trials.events import OnEvent, ignore
 from search.trials.objective import COST, Objective
@@ -104,7 +104,7 @@ class TrialStore:
         reason = f"trial {number}: {answers.text}"
 
         def failed(trial: Trial) -> Trial:
-            same = forms_batches_of(mixing, trial.config.engine, trial.config.max_batch_size)
+            same = forms_batches_of(mixing, knobs_of(trial.served))
             if trial.number in passed or not same:
                 return trial
             rates = dict.fromkeys(("rate_at_limit_per_s", "rate_low_per_s", "rate_high_per_s", "lone_latency_ms"))
@@ -146,9 +146,10 @@ class TrialStore:
         return knobs
 
 
-def forms_batches_of(mixing: TrialRecord, engine: str, max_batch_size: int) -> bool:
-    """True if a configuration with this engine forms all batches that a trial does."""
-    return engine == mixing.config.engine and max_batch_size >= mixing.config.max_batch_size
+def forms_batches_of(mixing: Trial, knobs: Mapping[str, int | str]) -> bool:
+    """True if the configuration at a point has the engine of a trial and forms all batches that it does."""
+    theirs = knobs_of(mixing.served)
+    return knobs["engine"] == theirs["engine"] and at_least(knobs, theirs, "max_batch_size")
 
 
 def open_store(

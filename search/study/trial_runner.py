@@ -13,7 +13,7 @@ from search.labels import knobs_text
 from search.records.trial import WhyRecord
 from search.simulator.service_times import ServiceCurve
 from search.simulator.surrogate import Kind
-from search.space import Knobs, engine_label, knobs_of, takes_graphs
+from search.space import Knobs, at_least, engine_label, knobs_of, takes_graphs
 from search.study.pool import TaskRecord, WorkerPool
 from search.study.store import TrialStore, forms_batches_of
 from search.trials import events
@@ -95,10 +95,9 @@ class TrialRunner(TrialContext):
         """False if the engine does not work, if a trial that needs less memory has already taken too much, or if
         such batches mix rows.
         """
-        engine, rows = str(knobs["engine"]), int(knobs["max_batch_size"])
         return way_of(knobs) not in self._broken() and not any(
             (self._took_too_much(trial) and _asks_at_least(knobs, trial))
-            or (trial.mixes_rows and forms_batches_of(trial, engine, rows))
+            or (trial.mixes_rows and forms_batches_of(trial, knobs))
             for trial in self.store.trials
         )
 
@@ -222,9 +221,7 @@ def way_of(knobs: Mapping[str, int | str]) -> Way:
 
 def _asks_at_least(knobs: Knobs, failed: Trial) -> bool:
     other = knobs_of(failed.served)
-    return knobs["engine"] == other["engine"] and all(
-        int(knobs[name]) >= int(other[name]) for name in ("max_batch_size", "instance_count")
-    )
+    return knobs["engine"] == other["engine"] and at_least(knobs, other, "max_batch_size", "instance_count")
 
 
 def ran_out_of_memory(reason: str) -> bool:

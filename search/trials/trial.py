@@ -19,6 +19,8 @@ from search.records.trial import (
 from search.space import engine_label
 from search.trials.bench import Spent
 
+_OWN = {"engine", "members"}
+
 
 class UnknownEngine(LookupError):
     """A record names an engine that this run does not have."""
@@ -82,8 +84,9 @@ def trial_from_record(record: TrialRecord, engines: Sequence[Engine]) -> Trial:
 
 def config_to_record(config: ServingConfig) -> ConfigRecord:
     """Return the record of a configuration, which names the engine by its label."""
-    values = {field.name: getattr(config, field.name) for field in fields(ServingConfig) if field.name != "engine"}
-    return ConfigRecord(engine=engine_label(config.engine), **values)
+    values = {field.name: getattr(config, field.name) for field in fields(ServingConfig) if field.name not in _OWN}
+    members = tuple(map(config_to_record, config.members))
+    return ConfigRecord(engine=engine_label(config.engine), members=members, **values)
 
 
 def config_from_record(record: ConfigRecord, engines: Sequence[Engine]) -> ServingConfig:
@@ -91,4 +94,5 @@ def config_from_record(record: ConfigRecord, engines: Sequence[Engine]) -> Servi
     engine = next((engine for engine in engines if engine_label(engine) == record.engine), None)
     if engine is None:
         raise UnknownEngine(f"engine {record.engine} is not one of {[engine_label(e) for e in engines]}")
-    return ServingConfig(engine=engine, **record.model_dump(exclude={"engine"}))
+    members = tuple(config_from_record(member, engine.members) for member in record.members)
+    return ServingConfig(engine=engine, members=members, **record.model_dump(exclude=_OWN))

@@ -153,7 +153,7 @@ class TritonBench:
         """See `search.trials.bench.Bench`. The compared requests carry their inputs, also with shared memory."""
         assert self._config is not None
         rows = self.workload.rows_per_request
-        if not self._config.dynamic_batching or self._config.max_batch_size <= rows:
+        if not self._config.forms_batches_of(rows):
             return AnswersRecord(unseen="the server executes each request on its own")
 
         def load(users: int, seconds: float) -> float | None:

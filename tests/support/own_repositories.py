@@ -84,6 +84,30 @@ output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
 instance_group [ { count: 1 kind: KIND_MODEL } ]
 """
 
+ENSEMBLE = """\
+# asked for by the shop
+platform: "ensemble"
+max_batch_size: 8
+input [ { name: "x", data_type: TYPE_FP32, dims: [ 4 ] } ]
+output [ { name: "y", data_type: TYPE_FP32, dims: [ 4 ] } ]
+ensemble_scheduling {
+  step [
+    {
+      model_name: "second"   # it comes first here
+      model_version: -1
+      input_map { key: "x" value: "between" }
+      output_map { key: "y" value: "y" }
+    },
+    {
+      model_name: "first"
+      model_version: -1
+      input_map { key: "x" value: "x" }
+      output_map { key: "y" value: "between" }
+    }
+  ]
+}
+"""
+
 BACKENDS = {
     "tensorrt_plan": ("detector", TENSORRT),
     "onnxruntime_onnx": ("ranker", ONNX),
@@ -161,6 +185,13 @@ def python_model(root: Path, name: str = "scorer", config: str | None = PYTHON) 
     return written(root, name, config, {"1/model.py": MODEL, **data})
 
 
+def ensemble(root: Path, *, first: str = "", second: str = "") -> None:
+    """Write an ensemble `pair` of the models `first` and `second`, whose configurations get further text."""
+    written(root, "pair", ENSEMBLE, {"1/.keep": ""})
+    python_model(root, "first", PYTHON + first)
+    python_model(root, "second", PYTHON + second)
+
+
 def fingerprint(root: Path) -> str:
     """A hash of all names, contents, modes and times below a folder."""
     digest = hashlib.sha256()
@@ -172,14 +203,19 @@ def fingerprint(root: Path) -> str:
 
 
 def loaded(engine: Any) -> dict[str, Any]:
-    """What a server answers that has nothing to complete but what it always adds."""
+    """What a server answers that has nothing to complete but what it always adds, for a model and its members."""
     from google.protobuf import json_format  # type: ignore[import-untyped]
 
     from model_repo.repository.own_model import parse_own
 
-    message = parse_own(engine.own.text)
-    document: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
-    return {**document, "default_model_filename": "model.py", "version_policy": {"latest": {"num_versions": 1}}}
+    always = {"default_model_filename": "model.py", "version_policy": {"latest": {"num_versions": 1}}}
+    return {
+        one.model_name: {
+            **json_format.MessageToDict(parse_own(one.own.text), preserving_proto_field_name=True),
+            **always,
+        }
+        for one in (engine, *engine.members)
+    }
 
 
 def may_not_write(folder: Path) -> None:

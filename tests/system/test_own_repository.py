@@ -10,17 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from infer import get, infer
-from own_repositories import PYTHON, fingerprint, may_not_write, python_model, written
+from own_repositories import PYTHON, ensemble, fingerprint, may_not_write, python_model, written
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
+from model_repo.repository.write import write_final_repository
 from model_repo.server.options import ServerOptions
 from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import serve
+from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
 from optimizer.run.bundle import winner_of
 from optimizer.run.own_model import own_engines
-from optimizer.run.serving import completed_config
+from optimizer.run.serving import completed_configs
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_outcome
 from search.space import default_config
@@ -39,6 +41,12 @@ def config_for(root: Path, **changes: object) -> OptimizeConfig:
     return OptimizeConfig(output=root / "run", **given)  # type: ignore[arg-type]
 
 
+def read(config: OptimizeConfig) -> tuple[Engine, ...]:
+    folder = config.output.parent / "kept"
+    ask = partial(completed_configs, config)
+    return own_engines(config, folder, on_gpu=False, ask=ask, on_event=print)[1]
+
+
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("text", [PYTHON, None], ids=["as written", "without a configuration"])
 def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str | None, protocol: str) -> None:
@@ -47,9 +55,7 @@ def test_a_model_is_completed_and_served_with_changes(tmp_path: Path, text: str 
     may_not_write(tmp_path / "users")
     before = fingerprint(tmp_path / "users")
     config = config_for(tmp_path, protocol=protocol, vary=VARY)
-    _, engines = own_engines(
-        config, tmp_path / "kept", on_gpu=False, ask=partial(completed_config, config), on_event=print
-    )
+    engines = read(config)
     as_it_is, varied = (default_config(engine) for engine in engines)
     assert as_it_is.dynamic_batching  # the model itself asks for it
     with serve(ServerOptions(run_dir=tmp_path / "run")) as server:
@@ -85,7 +91,7 @@ def test_a_model_that_does_not_load_is_quoted_and_stays_as_it_is(
     before = fingerprint(tmp_path / "users")
     config = config_for(tmp_path)
     with pytest.raises(BadInput) as raised:
-        own_engines(config, tmp_path / "kept", on_gpu=False, ask=partial(completed_config, config), on_event=print)
+        read(config)
     assert reason in raised.value.what
     assert fingerprint(tmp_path / "users") == before
 
@@ -129,3 +135,44 @@ def test_a_run_ends_with_the_users_text_and_a_bundle_that_is_served(tmp_path: Pa
     winner = winner_of(tmp_path / "run", found)
     assert sum(group["count"] for group in loaded["instance_group"]) == winner.instance_count
     assert ("dynamic_batching" in loaded) == winner.dynamic_batching
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_ensemble_is_served_with_changes_of_its_members(tmp_path: Path, protocol: str) -> None:
+    ensemble(tmp_path / "users", second="dynamic_batching { }\n")
+    before = fingerprint(tmp_path / "users")
+    (engine,) = read(config_for(tmp_path, model="pair", protocol=protocol))
+    assert [member.model_name for member in engine.members] == ["first", "second"]
+    as_it_is = default_config(engine)
+    first, second = as_it_is.members
+    with serve(ServerOptions(run_dir=tmp_path / "run")) as server:
+        x = np.arange(8, dtype=np.float32).reshape(2, 4)
+        for members in (
+            (first, second),
+            (first, replace(second, instance_count=3)),
+            (replace(first, max_batch_size=2, preferred_batch_sizes=()), replace(second, max_queue_delay_us=500)),
+        ):
+            server.load(replace(as_it_is, members=members))
+            server.check()
+            (y,) = infer(server.endpoint, "pair", {"x": x}).values()
+            np.testing.assert_array_equal(y, 2 * (2 * x + 1) + 1)
+            counts = [
+                get(server.endpoint, f"/v2/models/{name}/config")["instance_group"] for name in ("first", "second")
+            ]
+            assert [sum(group["count"] for group in groups) for groups in counts] == [
+                one.instance_count for one in members
+            ]
+        assert get(server.endpoint, "/v2/models/pair/config")["max_batch_size"] == 2  # as many as `first` takes
+        server.unload()
+        assert not any(server.repository.iterdir())
+    assert fingerprint(tmp_path / "users") == before
+
+
+def test_a_repository_with_an_ensemble_is_served_whatever_its_order(tmp_path: Path) -> None:
+    ensemble(tmp_path / "users")
+    (engine,) = read(config_for(tmp_path, model="pair"))
+    write_final_repository(tmp_path / "final", default_config(engine))
+    with serve_repository(tmp_path / "final", ServerOptions(run_dir=tmp_path / "run")) as server:
+        assert server.model_names == ("first", "pair", "second")  # which the ensemble needs
+        (y,) = infer(server.endpoint, "pair", {"x": np.ones((1, 4), np.float32)}).values()
+    np.testing.assert_array_equal(y, np.full((1, 4), 7, np.float32))

@@ -23,6 +23,8 @@ REPEATED = {
     "repository": "FOLDER",
     "max_batch_size": "16",
     "vary": ["parameters.a=1,2", "parameters.b=x", "optimization.graph.level=0,1"],
+    "calls": "a,b",
+    "tune": "b",
     "shape": ["x:3,4", "ids:128"],
     "input_data": "FILE",
     "arrivals": "gamma:cv=2",

@@ -25,7 +25,7 @@ from model_repo.errors import ModelLoadFailed
 from model_repo.repository.own_model import MAX_FILES, own_engine
 from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
-from optimizer.run.own_model import check_copy
+from optimizer.run.own_copies import check_copy
 from search.space import MachineLimits, default_config, knobs_of, search_space
 
 
@@ -56,7 +56,7 @@ def test_a_kind_that_only_triton_completes_is_refused_as_well(tmp_path: Path) ->
     python_model(tmp_path / "repository")
 
     def decoupled(engine: Any) -> Any:
-        return {**loaded(engine), "model_transaction_policy": {"decoupled": True}}
+        return {"scorer": {**loaded(engine)["scorer"], "model_transaction_policy": {"decoupled": True}}}
 
     assert "decoupled" in refused(own_config(tmp_path), decoupled).what
 

@@ -1,0 +1,100 @@
+"""Copies of models of the user's own repository, which nobody writes to: found, checked, and made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loadgen.errors import BadInput
+from model_repo.repository.own_model import CONFIG_FILE, IncompleteConfig, own_files, own_versions
+from model_repo.repository.write import keep_own
+from optimizer.errors import explained
+
+
+def model_folder(root: Path, name: str, *, caller: str | None = None) -> Path:
+    """Return the folder of a model in the user's repository. Raises BadInput if it has no version.
+
+    `caller` is the model that calls it, None for the one that the user named.
+    """
+    try:
+        if own_versions(root / name):
+            return root / name
+        there = sorted(path.name for path in root.iterdir() if _is_model(path))
+    except OSError as error:
+        where = f"--repository {root}" if error.filename in (None, str(root)) else error.filename
+        raise BadInput(f"{where} cannot be read: {error.strerror}.", "Check the path.") from error
+    if (root / name).is_dir():
+        raise BadInput(
+            f"{root / name} has no version: Triton serves what is in a folder with a number, such as 1.",
+            f"Put the model into {root / name / '1'}",
+        )
+    known = f"It holds {', '.join(there)}." if there else "No folder in it has a version, such as NAME/1."
+    which = name if caller is None else f"{name}, which {caller} calls"
+    raise BadInput(f"--repository {root} has no model {which}.", known)
+
+
+def _is_model(folder: Path) -> bool:
+    try:
+        return bool(own_versions(folder))
+    except OSError:  # another's, which need not be readable
+        return False
+
+
+def kept_copy(theirs: Path, work_dir: Path, *, caller: str | None = None) -> Path:
+    """Return the copy of a model in `work_dir`, made if there is none. Raises OSError, ValueError, UserError."""
+    folder = work_dir / theirs.name
+    if not folder.exists():
+        check_copy(model_folder(theirs.parent, theirs.name, caller=caller), folder)
+        with explained():
+            keep_own(theirs, folder)
+    return folder
+
+
+@contextmanager
+def usable(theirs: Path, *, dry: bool) -> Iterator[None]:
+    """Turn an OSError or ValueError about a model of the user's into BadInput. `dry`: no server completes it."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"{error.filename or theirs} cannot be read: {error.strerror}.",
+            "Check it, its permissions, and where links lead.",
+        ) from error
+    except ValueError as error:
+        raise BadInput(
+            f"{theirs / CONFIG_FILE} cannot be used: {error}.",
+            "Leave --dry-run out: a server then completes it."
+            if dry and isinstance(error, IncompleteConfig)
+            else "Correct it, so that Triton loads the model.",
+        ) from error
+
+
+def check_copy(folder: Path, target: Path) -> None:
+    """Check that a model can be read whole, and that a copy fits. Raises OSError, ValueError and BadInput."""
+    own_text(folder)
+    size = 0
+    for _, path in own_files(folder):
+        if not os.access(path, os.R_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        size += path.stat().st_size
+    free = shutil.disk_usage(next(one for one in target.resolve().parents if one.exists())).free
+    if size > free:
+        raise BadInput(
+            f"{folder} has {size / 2**30:.1f} GiB, which the run copies, and {free / 2**30:.1f} GiB are free.",
+            "Free some space, or give a folder on another disk with --output.",
+        )
+
+
+def own_text(folder: Path) -> str:
+    """Return the `config.pbtxt` of a model, letter by letter; "" if it has none. Raises OSError and ValueError."""
+    path = folder / CONFIG_FILE
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no regular file")
+    try:
+        return path.read_bytes().decode() if path.exists() else ""
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start} is not UTF-8") from error

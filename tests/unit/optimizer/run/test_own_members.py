@@ -1,0 +1,208 @@
+"""Ensembles and models that call others: which models are read, what is varied of them, and what is refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_repositories import (
+    ENSEMBLE,
+    PYTHON,
+    engines_of,
+    ensemble,
+    fingerprint,
+    loaded,
+    own_config,
+    python_model,
+    written,
+)
+
+from loadgen.errors import BadInput
+from model_repo.errors import ModelLoadFailed
+from model_repo.repository.config_pbtxt import render_config_pbtxt
+from model_repo.repository.own_model import own_engine, parse_own
+from model_repo.spec import EnsembleStep
+from optimizer.config import OptimizeConfig
+from optimizer.run.prepare import prepare
+from search.space import SearchSpace, default_config, knobs_of
+from search.trials.trial import config_from_record, config_to_record
+
+DIAMOND = """\
+name: "diamond"
+platform: "ensemble"
+input { name: "x" data_type: TYPE_FP32 dims: 4 }
+output { name: "y" data_type: TYPE_FP32 dims: 4 }
+ensemble_scheduling {
+  step { model_name: "join" input_map { key: "a" value: "left" } input_map { key: "b" value: "right" }
+         output_map { key: "y" value: "y" } }
+  step { model_name: "left" input_map { key: "x" value: "cut" } output_map { key: "y" value: "left" } }
+  step { model_name: "cut" input_map { key: "x" value: "x" } output_map { key: "y" value: "cut" } }
+  step { model_name: "right" input_map { key: "x" value: "cut" } output_map { key: "y" value: "right" } }
+}
+"""
+
+
+def space_of(config: OptimizeConfig) -> SearchSpace:
+    return prepare(config, work_dir=config.output.parent / "kept", ask_server=loaded).space
+
+
+def refused(config: OptimizeConfig, ask: Any = loaded) -> BadInput:
+    before = fingerprint(config.repository or Path())
+    with pytest.raises(BadInput) as raised:
+        engines_of(config, ask)
+    assert fingerprint(config.repository or Path()) == before
+    assert "\n" not in raised.value.what + raised.value.fix
+    return raised.value
+
+
+def test_steps_are_in_the_order_in_which_their_inputs_are_made(tmp_path: Path) -> None:
+    engine = own_engine(written(tmp_path, "diamond", DIAMOND, {"1/.keep": ""}), DIAMOND, on_gpu=False)
+    assert engine.own is not None
+    assert engine.own.steps == (
+        EnsembleStep(model="cut"),
+        EnsembleStep(model="left", after=(0,)),
+        EnsembleStep(model="right", after=(0,)),
+        EnsembleStep(model="join", after=(1, 2)),
+    )
+
+
+def test_the_knobs_of_an_ensemble_are_those_of_its_members(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository", second="dynamic_batching { max_queue_delay_microseconds: 700 }\n")
+    space = space_of(own_config(tmp_path, "pair"))
+    varied = {name: values for name, values in space.axes().items() if len(values) > 1}
+    assert varied["first.max_batch_size"] == (1, 2, 4, 8)
+    assert 700 in varied["second.max_queue_delay_us"]
+    assert varied.keys() == {
+        f"{model}.{knob}"
+        for model in ("first", "second")
+        for knob in ("max_batch_size", "instance_count", "max_queue_delay_us")
+    }
+    as_it_is = space.baseline()
+    assert [render_config_pbtxt(one) for one in as_it_is.models] == [
+        own.text for one in as_it_is.models if (own := one.engine.own) is not None
+    ]
+    assert space.config(knobs_of(as_it_is)) == as_it_is
+    assert space.has(knobs_of(as_it_is) | {"second.max_queue_delay_us": 700, "second.max_batch_size": 8})
+    changed = space.config({**knobs_of(as_it_is), "first.max_batch_size": 4})
+    assert changed.members[0].dynamic_batching
+    assert changed.members[1] == as_it_is.members[1]
+    assert config_from_record(config_to_record(changed), space.engines) == changed
+
+
+def test_an_ensemble_takes_no_more_rows_than_its_members(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    space = space_of(own_config(tmp_path, "pair"))
+    smaller = space.config({**knobs_of(space.baseline()), "second.max_batch_size": 2})
+    first, second, pair = (render_config_pbtxt(one) for one in smaller.models)
+    assert [parse_own(text).max_batch_size for text in (first, second, pair)] == [8, 2, 2]
+    assert pair == ENSEMBLE.replace("max_batch_size: 8", "max_batch_size: 2")
+
+
+def test_members_that_are_not_tuned_stay_as_they_are(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    space = space_of(own_config(tmp_path, "pair", tune=("second",)))
+    assert all(name.startswith("second.") for name, values in space.axes().items() if len(values) > 1)
+    assert space.size() == space.members[1].size()
+    assert all(space.config(knobs).members[0] == space.baseline().members[0] for knobs in space.points())
+
+
+def test_a_model_that_calls_others_is_tuned_with_them(tmp_path: Path) -> None:
+    for name in ("scorer", "words"):
+        python_model(tmp_path / "repository", name)
+    (engine,) = engines_of(own_config(tmp_path, calls=("words",)))
+    assert not engine.is_ensemble
+    assert [member.model_name for member in engine.members] == ["words"]
+    knobs = knobs_of(default_config(engine))
+    assert (knobs["instance_count"], knobs["words.instance_count"]) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('model_name: "first"', 'model_name: "third"', ("third", "pair")),
+        ('key: "x" value: "x"', 'key: "x" value: "y"', ("wait for each other",)),
+        ('key: "x" value: "between"', 'key: "x" value: "nothing"', ("nothing", "second")),
+        ('model_name: "first"', 'model_name: "../secret"', ("../secret",)),
+        ('model_name: "first"', 'model_name: "pair"', ("pair",)),
+    ],
+)
+def test_an_ensemble_that_triton_would_not_load_is_refused(
+    tmp_path: Path, old: str, new: str, words: tuple[str, ...]
+) -> None:
+    ensemble(tmp_path / "repository")
+    path = tmp_path / "repository" / "pair" / "config.pbtxt"
+    path.write_text(path.read_text().replace(old, new))
+    error = refused(own_config(tmp_path, "pair"))
+    assert all(word in error.what + error.fix for word in words)
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ("model_transaction_policy { decoupled: true }\n", "decoupled"),
+        ("sequence_batching { }\n", "sequence"),
+        ('ensemble_scheduling { step { model_name: "third" } }\n', "ensemble itself"),
+    ],
+)
+def test_members_without_single_answers_are_refused(tmp_path: Path, more: str, word: str) -> None:
+    ensemble(tmp_path / "repository", first=more)
+    error = refused(own_config(tmp_path, "pair"))
+    assert "first, which pair calls," in error.what
+    assert word in error.what
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"tune": ("third",)}, "--tune"),
+        ({"calls": ("first",)}, "--calls"),
+        ({"vary": (("parameters.factor", ("3",)),)}, "--vary"),
+    ],
+)
+def test_options_that_do_not_go_with_an_ensemble_are_refused(
+    tmp_path: Path, changes: dict[str, Any], flag: str
+) -> None:
+    ensemble(tmp_path / "repository")
+    assert flag in refused(own_config(tmp_path, "pair", **changes)).what
+
+
+def test_more_than_six_members_need_a_choice(tmp_path: Path) -> None:
+    names = [f"m{number}" for number in range(7)]
+    for name in ("scorer", *names):
+        python_model(tmp_path / "repository", name)
+    config = own_config(tmp_path, calls=tuple(names))
+    assert "--tune" in refused(config).fix
+    assert len(engines_of(replace(config, tune=("m3", "m5")))[0].members) == 7
+
+
+def test_a_member_that_does_not_load_is_named(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+
+    def fails(engine: Any) -> Any:
+        raise ModelLoadFailed(engine.members[1].model_name, "no license")
+
+    error = refused(own_config(tmp_path, "pair", server="embedded"), fails)
+    assert "second does not load: no license" in error.what
+
+
+def test_a_member_of_two_ensembles_is_tuned_for_the_one_that_is_named(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    written(tmp_path / "repository", "other", ENSEMBLE.replace('"second"', '"scorer"'), {"1/.keep": ""})
+    python_model(tmp_path / "repository")
+    (engine,) = engines_of(own_config(tmp_path, "other"))
+    assert [member.model_name for member in engine.members] == ["first", "scorer"]
+
+
+def test_text_of_a_member_without_a_configuration_is_completed(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    (tmp_path / "repository" / "second" / "config.pbtxt").unlink()
+
+    def completes(engine: Any) -> Any:
+        found = loaded(engine)
+        return {**found, "second": {**found["first"], "name": "second"}}
+
+    (engine,) = engines_of(own_config(tmp_path, "pair"), completes)
+    own = engine.members[1].own
+    assert own is not None
+    assert parse_own(own.text).backend == "python"
+    assert parse_own(PYTHON).max_batch_size == own.max_batch_size
