@@ -82,6 +82,21 @@ class SearchSpace:
         own = {knob: knobs[f"{member.name}.{knob}"] for knob in MEMBER_KNOBS}
         return {"engine": engine, "intra_op_threads": threads, **own}
 
+    def spread(self, sizes: float, counts: float | None) -> Knobs:
+        """Return the point without delays at these shares, 0 to 1, of all axes of batch sizes and instance counts.
+
+        Those of the members, too. None: as many instances as the baseline has.
+        """
+        knobs = knobs_of(self.baseline())
+        for name, values in self.axes().items():
+            if name.endswith("max_batch_size"):
+                knobs[name] = values[round(sizes * (len(values) - 1))]
+            elif name.endswith("instance_count") and counts is not None:
+                knobs[name] = values[round(counts * (len(values) - 1))]
+            elif name.endswith("max_queue_delay_us"):
+                knobs[name] = values[0]
+        return knobs
+
     @property
     def has_cuda_graphs(self) -> bool:
         """True if CUDA graphs are a knob, on (1) or off (0)."""

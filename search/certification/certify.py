@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from search.certification.certifier import Certifier
 from search.certification.plans import SHARES, Plan, Planner
+from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import read_curves
-from search.simulator.surrogate import Surrogate
 from search.study.belief import Belief
 from search.study.trial_runner import TrialRunner
 from search.trials import events
@@ -55,7 +55,7 @@ def certify_best(runner: TrialRunner) -> CertifiedResult | None:
     If `runner.stop` is true, only one server confirms it; in 30 s at most, if it was true at the start.
     """
     store, budget = runner.store, runner.budget
-    surrogate = Surrogate(space=store.space, slo=runner.slo, seed=runner.seed, workload=runner.workload)
+    surrogate = new_surrogate(store.space, slo=runner.slo, seed=runner.seed, workload=runner.workload)
     surrogate.curves.update(read_curves(store.path.parent))
     watched = observed(runner.bench)
     certifier = Certifier(

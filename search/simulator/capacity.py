@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadgen.spec.limits import LatencyLimit
 from search.arrays import Floats
-from search.simulator.server import SimulatedServer, count_late, simulate
+from search.simulator.server import Simulated, SimulatedServer, count_late, simulate
 
 MIN_SHARE = 1e-3
 """The search ends with a capacity of 0 once it would go below 0.1 % of the highest rate."""
@@ -154,7 +154,7 @@ class Sharpness:
 
 
 def rate_at_limit(
-    server: SimulatedServer, limits: Sequence[LatencyLimit], unit: Floats, *, guess_per_s: float | None = None
+    server: Simulated, limits: Sequence[LatencyLimit], unit: Floats, *, guess_per_s: float | None = None
 ) -> float:
     """Return the highest rate that meets all limits; 0 if none does. `unit`: see `unit_arrivals`.
 
@@ -163,14 +163,19 @@ def rate_at_limit(
     first, *others = limits
     rate = _rate_below(server.saturation_per_s, server, first, unit, guess_per_s)
     for other in others:
-        late = _Late(server, other, unit)
-        if rate > 0 and late(rate, at_most=late.allowed) > late.allowed:
+        if rate > 0 and not keeps(server, (other,), unit, rate):
             rate = _rate_below(rate, server, other, unit, None)
     return rate
 
 
+def keeps(server: Simulated, limits: Sequence[LatencyLimit], unit: Floats, rate_per_s: float) -> bool:
+    """True if the server meets all limits at this rate, which takes a single simulation of each."""
+    lates = (_Late(server, limit, unit) for limit in limits)
+    return all(late(rate_per_s, at_most=late.allowed) <= late.allowed for late in lates)
+
+
 def _rate_below(
-    most_per_s: float, server: SimulatedServer, limit: LatencyLimit, unit: Floats, guess_per_s: float | None
+    most_per_s: float, server: Simulated, limit: LatencyLimit, unit: Floats, guess_per_s: float | None
 ) -> float:
     """Return the capacity under a single limit; `most_per_s` is assumed to be too high."""
     few, many = (_Late(server, limit, arrivals) for arrivals in (unit[:COARSE_REQUESTS], unit))
@@ -195,7 +200,7 @@ def _rate_below(
 
 
 def binding_limit(
-    server: SimulatedServer, limits: Sequence[LatencyLimit], rate_per_s: float, unit: Floats
+    server: Simulated, limits: Sequence[LatencyLimit], rate_per_s: float, unit: Floats
 ) -> LatencyLimit:
     """Return the limit with the highest ratio of latency to limit at this rate."""
     if len(limits) == 1:
@@ -208,7 +213,7 @@ def binding_limit(
 class _Late:
     """Counts the requests of a simulated server that are over the limit, after a warm-up."""
 
-    server: SimulatedServer
+    server: Simulated
     limit: LatencyLimit
     unit: Floats
 
@@ -231,7 +236,7 @@ class _Late:
 
 
 def rates_at_limit(
-    servers: Sequence[SimulatedServer], limits: Sequence[LatencyLimit], unit: Floats, *, threads: int = 1
+    servers: Sequence[Simulated], limits: Sequence[LatencyLimit], unit: Floats, *, threads: int = 1
 ) -> list[float]:
     """Return `rate_at_limit` of each server, in order, under the same arrivals.
 
@@ -257,7 +262,7 @@ def rates_at_limit(
     return rates
 
 
-def sharpness(server: SimulatedServer, limit: LatencyLimit, rate_per_s: float, unit: Floats) -> Sharpness:
+def sharpness(server: Simulated, limit: LatencyLimit, rate_per_s: float, unit: Floats) -> Sharpness:
     """Return elasticity and variance inflation of the violations at a rate near the capacity."""
     late = [
         max(1, count_late(server, unit / rate, limit_s=limit.limit_s))

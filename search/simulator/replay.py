@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from loadgen.measurement.request_log import RequestLog
 from loadgen.spec.limits import LatencyLimit
 from search.arrays import Floats
 from search.simulator.capacity import Sharpness, binding_limit, rate_at_limit, sharpness
-from search.simulator.server import NO_NOISE, SimulatedServer, simulate
+from search.simulator.server import Simulated, simulate
 from search.workload import REQUESTS, Workload
 
 MATCHED = (0.8, 0.9, 0.95, 0.98, 0.99)
@@ -50,21 +50,21 @@ def seconds_for(sharp: Sharpness, rate_per_s: float, limit: LatencyLimit) -> flo
 
 
 def binding_of(
-    server: SimulatedServer, limits: Sequence[LatencyLimit], rate_per_s: float, seed: int, workload: Workload = ANY
+    server: Simulated, limits: Sequence[LatencyLimit], rate_per_s: float, seed: int, workload: Workload = ANY
 ) -> LatencyLimit:
     """Return `search.simulator.capacity.binding_limit` with as few requests as `sharpness_of`."""
     return binding_limit(server, limits, rate_per_s, workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
 
 
 def sharpness_of(
-    server: SimulatedServer, limit: LatencyLimit, rate_per_s: float, seed: int, workload: Workload = ANY
+    server: Simulated, limit: LatencyLimit, rate_per_s: float, seed: int, workload: Workload = ANY
 ) -> Sharpness:
     """Return `search.simulator.capacity.sharpness` with so few requests that it takes hardly any time."""
     return sharpness(server, limit, rate_per_s, workload.unit(seed, requests=_REQUESTS_FOR_SHARPNESS))
 
 
 def replay_run(
-    server: SimulatedServer,
+    server: Simulated,
     log: RequestLog,
     limits: Sequence[LatencyLimit],
     *,
@@ -93,7 +93,7 @@ def replay_run(
 
 
 def replayed_slowdown(
-    server: SimulatedServer, arrivals_s: Floats, latency_s: Floats, quantiles: Sequence[float] = MATCHED
+    server: Simulated, arrivals_s: Floats, latency_s: Floats, quantiles: Sequence[float] = MATCHED
 ) -> float:
     """Return the factor on execution times with which the same arrivals have the same quantiles of latency."""
     wanted = np.quantile(latency_s, quantiles, method="inverted_cdf")
@@ -143,13 +143,13 @@ _WINDOW_SLOWEST = 20.0
 _WINDOW_STEPS = 6
 
 
-def slowdowns_by_grain(server: SimulatedServer, arrivals_s: Floats, latency_s: Floats) -> Floats:
+def slowdowns_by_grain(server: Simulated, arrivals_s: Floats, latency_s: Floats) -> Floats:
     """Return the factor on execution times in each 5 ms of a run, shape (grains,).
 
     Arrivals ascend from 0. In pauses it is `PAUSED`; else that of its window of 0.1 s: the one with which the
     requests that arrive in the window have their mean latency. The queue at its beginning is that of the run.
     """
-    run = _Replayed(server=replace(server, noise=NO_NOISE), arrivals_s=arrivals_s, latency_s=latency_s)
+    run = _Replayed(server=server.without_noise(), arrivals_s=arrivals_s, latency_s=latency_s)
     factors = np.ones(run.windows)
     paused = np.zeros((run.windows + 1) * run.merged, np.bool_)
     run.fit(factors, paused, range(run.windows))
@@ -168,7 +168,7 @@ def slowdowns_by_grain(server: SimulatedServer, arrivals_s: Floats, latency_s: F
 class _Replayed:
     """A run of a server, in windows of `merged` grains."""
 
-    server: SimulatedServer
+    server: Simulated
     arrivals_s: Floats
     latency_s: Floats
     merged: int = field(init=False)
@@ -217,7 +217,7 @@ class _Replayed:
         usual = self._quiet(simulate(as_usual, self.arrivals_s).latency_s)
         begins, ends = self._quiet(self.latency_s)
         slower = np.maximum(1.0, factors[np.maximum(0, begins // self.merged - 1)])
-        longest_s = float(self.server.tables[:, 1:, 1:].max()) * slower
+        longest_s = self.server.longest_s * slower
         least = np.maximum(longest_s / GRAIN_S + 1, LONGER * np.max(usual[1] - usual[0], initial=0))
         answered = np.searchsorted(self._all_done_s, GRAIN_S * begins, side="right") - 1
         # In a backlog, requests wait for longer, and slow executions and pauses do the same.
@@ -262,7 +262,7 @@ def without_noise(slowdowns: Floats) -> Floats:
 class _Excerpt:
     """One window of a run and the moments before it, whose factors are known, and the pauses after it."""
 
-    server: SimulatedServer
+    server: Simulated
     arrivals_s: Floats
     asked: slice
     starts_s: Floats
@@ -302,7 +302,7 @@ class Pace:
         self._times_s = np.append(starts_s, starts_s[-1] + _FAR_S)
         self._work_s = np.append(work, work[-1] + _FAR_S / slowdowns[-1])
 
-    def latency_s(self, server: SimulatedServer, arrivals_s: Floats) -> Floats:
+    def latency_s(self, server: Simulated, arrivals_s: Floats) -> Floats:
         """Return the latencies of requests that arrive at these times, none before the first start."""
         begun = np.interp(arrivals_s, self._times_s, self._work_s)
         done = begun + simulate(server, begun).latency_s - server.overhead_s

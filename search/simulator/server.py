@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,71 @@ Turns = NDArray[np.int64]
 NO_NOISE = (1.0,)
 ALIKE = np.zeros((2, 1), np.int64)
 """The turns of requests that all have the same shape."""
+
+
+class Simulated(Protocol):
+    """What is simulated: one model, or an ensemble of several."""
+
+    @property
+    def overhead_s(self) -> float:
+        """The rest of a request's time, which no load changes."""
+        ...
+
+    @property
+    def let_through_per_s(self) -> float:
+        """The highest rate that network and front end let through; infinite if not known."""
+        ...
+
+    @property
+    def max_queue_delay_s(self) -> float:
+        """The queue delay, of all models together."""
+        ...
+
+    @property
+    def saturation_per_s(self) -> float:
+        """The highest throughput in requests per second, at any latency."""
+        ...
+
+    @property
+    def longest_s(self) -> float:
+        """The longest time of a request in executions."""
+        ...
+
+    @property
+    def lone_s(self) -> float:
+        """The mean latency of a request to an idle server."""
+        ...
+
+    @property
+    def slowest(self) -> SimulatedServer:
+        """The model that saturates first."""
+        ...
+
+    def without_delay(self) -> Hashable:
+        """Return a key that is equal for those that differ only in their queue delay."""
+        ...
+
+    def without_noise(self) -> Self:
+        """Return the same with all executions of one size taking the same time."""
+        ...
+
+    def after(self, requests: int) -> Self:
+        """Return the same for what follows so many requests."""
+        ...
+
+    def slowed(self, factor: float) -> Self:
+        """Return the same with all executions taking `factor` times as long."""
+        ...
+
+    def run(
+        self, arrivals_s: Floats, done_s: Floats, counted_from: int, late_after_s: float, late_at_most: int
+    ) -> tuple[int, int]:
+        """Fill `done_s`, shape (n,), with the completions of these arrivals, which ascend.
+
+        Returns the number of executions, and of requests from `counted_from` on that take over `late_after_s`; it
+        may end early with more than `late_at_most` of them.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,6 +152,21 @@ class SimulatedServer:
         return self.instance_count / mean_s
 
     @property
+    def longest_s(self) -> float:
+        """The longest time of an execution."""
+        return float(self.tables[:, 1:, 1:].max())
+
+    @property
+    def lone_s(self) -> float:
+        """The mean latency of a request to an idle server."""
+        return float(self.mean_service_s[1, 1]) + self.overhead_s
+
+    @property
+    def slowest(self) -> SimulatedServer:
+        """The server itself."""
+        return self
+
+    @property
     def is_plain(self) -> bool:
         """True if idle instances take all waiting requests: no delay, smaller preferred size or batch ahead."""
         only_the_largest = all(size == self.max_batch_size for size in self.preferred_batch_sizes)
@@ -105,6 +186,49 @@ class SimulatedServer:
         """Return the same server with all executions taking `factor` times as long."""
         return replace(self, service_s=self.service_s * factor)
 
+    def without_noise(self) -> SimulatedServer:
+        """Return the same server with all executions of one size taking the same time."""
+        return replace(self, noise=NO_NOISE)
+
+    def run(
+        self, arrivals_s: Floats, done_s: Floats, counted_from: int, late_after_s: float, late_at_most: int
+    ) -> tuple[int, int]:
+        """Fill `done_s` with the completions; see `Simulated`."""
+        from search.simulator import batcher, batcher_no_delay
+
+        shapes, service_s = None, np.ascontiguousarray(np.concatenate(self.tables), dtype=float)
+        if self.turns.shape[1] > 1:
+            shapes = np.tile(self.turns, -(-len(arrivals_s) // self.turns.shape[1]))
+        if self.is_plain:
+            return batcher_no_delay.simulate_undelayed(
+                np.ascontiguousarray(arrivals_s, dtype=float),
+                shapes,
+                service_s,
+                np.array(self.noise, dtype=float),
+                self.max_batch_size,
+                done_s,
+                counted_from,
+                late_after_s,
+                late_at_most,
+            )
+        preferred = np.zeros(self.max_batch_size + 1, dtype=np.bool_)
+        preferred[list(self.preferred_batch_sizes) or [self.max_batch_size]] = True
+        return batcher.simulate(
+            np.ascontiguousarray(arrivals_s, dtype=float),
+            shapes,
+            service_s,
+            np.array(self.noise, dtype=float),
+            preferred,
+            self.instance_count,
+            self.max_queue_delay_s,
+            self.variable_shapes,
+            self.commits_early,
+            done_s,
+            counted_from,
+            late_after_s,
+            late_at_most,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Simulation:
@@ -114,10 +238,10 @@ class Simulation:
     mean_batch_size: float
 
 
-def simulate(server: SimulatedServer, arrivals_s: Floats) -> Simulation:
+def simulate(server: Simulated, arrivals_s: Floats) -> Simulation:
     """Simulate requests at these times, which ascend, to an idle server until all are answered."""
     done_s = np.empty(len(arrivals_s))
-    executions, _ = _run(server, arrivals_s, done_s)
+    executions, _ = server.run(arrivals_s, done_s, 0, math.inf, 0)
     return Simulation(
         latency_s=done_s - arrivals_s + server.overhead_s,
         mean_batch_size=len(arrivals_s) / executions if executions else float("nan"),
@@ -125,7 +249,7 @@ def simulate(server: SimulatedServer, arrivals_s: Floats) -> Simulation:
 
 
 def count_late(
-    server: SimulatedServer,
+    server: Simulated,
     arrivals_s: Floats,
     *,
     limit_s: float,
@@ -138,51 +262,7 @@ def count_late(
     """
     most = len(arrivals_s) if at_most is None else at_most
     done_s = np.empty(len(arrivals_s))
-    return _run(server, arrivals_s, done_s, counted_from, limit_s - server.overhead_s, most)[1]
-
-
-def _run(
-    server: SimulatedServer,
-    arrivals_s: Floats,
-    done_s: Floats,
-    counted_from: int = 0,
-    late_after_s: float = float("inf"),
-    late_at_most: int = 0,
-) -> tuple[int, int]:
-    from search.simulator import batcher, batcher_no_delay
-
-    shapes, service_s = None, np.ascontiguousarray(np.concatenate(server.tables), dtype=float)
-    if server.turns.shape[1] > 1:
-        shapes = np.tile(server.turns, -(-len(arrivals_s) // server.turns.shape[1]))
-    if server.is_plain:
-        return batcher_no_delay.simulate_undelayed(
-            np.ascontiguousarray(arrivals_s, dtype=float),
-            shapes,
-            service_s,
-            np.array(server.noise, dtype=float),
-            server.max_batch_size,
-            done_s,
-            counted_from,
-            late_after_s,
-            late_at_most,
-        )
-    preferred = np.zeros(server.max_batch_size + 1, dtype=np.bool_)
-    preferred[list(server.preferred_batch_sizes) or [server.max_batch_size]] = True
-    return batcher.simulate(
-        np.ascontiguousarray(arrivals_s, dtype=float),
-        shapes,
-        service_s,
-        np.array(server.noise, dtype=float),
-        preferred,
-        server.instance_count,
-        server.max_queue_delay_s,
-        server.variable_shapes,
-        server.commits_early,
-        done_s,
-        counted_from,
-        late_after_s,
-        late_at_most,
-    )
+    return server.run(arrivals_s, done_s, counted_from, limit_s - server.overhead_s, most)[1]
 
 
 def padded(service_s: Floats, executed_sizes: Sequence[int]) -> Floats:

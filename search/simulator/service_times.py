@@ -7,16 +7,17 @@ times include the effect of the front end and the senders, which share the machi
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.server_stats import BatchTimings
 from search.arrays import Floats
+from search.simulator.pooling import Points, execution_s, never_falling, pooled, pooled_sizes
 from search.simulator.server import NO_NOISE
 
 LEVEL_S = 0.2
@@ -31,7 +32,6 @@ GROWTH = 3
 NOISE_POINTS = 48
 MIN_ANSWERS = 16
 _MOSTLY_SINGLE = 0.9
-_BIN_OCTAVES = 0.5
 _NS_PER_S = 1e9
 
 
@@ -41,11 +41,20 @@ class NotMeasured(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClosedLoop:
-    """One run of `concurrency` users who each wait for their response, and the batches executed meanwhile."""
+    """One run of `concurrency` users who each wait for their response, and the batches executed meanwhile.
+
+    `members` are the batches of models that the loaded one calls, by their names.
+    """
 
     concurrency: int
     log: RequestLog
     batches: tuple[BatchTimings, ...]
+    members: Mapping[str, tuple[BatchTimings, ...]] = field(default_factory=dict)
+
+    @property
+    def executed(self) -> tuple[BatchTimings, ...]:
+        """The batches of all models."""
+        return (*self.batches, *chain.from_iterable(self.members.values()))
 
 
 class Saturate(Protocol):
@@ -171,17 +180,34 @@ def measure_curve(
     a lone request to several instances only repeats it, so it is not sent.
     Raises NotMeasured.
     """
-    if alone is not None and instances > 1:
-        loops, slowest_s = [], float(alone.at(np.ones(1))[0])
-    else:
-        loops = [saturate(1, LONE_S, seed)]
-        slowest_s = _slowest_s(loops[0])
+    lone_s = None if alone is None or instances == 1 else float(alone.at(np.ones(1))[0])
+    loops = run_loops(
+        saturate, instances=instances, max_batch_size=max_batch_size, limit_s=limit_s, seed=seed, lone_s=lone_s
+    )
+    return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes, alone=alone)
+
+
+def run_loops(
+    saturate: Saturate,
+    *,
+    instances: int,
+    max_batch_size: int,
+    limit_s: float,
+    seed: int,
+    lone_s: float | None = None,
+) -> list[ClosedLoop]:
+    """Return closed loops of ever more users, until executions take the limit itself.
+
+    The first is of one user, unless the time of a lone execution is known.
+    """
+    loops = [saturate(1, LONE_S, seed)] if lone_s is None else []
+    slowest_s = _slowest_s(loops[0]) if lone_s is None else lone_s
     for level, concurrency in enumerate(_crowds(instances, max_batch_size), start=1):
         loops.append(saturate(concurrency, _level_s(slowest_s), seed + level))
         slowest_s = _slowest_s(loops[-1])
-        if slowest_s > limit_s or not loops[-1].batches:
+        if slowest_s > limit_s or not loops[-1].executed:
             break
-    return curve_from_loops(loops, instances=instances, executed_sizes=executed_sizes, alone=alone)
+    return loops
 
 
 def curve_from_loops(
@@ -207,13 +233,12 @@ def curve_from_loops(
         return needed <= users
 
     busy = [row for loop in crowds for row in loop.batches if has_users(row, loop.concurrency)]
-    rows = _pooled(busy, executed_sizes)
+    rows = pooled(busy, executed_sizes)
     if not rows:
         raise NotMeasured("the server answered nothing, or has no table of the batch sizes that it executes")
     sizes, counts, seconds = (np.array(column) for column in zip(*rows, strict=True))
     if of_one is None:
-        # Times that decrease are pooled (pool adjacent violators).
-        knots, means = _pooled_sizes(sizes, counts, seconds, join=lambda one, two: one[2] > two[2])
+        knots, means = never_falling(sizes, counts, seconds)
     else:
         knots, means = _hindered(of_one, sizes, counts, seconds)
     handover_s, noise = _one_by_one(crowds[0]) if instances == 1 else (None, NO_NOISE)
@@ -248,46 +273,7 @@ def _level_s(slowest_s: float) -> float:
 
 
 def _slowest_s(loop: ClosedLoop) -> float:
-    return max((_execution_s(row) for row in loop.batches), default=0.0)
-
-
-def _execution_s(row: BatchTimings) -> float:
-    return (row.input_ms + row.infer_ms + row.output_ms) / 1e3
-
-
-def _pooled(rows: Iterable[BatchTimings], executed_sizes: Sequence[int]) -> list[tuple[float, float, float]]:
-    """Return executed batch size, number of executions and mean seconds, ascending by size."""
-    counts: dict[int, int] = defaultdict(int)
-    total_s: dict[int, float] = defaultdict(float)
-    for row in rows:
-        size = next((size for size in executed_sizes if size >= row.batch_size), row.batch_size)
-        counts[size] += row.executions
-        total_s[size] += row.executions * _execution_s(row)
-    return [(float(size), float(counts[size]), total_s[size] / counts[size]) for size in sorted(counts)]
-
-
-Pool: TypeAlias = tuple[float, float, float]
-"""Mean batch size, number of executions, and the mean of a figure."""
-
-Points: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
-"""Batch sizes, ascending, and a figure of each."""
-
-
-def _pooled_sizes(sizes: Floats, counts: Floats, values: Floats, *, join: Callable[[Pool, Pool], bool]) -> Points:
-    """Return means over half octaves of the batch size, and over adjacent ones while these `join`.
-
-    The mean of few executions of one size is imprecise.
-    """
-    bins = np.round(np.log2(sizes) / _BIN_OCTAVES).astype(int)
-    pools: list[Pool] = []
-    for mine in (bins == found for found in np.unique(bins)):
-        size, value = (float(np.average(one[mine], weights=counts[mine])) for one in (sizes, values))
-        pools.append((size, float(counts[mine].sum()), value))
-        while len(pools) > 1 and join(pools[-2], pools[-1]):
-            (a, n, s), (b, m, t) = pools[-2:]
-            pools[-2:] = [((a * n + b * m) / (n + m), n + m, (s * n + t * m) / (n + m))]
-    known, _, means = zip(*pools, strict=True)
-    return known, means
+    return max((execution_s(row) for row in loop.executed), default=0.0)
 
 
 def _hindered(alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Floats) -> Points:
@@ -297,7 +283,7 @@ def _hindered(alone: ServiceCurve, sizes: Floats, counts: Floats, seconds: Float
     less of their time. Sizes that were executed too few times to tell it have that of the next smaller ones.
     """
     factor = seconds / alone.at(sizes)
-    known, factors = _pooled_sizes(
+    known, factors = pooled_sizes(
         sizes, counts, factor, join=lambda one, two: min(one[1], two[1]) < LEVEL_EXECUTIONS
     )
     knots = np.union1d(alone.sizes, known)
@@ -314,11 +300,15 @@ def answered_per_s(log: RequestLog) -> float:
 
 def _overhead_s(lone: ClosedLoop) -> float:
     """Return the mean time of one user's requests without their executions. Raises NotMeasured."""
+    return max(0.0, lone_latency_s(lone) - _slowest_s(lone))
+
+
+def lone_latency_s(lone: ClosedLoop) -> float:
+    """Return the mean latency of a run of one user. Raises NotMeasured."""
     latency_s = lone.log.service_ns[~lone.log.failed] / _NS_PER_S
     if not len(latency_s):
         raise NotMeasured("the server answered nothing")
-    execution_s = max((_execution_s(row) for row in lone.batches), default=0.0)
-    return max(0.0, float(np.mean(latency_s)) - execution_s)
+    return float(np.mean(latency_s))
 
 
 def _one_by_one(loop: ClosedLoop) -> tuple[float, tuple[float, ...]]:
@@ -332,7 +322,7 @@ def _one_by_one(loop: ClosedLoop) -> tuple[float, tuple[float, ...]]:
     between_s = between_s[len(between_s) // 10 :]
     if len(between_s) < MIN_ANSWERS or executions < _MOSTLY_SINGLE * len(loop.log):
         return 0.0, NO_NOISE
-    single_s = max(_execution_s(row) for row in loop.batches if row.batch_size == 1)
+    single_s = max(execution_s(row) for row in loop.batches if row.batch_size == 1)
     ranks = (np.arange(NOISE_POINTS) + 0.5) / NOISE_POINTS
     factors = np.quantile(between_s, ranks)
     shuffled = np.random.default_rng(0).permutation(factors / factors.mean())

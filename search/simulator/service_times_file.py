@@ -13,15 +13,18 @@ from loadgen.files import write_atomically
 from loadgen.measurement.request_log import none_if_not_finite
 from search.record import Record
 from search.records.trial import ServiceTimesRecord
-from search.simulator.server import SimulatedServer
+from search.simulator.server import Simulated
 from search.simulator.service_times import ServiceCurve
 from search.simulator.surrogate import Kind
 
 
-def service_times_record(server: SimulatedServer) -> ServiceTimesRecord:
-    """Return the figures of a simulated server at powers of two, and at its largest batch."""
-    largest, busy = server.max_batch_size, server.instance_count
-    service_s = server.mean_service_s
+def service_times_record(server: Simulated) -> ServiceTimesRecord:
+    """Return the figures of a simulated server at powers of two, and at its largest batch.
+
+    The execution times of an ensemble are those of the model that saturates first.
+    """
+    slowest = server.slowest
+    largest, busy, service_s = slowest.max_batch_size, slowest.instance_count, slowest.mean_service_s
     sizes = sorted({2**exponent for exponent in range(largest.bit_length()) if 2**exponent <= largest} | {largest})
     return ServiceTimesRecord(
         batch_sizes=tuple(sizes),

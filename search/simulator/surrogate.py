@@ -16,7 +16,7 @@ from model_repo.spec import Engine, ServingConfig
 from search.choices import LARGEST_BATCH
 from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
-from search.simulator.server import ALIKE, SimulatedServer, padded, simulate
+from search.simulator.server import ALIKE, Simulated, SimulatedServer, padded, simulate
 from search.simulator.service_times import ServiceCurve, ServiceTimes
 from search.space import MAX_SLOTS, Knobs, SearchSpace, engine_label, knobs_of
 from search.workload import REQUESTS, Workload
@@ -108,7 +108,7 @@ class Surrogate:
         rows = self.workload.rows_per_request
         return tuple(size // rows for size in executed_batch_sizes(config) if size >= rows)
 
-    def server(self, config: ServingConfig) -> SimulatedServer:
+    def server(self, config: ServingConfig) -> Simulated:
         """Return the simulated server of a configuration; its kind must have been profiled."""
         kind, instances = self.kind_of(knobs_of(config)), config.instance_count
         known = [curve for busy, curve in sorted(self.curves[kind].items()) if busy <= instances]
@@ -148,7 +148,7 @@ class Surrogate:
 
     def simulate(self, points: Sequence[Knobs]) -> None:
         """Predict these points, except those that are predicted already or whose kind is not profiled."""
-        new = [knobs for knobs in points if _key(knobs) not in self._raw and self.profiled(knobs)]
+        new = [knobs for knobs in points if point_key(knobs) not in self._raw and self.profiled(knobs)]
         if not new:
             return  # drawing the arrivals alone takes time
         servers = [self.server(self.space.config(knobs)) for knobs in new]
@@ -156,7 +156,7 @@ class Surrogate:
             servers, self.limits, self.workload.unit(self.seed, requests=REQUESTS), threads=self.threads
         )
         for knobs, rate in zip(new, rates, strict=True):
-            self._raw[_key(knobs)] = (knobs, rate)
+            self._raw[point_key(knobs)] = (knobs, rate)
 
     def update(
         self, knobs: Mapping[str, int | str], rate_per_s: float, slowdown: float | None = None
@@ -165,36 +165,40 @@ class Surrogate:
 
         `slowdown` of executions, if that explains the rate, bounds the correction of others.
         """
-        raw = self._raw.get(_key(knobs))
+        raw = self._raw.get(point_key(knobs))
         if raw is None or not raw[1] > 0 or not rate_per_s > 0:
             return None
         error = bounded(math.log(rate_per_s / raw[1]), slowdown)
-        self._siblings.add(_key({**knobs, "max_queue_delay_us": 0}))
+        self._siblings.add(point_key({**knobs, "max_queue_delay_us": 0}))
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
 
     def predicted(self, knobs: Mapping[str, int | str]) -> Predicted | None:
         """Return the corrected prediction of a point; None if there is none."""
-        raw = self._raw.get(_key(knobs))
+        raw = self._raw.get(point_key(knobs))
         if raw is None:
             return None
+        correction, sd = self.correction(knobs)
+        return Predicted(knobs=raw[0], rate_per_s=raw[1] * math.exp(correction), sd=sd, simulated_per_s=raw[1])
+
+    def correction(self, knobs: Mapping[str, int | str]) -> tuple[float, float]:
+        """Return ln of the factor by which measurements correct a simulated rate, and its standard error."""
         mine = self._errors.get((self.kind_of(knobs), int(knobs["instance_count"])), [])
         errors = mine or [error for errors in self._errors.values() for error in errors]
         correction = sum(errors) / len(errors) if errors else 0.0
         if not mine:
             correction = OF_OTHERS * min(0.0, correction)
-        sibling = _key({**knobs, "max_queue_delay_us": 0}) in self._siblings
+        sibling = point_key({**knobs, "max_queue_delay_us": 0}) in self._siblings
         # Errors of other kinds may not occur here: a correction by them adds as much uncertainty.
         sd = SD_SIBLING if sibling else SD_SEEN if mine else math.hypot(SD_UNSEEN, correction)
-        rate = raw[1] * math.exp(correction)
-        return Predicted(knobs=raw[0], rate_per_s=rate, sd=sd, simulated_per_s=raw[1])
+        return correction, sd
 
     def latency_ms(self, prediction: Predicted, rate_per_s: float) -> float:
         """Return the simulated latency at the first limit's quantile at this request rate.
 
         The server is assumed to be slower than profiled by the factor of the prediction's correction downwards.
         """
-        slower = self._raw[_key(prediction.knobs)][1] / prediction.rate_per_s
+        slower = self._raw[point_key(prediction.knobs)][1] / prediction.rate_per_s
         server = self.server(self.space.config(prediction.knobs)).slowed(slower)
         arrivals_s = self.workload.unit(self.seed, requests=REQUESTS_FOR_LATENCY) / rate_per_s
         latency_s = simulate(server, arrivals_s).latency_s[REQUESTS_FOR_LATENCY // 20 :]
@@ -336,5 +340,6 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
     return [knobs for turn in zip_longest(*queues) for knobs in turn if knobs is not None]
 
 
-def _key(knobs: Mapping[str, int | str]) -> tuple[int | str, ...]:
+def point_key(knobs: Mapping[str, int | str]) -> tuple[int | str, ...]:
+    """Return a key of a point that does not depend on the order of its knobs."""
     return tuple(knobs[name] for name in sorted(knobs))

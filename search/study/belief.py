@@ -19,7 +19,7 @@ from model_repo.spec import ServingConfig
 from search.arrays import Floats
 from search.simulator.capacity import STAND_IN_REQUESTS, rate_at_limit, stand_in
 from search.simulator.replay import GRAIN_S, SLOW, Pace
-from search.simulator.server import SimulatedServer
+from search.simulator.server import Simulated
 from search.simulator.surrogate import Surrogate
 from search.study.machine_speed import BLOCK_S, MachineSpeed
 from search.trials.bench import ObservedBench
@@ -53,7 +53,7 @@ an engine that carries 40,000/s seemed to pass: bursts of 1,000 requests need 29
 class _Candidate:
     """What is kept of a configuration while nothing new is observed."""
 
-    server: SimulatedServer
+    server: Simulated
     usual_per_s: float
     late: dict[float, NDArray[np.int64]] = field(default_factory=dict)
 

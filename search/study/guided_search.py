@@ -11,6 +11,7 @@ from itertools import islice
 
 from model_repo.spec import ServingConfig
 from search.records.trial import Cause, PredictionRecord, WhyRecord
+from search.simulator.ensemble_surrogate import new_surrogate
 from search.simulator.service_times_file import read_curves, service_times_record, write_curves
 from search.simulator.surrogate import Predicted, Surrogate, alone_per_s, kinds_to_profile
 from search.space import Knobs, knobs_of
@@ -297,21 +298,22 @@ class GuidedSearch:
         """Measure the fastest configurations, so that the user learns which limit is within reach."""
         space = self.runner.store.space
 
-        def alone_s(knobs: Knobs) -> float:
-            server = self.surrogate.server(space.config(knobs))
-            return float(server.mean_service_s[1, 1]) + server.overhead_s
+        def lone_s(knobs: Knobs) -> float:
+            return self.surrogate.server(space.config(knobs)).lone_s
 
         alone = [
             knobs
-            for knobs in space.points()
-            if knobs["max_batch_size"] == space.max_batch_sizes[0]
-            and self.surrogate.profiled(knobs)
-            and self.runner.promising(knobs)
+            for knobs in self._without_batches()
+            if self.surrogate.profiled(knobs) and self.runner.promising(knobs)
         ]
-        for knobs in sorted(alone, key=alone_s)[:FASTEST_INFEASIBLE]:
+        for knobs in sorted(alone, key=lone_s)[:FASTEST_INFEASIBLE]:
             asked = self.runner.store.ask_for([knobs], wanted=self.runner.promising)
             if asked is not None and self.runner.may_go_on():
                 self.runner.run_trial(asked, partial(run_capacity_trial, self.runner), WhyRecord(cause="fastest"))
+
+    def _without_batches(self) -> list[Knobs]:
+        space = self.runner.store.space
+        return [knobs for knobs in space.points() if knobs["max_batch_size"] == space.max_batch_sizes[0]]
 
 
 def _unsteady_machine(slowdown: float | None) -> bool:
@@ -321,8 +323,8 @@ def _unsteady_machine(slowdown: float | None) -> bool:
 
 def surrogate_for(runner: TrialRunner) -> Surrogate:
     """Return a surrogate without service times, which simulates on this machine's cores."""
-    return Surrogate(
-        space=runner.store.space,
+    return new_surrogate(
+        runner.store.space,
         slo=runner.slo,
         seed=runner.seed,
         workload=runner.workload,

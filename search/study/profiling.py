@@ -10,7 +10,8 @@ from itertools import zip_longest
 from model_repo.spec import ServingConfig
 from search.labels import knobs_text
 from search.records.trial import WhyRecord
-from search.simulator.service_times import NotMeasured, ServiceCurve, measure_curve
+from search.simulator.ensemble_surrogate import EnsembleSurrogate
+from search.simulator.service_times import NotMeasured, ServiceCurve, measure_curve, run_loops
 from search.simulator.surrogate import Surrogate
 from search.space import Knobs, knobs_of
 from search.study.trial_runner import TrialRunner
@@ -21,6 +22,10 @@ from search.trials.trial import Trial, trial_of
 log = logging.getLogger("tritune.profiling")
 
 SMALLER = 3  # steps on the axis of batch sizes, after a configuration could not be served
+
+
+MEMBERS_SIZES = (1.0, 0.5, 0.0)
+"""Shares of the axes of batch sizes of all members, likewise."""
 
 
 def measure_service_times(runner: TrialRunner, surrogate: Surrogate, knobs: Knobs) -> None:
@@ -69,6 +74,40 @@ def _measured_curve(runner: TrialRunner, surrogate: Surrogate, config: ServingCo
         for saturate, its_alone in zip_longest(loops, of_one[: len(loops)])
     )
     return replace(smallest, larger=tuple(larger))
+
+
+def measure_members(runner: TrialRunner, surrogate: EnsembleSurrogate, counts: float | None) -> bool:
+    """Measure all members at once, with the largest batches that can be served; False if that was not possible.
+
+    `counts`: their instances, as `SearchSpace.spread` takes them.
+    """
+    space = runner.store.space
+    for sizes in MEMBERS_SIZES:
+        asked_for = space.spread(sizes, counts)
+        config = space.config(asked_for)
+        if not space.is_legal(asked_for) or not runner.promising(asked_for):
+            continue
+        runner.on_event(events.PhaseStarted(name="profile", detail=knobs_text(config)))
+        before = replace(runner.bench.spent)
+        largest = max(member.max_batch_size for member in config.members) // runner.workload.rows_per_request
+        try:
+            runner.bench.load(config)
+            loops = run_loops(
+                runner.bench.saturate,
+                instances=max(member.instance_count for member in config.members),
+                max_batch_size=max(largest, 1),
+                limit_s=runner.slo.first.limit_s,
+                seed=runner.seed,
+            )
+            surrogate.learn_members(config, loops)
+        except BenchFailed as failure:
+            _record_failure(runner, asked_for, failure, runner.bench.spent.since(before))
+            continue
+        except NotMeasured as reason:
+            log.warning("%s was not profiled: %s", knobs_text(config), reason)
+            return False
+        return True
+    return False
 
 
 def _record_failure(runner: TrialRunner, knobs: Knobs, failure: BenchFailed, spent: Spent) -> None:

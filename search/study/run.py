@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 from pydantic_core import to_json
 
 from loadgen.files import write_atomically
 from model_repo.spec import ServingConfig
 from search.records.trial import WhyRecord
+from search.simulator.ensemble_surrogate import EnsembleSurrogate
 from search.space import Knobs, knobs_of
+from search.study.ensemble_search import EnsembleSearch
 from search.study.guided_search import GuidedSearch, surrogate_for
 from search.study.trial_runner import TrialRunner
 from search.trials.capacity_trial import run_capacity_or_rate_trial
@@ -61,6 +64,10 @@ class SamplerSearch:
     def _landmarks(self) -> Iterator[Knobs]:
         """Yield a few points that span the space: batch sizes and instance counts, small and large."""
         space = self.runner.store.space
+        if space.members:
+            points = (space.spread(sizes, counts) for sizes, counts in product((0.5, 0.0, 1.0), (1.0, 0.0)))
+            yield from filter(space.is_legal, points)
+            return
         most_threads = space.intra_op_threads[-1]
         sizes = space.max_batch_sizes
         for engine in space.axes()["engine"]:
@@ -101,9 +108,18 @@ def write_search(runner: TrialRunner) -> None:
     write_atomically(runner.store.path.parent / SEARCH_FILE, text + "\n")
 
 
+def _predicted_search(runner: TrialRunner) -> bool:
+    """Run the search that can predict this model; False if there is none, or it gave up."""
+    surrogate = surrogate_for(runner)
+    if isinstance(surrogate, EnsembleSurrogate):
+        return EnsembleSearch(runner, surrogate).run()
+    # Nobody knows when a model calls others, and how often.
+    return not runner.store.space.members and GuidedSearch(runner, surrogate).run()
+
+
 def run_search(runner: TrialRunner) -> None:
     """Try configurations until nothing promising is left, the budget is used, or `runner.stop` returns True."""
     write_search(runner)
-    if not GuidedSearch(runner, surrogate_for(runner)).run():
+    if not _predicted_search(runner):
         SamplerSearch(runner).run()
     runner.collect_finished()

@@ -17,9 +17,9 @@ from model_repo.spec import ServingConfig
 from search.labels import knobs_text
 from search.records.run_files import TRIALS_FILE, append_line
 from search.records.slo import Slo
-from search.simulator.server import SimulatedServer
+from search.simulator.ensemble_surrogate import new_surrogate
+from search.simulator.server import Simulated
 from search.simulator.service_times_file import curves_from_text
-from search.simulator.surrogate import Surrogate
 from search.space import SearchSpace, knobs_of
 from search.study.pool import CLOSED, JOB, PROFILE, RECORD, TASK, WORKER_PREFIX, TaskRecord, queue_of
 from search.study.storage import Storage, unless_away
@@ -227,9 +227,9 @@ class Worker:
 
         return context.observe(measured, task.why)
 
-    def _simulated(self, config: ServingConfig) -> SimulatedServer | None:
+    def _simulated(self, config: ServingConfig) -> Simulated | None:
         """Return the simulated configuration from the coordinator's profile; None if the profile lacks it."""
-        surrogate = Surrogate(space=self.space, slo=self.slo, seed=self.seed, workload=self.workload)
+        surrogate = new_surrogate(self.space, slo=self.slo, seed=self.seed, workload=self.workload)
         profile = self.queue.user_attrs.get(PROFILE)
         if profile is not None:
             surrogate.curves.update(curves_from_text(profile))

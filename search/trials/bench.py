@@ -74,8 +74,8 @@ class Bench(Protocol):
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         """Send a closed loop of `concurrency` users, who each wait for their response.
 
-        Batch sizes are in requests (see `service_times`). With a `shape`, only requests of that shape of the
-        workload are sent.
+        Batch sizes are in requests (see `service_times`), also those of the configuration's members. With a
+        `shape`, only requests of that shape of the workload are sent.
         """
         ...
 

@@ -15,7 +15,7 @@ from loadgen.statistics.capacity_fit import CapacityFit, Probe, ProbeResult
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, MeasurementRecord, TrialState
 from search.simulator.replay import ReplayResult, replay_run
-from search.simulator.server import SimulatedServer
+from search.simulator.server import Simulated
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import Bench, BenchFailed
 from search.trials.context import TrialContext, emit_probed, load_run_of, run_load
@@ -177,7 +177,7 @@ def run_fixed_rate_trial(
     number: int,
     *,
     rate_per_s: float,
-    server: SimulatedServer | None = None,
+    server: Simulated | None = None,
 ) -> Trial | None:
     """Return the finished trial; None if it was stopped before it had a result.
 

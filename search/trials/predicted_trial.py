@@ -11,7 +11,7 @@ from loadgen.statistics.capacity_fit import CapacityFit, Probe
 from model_repo.spec import ServingConfig
 from search.records.trial import LoadRunRecord, ReplayRecord
 from search.simulator.replay import MIN_REPLAY_S, ReplayResult, binding_of, replay_run, seconds_for, sharpness_of
-from search.simulator.server import SimulatedServer
+from search.simulator.server import Simulated
 from search.simulator.surrogate import engine_alone_per_s
 from search.trials.bench import BenchFailed, Spent
 from search.trials.capacity_trial import run_capacity_trial, run_fixed_rate_trial
@@ -61,7 +61,7 @@ CAUTION = 0.5
 
 def run_predicted_trial(
     context: TrialContext,
-    server: SimulatedServer,
+    server: Simulated,
     config: ServingConfig,
     number: int,
     predicted_per_s: float,
@@ -83,7 +83,7 @@ class Verification:
     """Verifies the prediction of one configuration, which is simulated as `server`."""
 
     context: TrialContext
-    server: SimulatedServer
+    server: Simulated
     once: bool = False
     _runs: list[LoadRunRecord] = field(default_factory=list)
     _client_problems: list[tuple[str, ...]] = field(default_factory=list)

@@ -9,13 +9,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 from loadgen.errors import EnvironmentFailed, LoadError
 from loadgen.measurement.cpu_contention import NeighbourSampler, counters_of_family
 from loadgen.measurement.request_log import Measurement
 from loadgen.measurement.result import lost_answers
 from loadgen.measurement.send_lag import stop_when_late
+from loadgen.measurement.server_stats import BatchTimings, ServerTimings, read_statistics, timings_between
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload, SharedMemory
@@ -138,12 +139,21 @@ class TritonBench:
         if shape is not None and shapes is not None:
             payload = replace(payload, picked=shapes.requests_of(shape))
         plan = ClosedLoopPlan(concurrency=concurrency, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
+        before = self._member_statistics()
         run = self._run(plan, payload)
-        server = run.measurement.server
-        rows = self.workload.rows_per_request
-        batches = () if server is None else server.batches
-        in_requests = tuple(replace(one, batch_size=max(1, one.batch_size // rows)) for one in batches)
-        return ClosedLoop(concurrency=concurrency, log=run.log, batches=in_requests)
+        after = self._member_statistics()
+        members = {name: self._batches(timings_between(before[name], after[name])) for name in before}
+        batches = self._batches(run.measurement.server)
+        return ClosedLoop(concurrency=concurrency, log=run.log, batches=batches, members=members)
+
+    def _member_statistics(self) -> dict[str, dict[str, Any] | None]:
+        assert self._config is not None
+        target, names = self._target(), [member.engine.model_name for member in self._config.members]
+        return {name: read_statistics(replace(target, model_name=name)) for name in names}
+
+    def _batches(self, server: ServerTimings | None) -> tuple[BatchTimings, ...]:
+        rows, batches = self.workload.rows_per_request, () if server is None else server.batches
+        return tuple(replace(one, batch_size=max(1, one.batch_size // rows)) for one in batches)
 
     def last_measurement(self) -> MeasurementRecord | None:
         """Return the figures of the latest `measure`."""

@@ -1,0 +1,134 @@
+"""Predict the capacity of ensembles: what is profiled is their members, all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from model_repo.spec import EnsembleStep, ServingConfig
+from search.records.slo import Slo
+from search.simulator.capacity import keeps
+from search.simulator.ensemble import SimulatedEnsemble, SimulatedStep, longest_way_s
+from search.simulator.member_times import member_curves
+from search.simulator.server import SimulatedServer
+from search.simulator.service_times import ClosedLoop, ServiceTimes
+from search.simulator.surrogate import Kind, Surrogate, point_key
+from search.space import Knobs, SearchSpace
+from search.workload import REQUESTS, Workload
+
+
+@dataclass(slots=True, kw_only=True)
+class EnsembleSurrogate(Surrogate):
+    """Predictions for all points of an ensemble, once its members were profiled at any instance counts.
+
+    The curves of each member are kept by its name. Between the counts that were profiled its times are
+    interpolated. A kind, whose measurements correct it, is the points with the same counts of all members.
+    """
+
+    _too_high: dict[tuple[int | str, ...], float] = field(default_factory=dict)
+    """Simulated rates that points are known not to keep."""
+
+    @property
+    def steps(self) -> tuple[EnsembleStep, ...]:
+        """The steps of the ensemble."""
+        own = self.space.engines[0].own
+        return () if own is None else own.steps
+
+    @property
+    def predictable(self) -> bool:
+        """True if it can be simulated: no model is in two steps or itself an ensemble, and requests look alike."""
+        models, members = [step.model for step in self.steps], self.space.engines[0].members
+        simple = {member.model_name for member in members if not member.members}
+        return self.workload.shapes is None and len(set(models)) == len(models) and set(models) <= simple
+
+    def kind_of(self, knobs: Mapping[str, int | str]) -> Kind:
+        """Return the kind of a point: the instance counts of all members."""
+        counts = (str(knobs[f"{member.name}.instance_count"]) for member in self.space.members)
+        return f"{knobs['engine']} {' '.join(counts)}", 0, False
+
+    def profiled(self, knobs: Mapping[str, int | str]) -> bool:
+        """True if the service times of all members are known."""
+        return self.predictable and all(self.curves.get(kind_of_member(step.model)) for step in self.steps)
+
+    def profiled_at(self, knobs: Mapping[str, int | str]) -> bool:
+        """True if they were measured with these instance counts."""
+        return all(
+            int(knobs[f"{step.model}.instance_count"]) in self.curves.get(kind_of_member(step.model), {})
+            for step in self.steps
+        )
+
+    def learn_members(self, config: ServingConfig, loops: Sequence[ClosedLoop]) -> None:
+        """Take the closed loops on a configuration, the first of one user. Raises NotMeasured."""
+
+        def way_s(lone_s: Mapping[str, float]) -> float:
+            return longest_way_s((lone_s[step.model], step.after) for step in self.steps)
+
+        counts = {member.engine.model_name: member.instance_count for member in config.members}
+        found = member_curves(loops, counts, way_s)
+        self.profiles += 1
+        for name, curve in found.items():
+            self.curves[kind_of_member(name)][curve.busy] = curve
+
+    def server(self, config: ServingConfig) -> SimulatedEnsemble:
+        """Return the simulated ensemble of a configuration; its members must have been profiled."""
+        members = {member.engine.model_name: member for member in config.members}
+        steps = tuple(
+            SimulatedStep(server=self._member(members[one.model]), after=one.after) for one in self.steps
+        )
+        overheads_s = [curve.overhead_s for curves in self.curves.values() for curve in curves.values()]
+        return SimulatedEnsemble(steps=steps, overhead_s=min(overheads_s))
+
+    def _member(self, config: ServingConfig) -> SimulatedServer:
+        curves = self.curves[kind_of_member(config.engine.model_name)]
+        times = ServiceTimes(curves=tuple(curve for _, curve in sorted(curves.items())))
+        requests = max(config.max_batch_size // self.workload.rows_per_request, 1)
+        return SimulatedServer(
+            service_s=times.table(requests if config.dynamic_batching else 1, config.instance_count),
+            max_queue_delay_s=config.max_queue_delay_us / 1e6,
+            preferred_batch_sizes=config.preferred_batch_sizes,
+            variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
+        )
+
+    def above(self, points: Iterable[Knobs], at_best_per_s: float) -> list[Knobs]:
+        """Return those of the points whose predictions are above this optimistic rate, most by one simulation."""
+        untold = [
+            knobs for knobs in points if not self._known_below(knobs, self._needed_per_s(knobs, at_best_per_s))
+        ]
+        unit = self.workload.unit(self.seed, requests=REQUESTS)
+
+        def keeps_it(knobs: Knobs) -> bool:
+            needed_per_s = self._needed_per_s(knobs, at_best_per_s)
+            if point_key(knobs) in self._raw:
+                return True
+            kept = keeps(self.server(self.space.config(knobs)), self.limits, unit, needed_per_s)
+            if not kept:
+                self._too_high[point_key(knobs)] = needed_per_s
+            return kept
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            found = list(pool.map(keeps_it, untold))
+        return [knobs for knobs, kept in zip(untold, found, strict=True) if kept]
+
+    def _needed_per_s(self, knobs: Knobs, at_best_per_s: float) -> float:
+        """Return the simulated rate of a point whose optimistic prediction is this."""
+        correction, sd = self.correction(knobs)
+        return at_best_per_s * math.exp(-correction - sd)
+
+    def _known_below(self, knobs: Knobs, rate_per_s: float) -> bool:
+        key = point_key(knobs)
+        if key in self._raw:
+            return self._raw[key][1] <= rate_per_s
+        return self._too_high.get(key, math.inf) <= rate_per_s
+
+
+def kind_of_member(name: str) -> Kind:
+    """Return the key of a member's service times."""
+    return name, 0, False
+
+
+def new_surrogate(space: SearchSpace, *, slo: Slo, seed: int, workload: Workload, threads: int = 1) -> Surrogate:
+    """Return a surrogate without service times, for a single model or for an ensemble."""
+    made: Callable[..., Surrogate] = EnsembleSurrogate if space.engines[0].is_ensemble else Surrogate
+    return made(space=space, slo=slo, seed=seed, workload=workload, threads=threads)

@@ -1,0 +1,41 @@
+"""Execution times of the members of an ensemble, from closed loops on the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from search.simulator.pooling import execution_s, never_falling, pooled
+from search.simulator.server import NO_NOISE
+from search.simulator.service_times import ClosedLoop, NotMeasured, ServiceCurve, lone_latency_s
+
+
+def member_curves(
+    loops: Sequence[ClosedLoop], counts: Mapping[str, int], way_s: Callable[[Mapping[str, float]], float]
+) -> dict[str, ServiceCurve]:
+    """Return the curve of each member of an ensemble, by its name, from runs of which the first is of one user.
+
+    `counts` are their instances; `way_s` returns the seconds along the longest way from those of each member. All
+    have the overhead of the whole. How many instances of a member are busy is not known: its times are those of
+    the crowd. Raises NotMeasured.
+    """
+    lone_s = {name: max(map(execution_s, loops[0].members.get(name, ())), default=0.0) for name in counts}
+    overhead_s = max(0.0, lone_latency_s(loops[0]) - way_s(lone_s))
+    curves = {}
+    for name, instances in counts.items():
+        rows = pooled([row for loop in loops[1:] for row in loop.members.get(name, ())], ())
+        if not rows or not lone_s[name] > 0:
+            raise NotMeasured(f"the server has no table of the batch sizes that {name} executes")
+        sizes, executions, seconds = (np.array(column) for column in zip(*rows, strict=True))
+        knots, means = never_falling(sizes, executions, seconds)
+        curves[name] = ServiceCurve(
+            busy=instances,
+            sizes=knots,
+            seconds=means,
+            handover_s=None,
+            fit_error=0.0,
+            overhead_s=overhead_s,
+            noise=NO_NOISE,
+        )
+    return curves
