@@ -48,7 +48,7 @@ class EnsembleSurrogate(Surrogate):
         counts = (str(knobs[f"{member.name}.instance_count"]) for member in self.space.members)
         return f"{knobs['engine']} {' '.join(counts)}", 0, False
 
-    def profiled(self, knobs: Mapping[str, int | str]) -> bool:
+    def profiled(self, knobs: Mapping[str, int | str]) -> bool:  # noqa: ARG002 - times are of members
         """True if the service times of all members are known."""
         return self.predictable and all(self.curves.get(kind_of_member(step.model)) for step in self.steps)
 
