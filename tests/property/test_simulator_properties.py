@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from batchers import gaps, servers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,29 +11,6 @@ from search.simulator.batcher import simulate as simulate_by_events
 from search.simulator.batcher_no_delay import simulate_undelayed
 from search.simulator.server import SimulatedServer, simulate
 from search.workload import unit_arrivals
-
-
-@st.composite
-def servers(draw: st.DrawFn) -> SimulatedServer:
-    max_batch, instances = draw(st.integers(1, 12)), draw(st.integers(1, 9))
-    fixed, each = draw(st.floats(1e-4, 0.02)), draw(st.floats(0, 0.005))
-    crowding = draw(st.floats(0, 1))
-    sizes, busy = np.arange(max_batch + 1), np.arange(instances + 1)
-    service_s = (fixed + each * sizes)[:, None] * (1 + crowding * np.maximum(busy - 1, 0))[None, :]
-    slower = np.array(draw(st.lists(st.floats(0.3, 3), min_size=1, max_size=3)))
-    turns = draw(st.lists(st.integers(0, len(slower) - 1), min_size=1, max_size=20))
-    return SimulatedServer(
-        service_s=slower[:, None, None] * service_s,  # type: ignore[arg-type]
-        turns=np.array([turns, turns]),
-        noise=tuple(draw(st.lists(st.floats(0.5, 2), min_size=1, max_size=5))),
-        max_queue_delay_s=draw(st.sampled_from([0.0, 1e-4, 0.002, 0.05])),
-        preferred_batch_sizes=tuple(draw(st.sets(st.integers(1, max_batch), max_size=3))),
-        variable_shapes=draw(st.booleans()),
-        commits_early=draw(st.booleans()),
-    )
-
-
-gaps = st.lists(st.floats(0, 0.05), min_size=1, max_size=80)
 
 
 @given(server=servers(), gaps_s=gaps)

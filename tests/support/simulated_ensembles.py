@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from simulated_bench import PAUSE_S, SimulatedBench, log_of
-from tandem_queues import PlainStep, completions, tandem, tandem_capacity
+from tandem_queues import PlainStep, Served, Tandem, completions
 
 from loadgen.measurement.server_stats import BatchTimings
 from model_repo.spec import Engine, EnsembleStep, OwnModel, ServingConfig, TensorSpec
@@ -54,8 +54,19 @@ class Ensemble:
         return [served[step.model] for step in self.steps]
 
     def capacity(self, config: ServingConfig, *, requests: int = 100_000, limit_ms: float = LIMIT_MS) -> float:
-        plain, delays_s = self.plain(config), self.delays_s(config)
-        return tandem_capacity(plain, delays_s, limit_s=limit_ms / 1e3, requests=requests)
+        return self.served(config).capacity(limit_s=limit_ms / 1e3, requests=requests)
+
+    def served(self, config: ServingConfig) -> Served:
+        return Served(self.plain(config), self.delays_s(config))
+
+    def best(self, space: SearchSpace, *, requests: int = 10_000) -> float:
+        """Return the capacity of the best of all points: only those above all before are looked at closely."""
+        best, config = 0.0, space.baseline()
+        for knobs in space.points():
+            served = self.served(space.config(knobs))
+            if served.keeps(1.003 * best or 1.0, limit_s=LIMIT_MS / 1e3, requests=requests):
+                best, config = served.capacity(limit_s=LIMIT_MS / 1e3, requests=requests), space.config(knobs)
+        return self.capacity(config)
 
     def engine(self) -> Engine:
         def own(name: str, **given: Any) -> Engine:
@@ -76,10 +87,11 @@ class Ensemble:
         members = tuple(own(name, dynamic_batching=True) for name in self.laws)
         return own("whole", steps=self.steps, members=members)
 
-    def space(self, *, largest_batch: int = 4) -> SearchSpace:
+    def space(self, *, largest_batch: int = 4, delays_us: tuple[int, ...] = (0,)) -> SearchSpace:
         engine, limits = self.engine(), MachineLimits(cores=2, memory_bytes=2**34)
         given: dict[str, Any] = {"limit_ms": LIMIT_MS, "largest_batch": largest_batch}
-        members = tuple(search_space((member,), limits, **given) for member in engine.members)
+        spaces = (search_space((member,), limits, **given) for member in engine.members)
+        members = tuple(replace(space, max_queue_delays_us=delays_us) for space in spaces)
         return search_space((engine,), limits, members=members, **given)
 
 
@@ -98,18 +110,19 @@ class EnsembleBench(SimulatedBench):
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         config, rng = self.loaded[-1], np.random.default_rng(seed)
 
-        def again(_request: int, done_s: float) -> float | None:
+        def again(done_s: float) -> float | None:
             next_s = done_s + self.overhead_s + rng.uniform(*PAUSE_S)
             return next_s if next_s < duration_s else None
 
         begins_s = sorted(rng.uniform(*PAUSE_S, concurrency).tolist())
         plain = self.ensemble.plain(config, self.slowness(self.spent.load_s))
-        sent, done, executed = tandem(plain, begins_s, again=again)
-        self._spend(max(done))
+        tandem = Tandem(plain, begins_s, again).run()
+        sent, done = np.array(tandem.sent), np.array([tandem.done[request] for request in range(len(tandem.sent))])
+        self._spend(float(done.max()))
         order = np.argsort(sent, kind="stable")
-        log = log_of(np.array(sent)[order], np.array(done)[order] + self.overhead_s)
+        log = log_of(sent[order], done[order] + self.overhead_s)
         names = [] if self.mute else [step.model for step in self.ensemble.steps]
-        members = {name: _table(batches) for name, batches in zip(names, executed, strict=False)}
+        members = {name: _table(batches) for name, batches in zip(names, tandem.executed, strict=False)}
         return ClosedLoop(concurrency=concurrency, log=log, batches=(), members=members)
 
 

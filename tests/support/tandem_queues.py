@@ -23,64 +23,75 @@ class PlainStep:
     after: tuple[int, ...] = ()
 
 
+Executed = list[tuple[int, float]]
+"""Batch size and seconds of each execution."""
+
+
 @dataclass
-class _Busy:
-    """The waiting requests and the idle instances of a step, and the batches that it has executed."""
+class Tandem:
+    """An ensemble, event by event. What comes at one moment comes one after the other, in the order of arrival.
 
-    idle: int
-    waiting: list[int] = field(default_factory=list)
-    executed: list[tuple[int, float]] = field(default_factory=list)
-
-
-def tandem(
-    steps: Sequence[PlainStep], arrivals_s: Sequence[float], *, again: Callable[[int, float], float | None]
-) -> tuple[list[float], list[float], list[list[tuple[int, float]]]]:
-    """Return arrival and completion of each request, and each step's executions: batch size and seconds.
-
-    `again(request, done_s)` returns when its user sends another one, or None. All that happens at one moment has
-    happened before an idle instance takes what waits.
+    `again(done_s)` returns when the user of a request that is done sends another one, or None. `sent` and `done`
+    grow with the requests, `executed` is of each step.
     """
-    sent, done = list(arrivals_s), [math.nan] * len(arrivals_s)
-    left = [[len(step.after) for step in steps] for _ in sent]  # inputs that are missing
-    steps_left = [len(steps)] * len(sent)
-    state, ticket = [_Busy(step.instances) for step in steps], itertools.count()
-    events: list[tuple[float, int, int, list[int]]] = []  # time, ticket, step (-1: an arrival), requests
-    for request, time_s in enumerate(sent):
-        heapq.heappush(events, (time_s, next(ticket), -1, [request]))
-    while events:
-        now = events[0][0]
-        while events and events[0][0] == now:
-            _, _, number, requests = heapq.heappop(events)
-            state[number].idle += number >= 0
-            for request in requests:
-                for other, step in enumerate(steps):
-                    if number in step.after:
-                        left[request][other] -= 1
-                    first = number < 0 and not step.after
-                    if first or (number in step.after and left[request][other] == 0):
-                        state[other].waiting.append(request)
-                steps_left[request] -= number >= 0
-                if steps_left[request] == 0:
-                    done[request] = now
-                    next_s = again(request, now)
-                    if next_s is not None:
-                        heapq.heappush(events, (next_s, next(ticket), -1, [len(sent)]))
-                        sent.append(next_s)
-                        done.append(math.nan)
-                        left.append([len(step.after) for step in steps])
-                        steps_left.append(len(steps))
-        for number, (step, at) in enumerate(zip(steps, state, strict=True)):
-            while at.idle and at.waiting:
-                batch, at.waiting = at.waiting[: len(step.service_s) - 1], at.waiting[len(step.service_s) - 1 :]
-                at.idle -= 1
-                taken_s = float(step.service_s[len(batch)])
-                at.executed.append((len(batch), taken_s))
-                heapq.heappush(events, (now + taken_s, next(ticket), number, batch))
-    return sent, done, [at.executed for at in state]
+
+    steps: Sequence[PlainStep]
+    sent: list[float]
+    again: Callable[[float], float | None] = lambda _done_s: None
+    done: dict[int, float] = field(default_factory=dict)
+    executed: list[Executed] = field(default_factory=list)
+
+    def run(self) -> Tandem:
+        self.executed = [[] for _ in self.steps]
+        self._idle = [step.instances for step in self.steps]
+        self._waiting: list[list[int]] = [[] for _ in self.steps]
+        self._passed: dict[int, set[int]] = {}
+        self._events: list[tuple[float, int, int, list[int]]] = []  # time, ticket, step (-1: all begins), requests
+        self._tickets = itertools.count()
+        for request, time_s in enumerate(self.sent):
+            self._at(time_s, -1, [request])
+        while self._events:
+            now, _, number, requests = heapq.heappop(self._events)
+            if number >= 0:
+                self._idle[number] += 1
+                self._take(number, now)
+            for request in sorted(requests):
+                self._pass(request, number, now)
+        return self
+
+    def _at(self, time_s: float, number: int, requests: list[int]) -> None:
+        heapq.heappush(self._events, (time_s, next(self._tickets), number, requests))
+
+    def _pass(self, request: int, number: int, now: float) -> None:
+        passed = self._passed.setdefault(request, set()) | {number}
+        self._passed[request] = passed
+        for other, step in enumerate(self.steps):
+            if number in (step.after or (-1,)) and passed.issuperset(step.after):
+                self._waiting[other].append(request)
+                self._take(other, now)
+        if len(passed) > len(self.steps):
+            self.done[request] = now
+            next_s = self.again(now)
+            if next_s is not None:
+                self._at(next_s, -1, [len(self.sent)])
+                self.sent.append(next_s)
+
+    def _take(self, number: int, now: float) -> None:
+        largest = len(self.steps[number].service_s) - 1
+        batch, rest = self._waiting[number][:largest], self._waiting[number][largest:]
+        if batch and self._idle[number]:
+            self._waiting[number] = rest
+            self._idle[number] -= 1
+            taken_s = float(self.steps[number].service_s[len(batch)])
+            self.executed[number].append((len(batch), taken_s))
+            self._at(now + taken_s, number, batch)
 
 
 def completions(steps: Sequence[PlainStep], arrivals_s: NDArray[Any], delays_s: Sequence[float]) -> NDArray[Any]:
-    """Return when each of the requests is done, one step after the other, each with a queue delay."""
+    """Return when each of the requests is done, one step after the other, each with a queue delay.
+
+    An idle instance takes all that comes at one moment.
+    """
     done: list[NDArray[Any]] = []
     for step, delay_s in zip(steps, delays_s, strict=True):
         came = np.max([done[other] for other in step.after], axis=0) if step.after else arrivals_s
@@ -92,30 +103,32 @@ def completions(steps: Sequence[PlainStep], arrivals_s: NDArray[Any], delays_s: 
     return np.max(done, axis=0)  # type: ignore[no-any-return]
 
 
-def tandem_capacity(
-    steps: Sequence[PlainStep],
-    delays_s: Sequence[float],
-    *,
-    limit_s: float,
-    requests: int,
-    resolution: float = 0.003,
-) -> float:
-    """Return the highest rate at which 99 % of requests keep the limit, by bisection; 0 if there is none."""
-    unit = np.cumsum(np.random.default_rng(99).exponential(1.0, requests + requests // 20))
+@dataclass(frozen=True)
+class Served:
+    """One configuration: its steps, and the queue delay of each."""
 
-    def met(rate_per_s: float) -> bool:
-        late = completions(steps, unit / rate_per_s, delays_s) - unit / rate_per_s > limit_s
-        return float(late[requests // 20 :].mean()) <= 0.01
+    steps: Sequence[PlainStep]
+    delays_s: Sequence[float]
 
-    low = high = min(
-        step.instances * max(size / step.service_s[size] for size in range(1, len(step.service_s)))
-        for step in steps
-    )
-    while not met(low):
-        high, low = low, 0.8 * low
-        if low < high / 1e3 or low < 1e-3 / limit_s:
-            return 0.0
-    while math.log(high / low) > resolution:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if met(middle) else (low, middle)
-    return float(low)
+    def keeps(self, rate_per_s: float, *, limit_s: float, requests: int) -> bool:
+        """True if 99 % of so many requests at this rate keep the limit, after a twentieth as many."""
+        warmup = requests // 20
+        arrivals = np.cumsum(np.random.default_rng(99).exponential(1.0, requests + warmup)) / rate_per_s
+        late = completions(self.steps, arrivals, self.delays_s) - arrivals > limit_s
+        return float(late[warmup:].mean()) <= 0.01
+
+    def capacity(self, *, limit_s: float, requests: int, resolution: float = 0.003) -> float:
+        """Return the highest such rate, by bisection; 0 if there is none."""
+        low = high = min(
+            step.instances * max(size / step.service_s[size] for size in range(1, len(step.service_s)))
+            for step in self.steps
+        )
+        while not self.keeps(low, limit_s=limit_s, requests=requests):
+            high, low = low, 0.8 * low
+            if low < 1e-2 / limit_s:
+                return 0.0
+        while math.log(high / low) > resolution:
+            middle = math.sqrt(low * high)
+            kept = self.keeps(middle, limit_s=limit_s, requests=requests)
+            low, high = (middle, high) if kept else (low, middle)
+        return float(low)
