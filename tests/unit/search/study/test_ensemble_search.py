@@ -79,7 +79,7 @@ def test_a_resumed_search_does_not_profile_again(tmp_path: Path) -> None:
     curves = read_curves(tmp_path)
     assert {name: sorted(by_busy) for (name, *_), by_busy in curves.items()} == {"first": [1, 4], "second": [1, 4]}
     again = EnsembleBench(ensemble=TWO)
-    again.saturate = None  # type: ignore[assignment, method-assign]
+    again.saturate = None  # type: ignore[method-assign]
     searched(again, space, tmp_path)
     assert causes(store)[0] == "baseline"
     assert read_curves(tmp_path) == curves

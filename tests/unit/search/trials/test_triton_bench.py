@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from engines import plain_engine
 from simulated_generator import SimulatedGenerator
-from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Strange, grpc_answer, http_answer, serving
+from strange_servers import RIGHT_GRPC, RIGHT_HTTP, Strange, document, grpc_answer, http_answer, serving
 
 from loadgen.errors import EnvironmentFailed
 from loadgen.sending.plan_run import LoadRun
@@ -238,3 +238,38 @@ def test_a_model_that_does_not_load_fails_its_trial_however_often() -> None:
     for _ in range(5):
         with pytest.raises(BenchFailed):
             bench.load(CONFIG)
+
+
+def test_a_closed_loop_has_the_batches_of_each_member() -> None:
+    asked: list[int] = []
+
+    def grown(connection: Any) -> None:
+        """Answer with a batch of 4 rows more, 8 ms each, than at the question before."""
+        asked.append(len(asked))
+        count = len(asked)
+        stage = {"count": count, "ns": 8_000_000 * count}
+        batch = {"batch_size": 4, "compute_infer": stage, "compute_input": {}, "compute_output": {}}
+        stages = {"success": {"count": count, "ns": 1}}
+        counters = {"version": "1", "inference_count": 4 * count, "execution_count": count}
+        connection.sendall(
+            document({"model_stats": [{**counters, "inference_stats": stages, "batch_stats": [batch]}]})
+        )
+
+    members = tuple(replace(CONFIG, engine=replace(CONFIG.engine, model_name=name)) for name in ("a", "b"))
+    whole = replace(CONFIG.engine, members=tuple(member.engine for member in members))
+    server: Any = Counted()
+    workload = Workload(rows_per_request=2)
+    with serving(Strange(name="s", answers={"stats": grown})) as url:
+        server.endpoint = SimpleNamespace(
+            host="127.0.0.1", url=lambda protocol: url, metrics_port=None, headers=lambda protocol: ()
+        )
+        bench = bench_on(server)
+        bench.workload, bench._generator = workload, SimulatedGenerator(service_ms=1.0)  # type: ignore[assignment]
+        bench.load(replace(CONFIG, engine=whole, members=members))
+        loop = bench.saturate(2, 0.1, seed=1)
+    assert loop.batches == ()
+    assert list(loop.members) == ["a", "b"]
+    ((first,), (second,)) = loop.members.values()
+    assert (first.batch_size, first.executions, first.infer_ms) == (2, 2, 8.0)
+    assert second == first
+    assert loop.executed == (first, second)
