@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from model_repo.spec import EnsembleStep, ServingConfig
 from search.records.slo import Slo
 from search.simulator.capacity import keeps
@@ -23,8 +25,9 @@ from search.workload import REQUESTS, Workload
 class EnsembleSurrogate(Surrogate):
     """Predictions for all points of an ensemble, once its members were profiled at any instance counts.
 
-    The curves of each member are kept by its name. Between the counts that were profiled its times are
-    interpolated. A kind, whose measurements correct it, is the points with the same counts of all members.
+    The curves of each member are kept by its name and by the instances of all members together, who share the
+    cores: between the sums that were profiled its times are interpolated. A kind, whose measurements correct it,
+    is the points with the same counts of all members.
     """
 
     _too_high: dict[tuple[int | str, ...], float] = field(default_factory=dict)
@@ -53,11 +56,9 @@ class EnsembleSurrogate(Surrogate):
         return self.predictable and all(self.curves.get(kind_of_member(step.model)) for step in self.steps)
 
     def profiled_at(self, knobs: Mapping[str, int | str]) -> bool:
-        """True if they were measured with these instance counts."""
-        return all(
-            int(knobs[f"{step.model}.instance_count"]) in self.curves.get(kind_of_member(step.model), {})
-            for step in self.steps
-        )
+        """True if they were measured with as many instances of all members together."""
+        together = _instances(self.space.config(knobs))
+        return all(together in self.curves.get(kind_of_member(step.model), {}) for step in self.steps)
 
     def learn_members(self, config: ServingConfig, loops: Sequence[ClosedLoop]) -> None:
         """Take the closed loops on a configuration, the first of one user. Raises NotMeasured."""
@@ -65,8 +66,8 @@ class EnsembleSurrogate(Surrogate):
         def way_s(lone_s: Mapping[str, float]) -> float:
             return longest_way_s((lone_s[step.model], step.after) for step in self.steps)
 
-        counts = {member.engine.model_name: member.instance_count for member in config.members}
-        found = member_curves(loops, counts, way_s)
+        names = [step.model for step in self.steps]
+        found = member_curves(loops, names, way_s, instances=_instances(config))
         self.profiles += 1
         for name, curve in found.items():
             self.curves[kind_of_member(name)][curve.busy] = curve
@@ -74,18 +75,20 @@ class EnsembleSurrogate(Surrogate):
     def server(self, config: ServingConfig) -> SimulatedEnsemble:
         """Return the simulated ensemble of a configuration; its members must have been profiled."""
         members = {member.engine.model_name: member for member in config.members}
+        together = _instances(config)
         steps = tuple(
-            SimulatedStep(server=self._member(members[one.model]), after=one.after) for one in self.steps
+            SimulatedStep(server=self._member(members[one.model], together), after=one.after) for one in self.steps
         )
         overheads_s = [curve.overhead_s for curves in self.curves.values() for curve in curves.values()]
         return SimulatedEnsemble(steps=steps, overhead_s=min(overheads_s))
 
-    def _member(self, config: ServingConfig) -> SimulatedServer:
+    def _member(self, config: ServingConfig, together: int) -> SimulatedServer:
         curves = self.curves[kind_of_member(config.engine.model_name)]
         times = ServiceTimes(curves=tuple(curve for _, curve in sorted(curves.items())))
         requests = max(config.max_batch_size // self.workload.rows_per_request, 1)
+        service_s = times.table(requests if config.dynamic_batching else 1, together)[:, together]
         return SimulatedServer(
-            service_s=times.table(requests if config.dynamic_batching else 1, config.instance_count),
+            service_s=np.repeat(service_s[:, None], config.instance_count + 1, axis=1),
             max_queue_delay_s=config.max_queue_delay_us / 1e6,
             preferred_batch_sizes=config.preferred_batch_sizes,
             variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
@@ -121,6 +124,10 @@ class EnsembleSurrogate(Surrogate):
         if key in self._raw:
             return self._raw[key][1] <= rate_per_s
         return self._too_high.get(key, math.inf) <= rate_per_s
+
+
+def _instances(config: ServingConfig) -> int:
+    return sum(member.instance_count for member in config.members)
 
 
 def kind_of_member(name: str) -> Kind:

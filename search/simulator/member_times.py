@@ -12,18 +12,22 @@ from search.simulator.service_times import ClosedLoop, NotMeasured, ServiceCurve
 
 
 def member_curves(
-    loops: Sequence[ClosedLoop], counts: Mapping[str, int], way_s: Callable[[Mapping[str, float]], float]
+    loops: Sequence[ClosedLoop],
+    names: Sequence[str],
+    way_s: Callable[[Mapping[str, float]], float],
+    *,
+    instances: int,
 ) -> dict[str, ServiceCurve]:
     """Return the curve of each member of an ensemble, by its name, from runs of which the first is of one user.
 
-    `counts` are their instances; `way_s` returns the seconds along the longest way from those of each member. All
-    have the overhead of the whole. How many instances of a member are busy is not known: its times are those of
-    the crowd. Raises NotMeasured.
+    `instances` are those of all members together, of which nobody knows how many are busy: the times are those of
+    the crowd. `way_s` returns the seconds along the longest way from those of each member. All have the overhead
+    of the whole. Raises NotMeasured.
     """
-    lone_s = {name: max(map(execution_s, loops[0].members.get(name, ())), default=0.0) for name in counts}
+    lone_s = {name: max(map(execution_s, loops[0].members.get(name, ())), default=0.0) for name in names}
     overhead_s = max(0.0, lone_latency_s(loops[0]) - way_s(lone_s))
     curves = {}
-    for name, instances in counts.items():
+    for name in names:
         rows = pooled([row for loop in loops[1:] for row in loop.members.get(name, ())], ())
         if not rows or not lone_s[name] > 0:
             raise NotMeasured(f"the server has no table of the batch sizes that {name} executes")

@@ -14,8 +14,8 @@ from search.study.guided_search import PROFILE_SHARE, GuidedSearch
 from search.study.profiling import measure_members
 from search.trials import events
 
-SCALES = (None, 1.0)
-"""Members are profiled with the baseline's instances and with the most, for they share the cores."""
+SCALES = (None, 1.0, 0.5)
+"""Members are profiled with the baseline's instances, the most, and those between, for they share the cores."""
 
 STARTS = ((1.0, 1.0), (0.5, 1.0), (0.0, 1.0), (1.0, None), (0.5, None), (0.0, None))
 """Besides the baseline: shares of the axes of all members' batches and instances."""
@@ -39,7 +39,7 @@ class EnsembleSearch(GuidedSearch):
         return super(EnsembleSearch, self).run()
 
     def _profile_all(self, *, first: Knobs) -> None:
-        """Profile the members at two scales, then verify the baseline."""
+        """Profile the members at three scales, then verify the baseline."""
         runner, budget = self.runner, self.runner.budget
         until_s = budget.elapsed_s() + PROFILE_SHARE * budget.search_left_s()
         for counts in SCALES:

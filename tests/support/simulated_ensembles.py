@@ -26,11 +26,15 @@ TENSORS = (TensorSpec(name="x", datatype="FP32", shape=(4,)),)
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Members with the laws of their times, and the members that each follows."""
+    """Members with the laws of their times, and the members that each follows.
+
+    With more instances than `cores` all executions take longer in proportion.
+    """
 
     laws: dict[str, Law]
     after: dict[str, tuple[str, ...]] = field(default_factory=dict)
     max_batch_size: int = 4
+    cores: float = np.inf
 
     @property
     def steps(self) -> tuple[EnsembleStep, ...]:
@@ -41,6 +45,7 @@ class Ensemble:
 
     def plain(self, config: ServingConfig, slowed: float = 1.0) -> list[PlainStep]:
         served = {member.engine.model_name: member for member in config.members}
+        slowed *= max(1.0, sum(member.instance_count for member in config.members) / self.cores)
         found = []
         for step in self.steps:
             member = served[step.model]

@@ -77,7 +77,10 @@ def test_a_resumed_search_does_not_profile_again(tmp_path: Path) -> None:
     space, first = TWO.space(), EnsembleBench(ensemble=TWO)
     store = searched(first, space, tmp_path)
     curves = read_curves(tmp_path)
-    assert {name: sorted(by_busy) for (name, *_), by_busy in curves.items()} == {"first": [1, 4], "second": [1, 4]}
+    assert {name: sorted(by_busy) for (name, *_), by_busy in curves.items()} == {
+        "first": [2, 4, 8],
+        "second": [2, 4, 8],
+    }
     again = EnsembleBench(ensemble=TWO)
     again.saturate = None  # type: ignore[method-assign]
     searched(again, space, tmp_path)
