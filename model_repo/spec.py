@@ -236,7 +236,8 @@ class Endpoint:
 
     `control_folder` holds the Unix socket of the protocol without a port, which alone takes control requests:
     other users and web pages cannot reach it. None: control requests go to the HTTP port. `key` travels with every
-    inference over TCP (`headers`), None: all are answered.
+    inference over TCP (`headers`), None: all are answered. `credentials` are headers that go with every request
+    to a server that others run.
     """
 
     host: str
@@ -245,11 +246,13 @@ class Endpoint:
     metrics_port: int | None
     control_folder: Path | None = None
     key: str | None = field(default=None, repr=False)
+    credentials: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def headers(self, protocol: Protocol) -> tuple[tuple[str, str], ...]:
         """Return the headers without which the server refuses an inference."""
         prefix = "triton-grpc-protocol-" if protocol == "grpc" else ""
-        return () if self.key is None else ((f"{prefix}tritune-key", self.key),)
+        own = () if self.key is None else ((f"{prefix}tritune-key", self.key),)
+        return (*own, *self.credentials)
 
     @property
     def http_url(self) -> str:

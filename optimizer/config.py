@@ -48,6 +48,7 @@ MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = (
 )
 """Declare an option in a panel of `optimize --help`."""
 
+NAMES = partial(MODEL, metavar="A,B", parse=names_from_text, show=",".join)
 CALL = partial(option, panel="Run")
 
 
@@ -87,17 +88,11 @@ class OptimizeConfig:
         parse=vary_from_texts,
         show=lambda vary: [f"{key}={','.join(values)}" for key, values in vary],
     )
-    calls: tuple[str, ...] | None = MODEL(
-        "With --repository: the models that a Python model calls (BLS), which are tuned with it.",
-        "A,B",
-        parse=names_from_text,
-        show=",".join,
+    calls: tuple[str, ...] | None = NAMES(
+        "With --repository: the models that a Python model calls (BLS), which are tuned with it."
     )
-    tune: tuple[str, ...] | None = MODEL(
-        "With --repository: members of an ensemble, or of --calls, to tune; the others stay. Default: all.",
-        "A,B",
-        parse=names_from_text,
-        show=",".join,
+    tune: tuple[str, ...] | None = NAMES(
+        "With --repository: members of an ensemble, or of --calls, to tune; the others stay. Default: all."
     )
     shapes: dict[str, tuple[int, ...]] = MODEL(
         "Sizes of an input's dimensions without the batch, such as `input_ids:128`. Repeatable.",
@@ -185,6 +180,16 @@ class OptimizeConfig:
     )
     server_repository: Path | None = SERVER(
         "The remote server's model repository, as a folder on this machine.", "DIR"
+    )
+    yes: bool = SERVER(
+        "Let a remote server's own models get other configurations.", default=False, show=None, may_change=True
+    )
+    header_env: tuple[str, ...] = SERVER(
+        "Header for the remote server whose value is in the environment: `NAME=VARIABLE`. Repeatable.",
+        "NAME=VARIABLE",
+        default=(),
+        show=None,
+        may_change=True,
     )
     wait_ready_s: float | None = SERVER(
         "Wait until the remote server answers, up to this long. Default: it must answer now.",

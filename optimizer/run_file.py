@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from loadgen.errors import BadInput, first_problem
 from loadgen.files import write_atomically
 from loadgen.spec.addresses import parsed_address, plain_address, shown_address
+from loadgen.spec.target import headers_from_options
 from model_repo.spec import Endpoint
 from optimizer.config import OptimizeConfig
 from optimizer.model_source import saved_source
@@ -79,4 +81,10 @@ def remote_endpoint(config: OptimizeConfig) -> Endpoint | None:
             "Write http://HOST:PORT",
         )
     port = parts.port or 8000
-    return Endpoint(host=parts.hostname, http_port=port, grpc_port=port + 1, metrics_port=port + 2)
+    return Endpoint(
+        host=parts.hostname,
+        http_port=port,
+        grpc_port=port + 1,
+        metrics_port=port + 2,
+        credentials=headers_from_options((), config.header_env, os.environ),
+    )

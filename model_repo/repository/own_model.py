@@ -74,7 +74,10 @@ def own_versions(folder: Path) -> list[str]:
 
 
 def parse_own(text: str, names: Collection[str] = _READ) -> Any:
-    """Return the ModelConfig message of the fields that we read; others may be unknown. Raises ValueError."""
+    """Return the ModelConfig message of some fields, by default those that we read. Raises ValueError.
+
+    Others may be unknown to our protobuf.
+    """
     read = (text[field.start : field.end] for field in fields(text) if field.name in names)
     return parse_config_pbtxt("\n".join(read), allow_unknown_fields=True)
 
@@ -192,13 +195,20 @@ def completed(text: str, loaded: Mapping[str, Any]) -> str:
         written |= {"backend", "platform"}
     for name in ("name", "model_warmup", *written):
         new.ClearField(name)
-    for group in new.instance_group:
-        for name in ("name", "gpus"):  # the server's, which follow from the machine
-            group.ClearField(name)
+    _clear_what_follows(new)
     more = str(text_format.MessageToString(new))
     for field, _ in new.ListFields():
         text = without_field(text, field.name)
     return added(text, f"{COMPLETED}{more}") if more else text
+
+
+def _clear_what_follows(message: Any) -> None:
+    """Clear what the server says and nobody needs: it follows from the machine, or is the default."""
+    if not message.model_transaction_policy.decoupled:
+        message.ClearField("model_transaction_policy")
+    for group in message.instance_group:
+        for name in ("name", "gpus"):
+            group.ClearField(name)
 
 
 def _missing(written: int, found: int) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -34,15 +35,19 @@ def is_model_ready(endpoint: Endpoint, model_name: str, *, timeout_s: float = _T
     return _is_ok(endpoint, f"/v2/models/{quote(model_name)}/ready", timeout_s)
 
 
-def load_model(endpoint: Endpoint, model_name: str, *, timeout_s: float) -> None:
+def load_model(
+    endpoint: Endpoint, model_name: str, *, timeout_s: float, config: Mapping[str, Any] | None = None
+) -> None:
     """Load a model of the repository, or update a loaded one; return when it is ready.
 
-    Raises RequestRefused with the model's own message, ServerTimeout (the load may then hang forever), ServerDied.
+    `config` takes the place of its `config.pbtxt`, over HTTP. Raises RequestRefused with the model's own message,
+    ServerTimeout (the load may then hang forever), ServerDied.
     """
     if (path := _grpc_socket(endpoint)) is not None:
         _grpc_request(path, "RepositoryModelLoad", {"model_name": model_name}, timeout_s)
     else:
-        _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/load", timeout_s)
+        document = {} if config is None else {"parameters": {"config": json.dumps(config)}}
+        _request(endpoint, "POST", f"/v2/repository/models/{quote(model_name)}/load", timeout_s, document)
 
 
 def unload_model(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -131,12 +136,19 @@ def _is_ok(endpoint: Endpoint, path: str, timeout_s: float) -> bool:
     return True
 
 
-def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float) -> bytes:
+def _request(
+    endpoint: Endpoint,
+    method: str,
+    path: str,
+    timeout_s: float,
+    document: Mapping[str, Any] | None = None,
+) -> bytes:
     where, connection = _connection(endpoint, timeout_s)
     try:
-        connection.request(method, path, body=b"{}" if method == "POST" else None)
+        body = json.dumps(document or {}).encode() if method == "POST" else None
+        connection.request(method, path, body=body, headers=dict(endpoint.credentials))
         answer = connection.getresponse()
-        body = answer.read()
+        content = answer.read()
     except TimeoutError as error:
         raise ServerTimeout(
             f"The server at {where} did not answer {path} within {timeout_s:g} s.\n"
@@ -150,8 +162,8 @@ def _request(endpoint: Endpoint, method: str, path: str, timeout_s: float) -> by
     finally:
         connection.close()
     if answer.status != http.client.OK:
-        raise RequestRefused(_refusal(where, path, answer.status, body), status=answer.status)
-    return body
+        raise RequestRefused(_refusal(where, path, answer.status, content), status=answer.status)
+    return content
 
 
 def _refusal(where: str, path: str, status: int, body: bytes) -> str:

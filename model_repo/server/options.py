@@ -26,7 +26,7 @@ class ServerOptions:
     requests. `shared_memory` lets the owner's load generator leave inputs in /dev/shm. `runtime` None means our
     runtime for the embedded server (`slots` on a GPU) and Triton's native backends for the others. Only the kind
     `remote` has `remote`, the server's address, and `repository`, the folder that both it and we see as its model
-    repository.
+    repository; or `journals`, the folder that remembers how its own models were configured (see `overrides`).
     """
 
     run_dir: Path
@@ -42,6 +42,7 @@ class ServerOptions:
     image: str = DEFAULT_IMAGE
     remote: Endpoint | None = None
     repository: Path | None = None
+    journals: Path | None = None
     remote_wait_s: float = 0.0  # until the remote server answers
     start_timeout_s: float = 120.0
     load_timeout_s: float = 120.0
@@ -50,11 +51,9 @@ class ServerOptions:
     extra_arguments: tuple[str, ...] = ()  # of tritonserver, after ours
 
     def __post_init__(self) -> None:
-        given_remote = {self.remote is not None, self.repository is not None}
-        if given_remote != {self.kind == "remote"}:
-            raise ValueError(
-                "remote and repository go with the kind `remote`, both of them, and with no other kind"
-            )
+        where = [one for one in (self.repository, self.journals) if one is not None]
+        if (self.remote is not None, len(where)) != ((True, 1) if self.kind == "remote" else (False, 0)):
+            raise ValueError("remote goes with the kind `remote` alone, and with either repository or journals")
         given = [port for port in (self.http_port, self.grpc_port, self.metrics_port) if port is not None]
         if len(set(given)) != len(given) or any(not 1 <= port <= 65535 for port in given):
             raise ValueError(f"ports {given} must be different and within 1..65535")
@@ -100,7 +99,14 @@ def choose_endpoint(
             probe = stack.enter_context(socket.socket())
             probe.bind((_HOST, 0))
             ports[name] = port or int(probe.getsockname()[1])
-    return Endpoint(host=_HOST, control_folder=control_folder, key=key, **ports)
+    return Endpoint(
+        host=_HOST,
+        http_port=ports["http_port"],
+        grpc_port=ports["grpc_port"],
+        metrics_port=ports["metrics_port"],
+        control_folder=control_folder,
+        key=key,
+    )
 
 
 def ports_in_use(endpoint: Endpoint) -> bool:

@@ -99,11 +99,19 @@ def checked_storage(url: str | None, *, in_arguments: bool) -> str | None:
 def _check_together(config: OptimizeConfig, values: Values) -> None:
     """Raise BadInput for options that exclude or need each other."""
     server = config.server
-    if server == "remote" and (config.server_url is None or config.server_repository is None):
+    overrides = config.repository is not None and config.server_repository is None
+    if server == "remote" and (config.server_url is None or not (overrides or config.server_repository)):
         raise BadInput(
             "--server remote needs to know the server and its model repository.",
             "Add --server-url http://HOST:PORT and --server-repository DIR (the same folder, as seen from here).",
         )
+    if server == "remote" and overrides and not config.yes:
+        raise BadInput(
+            "The remote server's own models would get other configurations meanwhile, and full load.",
+            "If it serves nobody else, add --yes; or use a test server, with --server-repository DIR.",
+        )
+    if server != "remote" and config.header_env:
+        raise BadInput("--header-env is for a remote server.", "Leave it out.")
     if server != "remote" and config.wait_ready_s is not None:
         raise BadInput(
             f"--wait-ready {values['wait_ready']} is for a remote server, and --server is {server}.",

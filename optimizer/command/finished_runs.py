@@ -72,6 +72,26 @@ def serve(given: ServeOptions) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreOptions:
+    """The options of `optimize restore`."""
+
+    header_env: tuple[str, ...] = option(
+        "Header for the server whose value is in the environment: `NAME=VARIABLE`. Repeatable.",
+        "NAME=VARIABLE",
+        default=(),
+    )
+    cache_dir: Path | None = option("The --cache-dir of the run.", "DIR")
+
+
+@command(RestoreOptions)
+def restore(given: RestoreOptions) -> None:
+    """Give the models of remote servers their own configurations back, after a run that was killed."""
+    from optimizer.command.serve import restore_servers
+
+    restore_servers(given.cache_dir, given.header_env)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
     """The options of `optimize fleet`."""
 

@@ -1,8 +1,10 @@
-"""`optimize serve`: serve a recommendation on a server of its own, in the foreground."""
+"""`optimize serve`, a recommendation on a server of its own, and `optimize restore`, of servers of others."""
 
 from __future__ import annotations
 
+import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -11,12 +13,16 @@ from loadgen.console import SafeConsole
 from loadgen.errors import BadInput, UserError
 from loadgen.processes import scratch_folder
 from loadgen.spec.plan import SharedMemory
+from loadgen.spec.target import headers_from_options
 from model_repo.errors import ServerError
 from model_repo.server.options import ServerOptions
+from model_repo.server.overrides import restore_all
 from model_repo.server.static_server import serve_repository
 from model_repo.spec import ServerKind
 from optimizer.command.arguments import check_shared_memory
+from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
+from optimizer.run.serving import journals_folder
 
 
 def serve_run(
@@ -71,3 +77,15 @@ def _repository(directory: Path, server: str) -> Path:
     """Return the repository in a run or bundle that this kind of server can serve; else the folder itself."""
     folders = (REPOSITORY,) if server == "embedded" else (NATIVE_REPOSITORY, REPOSITORY)
     return next((directory / name for name in folders if (directory / name).is_dir()), directory)
+
+
+def restore_servers(cache_dir: Path | None, header_env: Sequence[str]) -> None:
+    """Restore the configurations that killed runs have left on remote servers, and say which."""
+    headers = headers_from_options((), header_env, os.environ)
+    with explained():
+        found = restore_all(journals_folder(cache_dir), headers)
+    console = SafeConsole(highlight=False, soft_wrap=True)
+    for text in found:
+        console.print(f"{text} has its own configuration again.")
+    if not found:
+        console.print("No run has left a model with another configuration.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from loadgen.traffic.model_info import bytes_per_value
 from model_repo.errors import ModelLoadFailed
 from model_repo.server.control import model_config, server_version
 from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
-from model_repo.server.triton import check_runs_models, serve
+from model_repo.server.overrides import OverridingServer, overriding
+from model_repo.server.triton import Server, check_runs_models, serve
 from model_repo.spec import Engine, ServingConfig
+from optimizer.cached import default_cache_dir
 from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
@@ -49,14 +51,17 @@ def completed_configs(config: OptimizeConfig, engine: Engine) -> dict[str, dict[
     """
     with scratch_folder("probe", config.output) as scratch:
         options = _server_options(config, scratch, gpu=bool(hardware().gpus), completes_config=True)
-        with explained(but=ModelLoadFailed), serve(options) as server:
+        with explained(but=ModelLoadFailed), _serving(options) as server:
             unread = partial(ServingConfig, max_batch_size=0, dynamic_batching=False)
-            server.load(unread(engine=engine, members=tuple(unread(engine=member) for member in engine.members)))
             names = [one.model_name for one in (engine, *engine.members)]
+            if isinstance(server, OverridingServer):
+                return {name: server.original(name) for name in names}
+            server.load(unread(engine=engine, members=tuple(unread(engine=member) for member in engine.members)))
             return {name: model_config(server.endpoint, name) for name in names}
 
 
 def _server_options(config: OptimizeConfig, scratch: Path, *, gpu: bool, **more: Any) -> ServerOptions:
+    overrides = config.server == "remote" and config.server_repository is None
     return ServerOptions(
         run_dir=config.output,
         scratch_dir=scratch,
@@ -68,10 +73,20 @@ def _server_options(config: OptimizeConfig, scratch: Path, *, gpu: bool, **more:
         gpu=gpu,
         remote=remote_endpoint(config),
         repository=config.server_repository if config.server == "remote" else None,
+        journals=journals_folder(config.cache_dir) if overrides else None,
         remote_wait_s=config.wait_ready_s or 0.0,
         image=config.docker_image or DEFAULT_IMAGE,
         **more,
     )
+
+
+def journals_folder(cache_dir: Path | None) -> Path:
+    """Return the folder that remembers how models of remote servers were configured."""
+    return (cache_dir or default_cache_dir()) / "remote"
+
+
+def _serving(options: ServerOptions) -> AbstractContextManager[Server]:
+    return serve(options) if options.journals is None else overriding(options)
 
 
 @contextmanager
@@ -95,7 +110,7 @@ def serving_bench(
     )
     with (
         scratch_folder("server", config.output) as scratch,
-        serve(_server_options(config, scratch, gpu=bool(prepared.machine.gpus))) as server,
+        _serving(_server_options(config, scratch, gpu=bool(prepared.machine.gpus))) as server,
         LoadGenerator(processes=processes) as generator,
     ):
         on_version(server_version(server.endpoint))

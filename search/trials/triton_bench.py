@@ -13,8 +13,6 @@ from typing import Any, get_args
 
 from loadgen.errors import EnvironmentFailed, LoadError
 from loadgen.measurement.cpu_contention import NeighbourSampler, counters_of_family
-from loadgen.measurement.request_log import Measurement
-from loadgen.measurement.result import lost_answers
 from loadgen.measurement.send_lag import stop_when_late
 from loadgen.measurement.server_stats import BatchTimings, ServerTimings, read_statistics, timings_between
 from loadgen.sending.generator import LoadGenerator
@@ -33,10 +31,11 @@ from model_repo.server.triton import Server
 from model_repo.spec import Protocol, ServingConfig
 from search.records.answers import AnswersRecord
 from search.records.recommendation import FrontEndRecord
-from search.records.trial import GpuRecord, MeasurementRecord, ServerTimingsRecord
+from search.records.trial import MeasurementRecord
 from search.simulator.service_times import ClosedLoop, answered_per_s
 from search.trials.bench import BenchFailed, Spent
 from search.trials.compared_answers import ComparedAnswers, at_levels
+from search.trials.measured import measurement_to_record
 from search.workload import Workload
 
 log = logging.getLogger("tritune.bench")
@@ -139,12 +138,18 @@ class TritonBench:
         if shape is not None and shapes is not None:
             payload = replace(payload, picked=shapes.requests_of(shape))
         plan = ClosedLoopPlan(concurrency=concurrency, duration_s=duration_s, seed=seed, timeout_s=self._timeout_s)
+        run, of_members = self._run_with_members(plan, payload)
+        members = {name: self._batches(timings) for name, timings in of_members.items()}
+        batches = self._batches(run.measurement.server)
+        return ClosedLoop(concurrency=concurrency, log=run.log, batches=batches, members=members)
+
+    def _run_with_members(
+        self, plan: ClosedLoopPlan, payload: Payload
+    ) -> tuple[LoadRun, dict[str, ServerTimings | None]]:
         before = self._member_statistics()
         run = self._run(plan, payload)
         after = self._member_statistics()
-        members = {name: self._batches(timings_between(before[name], after[name])) for name in before}
-        batches = self._batches(run.measurement.server)
-        return ClosedLoop(concurrency=concurrency, log=run.log, batches=batches, members=members)
+        return run, {name: timings_between(before[name], after[name]) for name in before}
 
     def _member_statistics(self) -> dict[str, dict[str, Any] | None]:
         assert self._config is not None
@@ -168,8 +173,9 @@ class TritonBench:
 
         def load(users: int, seconds: float) -> float | None:
             plan = ClosedLoopPlan(concurrency=users, duration_s=seconds, timeout_s=self._timeout_s)
-            server = self._run(plan, self._payload).measurement.server
-            return None if server is None else server.mean_batch_size
+            run, members = self._run_with_members(plan, self._payload)
+            timings = [one for one in (run.measurement.server, *members.values()) if one is not None]
+            return max((one.mean_batch_size for one in timings if one.mean_batch_size), default=None)
 
         began, before_s, target = time.monotonic(), self.spent.load_s, self._target()
         try:
@@ -312,37 +318,3 @@ class TritonBench:
 def _environment(error: ServerError) -> EnvironmentFailed:
     what, _, fix = str(error).partition("\n")
     return EnvironmentFailed(what, fix or "See the run's server.log; go on with --resume.")
-
-
-def measurement_to_record(seen: Measurement, rate_per_s: float, *, rows_per_request: int = 1) -> MeasurementRecord:
-    """Return the record of a load run's figures; those that could not be measured are null."""
-    server = seen.server
-    return MeasurementRecord(
-        rate_per_s=rate_per_s,
-        **seen.figures,
-        lost_answers=lost_answers(seen.n, seen.errors, server),
-        server=None
-        if server is None
-        else ServerTimingsRecord(
-            queue_ms=server.queue_ms,
-            compute_input_ms=server.input_ms,
-            compute_infer_ms=server.infer_ms,
-            compute_output_ms=server.output_ms,
-            mean_batch_size=server.mean_batch_size,
-            response_ms=server.rest_ms,
-        ),
-        gpu=_gpu_record(seen, rows_per_request),
-    )
-
-
-def _gpu_record(seen: Measurement, rows_per_request: int) -> GpuRecord | None:
-    if seen.gpu is None:
-        return None
-    answered = rows_per_request * (seen.n - sum(seen.errors.values()))
-    energy_j = seen.gpu.energy_j
-    return GpuRecord(
-        utilization=seen.gpu.utilization,
-        memory_used_bytes=seen.gpu.memory_used_bytes,
-        power_w=seen.gpu.power_w,
-        energy_per_1000_inferences_j=None if energy_j is None or not answered else 1000 * energy_j / answered,
-    )

@@ -34,6 +34,8 @@ APPLIED = {
     "server_port": ("8123", 8123),
     "server_url": ("http://127.0.0.1:9000", "http://127.0.0.1:9000"),
     "wait_ready": ("90s", 90.0),
+    "yes": (None, True),
+    "header_env": ("Authorization=TOKEN", ("Authorization=TOKEN",)),
     "storage": ("sqlite:///other.db", "sqlite:///other.db"),
 }
 """Option -> an argument for it, and its value in the configuration; None: the path of that name."""

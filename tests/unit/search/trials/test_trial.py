@@ -23,7 +23,7 @@ OTHER_VALUES = {
 
 def test_every_field_of_a_configuration_comes_back() -> None:
     given = config(**OTHER_VALUES)
-    assert {field.name for field in dataclasses.fields(given)} == {"engine", *OTHER_VALUES}
+    assert {field.name for field in dataclasses.fields(given)} == {"engine", "members", *OTHER_VALUES}
     assert config_from_record(config_to_record(given), [engine()]) == given
 
 

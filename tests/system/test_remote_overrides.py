@@ -1,0 +1,144 @@
+"""A server that others run, whose own models get other configurations: they have their own again in every case."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from infer import get, infer
+from own_repositories import ensemble
+from server_kinds import open_server
+
+from loadgen.spec.limits import LatencyLimit
+from model_repo.errors import ServerError
+from model_repo.server import control
+from model_repo.server.options import ServerOptions
+from model_repo.server.overrides import ServerInUse, overriding, restore_all
+from model_repo.spec import Endpoint, ServingConfig
+from optimizer.config import OptimizeConfig
+from optimizer.run.own_model import own_engines
+from optimizer.run.serving import completed_configs
+from search.space import default_config
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+NAMES = ("first", "second", "pair")
+
+KILLED = """\
+import os, signal
+from pathlib import Path
+from model_repo.server.options import ServerOptions
+from model_repo.server.overrides import overriding
+from model_repo.spec import Endpoint
+remote = Endpoint(host="127.0.0.1", http_port={port}, grpc_port=None, metrics_port=None)
+options = ServerOptions(run_dir=Path({run!r}), kind="remote", remote=remote, journals=Path({journals!r}))
+with overriding(options) as server:
+    config = server.original("second")
+    server._override("second", {{**config, "instance_group": [{{"count": 3, "kind": "KIND_CPU"}}]}}, 60.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+class Theirs:
+    """A server with the ensemble `pair` loaded, and how it is configured."""
+
+    def __init__(self, endpoint: Endpoint, repository: Path, root: Path) -> None:
+        self.endpoint, self.repository, self.root = endpoint, repository, root
+        self.options = ServerOptions(run_dir=root, kind="remote", remote=endpoint, journals=root / "journals")
+
+    def configs(self) -> dict[str, Any]:
+        return {name: get(self.endpoint, f"/v2/models/{name}/config") for name in NAMES}
+
+    def texts(self) -> list[bytes]:
+        return [path.read_bytes() for path in sorted(self.repository.glob("*/config.pbtxt"))]
+
+    def counts(self) -> list[int]:
+        groups = [self.configs()[name]["instance_group"] for name in NAMES[:2]]
+        return [sum(group["count"] for group in each) for each in groups]
+
+    def read(self) -> ServingConfig:
+        url = f"http://{self.endpoint.host}:{self.endpoint.http_port}"
+        config = OptimizeConfig(
+            limits=(LatencyLimit(limit_ms=50.0),),
+            repository=self.repository,
+            model="pair",
+            output=self.root / "run",
+            server="remote",
+            server_url=url,
+            cache_dir=self.root / "cache",
+            yes=True,
+        )
+        config.output.mkdir()
+        ask = partial(completed_configs, config)
+        _, (engine,) = own_engines(config, self.root / "kept", on_gpu=False, ask=ask, on_event=print)
+        return default_config(engine)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Theirs]]:
+    with open_server(tmp_path_factory.mktemp("theirs")) as (endpoint, repository):
+        ensemble(repository, second="dynamic_batching { }\n")
+        control.load_model(endpoint, "pair", timeout_s=60.0)
+        yield lambda root: Theirs(endpoint, repository, root)
+
+
+def test_an_ensemble_gets_other_configurations_and_its_own_again(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    before, texts = theirs.configs(), theirs.texts()
+    as_it_is = theirs.read()
+    assert theirs.configs() == before
+    first, second = as_it_is.members
+    smaller = replace(first, max_batch_size=2, preferred_batch_sizes=(), dynamic_batching=True)
+    with overriding(theirs.options) as server:
+        for members, counts in (((first, second), [2, 2]), ((smaller, replace(second, instance_count=3)), [2, 3])):
+            server.load(replace(as_it_is, members=members))
+            assert theirs.counts() == counts
+            x = np.arange(8, dtype=np.float32).reshape(2, 4)
+            (y,) = infer(theirs.endpoint, "pair", {"x": x}).values()
+            np.testing.assert_array_equal(y, 2 * (2 * x + 1) + 1)
+        assert theirs.configs()["pair"]["max_batch_size"] == 2
+        with pytest.raises(ServerInUse), overriding(theirs.options):
+            pass
+    assert theirs.configs() == before
+    assert theirs.texts() == texts
+    assert not list((tmp_path / "journals").glob("*.json"))
+
+
+def test_what_a_killed_run_left_is_restored(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    before = theirs.configs()
+    code = KILLED.format(port=theirs.endpoint.http_port, run=str(tmp_path), journals=str(tmp_path / "journals"))
+    restorations: list[Callable[[], object]] = [lambda: restore_all(tmp_path / "journals"), lambda: _enter(theirs)]
+    for restored in restorations:
+        ended = subprocess.run([sys.executable, "-c", code], timeout=120, check=False, env=dict(os.environ))
+        assert ended.returncode == -signal.SIGKILL
+        assert theirs.counts() == [2, 3]
+        restored()
+        assert theirs.configs() == before
+    assert restore_all(tmp_path / "journals") == []
+
+
+def _enter(theirs: Theirs) -> None:
+    with overriding(theirs.options):
+        pass
+
+
+def test_a_model_that_somebody_else_loads_meanwhile_is_noticed(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    before = theirs.configs()
+    as_it_is = theirs.read()
+    with overriding(theirs.options) as server:
+        server.load(as_it_is)
+        other = {**before["first"], "instance_group": [{"count": 1, "kind": "KIND_CPU"}]}
+        control.load_model(theirs.endpoint, "first", timeout_s=60.0, config=other)
+        with pytest.raises(ServerError, match="first"):
+            server.load(as_it_is)
+        server.load(as_it_is)
+    assert theirs.configs() == before
