@@ -171,7 +171,8 @@ def rate_at_limit(
 def keeps(server: Simulated, limits: Sequence[LatencyLimit], unit: Floats, rate_per_s: float) -> bool:
     """True if the server meets all limits at this rate, which takes a single simulation of each."""
     lates = (_Late(server, limit, unit) for limit in limits)
-    return all(late(rate_per_s, at_most=late.allowed) <= late.allowed for late in lates)
+    below = rate_per_s < server.saturation_per_s
+    return below and all(late(rate_per_s, at_most=late.allowed) <= late.allowed for late in lates)
 
 
 def _rate_below(

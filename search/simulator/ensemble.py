@@ -24,8 +24,9 @@ class SimulatedStep:
 class SimulatedEnsemble:
     """Steps that every request passes through, each as soon as those that it follows are done.
 
-    `overhead_s` is that of the whole; the steps' own is not used. Nothing flows back, so that all arrivals of a
-    step are known before it is simulated: step after step gives what all at once would (ADR 23).
+    `overhead_s` is that of the whole; the steps' own is not used. Beyond `let_through_per_s` something outside of
+    them saturates, which is not simulated: no rate above it counts as kept. Nothing flows back, so that all
+    arrivals of a step are known before it is simulated: step after step gives what all at once would (ADR 23).
     Raises ValueError if a step follows itself or a later one.
     """
 
@@ -44,8 +45,8 @@ class SimulatedEnsemble:
 
     @property
     def saturation_per_s(self) -> float:
-        """The least of the steps'."""
-        return self.slowest.saturation_per_s
+        """The least of the steps', and what else bounds the whole."""
+        return min(self.let_through_per_s, self.slowest.saturation_per_s)
 
     @property
     def longest_s(self) -> float:

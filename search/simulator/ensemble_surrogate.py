@@ -66,8 +66,8 @@ class EnsembleSurrogate(Surrogate):
         def way_s(lone_s: Mapping[str, float]) -> float:
             return longest_way_s((lone_s[step.model], step.after) for step in self.steps)
 
-        names = [step.model for step in self.steps]
-        found = member_curves(loops, names, way_s, instances=_instances(config))
+        counts = {member.engine.model_name: member.instance_count for member in config.members}
+        found = member_curves(loops, {step.model: counts[step.model] for step in self.steps}, way_s)
         self.profiles += 1
         for name, curve in found.items():
             self.curves[kind_of_member(name)][curve.busy] = curve
@@ -79,8 +79,13 @@ class EnsembleSurrogate(Surrogate):
         steps = tuple(
             SimulatedStep(server=self._member(members[one.model], together), after=one.after) for one in self.steps
         )
-        overheads_s = [curve.overhead_s for curves in self.curves.values() for curve in curves.values()]
-        return SimulatedEnsemble(steps=steps, overhead_s=min(overheads_s))
+        every = [curve for curves in self.curves.values() for curve in curves.values()]
+        nearest = min(every, key=lambda curve: abs(math.log(curve.busy / together)))
+        return SimulatedEnsemble(
+            steps=steps,
+            overhead_s=min(curve.overhead_s for curve in every),
+            let_through_per_s=nearest.let_through_per_s,
+        )
 
     def _member(self, config: ServingConfig, together: int) -> SimulatedServer:
         curves = self.curves[kind_of_member(config.engine.model_name)]

@@ -2,44 +2,70 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from search.simulator.pooling import execution_s, never_falling, pooled
 from search.simulator.server import NO_NOISE
-from search.simulator.service_times import ClosedLoop, NotMeasured, ServiceCurve, lone_latency_s
+from search.simulator.service_times import (
+    ClosedLoop,
+    NotMeasured,
+    ServiceCurve,
+    answered_per_s,
+    lone_latency_s,
+)
+
+MOSTLY_BUSY = 0.7
+"""A member whose instances execute for 70 % of the time bounds the throughput of the whole."""
 
 
 def member_curves(
     loops: Sequence[ClosedLoop],
-    names: Sequence[str],
+    counts: Mapping[str, int],
     way_s: Callable[[Mapping[str, float]], float],
-    *,
-    instances: int,
 ) -> dict[str, ServiceCurve]:
     """Return the curve of each member of an ensemble, by its name, from runs of which the first is of one user.
 
-    `instances` are those of all members together, of which nobody knows how many are busy: the times are those of
-    the crowd. `way_s` returns the seconds along the longest way from those of each member. All have the overhead
-    of the whole. Raises NotMeasured.
+    `counts` are their instances. Those of all together are the key: nobody knows how many are busy, and the times
+    are those of the crowd. `way_s` returns the seconds along the longest way from those of each member. All have
+    the overhead of the whole. Raises NotMeasured.
     """
-    lone_s = {name: max(map(execution_s, loops[0].members.get(name, ())), default=0.0) for name in names}
+    lone_s = {name: max(map(execution_s, loops[0].members.get(name, ())), default=0.0) for name in counts}
     overhead_s = max(0.0, lone_latency_s(loops[0]) - way_s(lone_s))
-    curves = {}
-    for name in names:
+    curves, let_through_per_s = {}, bound_outside_per_s(loops[1:], counts)
+    for name in counts:
         rows = pooled([row for loop in loops[1:] for row in loop.members.get(name, ())], ())
         if not rows or not lone_s[name] > 0:
             raise NotMeasured(f"the server has no table of the batch sizes that {name} executes")
         sizes, executions, seconds = (np.array(column) for column in zip(*rows, strict=True))
         knots, means = never_falling(sizes, executions, seconds)
         curves[name] = ServiceCurve(
-            busy=instances,
+            busy=sum(counts.values()),
             sizes=knots,
             seconds=means,
             handover_s=None,
             fit_error=0.0,
             overhead_s=overhead_s,
             noise=NO_NOISE,
+            let_through_per_s=let_through_per_s,
         )
     return curves
+
+
+def bound_outside_per_s(loops: Sequence[ClosedLoop], counts: Mapping[str, int]) -> float:
+    """Return the highest rate at which closed loops were answered if something outside of the members bounds it.
+
+    That is so if all instances of no member were busy for most of the time: the cores that front end and clients
+    share with them, say. Infinite if a member bounds it, which other counts of instances change.
+    """
+    per_s, fastest = max(((answered_per_s(loop.log), loop) for loop in loops), key=lambda pair: pair[0])
+    if not per_s > 0:
+        return math.inf
+    took_s = int((~fastest.log.failed).sum()) / per_s
+    busy = [
+        sum(row.executions * execution_s(row) for row in fastest.members.get(name, ())) / (count * took_s)
+        for name, count in counts.items()
+    ]
+    return math.inf if max(busy) > MOSTLY_BUSY else per_s
