@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ from model_repo.spec import Endpoint, ServingConfig
 
 CHANGED = ("max_batch_size", GROUPS, BATCHER, WARMUP, "parameters")
 """The fields in which a configuration of the search may differ from the original."""
+
+Configs = Mapping[str, dict[str, Any]]
+"""Model -> its configuration, as Triton's JSON has it."""
 
 Originals = dict[str, dict[str, Any] | None]
 """Model -> the configuration that the server had for it; None: it was not loaded."""
@@ -47,7 +51,8 @@ class OverridingServer(Server):
         super().__init__(host, options)
         self._journal = journal
         self._originals: Originals = {}
-        self._seen: dict[str, Mapping[str, Any]] = {}
+        self._wanted: dict[str, dict[str, Any]] = {}
+        self._seen: dict[str, dict[str, Any]] = {}
 
     def load(self, config: ServingConfig, *, timeout_s: float | None = None) -> None:
         """Serve this configuration; models that have theirs already are not touched. Raises as `Server.load` does.
@@ -55,17 +60,16 @@ class OverridingServer(Server):
         A model that somebody else has loaded anew since the last time raises ServerError.
         """
         self._check_untouched()
-        loaded, self._loaded = self._loaded, None
-        before = {} if loaded is None else {one.engine.model_name: self._changed(one) for one in loaded.models}
-        anew = False
-        for model in reversed(config.models):
-            name, wanted = model.engine.model_name, self._changed(model)
-            if anew or before.get(name) != wanted:
-                self._override(name, wanted, timeout_s or self._options.load_timeout_s)
-                # Triton loads the members of an ensemble with it, as their files have them.
-                anew = anew or model.engine.is_ensemble
-        self._seen = {one.engine.model_name: self._config(one.engine.model_name) for one in config.models}
-        self._loaded = config
+        self._loaded = None
+        wanted = {model.engine.model_name: self._changed(model) for model in config.models}
+        before, self._wanted = self._wanted, {}
+        changed = {name: one for name, one in wanted.items() if before.get(name) != one}
+        try:
+            _give(self.endpoint, wanted, changed, timeout_s=timeout_s or self._options.load_timeout_s)
+        except RequestRefused as error:
+            raise ModelLoadFailed(config.engine.model_name, reason_of(str(error))) from error
+        self._seen = {name: self._config(name) for name in wanted}
+        self._loaded, self._wanted = config, wanted
 
     def original(self, name: str) -> dict[str, Any]:
         """Return the server's configuration of a model, and keep it on disk until it is restored.
@@ -92,7 +96,7 @@ class OverridingServer(Server):
 
     def restart(self) -> None:
         """Wait until the server answers. It may be a new process, with the original configurations."""
-        self._loaded, self._seen = None, {}
+        self._loaded, self._wanted, self._seen = None, {}, {}
         self._host.restart()
 
     def forget(self) -> None:
@@ -114,17 +118,10 @@ class OverridingServer(Server):
     def _config(self, name: str) -> dict[str, Any]:
         return control.model_config(self.endpoint, name)
 
-    def _override(self, name: str, config: Mapping[str, Any], timeout_s: float) -> None:
-        try:
-            control.load_model(self.endpoint, name, timeout_s=timeout_s, config=config)
-        except RequestRefused as error:
-            raise ModelLoadFailed(name, reason_of(str(error))) from error
-
     def _check_untouched(self) -> None:
         for name, seen in self._seen.items():
             if self._config(name) != seen:
-                self._seen = {}
-                self._loaded = None
+                self._loaded, self._wanted, self._seen = None, {}, {}
                 raise ServerError(
                     f"{name} was loaded with another configuration while it was measured, by somebody else.\n"
                     "What was measured since is not sure; run again while nobody changes the server."
@@ -137,20 +134,46 @@ class OverridingServer(Server):
         draft.replace(self._journal)
 
 
+def _give(endpoint: Endpoint, wanted: Configs, changed: Configs, *, timeout_s: float) -> None:
+    """Load the changed ones of these configurations, in an order in which each is valid. Raises ServerError.
+
+    An ensemble may never take more rows than its members: it is lowered before them, and raised after them. Triton
+    may load its members with it as their files have them, if these were written to.
+    """
+    load = partial(control.load_model, endpoint, timeout_s=timeout_s)
+    ensembles = {name: one for name, one in wanted.items() if "ensemble_scheduling" in one}
+    for name, one in ensembles.items():
+        if name in changed and control.is_model_ready(endpoint, name):
+            now = control.model_config(endpoint, name)
+            if now["max_batch_size"] > one["max_batch_size"]:
+                load(name, config={**now, "max_batch_size": one["max_batch_size"]})
+    for name in changed.keys() - ensembles.keys():
+        load(name, config=changed[name])
+    given = {name: control.model_config(endpoint, name) for name in wanted.keys() - ensembles.keys()}
+    for name in ensembles.keys() & changed.keys():
+        load(name, config=changed[name])
+    for name, one in given.items():
+        if control.model_config(endpoint, name) != one:
+            load(name, config=wanted[name])
+
+
 def restore(endpoint: Endpoint, originals: Originals, *, timeout_s: float) -> None:
     """Give models their configurations back; those that were not loaded are unloaded. Raises ServerError."""
-    ensembles_first = sorted(originals.items(), key=lambda pair: "ensemble_scheduling" not in (pair[1] or {}))
-    for name, config in ensembles_first:  # which may load their members anew
-        try:
-            if config is None:
-                control.unload_model(endpoint, name)
-            elif not control.is_model_ready(endpoint, name) or control.model_config(endpoint, name) != config:
-                control.load_model(endpoint, name, timeout_s=timeout_s, config=config)
-        except ServerError as error:
-            raise ServerError(
-                f"{name} on {endpoint.http_url} has not got its own configuration back: "
-                f"{str(error).splitlines()[0]}\nRun `optimize restore` when the server answers."
-            ) from error
+    own = {name: config for name, config in originals.items() if config is not None}
+    changed = {
+        name: config
+        for name, config in own.items()
+        if not control.is_model_ready(endpoint, name) or control.model_config(endpoint, name) != config
+    }
+    try:
+        _give(endpoint, own, changed, timeout_s=timeout_s)
+        for name in originals.keys() - own.keys():
+            control.unload_model(endpoint, name)
+    except ServerError as error:
+        raise ServerError(
+            f"Models on {endpoint.http_url} have not got their own configurations back: "
+            f"{str(error).splitlines()[0]}\nRun `optimize restore` when the server answers."
+        ) from error
 
 
 @contextmanager

@@ -80,12 +80,24 @@ class EnsembleSurrogate(Surrogate):
             SimulatedStep(server=self._member(members[one.model], together), after=one.after) for one in self.steps
         )
         every = [curve for curves in self.curves.values() for curve in curves.values()]
-        nearest = min(every, key=lambda curve: abs(math.log(curve.busy / together)))
         return SimulatedEnsemble(
             steps=steps,
             overhead_s=min(curve.overhead_s for curve in every),
-            let_through_per_s=nearest.let_through_per_s,
+            let_through_per_s=self._shared_per_s(),
         )
+
+    def _shared_per_s(self) -> float:
+        """Return the most that closed loops got through, if the most instances carried hardly more than fewer.
+
+        Then something is shared, such as the cores, with each other, the front end and clients. Else infinite.
+        """
+        of_one = self.curves[kind_of_member(self.steps[0].model)]
+        per_s = {together: curve.let_through_per_s for together, curve in of_one.items()}
+        most = _instances(self.space.config(self.space.spread(1.0, 1.0)))
+        fewer = max((together for together in per_s if together < most), default=0)
+        if most not in per_s or (fewer and per_s[most] > per_s[fewer] * math.sqrt(most / fewer)):
+            return math.inf
+        return max(per_s.values())
 
     def _member(self, config: ServingConfig, together: int) -> SimulatedServer:
         curves = self.curves[kind_of_member(config.engine.model_name)]

@@ -17,9 +17,6 @@ from search.simulator.service_times import (
     lone_latency_s,
 )
 
-MOSTLY_BUSY = 0.7
-"""A member whose instances execute for 70 % of the time bounds the throughput of the whole."""
-
 
 def member_curves(
     loops: Sequence[ClosedLoop],
@@ -34,7 +31,7 @@ def member_curves(
     """
     lone_s = {name: max(map(execution_s, loops[0].members.get(name, ())), default=0.0) for name in counts}
     overhead_s = max(0.0, lone_latency_s(loops[0]) - way_s(lone_s))
-    curves, let_through_per_s = {}, bound_outside_per_s(loops[1:], counts)
+    curves, let_through_per_s = {}, max(answered_per_s(loop.log) for loop in loops[1:]) or math.inf
     for name in counts:
         rows = pooled([row for loop in loops[1:] for row in loop.members.get(name, ())], ())
         if not rows or not lone_s[name] > 0:
@@ -52,20 +49,3 @@ def member_curves(
             let_through_per_s=let_through_per_s,
         )
     return curves
-
-
-def bound_outside_per_s(loops: Sequence[ClosedLoop], counts: Mapping[str, int]) -> float:
-    """Return the highest rate at which closed loops were answered if something outside of the members bounds it.
-
-    That is so if all instances of no member were busy for most of the time: the cores that front end and clients
-    share with them, say. Infinite if a member bounds it, which other counts of instances change.
-    """
-    per_s, fastest = max(((answered_per_s(loop.log), loop) for loop in loops), key=lambda pair: pair[0])
-    if not per_s > 0:
-        return math.inf
-    took_s = int((~fastest.log.failed).sum()) / per_s
-    busy = [
-        sum(row.executions * execution_s(row) for row in fastest.members.get(name, ())) / (count * took_s)
-        for name, count in counts.items()
-    ]
-    return math.inf if max(busy) > MOSTLY_BUSY else per_s

@@ -34,6 +34,7 @@ NAMES = ("first", "second", "pair")
 KILLED = """\
 import os, signal
 from pathlib import Path
+from model_repo.server.control import load_model
 from model_repo.server.options import ServerOptions
 from model_repo.server.overrides import overriding
 from model_repo.spec import Endpoint
@@ -41,7 +42,8 @@ remote = Endpoint(host="127.0.0.1", http_port={port}, grpc_port=None, metrics_po
 options = ServerOptions(run_dir=Path({run!r}), kind="remote", remote=remote, journals=Path({journals!r}))
 with overriding(options) as server:
     config = server.original("second")
-    server._override("second", {{**config, "instance_group": [{{"count": 3, "kind": "KIND_CPU"}}]}}, 60.0)
+    changed = {{**config, "instance_group": [{{"count": 3, "kind": "KIND_CPU"}}]}}
+    load_model(server.endpoint, "second", timeout_s=60.0, config=changed)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -81,10 +83,15 @@ class Theirs:
         return default_config(engine)
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Theirs]]:
+@pytest.fixture(scope="module", params=["models that write", "models that only read"])
+def start(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Callable[[Path], Theirs]]:
     with open_server(tmp_path_factory.mktemp("theirs")) as (endpoint, repository):
         ensemble(repository, second="dynamic_batching { }\n")
+        if request.param == "models that only read":  # Triton takes the others for changed
+            for code in repository.glob("*/1/model.py"):
+                code.write_text(code.read_text().replace('NOTES.open("a")', 'open("/dev/null", "a")'))
         control.load_model(endpoint, "pair", timeout_s=60.0)
         yield lambda root: Theirs(endpoint, repository, root)
 
@@ -97,13 +104,18 @@ def test_an_ensemble_gets_other_configurations_and_its_own_again(start: Any, tmp
     first, second = as_it_is.members
     smaller = replace(first, max_batch_size=2, preferred_batch_sizes=(), dynamic_batching=True)
     with overriding(theirs.options) as server:
-        for members, counts in (((first, second), [2, 2]), ((smaller, replace(second, instance_count=3)), [2, 3])):
+        for members, counts, most in (
+            ((first, second), [2, 2], 8),
+            ((smaller, replace(second, instance_count=3)), [2, 3], 2),
+            ((first, replace(second, instance_count=4)), [2, 4], 8),
+            ((smaller, second), [2, 2], 2),
+        ):
             server.load(replace(as_it_is, members=members))
             assert theirs.counts() == counts
+            assert theirs.configs()["pair"]["max_batch_size"] == most
             x = np.arange(8, dtype=np.float32).reshape(2, 4)
             (y,) = infer(theirs.endpoint, "pair", {"x": x}).values()
             np.testing.assert_array_equal(y, 2 * (2 * x + 1) + 1)
-        assert theirs.configs()["pair"]["max_batch_size"] == 2
         with pytest.raises(ServerInUse), overriding(theirs.options):
             pass
     assert theirs.configs() == before
