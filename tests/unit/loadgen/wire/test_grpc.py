@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -11,13 +10,9 @@ from memory_wire import MODEL, right_message
 from tritonclient.grpc.service_pb2 import ModelInferResponse
 from wire_benches import GrpcBench
 
-from loadgen.status import CLOSED, MALFORMED, OK
+from loadgen.status import MALFORMED, OK
 from loadgen.traffic.model_info import Tensor
 from loadgen.wire.grpc_call import grpc_message
-from loadgen.wire.http2_frames import GOAWAY, frame
-
-STATUS = (b":status", b"200")
-NO_STATUS = "http 200 without a grpc-status"
 
 
 @pytest.fixture
@@ -50,16 +45,6 @@ def test_every_answer_of_the_same_shape_has_its_time_and_its_row(two: GrpcBench)
     assert not two.wire.in_flight
 
 
-def test_a_connection_that_ends_fails_its_calls_and_takes_no_more(two: GrpcBench) -> None:
-    first, second = two.streams
-    two.wire.send(0)
-    two.give(first, b"")
-    assert [(row, outcome) for row, outcome, _ in two.ended] == [(0, CLOSED)]
-    two.wire.send(1)
-    two.wire.send(2)
-    assert second.calls() == 2
-
-
 def test_a_connection_that_ended_is_replaced_so_that_its_address_gets_calls_again(two: GrpcBench) -> None:
     two.give(two.streams[0], b"")
     two.wire.send(0)
@@ -84,13 +69,6 @@ def test_each_of_several_addresses_has_a_connection_and_each_row_its_place() -> 
     assert bench.wire.places == bytes([1, 2, 3, 1, 2]), "a slow address gets its share"
     assert not bench.wire.answers_may_wait
     bench.wire.close()
-
-
-def test_an_idle_connection_that_is_told_to_leave_is_not_used(two: GrpcBench) -> None:
-    first, second = two.streams
-    two.give(first, frame(GOAWAY, 0, 0, struct.pack(">II", 0, 0)))
-    two.wire.send(0)
-    assert (first.calls(), second.calls()) == (0, 1)
 
 
 def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> None:

@@ -6,25 +6,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from memory_wire import HEAD
 from wire_benches import GrpcBench
 
 from loadgen.status import CLIENT_LIMIT, CLOSED, MALFORMED, NOT_CONNECTED, OK, outcome_name
 from loadgen.wire.grpc_call import grpc_message
-from loadgen.wire.hpack import HeaderDecoder
 from loadgen.wire.http2_frames import (
     DATA,
     GOAWAY,
-    HEADERS,
     MAX_STREAMS,
     RST_STREAM,
     SETTINGS,
-    WINDOW_UPDATE,
     frame,
 )
 from loadgen.wire.poller import READ, WRITE
 
-STATUS = (b":status", b"200")
 RESET = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
 
 
@@ -296,6 +291,7 @@ def test_giving_up_on_a_broken_connection_fails_the_other_calls_on_it(one: GrpcB
     one.streams[0].broken = RESET
     one.wire.give_up(0)
     assert one.ended == [(1, CLOSED, 0)]
+    assert one.wire.error_example == "connection closed, [Errno 104] Connection reset by peer"
     assert one.open_streams() == []
 
 
@@ -344,25 +340,6 @@ def test_a_large_answer_means_that_no_later_one_may_wait(one: GrpcBench) -> None
     assert not one.wire.answers_may_wait
 
 
-def test_a_message_larger_than_the_servers_window_waits_for_room() -> None:
-    bench = GrpcBench(1, messages=(bytes(100_000),))
-    stream = bench.streams[0]
-
-    def sent() -> int:
-        return sum(len(payload) for kind, _, _, payload in stream.frames() if kind == DATA)
-
-    bench.wire.send(0)
-    assert sent() == 65_535
-    bench.give(stream, frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 20)))
-    assert sent() == 65_535, "the call's own window is as full"
-    bench.give(stream, frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1000)))
-    assert sent() == 66_535
-    bench.give(stream, frame(WINDOW_UPDATE, 0, 1, struct.pack(">I", 1 << 20)))
-    assert sent() == 100_005
-    ends = [flags for kind, flags, _, _ in stream.frames() if kind == DATA]
-    assert ends == [0] * (len(ends) - 1) + [1]
-
-
 @pytest.mark.parametrize("last_words", [b"", settings_frame(calls_at_a_time(0))])
 def test_an_idle_connection_that_ends_or_allows_no_calls_any_more_is_not_used(
     two: GrpcBench, last_words: bytes
@@ -396,15 +373,6 @@ def test_close_forgets_all_calls() -> None:
     assert (bench.wire.in_flight, bench.ended) == ({}, [])
     bench.wire.send(3)
     assert len(bench.streams) == 3, "nothing of before is used again"
-
-
-def test_the_head_is_sent_whole_once_and_then_as_what_the_server_remembers(one: GrpcBench) -> None:
-    decoder = HeaderDecoder()
-    for row in range(3):
-        one.wire.send(row)
-    blocks = [payload for kind, _, _, payload in one.streams[0].frames() if kind == HEADERS]
-    assert [decoder.decode(block) for block in blocks] == [HeaderDecoder().decode(HEAD.plain)] * 3
-    assert len(blocks[1]) < len(blocks[0])
 
 
 def test_a_server_without_http2_over_tls_is_no_server_of_grpc() -> None:
@@ -446,11 +414,3 @@ def test_an_idle_connection_that_says_something_is_not_idle_twice(two: GrpcBench
         two.wire.send(row)
     assert not two.wire.answers_may_wait, "no connection is idle"
     assert [two.of(row) for row in range(2)] == two.streams
-
-
-def test_a_call_given_up_on_a_broken_connection_tells_why_the_others_failed(one: GrpcBench) -> None:
-    one.wire.send(0)
-    one.wire.send(1)
-    one.streams[0].broken = RESET
-    one.wire.give_up(0)
-    assert one.wire.error_example == "connection closed, [Errno 104] Connection reset by peer"

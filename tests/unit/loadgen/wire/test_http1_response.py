@@ -148,14 +148,6 @@ def test_a_document_may_be_as_long_as_it_is_wanted_and_no_longer(form: str) -> N
         read(f"HTTP/1.1 200 OK\r\n{form}\r\n\r\n".encode(), bytes(100), b"x", reader=reader)
 
 
-def test_what_was_read_is_counted_and_more_than_16_kib_at_once_is_much() -> None:
-    buffer = ReadBuffer()
-    buffer.received(1 << 14)
-    assert (buffer.bytes_received, buffer.takes_little) == (1 << 14, True)
-    buffer.received((1 << 14) + 1)
-    assert (buffer.bytes_received, buffer.takes_little) == ((1 << 15) + 1, False)
-
-
 @pytest.mark.parametrize(
     ("body", "text"),
     [

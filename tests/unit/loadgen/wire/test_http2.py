@@ -27,10 +27,7 @@ from loadgen.wire.http2_frames import (
     SETTINGS,
     WINDOW_UPDATE,
     frame,
-    number_in,
     request_head,
-    settings_in,
-    unpadded,
 )
 from loadgen.wire.sockets import ReadBuffer
 
@@ -235,18 +232,6 @@ def test_a_goodbye_names_the_last_call_that_was_taken() -> None:
     bench.give(frame(GOAWAY, 0, 0, struct.pack(">II", 5 | 1 << 31, 0) + b"too old"))
     assert [(row, reset) for row, reset, _ in bench.ended] == [(3, True)]
     assert not bench.http2.has_room
-
-
-def test_padding_and_numbers() -> None:
-    assert unpadded(b"\2abcd", 8) == b"ab"
-    assert unpadded(b"\2abcd", 0) == b"\2abcd"
-    assert unpadded(b"\4abcd", 8) == b""
-    for wrong in (b"\5abcd", b""):
-        with pytest.raises(MalformedAnswer, match="shorter than its padding"):
-            unpadded(wrong, 8)
-    assert number_in(RST_STREAM, b"\x80\0\1\0") == 256
-    assert number_in(GOAWAY, b"\0\0\0\1\0\0", exactly=None) == 1
-    assert settings_in(struct.pack(">HIHI", 3, 7, 4, 0)) == [(3, 7), (4, 0)]
 
 
 def test_heads_say_the_same_in_all_three_spellings_with_the_newest_field_first() -> None:
