@@ -186,7 +186,6 @@ def _figures(order: LoadTest, run: LoadRun | None, notes: list[str]) -> _Figures
             run.measurement,
             least_ms=int(log.latency_ns.min()) / 1e6 if len(log) else None,
             target=order.target,
-            plan=order.plan,
             bounds=p99_bounds(log, confidence),
             confidence=confidence,
         ),
@@ -251,7 +250,6 @@ def measurement_record(
     *,
     least_ms: float | None,
     target: Target,
-    plan: LoadPlan | ClosedLoopPlan,
     bounds: P99Bounds,
     confidence: float,
 ) -> MeasurementRecord:
@@ -262,9 +260,7 @@ def measurement_record(
         error_example=None
         if seen.error_example is None
         else printable(without_secrets(seen.error_example, target.headers)),
-        planned_rate_per_s=None
-        if seen.planned_rate_per_s is None or isinstance(plan, ClosedLoopPlan)
-        else mean_level(plan.arrivals) * seen.planned_rate_per_s,
+        planned_rate_per_s=seen.planned_rate_per_s,
         duration_s=seen.duration_s,
         latency_min_ms=least_ms,
         latency_p99_low_ms=bounds.low_ms,
@@ -285,12 +281,3 @@ def measurement_record(
         addresses=seen.addresses,
         in_front=seen.in_front,
     )
-
-
-def mean_level(arrivals: Arrivals) -> float:
-    """Return the mean factor on a plan's rate: levels do not always average to 1."""
-    if arrivals.kind in ("ramp", "steps"):
-        return sum(arrivals.levels) / len(arrivals.levels)
-    if arrivals.kind == "spike":
-        return 1.0 + (arrivals.levels[0] - 1.0) * (arrivals.end - arrivals.start)
-    return 1.0

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 from types import TracebackType
 from typing import Self
 
 from loadgen.errors import BadInput
 from loadgen.measurement.request_log import RequestLog
-from loadgen.sending.messages import Channel
+from loadgen.sending.messages import Channel, start_child
 from loadgen.spec.target import Target
 
 HOST = "127.0.0.1"
@@ -37,25 +35,9 @@ class WebDashboard:
 
     def __enter__(self) -> Self:
         _check_free(self._port)
-        ours, theirs = socket.socketpair()
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "loadgen.command.web_process",
-            str(os.getpid()),
-            HOST,
-            str(self._port),
-        ]
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, self._target.url],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._channel = Channel(ours)
+        self._process, self._channel = start_child(
+            "loadgen.command.web_process", HOST, str(self._port), self._target.url
+        )
         if not self._channel.waits(_START_S) or not self._receive():
             self.__exit__(None, None, None)
             raise BadInput(

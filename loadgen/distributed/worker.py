@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from loadgen.processes import scratch_folder
 from loadgen.sending.locust_user import OpenLoopUser
 from loadgen.sending.request_table import GrowingLog, LogTable, planned_table
 from loadgen.sending.shard import PreparedTarget, Shard, run_shard, shard_of
-from loadgen.sending.worker import run_with_locust
+from loadgen.sending.worker import raise_file_limit, run_with_locust
 from loadgen.spec.addresses import is_on_this_machine, shown_address
 from loadgen.spec.plan import LoadPlan, Payload
 from loadgen.spec.target import Target, WorkerRights
@@ -39,8 +38,7 @@ def work(host: str, port: int, rights: WorkerRights, *, on_connected: Callable[[
     Raises ConnectionError if there is no master, WrongSecret if it has another secret.
     """
     logging.getLogger("locust").setLevel(logging.ERROR)
-    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))
+    raise_file_limit()
     precise_timers()
     runner = ClusterWorker(host, port, keys_from_secret(rights.secret))
     with scratch_folder("load") as folder:

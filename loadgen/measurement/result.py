@@ -165,7 +165,7 @@ def measurement_of(
         service_p99_ms=service[1],
         send_lag_p50_ms=lag[0],
         send_lag_p99_ms=lag[1],
-        planned_rate_per_s=plan.rate_per_s if isinstance(plan, LoadPlan) else None,
+        planned_rate_per_s=plan.mean_rate_per_s if isinstance(plan, LoadPlan) else None,
         achieved_rate_per_s=n / duration_s if duration_s > 0 else math.nan,
         duration_s=duration_s,
         errors=errors,

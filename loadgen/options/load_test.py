@@ -66,7 +66,7 @@ class LoadTestOptions:
         name="max_send_lag",
         unit="ms",
     )
-    processes: int = LOAD("Load processes; one per core.", "N", default=1)
+    processes: int = LOAD("Load processes; one per core.", "N", default=1, bounds=(1, 1024))
     seed: int = LOAD("Seed of the arrivals and of generated inputs.", default=0)
     limits: tuple[LatencyLimit, ...] = latency_limits("Limits")
     max_error_ratio: float | None = LIMITS(

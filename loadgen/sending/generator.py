@@ -12,7 +12,6 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from loadgen import errors
 from loadgen.measurement.gpu import reader_for
 from loadgen.measurement.request_log import RequestLog
 from loadgen.measurement.result import ShardResult
@@ -62,8 +61,6 @@ class LoadGenerator:
     """
 
     def __init__(self, processes: int = 1, start: Callable[[], LoadProcess] = LoadProcess) -> None:
-        if processes < 1:
-            raise errors.PlanError(f"{processes} load processes send nothing.\nUse 1 or more.")
         self._count = processes
         self._start = start
         self._workers: list[LoadProcess] = []

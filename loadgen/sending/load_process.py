@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 
 from loadgen import errors
 from loadgen.processes import LONGEST_S, Silence, runs
-from loadgen.sending.messages import Channel, Message
+from loadgen.sending.messages import Message, start_child
 
 PATIENCE_S = 120.0  # a process that needs longer for the work of a second does not come back
 _STDERR_LINES = 12
@@ -22,17 +18,8 @@ class LoadProcess:
     """A process of `loadgen.sending.worker` and the channel to it, from construction to `close`."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "loadgen.sending.worker", str(os.getpid())],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=self._stderr,
-                start_new_session=True,
-            )
-        self._channel = Channel(ours)
+        self._process, self._channel = start_child("loadgen.sending.worker", stderr=self._stderr)
         self._silence = Silence(lambda: runs(self.pid))
 
     @property

@@ -5,11 +5,14 @@ from __future__ import annotations
 import _socket
 import array
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from loadgen.spec.plan import Payload
 from loadgen.spec.target import Target
@@ -66,6 +69,22 @@ class Channel:
     def close(self) -> None:
         """Close this end; the other one reads EOFError."""
         self._socket.close()
+
+
+def start_child(
+    module: str, *words: str, stderr: IO[bytes] | int = subprocess.DEVNULL
+) -> tuple[subprocess.Popen[bytes], Channel]:
+    """Start `python -m MODULE OUR_PID WORDS`; return it, and a channel to it whose other end is its stdin."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, str(os.getpid()), *words],
+            stdin=theirs.fileno(),
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    return process, Channel(ours)
 
 
 def target_to_json(target: Target) -> Message:

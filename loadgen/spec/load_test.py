@@ -78,8 +78,6 @@ class LoadTest:
                 f"--find-max needs a load that stays the same, and {self.arrivals_text} does not.",
                 "Use --arrivals poisson, constant or gamma:cv=2.",
             )
-        if self.processes < 1:
-            raise BadInput(f"--processes {self.processes} sends nothing.", "Use 1 or more; one a core.")
 
     @property
     def is_stationary(self) -> bool:

@@ -126,12 +126,17 @@ class LoadPlan:
     @property
     def expected_requests(self) -> float:
         """The expected number of requests."""
+        return self.mean_rate_per_s * self.duration_s
+
+    @property
+    def mean_rate_per_s(self) -> float:
+        """The rate over the whole duration: levels do not always average to 1."""
         arrivals, level = self.arrivals, 1.0
         if arrivals.kind in ("ramp", "steps"):
             level = sum(arrivals.levels) / len(arrivals.levels)
         elif arrivals.kind == "spike":
             level += (arrivals.levels[0] - 1.0) * (arrivals.end - arrivals.start)
-        return level * self.rate_per_s * self.duration_s
+        return level * self.rate_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
