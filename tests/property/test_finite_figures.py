@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from load_records import no_rows
+from load_records import no_rows, shard_result
 from rich.console import Console
 
 from loadgen.command.arguments import order_from_options
 from loadgen.command.measure import record_of
 from loadgen.command.verdict import LoadTestResult
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.result import ShardResult, circumstances_of, measurement_of
+from loadgen.measurement.result import circumstances_of, measurement_of
 from loadgen.options.declare import made_of
 from loadgen.options.load_test import LoadTestOptions
 from loadgen.records.formats import UNKNOWN, format_ms, format_percent, format_rate, format_seconds, format_size
@@ -64,22 +64,10 @@ def logs(draw: st.DrawFn) -> RequestLog:
     )
 
 
-def result(wall_s: float) -> ShardResult:
-    return ShardResult(
-        rows=0,
-        overloaded=False,
-        wall_s=wall_s,
-        cpu_s=wall_s / 10,
-        bytes_sent=0,
-        bytes_received=0,
-        connections_opened=0,
-        error_example=None,
-    )
-
-
 def record_for(order: LoadTest, log: RequestLog, *, stopped: bool, wall_s: float) -> LoadTestRecord:
+    shard = shard_result(wall_s=wall_s, cpu_s=wall_s / 10)
     circumstances = circumstances_of(
-        [result(wall_s)], limit_ms=order.limits.strictest_ms, server=None, gpu=None, stopped=stopped
+        [shard], limit_ms=order.limits.strictest_ms, server=None, gpu=None, stopped=stopped
     )
     measurement = measurement_of(log, order.plan, **circumstances)
     run = LoadRun(log=log, measurement=measurement, stopped="watch" if stopped else None)

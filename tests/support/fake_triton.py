@@ -64,7 +64,7 @@ class Server:
         self.busy_until_ns = 0
         self.infer_count = 0
         self.metadata_count = 0
-        self.answer_body = answer_body(options.output_numbers, options.answer_bytes)
+        self.answer_body = answer_body(options.output_numbers)
         seed = options.exponential_seed
         self.random = None if seed is None else random.Random(seed)
         self.delays_ns = array("q", options.delays_ns.read_bytes() if options.delays_ns else b"")
@@ -169,9 +169,9 @@ class Server:
         }  # fmt: skip
 
 
-def answer_body(numbers: int, size: int | None, model: str = "delay") -> tuple[bytes, int]:
-    """Return the body of an inference, and the length of its JSON. `size` None: the correct one."""
-    size = 4 * numbers if size is None else size
+def answer_body(numbers: int, model: str = "delay") -> tuple[bytes, int]:
+    """Return the body of an inference, and the length of its JSON."""
+    size = 4 * numbers
     output = {
         "name": "y",
         "datatype": "FP32",
@@ -334,7 +334,6 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--delay-ms", type=float, default=0.0)
     parser.add_argument("--size", type=int, default=256, help="elements of the input")
-    parser.add_argument("--answer-bytes", type=int, help="of the output's data; else as its shape says")
     parser.add_argument("--output-numbers", type=int, default=2, help="elements of the output")
     parser.add_argument("--one-at-a-time", action="store_true", help="requests queue: M/D/1 instead of M/D/inf")
     parser.add_argument("--exponential-seed", type=int, help="delays are drawn, with delay-ms as their mean")

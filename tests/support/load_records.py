@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.measurement.request_log import RequestLog
+from loadgen.measurement.result import ShardResult
 from loadgen.measurement.server_stats import BatchTimings, ServerTimings
 from loadgen.records.record import (
     CapacityRecord,
@@ -40,6 +41,21 @@ def check(**changes: Any) -> CheckRecord:
         "needed_s": None,
     }
     return CheckRecord(**{**values, **changes})
+
+
+def shard_result(**changes: Any) -> ShardResult:
+    """A load process that did little for a second."""
+    values: dict[str, Any] = {
+        "rows": 0,
+        "overloaded": False,
+        "wall_s": 1.0,
+        "cpu_s": 0.1,
+        "bytes_sent": 0,
+        "bytes_received": 0,
+        "connections_opened": 0,
+        "error_example": None,
+    }
+    return ShardResult(**{**values, **changes})
 
 
 def server() -> ServerTimings:

@@ -69,7 +69,7 @@ def document(value: object) -> bytes:
 
 
 def inference() -> bytes:
-    body, json_bytes = answer_body(2, None, "m")
+    body, json_bytes = answer_body(2, "m")
     return http_answer(body, f"Inference-Header-Content-Length: {json_bytes}")
 
 

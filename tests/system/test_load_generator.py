@@ -13,10 +13,10 @@ import pytest
 from fake_triton import TLS_FOLDER, fake_triton
 from waiting import wait_until
 
-from loadgen.errors import PayloadError, TargetRefused, TargetUnreachable, WorkerDied
+from loadgen.errors import TargetRefused, TargetUnreachable, WorkerDied
 from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.generator import LoadGenerator
-from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan
 from loadgen.spec.target import Target
 from loadgen.traffic.arrivals import schedule
 
@@ -73,19 +73,6 @@ def test_failures_are_counted_at_the_time_out_and_none_is_dropped(
     assert run.measurement.error_example or fault == "silent"
 
 
-@pytest.mark.parametrize(("fault", "text"), [("error", "http 500, the model broke"), ("redirect", "http 302")])
-def test_a_first_request_that_fails_is_an_error_before_the_load(
-    generator: LoadGenerator, fault: str, text: str
-) -> None:
-    with fake_triton("--fault", fault) as server, pytest.raises(TargetRefused, match=text):
-        generator.run(target(server.url), PLAN)
-
-
-def test_a_payload_that_does_not_fit_is_an_error_before_the_load(generator: LoadGenerator) -> None:
-    with fake_triton() as server, pytest.raises(PayloadError, match=r"takes \(256,\), not \(3, 4\)"):
-        generator.run(target(server.url), PLAN, payload=Payload(shapes={"x": (3, 4)}))
-
-
 def test_a_server_that_dies_in_mid_run_fails_the_rest(generator: LoadGenerator) -> None:
     plan = LoadPlan(rate_per_s=100, duration_s=1.5, seed=4, timeout_s=60.0)
     with fake_triton("--delay-ms", "20") as server:
@@ -108,49 +95,6 @@ def test_a_backlog_without_end_stops_the_run(generator: LoadGenerator) -> None:
     assert run.stopped == "overloaded"
     assert len(run.log) < 300 * 10
     assert not run.log.failed.any()  # what had left was waited for
-
-
-def test_a_watch_sees_a_growing_log_and_stops_the_run(generator: LoadGenerator) -> None:
-    seen: list[int] = []
-
-    def watch(log: RequestLog) -> bool:
-        assert (log.done_ns > 0).all()
-        seen.append(len(log))
-        return len(seen) == 3
-
-    plan = LoadPlan(rate_per_s=200, duration_s=20, seed=6)
-    with fake_triton("--delay-ms", "5") as server:
-        run = generator.run(target(server.url), plan, limit_ms=50.0, watch=watch)
-    assert run.stopped == "watch"
-    assert 0 < seen[0] < seen[1] < seen[2] <= len(run.log) < 200 * 10
-
-
-def test_a_cap_on_requests_in_flight_holds_requests_back(generator: LoadGenerator) -> None:
-    plan = LoadPlan(rate_per_s=200, duration_s=0.5, seed=7, max_in_flight=2)
-    with fake_triton("--delay-ms", "20") as server:  # two in flight: 100 requests/s
-        run = generator.run(target(server.url), plan)
-    assert most_in_flight(run.log) == 2
-    assert len(run.log) == len(schedule(plan))
-    assert run.log.send_lag_ns.max() > 100_000_000
-    assert run.measurement.p99_ms > 100
-
-
-def test_closed_loop_keeps_so_many_in_flight(generator: LoadGenerator) -> None:
-    with fake_triton("--delay-ms", "5") as server:
-        run = generator.run(target(server.url), ClosedLoopPlan(concurrency=4, duration_s=0.5))
-    assert run.measurement.planned_rate_per_s is None
-    assert run.measurement.n > 8
-    assert most_in_flight(run.log) == 4
-    assert (run.log.scheduled_ns < 500_000_000).all()
-
-
-def test_an_answer_without_the_data_it_should_have_is_no_answer(generator: LoadGenerator) -> None:
-    """Triton's Python backend sends shapes without bytes, and status 200, when numpy is too new for its stub."""
-    with (
-        fake_triton("--output-numbers", "1000", "--answer-bytes", "0") as server,
-        pytest.raises(TargetRefused, match="malformed answer, outputs of 4,000 bytes"),
-    ):
-        generator.run(target(server.url), LoadPlan(rate_per_s=50, duration_s=0.2, seed=1))
 
 
 def test_a_closed_loop_may_have_fewer_users_than_load_processes() -> None:

@@ -91,15 +91,6 @@ def test_json_alone_is_on_stdout_and_its_figures_agree_with_the_server(server: F
     assert seen.network_and_client_ms is not None
 
 
-def test_every_report_is_written(server: FakeTriton, tmp_path: Path) -> None:
-    files = {"--output": "r.json", "--html": "r.html", "--junit": "r.xml", "--csv": "r"}
-    options = [part for name, file in files.items() for part in (name, str(tmp_path / file))]
-    loadtest(server.url, *NO_LIMIT, *options, expected=0)
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"r.json", "r.html", "r.xml", "r_stats.csv", "r_stats_history.csv", "r_failures.csv"}
-    LoadTestRecord.model_validate_json((tmp_path / "r.json").read_bytes())
-
-
 def baseline_at(folder: Path, p99_ms: float) -> Path:
     figures = measurement(latency_p99_low_ms=0.9 * p99_ms, latency_p99_ms=p99_ms, latency_p99_high_ms=1.1 * p99_ms)
     path = folder / "baseline.json"
@@ -217,16 +208,6 @@ def test_a_report_that_does_not_fit_on_the_disk_is_said_and_the_result_stands(
     assert "MEASURED" in done.stdout
     assert done.stderr.splitlines()[-2].startswith(f"error: --html {tmp_path / 'r.html'} was not written")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_stdout_that_takes_no_more_is_said_and_the_files_are_written(server: FakeTriton, tmp_path: Path) -> None:
-    command = [*COMMAND, server.url, "--model", "delay", "--rate", "100", "--duration", "1s", "--warmup", "0s"]
-    command += ["--output", str(tmp_path / "r.json"), "--json", "--max-send-lag", "30s"]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=240, check=False)
-    assert done.returncode == 3, done.stderr
-    assert "No space left" in done.stderr
-    LoadTestRecord.model_validate_json((tmp_path / "r.json").read_bytes())
 
 
 def test_a_certificate_that_does_not_match_is_refused_unless_it_is_said_not_to_matter() -> None:

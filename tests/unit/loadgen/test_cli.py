@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from two_lines import refused
 
 from loadgen.cli import run_command
 from loadgen.command.app import run_app
@@ -11,18 +12,8 @@ from loadgen.command.app import run_app
 HERE = ["http://127.0.0.1:9", "--model", "m", "--rate", "10"]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    assert run_command(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert len(lines) == 2, captured.err
-    assert lines[0].startswith("error: ")
-    return lines[0], lines[1]
-
-
 def test_nothing_given_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "loadtest http://" in refused(capsys)[1]
+    assert "loadtest http://" in refused(capsys, run_command)[1]
 
 
 @pytest.mark.parametrize(
@@ -42,7 +33,7 @@ def test_nothing_given_shows_an_example(capsys: pytest.CaptureFixture[str]) -> N
 def test_what_cannot_be_used_is_named(
     capsys: pytest.CaptureFixture[str], arguments: list[str], named: str
 ) -> None:
-    what, _ = refused(capsys, *arguments)
+    what, _ = refused(capsys, run_command, *arguments)
     assert named in what
     assert "s3cret" not in what
 
@@ -56,14 +47,7 @@ def test_a_fifo_or_a_device_is_neither_waited_for_nor_replaced(
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero")):
-        assert str(path) in refused(capsys, *HERE, f"--{option}", str(path))[0]
-
-
-def test_a_trace_that_goes_back_in_time(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    trace = tmp_path / "trace.txt"
-    trace.write_text("0\n2\n1\n")
-    what, _ = refused(capsys, "http://127.0.0.1:9", "--model", "m", "--trace", str(trace))
-    assert "decrease" in what
+        assert str(path) in refused(capsys, run_command, *HERE, f"--{option}", str(path))[0]
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from two_lines import refused
 
 from optimizer.cli import run_command
 
@@ -14,31 +15,14 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
-    assert run_command(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert len(lines) == 2, captured.err
-    assert lines[0].startswith("error: ")
-    return lines[0], lines[1]
-
-
 def test_no_arguments_says_what_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
-    what, fix = refused(capsys)
+    what, fix = refused(capsys, run_command)
     assert "model" in what
     assert "--model" in fix
 
 
 def test_no_limit_says_what_is_needed(capsys: pytest.CaptureFixture[str], model: Path) -> None:
-    assert "--p99 50ms" in refused(capsys, "--model", str(model))[1]
-
-
-@pytest.mark.parametrize("limit", ["0", "0ms", "-5ms", "50 parsecs", "fast"])
-def test_a_limit_that_is_no_positive_duration(capsys: pytest.CaptureFixture[str], model: Path, limit: str) -> None:
-    what, fix = refused(capsys, "--model", str(model), "--p99", limit)
-    assert limit in what
-    assert "--p99 50ms" in fix
+    assert "--p99 50ms" in refused(capsys, run_command, "--model", str(model))[1]
 
 
 @pytest.mark.parametrize(
@@ -47,8 +31,6 @@ def test_a_limit_that_is_no_positive_duration(capsys: pytest.CaptureFixture[str]
         (["--server", "cloud"], "cloud"),
         (["--server", "remote"], "--server remote"),
         (["--shape", "ids"], "ids"),
-        (["--shape", "ids:0"], "ids:0"),
-        (["--shape", "ids:1,-2"], "ids:1,-2"),
         (["--rate", "0"], "--rate"),
         (["--p50", "60ms"], "--p50 60ms"),
         (["--precisions", "fp32,fp64"], "'fp64'"),
@@ -75,17 +57,11 @@ def test_a_limit_that_is_no_positive_duration(capsys: pytest.CaptureFixture[str]
 def test_other_arguments_are_named(
     capsys: pytest.CaptureFixture[str], model: Path, arguments: list[str], named: str
 ) -> None:
-    assert named in refused(capsys, "--model", str(model), "--p99", "50ms", *arguments)[0]
+    assert named in refused(capsys, run_command, "--model", str(model), "--p99", "50ms", *arguments)[0]
 
 
 def test_resume_wants_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert str(tmp_path) in refused(capsys, "--resume", str(tmp_path))[0]
-
-
-def test_resume_refuses_what_the_run_already_decided(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    what, fix = refused(capsys, "--resume", str(tmp_path), "--p99", "20ms")
-    assert "--p99" in what
-    assert "--p99" in fix
+    assert str(tmp_path) in refused(capsys, run_command, "--resume", str(tmp_path))[0]
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +72,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_new_run_does_not_write_into_a_directory_with_files(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:
-    what, fix = refused(capsys, "--model", str(model), "--p99", "50ms", "--output", str(tmp_path))
+    what, fix = refused(capsys, run_command, "--model", str(model), "--p99", "50ms", "--output", str(tmp_path))
     assert str(tmp_path) in what
     assert "--resume" in fix
 
@@ -105,22 +81,14 @@ def test_an_output_below_a_file_cannot_be_made(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:
     below = model / "runs"
-    assert str(below) in refused(capsys, "--model", str(model), "--p99", "50ms", "--output", str(below))[0]
+    assert str(below) in refused(capsys, run_command, "--model", model, "--p99", "50ms", "--output", below)[0]
 
 
 def test_a_password_among_the_arguments_is_refused_and_not_repeated(
     capsys: pytest.CaptureFixture[str], model: Path
 ) -> None:
     url = "postgresql://me:s3cret@db/optuna"
-    what, fix = refused(capsys, "--model", str(model), "--p99", "50ms", "--storage", url)
+    what, fix = refused(capsys, run_command, "--model", str(model), "--p99", "50ms", "--storage", url)
     assert "process list" in what
     assert "TRITUNE_STORAGE" in fix
     assert "s3cret" not in what
-
-
-def test_a_password_in_the_environment_is_taken(
-    capsys: pytest.CaptureFixture[str], model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRITUNE_STORAGE", "postgresql://me:s3cret@db/optuna")
-    what, _ = refused(capsys, "--model", str(model), "--p99", "50ms", "--server", "cloud")
-    assert "--server cloud" in what

@@ -49,16 +49,6 @@ def test_a_password_is_not_kept(tmp_path: Path) -> None:
     assert resumed == config
 
 
-def test_a_precision_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--precisions fp64 is unknown"):
-        OptimizeConfig(
-            limits=(LatencyLimit(limit_ms=50),),
-            model=Path("m.onnx"),
-            output=tmp_path,
-            precisions=("fp64",),  # type: ignore[arg-type]
-        )
-
-
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [

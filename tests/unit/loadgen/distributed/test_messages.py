@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from load_records import shard_result
 from pydantic import BaseModel, ValidationError
 
 from loadgen.distributed.messages import Order, Report, order_of_job, refusal, rows_of
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.result import ShardResult
 from loadgen.sending.plan_run import LoadJob
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload
 from loadgen.spec.target import Target
@@ -25,16 +25,7 @@ TARGET = Target(
     client_key=Path("/own/key.pem"),
     server_name="a.example",
 )
-RESULT = ShardResult(
-    rows=2,
-    overloaded=False,
-    wall_s=2.0,
-    cpu_s=0.1,
-    bytes_sent=10,
-    bytes_received=10,
-    connections_opened=0,
-    error_example=None,
-)
+RESULT = shard_result(rows=2)
 LOG = RequestLog(
     scheduled_ns=np.array([0, 10]),
     sent_ns=np.array([1, 11]),

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from load_records import shard_result
 
 from loadgen.distributed.messages import Order, Report, rows_of
 from loadgen.distributed.run import RemoteWorkers
 from loadgen.errors import TargetRefused, WorkerDied
 from loadgen.measurement.request_log import RequestLog
-from loadgen.measurement.result import ShardResult
 from loadgen.sending import plan_run
 from loadgen.sending.plan_run import LoadJob, LoadRun, PlanRun
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload
@@ -18,16 +18,8 @@ from loadgen.spec.target import Target
 
 RUN = 7
 PLAN = LoadPlan(rate_per_s=100.0, duration_s=1.0, seed=0, arrivals=Arrivals(kind="constant"))
-RESULT = ShardResult(
-    rows=50,
-    overloaded=False,
-    wall_s=1.0,
-    cpu_s=0.1,
-    bytes_sent=1,
-    bytes_received=1,
-    connections_opened=0,
-    error_example=None,
-)
+JOB = LoadJob(target=Target(url="http://127.0.0.1:9", model_name="m"), plan=PLAN, payload=Payload(), limit_ms=None)
+RESULT = shard_result(rows=50)
 Look = tuple[str, list[tuple[str, Report]]]
 """The workers that are connected, a letter each, and the reports that came, each with its worker."""
 
@@ -78,15 +70,12 @@ def done(worker: str) -> tuple[str, Report]:
     return worker, Report(run=RUN, result=RESULT)
 
 
+def workers_of(looks: list[Look]) -> RemoteWorkers:
+    return RemoteWorkers(messenger=Replay(looks), run=RUN, workers=["a", "b"], job=JOB)
+
+
 def execute(looks: list[Look]) -> LoadRun:
-    job = LoadJob(
-        target=Target(url="http://127.0.0.1:9", model_name="m"),
-        plan=PLAN,
-        payload=Payload(),
-        limit_ms=None,
-    )
-    workers = RemoteWorkers(messenger=Replay(looks), run=RUN, workers=["a", "b"], job=job)
-    return PlanRun(job=job, workers=workers, watch=None, gpu=None).execute()
+    return PlanRun(job=JOB, workers=workers_of(looks), watch=None, gpu=None).execute()
 
 
 @pytest.fixture(autouse=True)
@@ -118,13 +107,7 @@ def test_a_look_shows_only_what_every_worker_has_reported() -> None:
         ("ab", [rows("b", 5, 50), rows("a", 20, 50), done("a")]),
         ("ab", [done("b")]),
     ]
-    job = LoadJob(
-        target=Target(url="http://127.0.0.1:9", model_name="m"),
-        plan=PLAN,
-        payload=Payload(),
-        limit_ms=None,
-    )
-    workers = RemoteWorkers(messenger=Replay(looks), run=RUN, workers=["a", "b"], job=job)
+    workers = workers_of(looks)
     workers.prepare()
     workers.start()
     while workers.wait(0.0):

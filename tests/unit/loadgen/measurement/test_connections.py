@@ -3,21 +3,13 @@
 from typing import Any
 
 import pytest
+from load_records import shard_result
 
-from loadgen.measurement.result import ShardResult, circumstances_of
+from loadgen.measurement.result import circumstances_of
 
 
 def remarks(rows: int, **counts: Any) -> str:
-    result = ShardResult(
-        rows=rows,
-        overloaded=False,
-        wall_s=1.0,
-        cpu_s=0.1,
-        bytes_sent=0,
-        bytes_received=0,
-        error_example=None,
-        **{"connections_opened": 0, **counts},
-    )
+    result = shard_result(rows=rows, **counts)
     found = circumstances_of([result, result], limit_ms=None, server=None, gpu=None, stopped=False)
     return "; ".join(found["remarks"])
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from two_lines import refused
 
 from loadgen.cli import run_command
 
@@ -13,18 +14,6 @@ WANTED = {"url": "http://127.0.0.1:9", "model": "m", "rate": "10"}
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "load.yaml"
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[str]:
-    """The two lines of the error, without the marks before them."""
-    assert run_command([str(argument) for argument in arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert len(lines) == 2, captured.err
-    assert lines[0].startswith("error: ")
-    assert lines[1].startswith("       ")
-    return [line[7:] for line in lines]
 
 
 @pytest.mark.parametrize(
@@ -57,15 +46,15 @@ def test_a_file_that_cannot_be_used(
     capsys: pytest.CaptureFixture[str], file: Path, text: str, what: str, fix: str
 ) -> None:
     file.write_text(text + "\n")
-    assert refused(capsys, "--config", file) == [what.replace("FILE", str(file)), fix]
+    assert refused(capsys, run_command, "--config", file) == [what.replace("FILE", str(file)), fix]
 
 
 def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere.yaml"
     expected = [f"--config {nowhere} cannot be read: No such file or directory.", "Check the path."]
-    assert refused(capsys, "--config", nowhere) == expected
+    assert refused(capsys, run_command, "--config", nowhere) == expected
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00\xd8")
-    assert "bytes.yaml: this is not YAML" in refused(capsys, "--config", tmp_path / "bytes.yaml")[0]
+    assert "bytes.yaml: this is not YAML" in refused(capsys, run_command, "--config", tmp_path / "bytes.yaml")[0]
 
 
 @pytest.mark.parametrize(
@@ -91,27 +80,27 @@ def test_a_variable_that_cannot_be_used(
 ) -> None:
     name = f"TRITUNE_LOADTEST_{variable}"
     monkeypatch.setenv(name, value)
-    assert refused(capsys) == [what.replace("NAME", name), fix.replace("NAME", name)]
+    assert refused(capsys, run_command) == [what.replace("NAME", name), fix.replace("NAME", name)]
 
 
 def test_a_value_that_a_flag_replaces_is_checked_all_the_same(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
     file.write_text("rate: fast\n")
-    assert "not a number" in refused(capsys, "--config", file, "--rate", "5")[0]
+    assert "not a number" in refused(capsys, run_command, "--config", file, "--rate", "5")[0]
 
 
 def test_an_error_says_where_the_value_was_given(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
     file.write_text("url: http://127.0.0.1:9\nmodel: m\nrate: 10\np99: soon\n")
-    what, fix = refused(capsys, "--config", file)
+    what, fix = refused(capsys, run_command, "--config", file)
     assert what == "--p99 'soon' is not a duration."
     assert fix.endswith(f" (--p99 was given as p99 in {file}:4)")
     monkeypatch.setenv("TRITUNE_LOADTEST_P99", "later")
-    assert refused(capsys, "--config", file)[1].endswith(" (--p99 was given as TRITUNE_LOADTEST_P99)")
+    assert refused(capsys, run_command, "--config", file)[1].endswith(" (--p99 was given as TRITUNE_LOADTEST_P99)")
     monkeypatch.setenv("TRITUNE_LOADTEST_P99", "later")
-    assert refused(capsys, "--config", file, "--p99", "never")[1].endswith("--p99 50ms")
+    assert refused(capsys, run_command, "--config", file, "--p99", "never")[1].endswith("--p99 50ms")
 
 
 def test_a_path_is_relative_to_its_file(
@@ -122,10 +111,11 @@ def test_a_path_is_relative_to_its_file(
     away.mkdir()
     monkeypatch.chdir(away)
     wanted = tmp_path / "data" / "x.npz"
-    assert refused(capsys, "--config", file)[0] == f"--input-data {wanted} is not a file."
-    assert refused(capsys, "--config", "../load.yaml")[0] == f"--input-data {away}/../data/x.npz is not a file."
+    assert refused(capsys, run_command, "--config", file)[0] == f"--input-data {wanted} is not a file."
+    what, _ = refused(capsys, run_command, "--config", "../load.yaml")
+    assert what == f"--input-data {away}/../data/x.npz is not a file."
     monkeypatch.setenv("TRITUNE_LOADTEST_INPUT_DATA", "x.npz")
-    assert refused(capsys, "--config", file)[0] == "--input-data x.npz is not a file."
+    assert refused(capsys, run_command, "--config", file)[0] == "--input-data x.npz is not a file."
 
 
 def test_an_address_in_a_file_is_no_permission_to_load_it(
@@ -133,19 +123,19 @@ def test_an_address_in_a_file_is_no_permission_to_load_it(
 ) -> None:
     for name, value in {**WANTED, "url": "http://192.0.2.1:8000"}.items():
         monkeypatch.setenv(f"TRITUNE_LOADTEST_{name.upper()}", value)
-    assert "192.0.2.1 is not this machine" in refused(capsys)[0]
+    assert "192.0.2.1 is not this machine" in refused(capsys, run_command)[0]
 
 
 def test_a_worker_takes_nothing_from_files_and_variables(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, file: Path
 ) -> None:
     file.write_text("rate: 5\n")
-    what, fix = refused(capsys, "--worker", "127.0.0.1", "--config", file)
+    what, fix = refused(capsys, run_command, "--worker", "127.0.0.1", "--config", file)
     assert what == f"--config {file} cannot be combined with --worker."
     assert fix == "Leave one of them out."
     monkeypatch.setenv("TRITUNE_LOADTEST_RTAE", "no option")
     monkeypatch.setenv("TRITUNE_LOADTEST_URL", "http://127.0.0.1:9")
-    what, _ = refused(capsys, "--worker", "127.0.0.1", "--header", "Name: value")
+    what, _ = refused(capsys, run_command, "--worker", "127.0.0.1", "--header", "Name: value")
     assert what == "A worker was given headers or a client certificate, and no server that they are for."
 
 
@@ -154,5 +144,5 @@ def test_variables_of_options_are_gone_before_anything_is_started(
 ) -> None:
     for name in ("TRITUNE_LOADTEST_RATE", "TRITUNE_OPTIMIZE_STORAGE"):
         monkeypatch.setenv(name, "5")
-    assert refused(capsys)[0] == "No address was given."
+    assert refused(capsys, run_command)[0] == "No address was given."
     assert not [name for name in os.environ if name.startswith(("TRITUNE_LOADTEST_", "TRITUNE_OPTIMIZE_"))]

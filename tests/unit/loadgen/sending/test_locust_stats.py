@@ -38,13 +38,3 @@ def test_latencies_count_from_the_scheduled_time_and_each_request_once() -> None
         assert entry.response_times == {5: 1, 7: 1, 55: 1, 56: 1}
     (error,) = stats.errors.values()
     assert error.occurrences == 1
-
-
-def test_what_never_left_is_not_counted() -> None:
-    table, stats = own_table(6), RequestStats()
-    table.scheduled_ns[:] = np.arange(6) * MS
-    feed = LocustFeed(stats, table, name="m")
-    table.sent_ns[:3] = 1 + np.arange(3) * MS
-    table.done_ns[:3] = 2 * MS + np.arange(3) * MS
-    feed.finish()
-    assert stats.total.num_requests == 3

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from load_records import shard_result
 
 from loadgen.errors import WorkerDied
 from loadgen.measurement.request_log import RequestLog
@@ -60,18 +61,7 @@ class TenPerWait:
         self._waits += 1
         if self._waits < 3 and not self.overloaded:
             return True
-        self.results = [
-            ShardResult(
-                rows=10 * self._waits,
-                overloaded=self.overloaded,
-                wall_s=1.0,
-                cpu_s=0.1,
-                bytes_sent=0,
-                bytes_received=0,
-                connections_opened=0,
-                error_example=None,
-            )
-        ]
+        self.results = [shard_result(rows=10 * self._waits, overloaded=self.overloaded)]
         return False
 
     def log(self) -> RequestLog:

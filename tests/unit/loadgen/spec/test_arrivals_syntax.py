@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.errors import BadInput, PlanError
+from loadgen.errors import BadInput
 from loadgen.spec.arrivals_syntax import arrivals_from_file, arrivals_from_text
 from loadgen.spec.plan import Arrivals
 
@@ -44,12 +44,6 @@ def test_other_words_are_refused_with_every_kind_named(text: str) -> None:
     assert "gamma:cv=2" in caught.value.fix
 
 
-@pytest.mark.parametrize("text", ["gamma:cv=0", "steps:-1,1", "spike:level=3,start=0.8,end=0.2"])
-def test_values_that_cannot_be_are_refused_by_the_plan(text: str) -> None:
-    with pytest.raises(PlanError):
-        arrivals_from_text(text)
-
-
 def test_a_trace_of_times_may_have_a_heading_comments_and_blank_lines(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("time_s\n0.0\n\n0.25 # a comment\n1.5\n")
@@ -67,14 +61,6 @@ def test_a_line_of_another_kind_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text)
     with pytest.raises(BadInput, match=r"line [12]"):
-        arrivals_from_file(path)
-
-
-@pytest.mark.parametrize("text", ["0\n2\n1\n", "", "1\n", "3\n3\n"])
-def test_times_that_decrease_or_span_nothing_are_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "trace.csv"
-    path.write_text(text)
-    with pytest.raises(PlanError, match="trace"):
         arrivals_from_file(path)
 
 

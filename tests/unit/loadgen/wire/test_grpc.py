@@ -116,16 +116,6 @@ def test_a_status_of_ok_is_no_inference_by_itself(
     assert re.search(named, two.wire.error_example or "")
 
 
-def test_a_message_that_differs_after_many_right_ones_is_told(two: GrpcBench) -> None:
-    for row in range(100):
-        two.wire.send(row)
-        name = {"name": "y"} if row < 60 or row == 99 else {"name": "z" * row}
-        two.answer(two.streams[row % 2], row // 2 + 1, right_message(**name, raw=bytes(4 if row == 99 else 8)))
-    outcomes = [outcome for _, outcome, _ in two.ended]
-    assert outcomes[:60] == [OK] * 60
-    assert set(outcomes[60:]) == {MALFORMED}
-
-
 def test_of_a_large_message_names_and_shapes_are_checked_as_well() -> None:
     large = GrpcBench(1, replace(MODEL, outputs=(Tensor(name="y", datatype="FP32", shape=(-1, 1 << 20)),)))
     shapes = ([1, 1 << 20], [2, 1 << 19], [1, 1 << 20])

@@ -117,18 +117,6 @@ def test_a_message_may_come_in_many_frames(one: GrpcBench, size: int) -> None:
     assert one.ended == [(0, OK, 7)]
 
 
-def test_a_frame_without_data_before_a_message_changes_nothing(one: GrpcBench) -> None:
-    """Not while messages are taken apart, and not later, when they are only counted."""
-    for row in range(50):
-        one.wire.send(row)
-        number = 2 * row + 1
-        message = right_message()
-        parts = [frame(DATA, 0, number, part) for part in (b"", message[:20], message[20:])]
-        trailers = frame(HEADERS, 5, number, block_of([(b"grpc-status", b"0")]))
-        one.give(one.streams[0], frame(HEADERS, 4, number, block_of([STATUS])), *parts, trailers)
-    assert one.ended == [(row, OK, 7) for row in range(50)]
-
-
 def test_an_answer_of_headers_alone_tells_its_status(one: GrpcBench) -> None:
     for row, status in enumerate((b"13", b"5", b"0")):
         one.wire.send(row)

@@ -43,22 +43,6 @@ def test_the_length_of_the_json_part_is_a_number(length: str) -> None:
         _ = answer(f"Inference-Header-Content-Length: {length}").json_bytes
 
 
-@pytest.mark.parametrize(
-    ("version", "fields", "stays"),
-    [
-        ("1.1", (), True),
-        ("1.1", ("Connection: Keep-Alive",), True),
-        ("1.1", ("connection: CLOSE",), False),
-        ("1.1", ("Connection: X-Hop , Close",), False),
-        ("1.1", ("Connection: close", "Connection: X-Hop"), False),
-        ("1.0", (), False),
-        ("1.0", ("Connection: Keep-Alive",), True),
-    ],
-)
-def test_a_connection_stays_open_as_its_options_say(version: str, fields: tuple[str, ...], stays: bool) -> None:
-    assert answer(*fields, version=version).keep_alive is stays
-
-
 @pytest.mark.parametrize("status", [204, 304])
 def test_some_answers_have_no_body_whatever_their_head_says(status: int) -> None:
     found = read(b"HTTP/1.1 %d X\r\nContent-Length: 5\r\n\r\n" % status)

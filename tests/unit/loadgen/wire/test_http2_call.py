@@ -16,16 +16,6 @@ def taken(data: bytes, kept: int, step: int) -> Call:
     return bench.ended[0][2]
 
 
-@pytest.mark.parametrize("kept", [0, 3, 258])
-@pytest.mark.parametrize("length", [0, 1, 258])
-@pytest.mark.parametrize("step", [1, 4, 6, 300])
-def test_as_much_is_kept_as_is_wanted(length: int, step: int, kept: int) -> None:
-    message = b"\0" + length.to_bytes(4, "big") + b"m" * length
-    call = taken(message, kept, step)
-    assert (call.answer, call.data_bytes) == (message[: 5 + kept], len(message))
-    assert call.fault_of_frame() is None
-
-
 @pytest.mark.parametrize(
     ("data", "fault"),
     [

@@ -70,16 +70,6 @@ def test_any_other_status_is_a_failure_of_that_status_and_the_connection_goes_on
     assert "later" not in (bench.wire.error_example or ""), "the first error is the example"
 
 
-@pytest.mark.parametrize("body", [b"malformed", b"{}"])
-def test_of_two_malformed_answers_the_first_is_the_example(bench: HttpBench, body: bytes) -> None:
-    for row, text in enumerate((body, b"another")):
-        bench.wire.send(row)
-        bench.give(bench.of(row), http_answer(body=text))
-    assert [outcome for _, outcome, _ in bench.ended] == [MALFORMED] * 2
-    assert (bench.wire.error_example or "").startswith("malformed answer, no inference")
-    assert body.decode() in (bench.wire.error_example or "")
-
-
 @pytest.mark.parametrize("keep", range(0, len(RIGHT), 7))
 def test_an_answer_that_breaks_off_fails_its_request_alone(bench: HttpBench, keep: int) -> None:
     bench.wire.send(0)

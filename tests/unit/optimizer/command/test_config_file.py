@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+from two_lines import refused
 
 from loadgen.options.command import read_options
 from loadgen.spec.limits import LatencyLimit
@@ -26,16 +27,9 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "tune.yaml"
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[str]:
-    assert run_command([str(argument) for argument in arguments]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    return [line[7:] for line in lines]
-
-
 def test_an_unknown_key_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     file.write_text("model: m.onnx\ntime-budget: 3m\n")
-    what, fix = refused(capsys, "--config", file)
+    what, fix = refused(capsys, run_command, "--config", file)
     assert what == f"{file}:2: 'time-budget' is no option of optimize."
     assert fix == "Did you mean time_budget?"
 
@@ -96,7 +90,7 @@ def test_two_variables_for_one_option_are_refused_without_their_values(
 ) -> None:
     monkeypatch.setenv("TRITUNE_STORAGE", "postgresql://me:s3cret@db/optuna")
     monkeypatch.setenv("TRITUNE_OPTIMIZE_STORAGE", "sqlite:///x.db")
-    what, fix = refused(capsys)
+    what, fix = refused(capsys, run_command)
     assert what == "TRITUNE_STORAGE and TRITUNE_OPTIMIZE_STORAGE are both set, and both are for --storage."
     assert fix == "Unset one of them."
 
@@ -105,7 +99,7 @@ def test_a_password_in_a_variable_is_taken_and_not_passed_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITUNE_OPTIMIZE_STORAGE", "postgresql://me:s3cret@db/optuna")
-    assert refused(capsys)[0] == "No model was given."
+    assert refused(capsys, run_command)[0] == "No model was given."
     assert "s3cret" not in "".join(os.environ.values())
 
 
@@ -129,8 +123,10 @@ def test_a_run_that_goes_on_refuses_what_a_file_or_a_variable_decides(
         OptimizeConfig(limits=(LatencyLimit(limit_ms=50.0),), model=tmp_path / "m.onnx", output=folder), folder
     )
     file.write_text("time_budget: 3m\np99: 50ms\n")
-    what, fix = refused(capsys, "--resume", folder, "--config", file)
+    what, fix = refused(capsys, run_command, "--resume", folder, "--config", file)
     assert what == f"p99 in {file}:2 cannot be given with --resume: the run in {folder} has its own already."
     assert fix == f"Leave p99 in {file}:2 out, or start a new run without --resume."
     monkeypatch.setenv("TRITUNE_OPTIMIZE_SEED", "3")
-    assert refused(capsys, "--resume", folder)[0].startswith("TRITUNE_OPTIMIZE_SEED cannot be given with --resume")
+    assert refused(capsys, run_command, "--resume", folder)[0].startswith(
+        "TRITUNE_OPTIMIZE_SEED cannot be given with --resume"
+    )

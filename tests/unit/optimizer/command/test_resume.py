@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from two_lines import refused
 
 from loadgen.options.command import read_options
 from loadgen.spec.limits import LatencyLimit
@@ -66,13 +67,6 @@ def resumed(config: Any, *arguments: str) -> OptimizeConfig:
     return found
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
-    assert run_command([str(argument) for argument in arguments]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    return lines
-
-
 def test_every_option_is_applied_or_refused() -> None:
     assert APPLIED.keys() == FIELDS.keys()
     assert FIELDS.keys() | OF_THIS_CALL.keys() <= OPTIONS.keys()
@@ -92,8 +86,8 @@ def test_an_option_that_decided_what_was_measured_is_refused(
 ) -> None:
     parameter = OPTIONS[name]
     option = parameter.opts[0]
-    what, fix = refused(capsys, "--resume", run().output, option, *sample(parameter))
-    assert what.startswith(f"error: {option} cannot be given with --resume")
+    what, fix = refused(capsys, run_command, "--resume", run().output, option, *sample(parameter))
+    assert what.startswith(f"{option} cannot be given with --resume")
     assert option in fix
 
 
@@ -120,19 +114,19 @@ def test_without_options_a_run_goes_on_as_it_was(run: Any) -> None:
 
 def test_values_of_a_run_that_goes_on_are_checked_together(capsys: pytest.CaptureFixture[str], run: Any) -> None:
     folder = run(rate_to_serve_per_s=100.0).output
-    assert "--peak-rate 50" in refused(capsys, "--resume", folder, "--peak-rate", "50")[0]
-    assert "--time-budget" in refused(capsys, "--resume", folder, "--time-budget", "soon")[0]
-    assert "--server-port" in refused(capsys, "--resume", folder, "--server-port", "0")[0]
-    assert "--price-file" in refused(capsys, "--resume", folder, "--price-file", "none.json")[0]
-    assert "--price-term" in refused(capsys, "--resume", folder, "--price-term", "never")[0]
-    assert "--workers" in refused(capsys, "--resume", folder, "--workers", "no")[0]
+    assert "--peak-rate 50" in refused(capsys, run_command, "--resume", folder, "--peak-rate", "50")[0]
+    assert "--time-budget" in refused(capsys, run_command, "--resume", folder, "--time-budget", "soon")[0]
+    assert "--server-port" in refused(capsys, run_command, "--resume", folder, "--server-port", "0")[0]
+    assert "--price-file" in refused(capsys, run_command, "--resume", folder, "--price-file", "none.json")[0]
+    assert "--price-term" in refused(capsys, run_command, "--resume", folder, "--price-term", "never")[0]
+    assert "--workers" in refused(capsys, run_command, "--resume", folder, "--workers", "no")[0]
 
 
 def test_a_rate_that_decides_what_is_best_stays(capsys: pytest.CaptureFixture[str], run: Any) -> None:
     folder = run(objective="latency", rate_to_serve_per_s=100.0).output
-    assert "100/s" in refused(capsys, "--resume", folder, "--rate", "50")[0]
+    assert "100/s" in refused(capsys, run_command, "--resume", folder, "--rate", "50")[0]
 
 
 def test_an_address_is_for_a_remote_server(capsys: pytest.CaptureFixture[str], run: Any) -> None:
-    what, _ = refused(capsys, "--resume", run().output, "--server-url", "http://127.0.0.1:9000")
+    what, _ = refused(capsys, run_command, "--resume", run().output, "--server-url", "http://127.0.0.1:9000")
     assert "embedded" in what

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +16,6 @@ from onnx_models import small_cnn
 
 from model_repo.spec import Engine
 from optimizer.cached import put_file
-from optimizer.child import threads
 from optimizer.engines.builder import find_tensorrt
 from optimizer.engines.cache import CacheWriteFailed, EngineCache
 from optimizer.engines.candidates import engine_race, onnxruntime_engine
@@ -306,26 +304,6 @@ def test_of_onnx_runtime_only_the_baseline_competes_where_it_does_not_run_alone(
     assert any("no onnxruntime bf16 engine: it does not run on NVIDIA A10" in note for note in notes)
     kinds, _, _ = compete(WITH_GPU, tmp_path, variants=[("fp32", model), ("bf16", model)], may_build=False)
     assert [kind for kind in kinds if kind[0] == "onnxruntime"] == [("onnxruntime", "gpu")] * 2
-
-
-def test_after_ctrl_c_no_check_starts_that_was_waiting() -> None:
-    started, over = [], threading.Event()
-
-    def check(number: int) -> None:
-        started.append(number)
-        over.wait(240)
-
-    def interrupted() -> None:
-        with threads(1) as pool:
-            checks = [pool.submit(check, number) for number in range(3)]
-            checks[-1].add_done_callback(lambda _: over.set())  # it is cancelled while the first one runs
-            while not started:
-                time.sleep(0.001)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert started == [0]
 
 
 def half_cnn(tmp_path: Path) -> Model:
