@@ -16,7 +16,7 @@ def whole_number(value: object, *, least: int | None = None) -> int:
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
-        raise Unusable(f"{short(value)} is no whole number of 64 bits")
+        raise Unusable(f"{short(value)} is not a whole number of 64 bits")
     if least is not None and value < least:
         raise Unusable(f"{value} is less than {least}")
     return value

@@ -17,7 +17,7 @@ FASTER = 1.2
 PATIENCE_NS = 1_000_000_000
 """A run goes on for a second, or twice as long as first answers take, after the latest first answer of a shape."""
 
-MOST_ROWS = 50_000
+MAX_ROWS = 50_000
 """First answers are looked for among the first 50,000 requests, which takes 30 ms."""
 
 
@@ -75,7 +75,7 @@ class Turn:
         """Return the answers; empty if there is one shape."""
         if max(self.shapes) == 0:
             return _Answers(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.bool_), np.zeros(0, np.int64))
-        log = log.rows(0, MOST_ROWS)
+        log = log.rows(0, MAX_ROWS)
         rows = np.flatnonzero((log.done_ns > 0) & ~log.failed)
         rows = rows[np.argsort(log.done_ns[rows], kind="stable")]
         done, shapes = log.done_ns[rows], np.resize(self.shapes, len(log))[rows]

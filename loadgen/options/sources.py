@@ -80,7 +80,7 @@ def given_in_environment(
         name = known.get(variable)
         if name is None:
             raise BadInput(
-                f"The variable {variable} is no option of {command}.",
+                f"Unknown variable {variable}: {command} has no such option.",
                 _nearest(
                     variable, (v for v, name in known.items() if not declared[name].declared.flag_only), command
                 ),
@@ -116,7 +116,7 @@ def given_in_file(command: str, declared: Mapping[str, OptionField], path: Path)
         if not isinstance(key, yaml.ScalarNode) or name not in declared:
             shown = repr(name) if isinstance(key, yaml.ScalarNode) else "a list or a mapping"
             known = (name for name, one in declared.items() if not one.declared.flag_only)
-            raise BadInput(f"{place}: {shown} is no option of {command}.", _nearest(name, known, command))
+            raise BadInput(f"{place}: unknown option of {command}: {shown}.", _nearest(name, known, command))
         _refuse_flag_only(declared[name], f"{place}: {name}")
         if name in found:
             raise BadInput(

@@ -149,7 +149,7 @@ def _check_text(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise PlanError(f"{what} holds bytes that are no text in UTF-8.\nWrite it in UTF-8.") from error
+        raise PlanError(f"{what} holds bytes that are not UTF-8.\nWrite it in UTF-8.") from error
 
 
 _OURS = ("connection", "content-length", "inference-header-content-length", "transfer-encoding")

@@ -138,7 +138,7 @@ def _instances(entry: object) -> int:
 
 def _object(value: object, what: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise Unusable(f"{what} is no JSON object: {short(value)}")
+        raise Unusable(f"{what} is not a JSON object: {short(value)}")
     return value
 
 
@@ -149,7 +149,7 @@ def _an_input(entry: object) -> Mapping[str, Any]:
 def _list(document: Mapping[str, Any], key: str) -> list[Any]:
     entries = document.get(key, [])
     if not isinstance(entries, list):
-        raise Unusable(f"{key} is no list: {short(entries)}")
+        raise Unusable(f"{key} is not a list: {short(entries)}")
     if len(entries) > _MAX_TENSORS:
         raise Unusable(f"{len(entries):,} {key}, over {_MAX_TENSORS:,}")
     return entries
@@ -178,5 +178,5 @@ def _name(described: Mapping[str, Any]) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise Unusable(f"a name is no text in UTF-8: {name!a}") from None
+        raise Unusable(f"a name is not UTF-8: {name!a}") from None
     return name

@@ -49,7 +49,7 @@ def _words(size: int) -> str:
 def random_tensor(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
     """Return values for any model: normal floats, integers 0 or 1 (ids, masks), the text `tritune`."""
     if datatype not in NUMPY_TYPES:
-        raise PayloadError(f"{datatype} is no datatype that can be sent.\nKnown: {', '.join(NUMPY_TYPES)}.")
+        raise PayloadError(f"the datatype {datatype} cannot be sent.\nKnown: {', '.join(NUMPY_TYPES)}.")
     if datatype == "BYTES":
         return np.full(shape, b"tritune", dtype=np.object_)
     if datatype in ("FP16", "FP32", "FP64", "BF16"):

@@ -304,7 +304,9 @@ def _fitting(where: str, sample: Sample, tensor: Tensor, info: ModelInfo, payloa
     try:
         values = exact(sample[tensor.name], tensor.datatype)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise PayloadError(f"{where}: {tensor.name} is no {tensor.datatype}: {error}.\nCheck the file.") from error
+        raise PayloadError(
+            f"{where}: {tensor.name} is not {tensor.datatype}: {error}.\nCheck the file."
+        ) from error
     sizes = payload.shapes.get(tensor.name, own)
     if len(values.shape) != len(own) and -1 not in sizes and values.size == math.prod(sizes):
         values = values.reshape(sizes)

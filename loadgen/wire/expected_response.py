@@ -13,7 +13,7 @@ from loadgen.traffic.model_info import MAX_RANK, NUMPY_TYPES, ModelInfo, bytes_p
 from loadgen.wire.http1_response import Answer, excerpt
 from loadgen.wire.http2_sending import PREFIX_BYTES, Call
 
-MOST_KEPT = 1 << 16
+MAX_KEPT = 1 << 16
 """Bytes of a gRPC message that are kept with its prefix: names, shapes and parameters come before the tensors."""
 
 _LONG_JSON = 1 << 16  # bytes of a response that is JSON alone; after 32 right ones such are only searched
@@ -110,7 +110,7 @@ class ExpectedAnswer:
         try:
             answer.ParseFromString(description)
         except DecodeError:
-            return f"a message that is no ModelInferResponse: {description[:40]!r}"
+            return f"a message that is not a ModelInferResponse: {description[:40]!r}"
         outputs = []
         for entry in answer.outputs:
             values = None if raw_bytes else sum(len(found) for _, found in entry.contents.ListFields())

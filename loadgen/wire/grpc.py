@@ -17,7 +17,7 @@ from loadgen.status import (
     outcome_of_connect_error,
 )
 from loadgen.wire.addresses import Addresses
-from loadgen.wire.expected_response import MOST_KEPT, ExpectedAnswer
+from loadgen.wire.expected_response import MAX_KEPT, ExpectedAnswer
 from loadgen.wire.grpc_call import status_of
 from loadgen.wire.hpack import Field
 from loadgen.wire.http2 import Http2Connection
@@ -201,7 +201,7 @@ class GrpcWire:
 
     def _connect(self) -> None:
         stream = self.addresses.open()
-        connection = _Connection(Http2Connection(stream, self._head, self._buffer, self._answered, MOST_KEPT))
+        connection = _Connection(Http2Connection(stream, self._head, self._buffer, self._answered, MAX_KEPT))
         self._connections[connection.fd] = connection
         self._too_few = len(self._connections) < self._wanted
         self._in_turn = self.addresses.connections_min > 0

@@ -12,8 +12,8 @@ from loadgen.errors import ClosedEarly, MalformedAnswer
 from loadgen.printable import printable
 from loadgen.wire.sockets import ReadBuffer, Stream
 
-_MOST_KEPT = 1 << 20
-_MOST_BESIDES = 1 << 16
+_MAX_KEPT = 1 << 20
+_MAX_BESIDES = 1 << 16
 _EXAMPLE_CHARACTERS = 500
 _MAX_LENGTH_DIGITS = 15
 
@@ -59,7 +59,7 @@ class AnswerReader:
     interim responses, lines between chunks, trailers) than 64 KiB and those of the body.
     """
 
-    def __init__(self, buffer: ReadBuffer, most_kept: int = _MOST_KEPT, *, whole: bool = False) -> None:
+    def __init__(self, buffer: ReadBuffer, most_kept: int = _MAX_KEPT, *, whole: bool = False) -> None:
         self._buffer = buffer
         self._most_kept = most_kept
         self._must_fit = whole
@@ -93,9 +93,9 @@ class AnswerReader:
                 "bytes after the end of the answer" if self._answer else f"no HTTP answer: {printable(reason)}"
             ) from None
         self._besides += count - (self._size - before)
-        if self._besides > _MOST_BESIDES + self._size:
+        if self._besides > _MAX_BESIDES + self._size:
             raise MalformedAnswer(
-                f"over {_MOST_BESIDES:,} bytes, and more than those of its body, besides the body"
+                f"over {_MAX_BESIDES:,} bytes, and more than those of its body, besides the body"
             )
         if self._must_fit and self._size > self._most_kept:
             raise MalformedAnswer(f"an answer of over {self._most_kept:,} bytes")

@@ -299,7 +299,9 @@ def tls_context(target: Target) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=_readable(target.ca_cert))
     except (OSError, ssl.SSLError) as error:
-        raise TargetUnreachable(f"{target.ca_cert} is no certificate file ({error}).\nGive a PEM file.") from error
+        raise TargetUnreachable(
+            f"{target.ca_cert} is not a certificate file ({error}).\nGive a PEM file."
+        ) from error
     if target.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

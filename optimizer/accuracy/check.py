@@ -27,7 +27,7 @@ INPUTS = 256
 """At most 256 inputs are compared. Fewer show little about the top class: if all 256 agree, its agreement is at
 least 98.8 %, with 95 % confidence."""
 
-FEWEST_INPUTS = 16
+MIN_INPUTS = 16
 LARGER_BATCH = 8
 INPUTS_OF_FURTHER_SIZES = 64
 """At further batch sizes 64 inputs are compared, by their values: what is looked for is a wrong kernel."""
@@ -114,7 +114,7 @@ def reference_of(
     budget_s: float = REFERENCE_BUDGET_S,
 ) -> Reference:
     """Run the fp32 model on as many of the samples as the budget allows, and on 16 at least. Raises RunFailed."""
-    rows, seconds = runner.run_within(samples.feeds(1), least=FEWEST_INPUTS, budget_s=budget_s)
+    rows, seconds = runner.run_within(samples.feeds(1), least=MIN_INPUTS, budget_s=budget_s)
     used = samples.first(len(rows))
     return Reference(
         samples=used,

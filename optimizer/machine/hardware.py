@@ -214,7 +214,7 @@ def wanted(workers: str, gpus: int) -> int:
     if workers == "auto":
         return max(1, gpus)
     if not workers.isdigit() or int(workers) < 1:
-        raise BadInput(f"--workers {workers} is no number of workers.", "Give auto, or a number from 1.")
+        raise BadInput(f"--workers {workers} is not a number of workers.", "Give auto, or a number from 1.")
     if int(workers) > max(1, gpus):
         raise BadInput(
             f"--workers {workers} is more than this machine has GPUs for ({gpus}).",

@@ -34,7 +34,7 @@ def check_expressions(path: Path) -> None:
                 continue
             for expression in _expressions(json.loads(archive.read(name))):
                 if not is_arithmetic(expression):
-                    raise UnsafeExpression(f"{expression[:80]!r} in it is no arithmetic on sizes.")
+                    raise UnsafeExpression(f"{expression[:80]!r} in it is not arithmetic on sizes.")
 
 
 def is_arithmetic(expression: str) -> bool:

@@ -19,7 +19,7 @@ from optimizer.profiling.layers import LayerTime, layers_from_trace, with_work, 
 PROFILED_FOR_S = 0.4
 """An execution is repeated for about 0.4 s in all."""
 
-FEWEST, MAX = 3, 300
+MIN, MAX = 3, 300
 MAX_TRACED = 45
 """At most 45 executions are traced: ONNX Runtime writes about 1 kB per node and execution."""
 
@@ -28,7 +28,7 @@ def seconds_each(once: Callable[[], object], *, most: int = MAX) -> tuple[float,
     """Return the best mean of three rounds, in seconds, and the number of executions in all rounds."""
     once()
     guess_s = min(_timed(once, 1), _timed(once, 1))
-    each = min(most, max(FEWEST, int(PROFILED_FOR_S / max(guess_s, 1e-9)))) // 3
+    each = min(most, max(MIN, int(PROFILED_FOR_S / max(guess_s, 1e-9)))) // 3
     return min(_timed(once, each) for _ in range(3)), 3 * each
 
 

@@ -19,8 +19,8 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "what", "fix"),
     [
-        ("rtae: 5", "FILE:1: 'rtae' is no option of loadtest.", "Did you mean rate?"),
-        ("[a]: 5", "FILE:1: a list or a mapping is no option of loadtest.", "See loadtest --help."),
+        ("rtae: 5", "FILE:1: unknown option of loadtest: 'rtae'.", "Did you mean rate?"),
+        ("[a]: 5", "FILE:1: unknown option of loadtest: a list or a mapping.", "See loadtest --help."),
         ("rate: fast", "FILE:1: rate is 'fast', and not a number.", "Write rate: 1.5"),
         ("p99: [50ms]", "FILE:1: p99 is a list, and not one value.", "Write p99: DURATION"),
         ("p99:", "FILE:1: p99 has no value.", "Write p99: DURATION, or remove the line."),
@@ -60,7 +60,12 @@ def test_a_file_that_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path
 @pytest.mark.parametrize(
     ("variable", "value", "what", "fix"),
     [
-        ("RTAE", "5", "The variable NAME is no option of loadtest.", "Did you mean TRITUNE_LOADTEST_RATE?"),
+        (
+            "RTAE",
+            "5",
+            "Unknown variable NAME: loadtest has no such option.",
+            "Did you mean TRITUNE_LOADTEST_RATE?",
+        ),
         ("RATE", "fast", "NAME is 'fast', and not a number.", "Write NAME=1.5"),
         (
             "INSECURE",

@@ -214,7 +214,7 @@ def test_samples_of_json_nested_flat_and_with_a_shape(tmp_path: Path) -> None:
         ("[]", "is empty"),
         ('[{"y": [1]}]', "sample 0 .* has no input x"),
         ('[{"x": [1, 2]}]', r"has shape \(2,\), and the model takes \(4,\)"),
-        ('[{"x": ["a", "b", "c", "d"]}]', "x is no FP32"),
+        ('[{"x": ["a", "b", "c", "d"]}]', "x is not FP32"),
         ('{"samples": []}', "holds no samples"),
     ],
 )
@@ -285,14 +285,18 @@ def test_a_size_that_the_user_asks_for_is_a_matter_of_memory_alone() -> None:
 @pytest.mark.parametrize(
     ("metadata", "config", "named"),
     [
-        (None, None, "the metadata is no JSON object: None"),
+        (None, None, "the metadata is not a JSON object: None"),
         ({"name": "m" * 2000}, None, "a name is 'mmm"),
-        ({"name": "\ud800"}, None, "no text in UTF-8"),
-        ({"name": "m", "inputs": {}}, None, "inputs is no list"),
+        ({"name": "\ud800"}, None, "not UTF-8"),
+        ({"name": "m", "inputs": {}}, None, "inputs is not a list"),
         ({"name": "m", "inputs": [{}] * 2000}, None, "2,000 inputs, over 1,000"),
         ({"name": "m", "inputs": [{"name": "x"}]}, None, "x has the datatype None"),
         ({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1] * 33}]}, None, "over 32"),
-        ({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": ["+5"]}]}, None, "no whole number"),
+        (
+            {"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": ["+5"]}]},
+            None,
+            "not a whole number",
+        ),
         ({"name": "m", "inputs": [{"name": "x", "datatype": "FP32", "shape": [1]}] * 2}, None, "the same name"),
         ({"name": "m"}, {"max_batch_size": -1}, "less than 0"),
     ],

@@ -90,7 +90,7 @@ def test_a_call_that_is_given_up_leaves_its_connection_idle(two: GrpcBench) -> N
         (right_message()[:-1], "of which"),
         (right_message() + b"x", "of which"),
         (grpc_message(b""), "output y is missing"),
-        (grpc_message(b"<html>Sign in.</html>"), "no ModelInferResponse"),
+        (grpc_message(b"<html>Sign in.</html>"), "not a ModelInferResponse"),
         (right_message(name="other"), "output y is missing"),
         (right_message(datatype="INT32"), "type INT32, not FP32"),
         (right_message(shape=[1, 3], raw=bytes(12)), r"shape \[1, 3\], not \[1, 2\]"),

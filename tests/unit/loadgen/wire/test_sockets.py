@@ -363,5 +363,5 @@ def test_names_and_certificate_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(TargetUnreachable, match="is not known"):
         address_of(target(f"http://{'x' * 64}:1"))
     (tmp_path / "ca.pem").write_text("no certificate")
-    with pytest.raises(TargetUnreachable, match="no certificate file"):
+    with pytest.raises(TargetUnreachable, match="not a certificate file"):
         tls_context(target("https://127.0.0.1:1", ca_cert=tmp_path / "ca.pem"))

@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 def test_an_unknown_key_is_named_with_the_nearest(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     file.write_text("model: m.onnx\ntime-budget: 3m\n")
     what, fix = refused(capsys, run_command, "--config", file)
-    assert what == f"{file}:2: 'time-budget' is no option of optimize."
+    assert what == f"{file}:2: unknown option of optimize: 'time-budget'."
     assert fix == "Did you mean time_budget?"
 
 
