@@ -191,24 +191,6 @@ def _deep_path(folder: Path) -> list[str]:
 
 _add("a deep path", _deep_path)
 
-for share in range(1, 20):
-
-    def _cut(path: Path, share: int = share) -> None:
-        whole = plain(path).read_bytes()
-        path.write_bytes(whole[: len(whole) * share // 20])
-
-    _file(f"cut to {share} of 20 parts", _cut)
-
-for seed in range(20):
-
-    def _flip(path: Path, seed: int = seed) -> None:
-        data, chance = bytearray(plain(path).read_bytes()), random.Random(seed)
-        for _ in range(1 + seed % 5):
-            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-        path.write_bytes(bytes(data))
-
-    _file(f"flipped bits {seed}", _flip)
-
 
 # .pt2 files
 

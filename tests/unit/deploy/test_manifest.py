@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 from bundles import on_disk
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from deploy.bundle import Bundle, bundle_from_recommendation, write_bundle
 from deploy.manifest import MANIFEST_FILE
@@ -111,29 +109,3 @@ def test_through_a_link_the_folder_behind_it_is_replaced(rendered: Bundle, tmp_p
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real" / MANIFEST_FILE).is_file()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "real"]
-
-
-names = st.lists(
-    st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
-        lambda name: name not in (".", "..")
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-@settings(max_examples=40, deadline=None)
-@given(names=names, data=st.binary(max_size=20))
-def test_whatever_else_lies_there_is_still_there_afterwards(
-    rendered: Bundle, tmp_path_factory: pytest.TempPathFactory, names: list[str], data: bytes
-) -> None:
-    folder = tmp_path_factory.mktemp("any") / "bundle"
-    write_bundle(rendered, folder)
-    path = folder.joinpath(*names)
-    if path.exists() or any(parent.is_file() for parent in path.parents):  # nothing can be put below a file
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    with pytest.raises(BadInput, match="is not of the bundle"):
-        write_bundle(rendered, folder)
-    assert path.read_bytes() == data

@@ -242,14 +242,6 @@ def test_only_picked_samples_are_sent_in_that_order(npz: Any) -> None:
     assert [request["x"].tolist() for request in picked] == [pool[number]["x"].tolist() for number in (2, 0)]
 
 
-def test_samples_of_different_shapes_make_no_batch(tmp_path: Path) -> None:
-    path = tmp_path / "data.json"
-    path.write_text('[{"ids": [1], "mask": [1]}, {"ids": [1, 2], "mask": [1, 1]}]')
-    assert len(request_tensors(TOKENS, Payload(data_file=path))) == 2
-    with pytest.raises(PayloadError, match="differ in shape"):
-        request_tensors(TOKENS, Payload(data_file=path, batch_size=2))
-
-
 def huge(shape: list[int], datatype: str = "FP32", max_batch_size: int = 0) -> ModelInfo:
     metadata = {"name": "m", "inputs": [{"name": "x", "datatype": datatype, "shape": shape}]}
     return model_info(metadata, {"max_batch_size": max_batch_size, "name": "m"})

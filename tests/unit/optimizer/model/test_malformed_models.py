@@ -22,7 +22,6 @@ pytestmark = pytest.mark.long
 BY_COMMAND = (
     "a .pt2", "a shape", "an open axis", "a path", "a name", "an empty path", "a factory", "a terminal",
     "a link to", "inputs that are in a path", "names with markup", "an input called", "an output called",
-    "flipped bits 1",
 )  # fmt: skip
 """Cases that run the whole command, because they concern more than the model's reader."""
 

@@ -98,11 +98,6 @@ def test_the_rate_to_check_is_not_above_the_certified_one(tmp_path: Path, rate_p
     assert f" --rate {option} " in lines["Check the certified rate"]
 
 
-def test_round_rates() -> None:
-    assert tables.round_rates(0.3, 7.0) == [0.5, 1.0, 2.0, 5.0]
-    assert tables.round_rates(200.0, 1000.0) == [200.0, 500.0, 1000.0]
-
-
 CHANGED = "the run changed: 128 of 130 requests over p99 <= 50 ms were due in its second half"
 
 
