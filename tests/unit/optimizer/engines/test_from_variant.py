@@ -1,32 +1,26 @@
 """Tests of TensorRT-RTX engines, built for real: the builder needs no GPU."""
 
 import dataclasses
-import errno
 import hashlib
 import importlib
 import json
 import os
-import resource
 import shutil
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import small_cnn, token_classifier
-from waiting import wait_until
 
 from model_repo.runtime.tritune_gpu.engine import EngineMismatch
 from model_repo.runtime.tritune_gpu.tensorrt_engine import check_fits
 from optimizer.cached import default_cache_dir
 from optimizer.engines import from_variant
 from optimizer.engines.builder import EngineFailed, find_tensorrt
-from optimizer.engines.cache import CacheWriteFailed, EngineCache
+from optimizer.engines.cache import EngineCache
 from optimizer.engines.from_variant import BuiltEngine, Target, engine_from_variant, profiles_of
 from optimizer.engines.layers import executed_precisions, layers_from_description
 from optimizer.model.onnx_model import read_model
@@ -149,55 +143,6 @@ def test_a_damaged_entry_is_built_anew(tmp_path: Path, harm: str, first: tuple[P
     assert again.source == "built"
     plan = dict(again.engine.files)["model.plan"].read_bytes()
     assert hashlib.sha256(plan).hexdigest() == again.metadata.plan_sha256
-
-
-@needs_tensorrt_rtx
-def test_a_disk_that_fills_leaves_no_half_engine(tmp_path: Path) -> None:
-    """A limit on file sizes is the closest to a full disk that a test can set up."""
-    model = half_cnn(tmp_path / "m.onnx")
-    read = read_model(model)
-    old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, old[1]))
-    try:
-        with pytest.raises(CacheWriteFailed, match=rf"cannot be written below .*: {os.strerror(errno.EFBIG)}"):
-            engine_from_variant(
-                read,
-                "fp16",
-                library=LIBRARY,
-                target=AMPERE,
-                cache=EngineCache(tmp_path / "cache"),
-                max_batch_size=8,
-            )
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, old)
-        signal.signal(signal.SIGXFSZ, handler)
-    assert list((tmp_path / "cache" / "engines").iterdir()) == []
-
-
-@needs_tensorrt_rtx
-def test_an_interrupt_ends_a_build(tmp_path: Path) -> None:
-    """The builder stands still when the interrupt comes, so that it cannot have ended before."""
-    model, mine = read_model(small_cnn(tmp_path / "m.onnx")), psutil.Process()
-    before = mine.children()
-
-    def builders() -> list[psutil.Process]:
-        """Only once it is a program of its own: until then, this process waits for it."""
-        return [one for one in mine.children() if one not in before and one.cmdline() != mine.cmdline()]
-
-    def interrupt() -> None:
-        wait_until(lambda: bool(builders()))
-        builders()[0].suspend()
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-
-    interrupting = threading.Thread(target=interrupt)
-    interrupting.start()
-    with pytest.raises(KeyboardInterrupt):
-        engine_from_variant(
-            model, "fp32", library=LIBRARY, target=AMPERE, cache=EngineCache(tmp_path / "cache"), max_batch_size=8
-        )
-    interrupting.join()
-    assert mine.children(recursive=True) == before
 
 
 @needs_tensorrt_rtx
