@@ -22,7 +22,6 @@ from strange_servers import (
 
 from loadgen.wire.http2_frames import frame
 
-_OUTPUT = b'{"outputs":[{"name":"y","datatype":"FP32",'
 DEEP = b"[" * 200_000
 SURROGATE = b'{"error":"\\ud800 half"}'
 _LONG = b"a" * 100_000
