@@ -242,6 +242,11 @@ def at_least(knobs: Mapping[str, int | str], other: Mapping[str, int | str], *na
     return all(int(knobs[name]) >= int(other[name]) for name in other if name.rpartition(".")[2] in names)
 
 
+def without_delays(knobs: Mapping[str, int | str]) -> Knobs:
+    """Return the same point without the queue delays of the model and of its members."""
+    return {name: 0 if name.endswith("max_queue_delay_us") else value for name, value in knobs.items()}
+
+
 def default_config(engine: Engine) -> ServingConfig:
     """Return Triton's own configuration for the model and an empty `config.pbtxt`: the baseline of every search.
 

@@ -130,7 +130,7 @@ def parameters_in_file(path: Path) -> tuple[tuple[str, Parameter], ...]:
     if path.suffix not in (".npz", SUFFIX):
         with suppress(OSError, ValueError, RecursionError):
             document = json.loads(path.read_text(encoding="utf-8"))
-    found = document.get("parameters", {}) if isinstance(document, dict) else {}
+    found = (document.get("parameters") or {}) if isinstance(document, dict) else {}
     if not isinstance(found, dict) or not all(map(_may_be_sent, found.values())):
         raise PayloadError(
             f"the parameters in {path} are not names with whole numbers, truths or texts.\n"

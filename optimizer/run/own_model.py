@@ -108,8 +108,8 @@ def own_engines(
             opset=None,
             batching=AS_IT_IS,
         )
-    for one in found.values():
-        _warn(one.text, on_event)
+    for model, one in found.items():
+        _warn(model, one.text, on_event, measured=one.caller is None and not engine.is_ensemble)
     optional = _optional(found[name].text)
     engines = tuple(_with_shapes(one, config, optional) for one in (engine, *others))
     _check_batch(engine, config)
@@ -234,14 +234,14 @@ def _policy_fields(text: str) -> tuple[str, ...]:
     return tuple(name for name, value in found.items() if value)
 
 
-def _warn(text: str, on_event: OnEvent) -> None:
+def _warn(model: str, text: str, on_event: OnEvent, *, measured: bool) -> None:
+    """Note the fields that make requests wait. `measured`: what they cost is measured, if there is time."""
+    stays = "what it costs is measured if there is time" if measured else "try without it, too"
     for name in _policy_fields(text):
         words = (
-            f"{CONFIG_FILE} sets {name}: with it Triton may hold requests back until the next one comes, up to "
+            f"{model}/{CONFIG_FILE} sets {name}: with it Triton may hold requests back until the next one comes"
         )
-        on_event(
-            events.Note(text=f"{words}500 ms. It stays; what it costs is measured if there is time.", warning=True)
-        )
+        on_event(events.Note(text=f"{words}, up to 500 ms. It stays; {stays}.", warning=True))
 
 
 def _optional(text: str) -> frozenset[str]:

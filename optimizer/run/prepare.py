@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -211,15 +211,17 @@ def _prepared_own(
 
 def _own_space(config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...]) -> SearchSpace:
     """Return the space of a user's own model: what is varied of it, and of its members."""
+    called = engines[0].members
+    share = replace(machine, memory_bytes=machine.memory_bytes // max(1, len(called)))
     members = tuple(
         _space(
             config,
-            machine,
+            share,
             (member,),
             largest_batch(member, config),
             as_it_is=config.tune is not None and member.model_name not in config.tune,
         )
-        for member in engines[0].members
+        for member in called
     )
     return _space(config, machine, engines, largest_batch(engines[0], config), members=members)
 

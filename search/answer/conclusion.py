@@ -217,7 +217,9 @@ def memory_binds(run: RunEvidence) -> Conclusion | None:
     )
     advice = f"Give --max-memory {memory_text(1.1 * least_bytes).replace(' ', '')}, or a smaller model."
     all_over = len(over) == len(run.in_state("complete", "infeasible", "pruned"))
-    surely = all_over and any(trial.config.instance_count == 1 for _, trial in over)
+    surely = all_over and any(
+        all(one.instance_count == 1 for one in (trial.config, *trial.config.members)) for _, trial in over
+    )
     return Conclusion("violated" if surely else "inconclusive", reason, advice)
 
 

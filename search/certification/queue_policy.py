@@ -34,18 +34,23 @@ def cost_of_policy(context: TrialContext, own: Trial | None, without: Engine) ->
     """
     runs: list[LoadRunRecord] = []
     times = 2 * TIMES
-    rate_per_s, least_s, most_s = 0.0, times * MIN_RUN_S, SHARE_OF_BUDGET * context.budget.total_s
+    rate_per_s, budget = 0.0, context.budget
+    until_s = budget.elapsed_s() + SHARE_OF_BUDGET * min(budget.total_s, budget.left_s() / (1 - SHARE_OF_BUDGET))
     if own is not None and own.rate_at_limit_per_s:
-        rate_per_s, most_s = SHARE_OF_CAPACITY * own.rate_at_limit_per_s, most_s - times * own.loading_s
+        rate_per_s = SHARE_OF_CAPACITY * own.rate_at_limit_per_s
+    seconds, loading_s = MAX_RUN_S, 0.0 if own is None else own.loading_s
     try:
-        while own is not None and rate_per_s and most_s >= least_s and len(runs) < times and not context.stop():
-            seed = context.seed + SEED_OF_RUN * (1 + len(runs) // 2)
+        while own is not None and rate_per_s and len(runs) < times and not context.stop():
+            seconds = min(seconds, (until_s - budget.elapsed_s()) / (times - len(runs)) - loading_s)
+            if seconds < MIN_RUN_S:
+                break
+            seed, began_s = context.seed + SEED_OF_RUN * (1 + len(runs) // 2), budget.elapsed_s()
             context.bench.load(replace(own.served, engine=without) if len(runs) % 2 else own.served)
-            seconds = min(MAX_RUN_S, most_s / times)
+            loading_s = max(loading_s, budget.elapsed_s() - began_s)
             probe = context.bench.measure(rate_per_s, seconds, seed, lambda _: context.stop())
             seen = evaluate_probe(probe, rate_per_s, context.slo.limits)
             runs.append(load_run_of(seen, probe.log, context.slo.limits, seed=seed))
-        why = "the time was too short" if rate_per_s else "it met the limit at no rate"
+        why = "the time was too short" if rate_per_s or own is None else "it met the limit at no rate"
     except BenchFailed as failure:
         why = failure.reason.splitlines()[0]
     if context.stop():

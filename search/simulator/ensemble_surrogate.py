@@ -107,7 +107,7 @@ class EnsembleSurrogate(Surrogate):
         return SimulatedServer(
             service_s=np.repeat(service_s[:, None], config.instance_count + 1, axis=1),
             max_queue_delay_s=config.max_queue_delay_us / 1e6,
-            preferred_batch_sizes=config.preferred_batch_sizes,
+            preferred_batch_sizes=self.in_requests(config.preferred_batch_sizes),
             variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, zip_longest
 
@@ -18,7 +18,7 @@ from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
 from search.simulator.server import ALIKE, Simulated, SimulatedServer, padded, simulate
 from search.simulator.service_times import ServiceCurve, ServiceTimes
-from search.space import MAX_SLOTS, Knobs, SearchSpace, engine_label, knobs_of
+from search.space import MAX_SLOTS, Knobs, SearchSpace, engine_label, knobs_of, without_delays
 from search.workload import REQUESTS, Workload
 
 SD_UNSEEN = 0.08
@@ -105,8 +105,12 @@ class Surrogate:
 
     def executed_sizes(self, config: ServingConfig) -> tuple[int, ...]:
         """Return the batch sizes, in requests, to which others are padded; () if none are."""
-        rows = self.workload.rows_per_request
-        return tuple(size // rows for size in executed_batch_sizes(config) if size >= rows)
+        return self.in_requests(executed_batch_sizes(config))
+
+    def in_requests(self, rows: Iterable[int]) -> tuple[int, ...]:
+        """Return batch sizes in requests, ascending, from those in rows; none of less than one request."""
+        each = self.workload.rows_per_request
+        return tuple(sorted({size // each for size in rows if size >= each}))
 
     def server(self, config: ServingConfig) -> Simulated:
         """Return the simulated server of a configuration; its kind must have been profiled."""
@@ -128,7 +132,7 @@ class Surrogate:
             let_through_per_s=known[-1].let_through_per_s if measured else math.inf,
             noise=times[-1].noise,  # of the largest requests, which take most of the time
             max_queue_delay_s=config.max_queue_delay_us / 1e6,
-            preferred_batch_sizes=config.preferred_batch_sizes,
+            preferred_batch_sizes=self.in_requests(config.preferred_batch_sizes),
             variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
         )
 
@@ -169,7 +173,7 @@ class Surrogate:
         if raw is None or not raw[1] > 0 or not rate_per_s > 0:
             return None
         error = bounded(math.log(rate_per_s / raw[1]), slowdown)
-        self._siblings.add(point_key({**knobs, "max_queue_delay_us": 0}))
+        self._siblings.add(point_key(without_delays(knobs)))
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
 
@@ -188,7 +192,7 @@ class Surrogate:
         correction = sum(errors) / len(errors) if errors else 0.0
         if not mine:
             correction = OF_OTHERS * min(0.0, correction)
-        sibling = point_key({**knobs, "max_queue_delay_us": 0}) in self._siblings
+        sibling = point_key(without_delays(knobs)) in self._siblings
         # Errors of other kinds may not occur here: a correction by them adds as much uncertainty.
         sd = SD_SIBLING if sibling else SD_SEEN if mine else math.hypot(SD_UNSEEN, correction)
         return correction, sd

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 
 from search.simulator.ensemble_surrogate import EnsembleSurrogate
 from search.simulator.service_times_file import write_curves
 from search.simulator.surrogate import Predicted
-from search.space import Knobs, knobs_of
+from search.space import Knobs, SearchSpace, knobs_of
 from search.study.guided_search import PROFILE_SHARE, GuidedSearch
 from search.study.profiling import measure_members
 from search.trials import events
@@ -20,6 +20,12 @@ SCALES = (None, 1.0, 0.5)
 STARTS = ((1.0, 1.0), (0.5, 1.0), (0.0, 1.0), (1.0, None), (0.5, None), (0.0, None))
 """Besides the baseline: shares of the axes of all members' batches and instances."""
 
+CHUNK = 32
+"""Points are simulated 32 at a time, and the time is looked at between."""
+
+CLIMB_SHARE = 0.1
+"""Climbing may take 10 % of the time that is left for the search, each time: the best so far is tried then."""
+
 STEP = 1.003
 """A step upwards raises the prediction by 0.3 % or more."""
 
@@ -29,6 +35,7 @@ class EnsembleSearch(GuidedSearch):
     """The search of one ensemble; `run` once."""
 
     surrogate: EnsembleSurrogate
+    _climb_until_s: float = 0.0
 
     def run(self) -> bool:
         """Run the search; False if it has to continue without predictions, because they are missing or wrong."""
@@ -63,7 +70,7 @@ class EnsembleSearch(GuidedSearch):
 
     def _simulate_all(self) -> list[Knobs]:
         """Climb from each start."""
-        space = self.runner.store.space
+        space = self._begin_to_climb()
         starts = (space.spread(sizes, counts) for sizes, counts in STARTS)
         for start in (knobs_of(space.baseline()), *filter(space.is_legal, starts)):
             self._climb(start)
@@ -71,6 +78,7 @@ class EnsembleSearch(GuidedSearch):
 
     def _candidates(self) -> Iterator[Predicted]:
         """Climb on from the best, as measurements have moved the predictions."""
+        self._begin_to_climb()
         for best in self.surrogate.best_first()[:1]:
             self._climb(best.knobs)
         return super(EnsembleSearch, self)._candidates()
@@ -78,16 +86,27 @@ class EnsembleSearch(GuidedSearch):
     def _without_batches(self) -> list[Knobs]:
         return [self.runner.store.space.spread(0.0, counts) for counts in SCALES]
 
+    def _begin_to_climb(self) -> SearchSpace:
+        budget = self.runner.budget
+        self._climb_until_s = budget.elapsed_s() + CLIMB_SHARE * max(0.0, budget.search_left_s())
+        return self.runner.store.space
+
+    def _may_climb(self) -> bool:
+        return not self.runner.stop() and self.runner.budget.elapsed_s() <= self._climb_until_s
+
     def _climb(self, start: Knobs) -> None:
         """Step upwards until no step of one knob, or of two, raises the prediction."""
         self.surrogate.simulate([start])
         at = self.surrogate.predicted(start)
-        while at is not None and at.rate_per_s > 0:
+        while at is not None and at.rate_per_s > 0 and self._may_climb():
             steps = list(self.runner.store.space.adjacent(at.knobs))
             at = self._best_above(steps, at) or self._best_above(self._pairs(at.knobs, steps), at)
 
     def _best_above(self, points: Iterable[Knobs], at: Predicted) -> Predicted | None:
-        above = self.surrogate.above(filter(self.runner.promising, points), STEP * at.at_best)
+        space, above = self.runner.store.space, list[Knobs]()
+        worth = (knobs for knobs in points if space.has(knobs) and self.runner.promising(knobs))
+        while (some := list(islice(worth, CHUNK))) and self._may_climb():
+            above += self.surrogate.above(some, STEP * at.at_best)
         self.surrogate.simulate(above)
         predicted = [one for knobs in above if (one := self.surrogate.predicted(knobs)) is not None]
         better = [one for one in predicted if one.at_best > STEP * at.at_best]

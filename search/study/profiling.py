@@ -14,7 +14,7 @@ from search.simulator.ensemble_surrogate import EnsembleSurrogate
 from search.simulator.service_times import NotMeasured, ServiceCurve, measure_curve, run_loops
 from search.simulator.surrogate import Surrogate
 from search.space import Knobs, knobs_of
-from search.study.trial_runner import TrialRunner
+from search.study.trial_runner import TrialRunner, ran_out_of_memory
 from search.trials import events
 from search.trials.bench import BenchFailed, Spent
 from search.trials.trial import Trial, trial_of
@@ -77,14 +77,15 @@ def _measured_curve(runner: TrialRunner, surrogate: Surrogate, config: ServingCo
 
 
 def measure_members(runner: TrialRunner, surrogate: EnsembleSurrogate, counts: float | None) -> bool:
-    """Measure all members at once, with the largest batches that can be served; False if that was not possible.
+    """Measure all members at once, with the largest batches that can be served, if any.
 
-    `counts`: their instances, as `SearchSpace.spread` takes them.
+    `counts`: their instances, as `SearchSpace.spread` takes them. False if other counts would not be measured either.
     """
+    reason = ""
     space = runner.store.space
     for sizes in MEMBERS_SIZES:
         asked_for = space.spread(sizes, counts)
-        config = space.config(asked_for)
+        config = _without_delays(space.config(asked_for))
         if not space.is_legal(asked_for) or not runner.promising(asked_for):
             continue
         runner.on_event(events.PhaseStarted(name="profile", detail=knobs_text(config)))
@@ -102,12 +103,18 @@ def measure_members(runner: TrialRunner, surrogate: EnsembleSurrogate, counts: f
             surrogate.learn_members(config, loops)
         except BenchFailed as failure:
             _record_failure(runner, asked_for, failure, runner.bench.spent.since(before))
+            reason = failure.reason
             continue
-        except NotMeasured as reason:
-            log.warning("%s was not profiled: %s", knobs_text(config), reason)
+        except NotMeasured as missing:
+            log.warning("%s was not profiled: %s", knobs_text(config), missing)
             return False
         return True
-    return False
+    return ran_out_of_memory(reason)
+
+
+def _without_delays(config: ServingConfig) -> ServingConfig:
+    """Return the configuration without queue delays, also of members that keep theirs: no lone time has them."""
+    return replace(config, members=tuple(replace(one, max_queue_delay_us=0) for one in config.members))
 
 
 def _record_failure(runner: TrialRunner, knobs: Knobs, failure: BenchFailed, spent: Spent) -> None:

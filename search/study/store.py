@@ -75,7 +75,7 @@ class TrialStore:
         for _ in range(ASKS_BEFORE_GIVING_UP):
             drawn = self.study.ask(distributions_of(self.space.axes(), self.space))
             knobs: Knobs = dict(drawn.params)
-            if self.space.is_legal(knobs) and self.untried(knobs) and wanted(knobs):
+            if self.space.has(knobs) and self.untried(knobs) and wanted(knobs):
                 self.study.tell(drawn, state=states.FAIL)  # its result is added as a trial
                 return self._begin(knobs)
             # The sampler gets the known value of this point, or the result that it is not legal.
@@ -240,7 +240,11 @@ def distributions_of(knobs: Iterable[str], space: SearchSpace) -> dict[str, Base
     """Return the axes of a point's knobs for Optuna."""
     from optuna.distributions import CategoricalDistribution
 
-    axes = space.axes()
+    # A baseline may lie beyond the largest batch that was asked for.
+    given = [knobs_of(space.baseline(engine)) for engine in space.engines]
+    axes = {
+        name: tuple(dict.fromkeys((*axis, *(one[name] for one in given)))) for name, axis in space.axes().items()
+    }
     return {name: CategoricalDistribution(axes[name]) for name in knobs}
 
 

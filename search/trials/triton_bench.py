@@ -14,7 +14,13 @@ from typing import Any, get_args
 from loadgen.errors import EnvironmentFailed, LoadError
 from loadgen.measurement.cpu_contention import NeighbourSampler, counters_of_family
 from loadgen.measurement.send_lag import stop_when_late
-from loadgen.measurement.server_stats import BatchTimings, ServerTimings, read_statistics, timings_between
+from loadgen.measurement.server_stats import (
+    BatchTimings,
+    ServerTimings,
+    cold_text,
+    read_statistics,
+    timings_between,
+)
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload, SharedMemory
@@ -115,10 +121,11 @@ class TritonBench:
             arrivals=self.workload.drawn(seed),
         )
         watch = stop_when_late(watch, plan, self._limit_ms)
-        run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
-        if run.measurement.cold:
+        run, members = self._run_with_members(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
+        cold = next(filter(None, (run.measurement.cold, *map(cold_text, members.values()))), "")
+        if cold:
             # What is executed for the first time says nothing about the configuration; the second time it is warm.
-            log.info("measured again: %s", run.measurement.cold)
+            log.info("measured again: %s", cold)
             run = self._run(plan, self._payload, limit_ms=self._limit_ms, watch=watch)
         self._last = measurement_to_record(
             run.measurement, rate_per_s, rows_per_request=self.workload.rows_per_request
@@ -144,10 +151,10 @@ class TritonBench:
         return ClosedLoop(concurrency=concurrency, log=run.log, batches=batches, members=members)
 
     def _run_with_members(
-        self, plan: ClosedLoopPlan, payload: Payload
+        self, plan: LoadPlan | ClosedLoopPlan, payload: Payload, **limits: Any
     ) -> tuple[LoadRun, dict[str, ServerTimings | None]]:
         before = self._member_statistics()
-        run = self._run(plan, payload)
+        run = self._run(plan, payload, **limits)
         after = self._member_statistics()
         return run, {name: timings_between(before[name], after[name]) for name in before}
 

@@ -121,3 +121,4 @@ def test_a_failing_bench_leaves_the_ensemble_to_the_sampler(tmp_path: Path) -> N
 
     store = searched(Dying(ensemble=TWO), TWO.space(), tmp_path)
     assert "predicted" not in causes(store)
+    assert "landmark" in causes(store)
