@@ -74,10 +74,15 @@ def remote_endpoint(config: OptimizeConfig) -> Endpoint | None:
     """
     if config.server != "remote" or config.server_url is None:
         return None
-    parts = parsed_address(config.server_url)
+    return endpoint_of(config.server_url, config.header_env)
+
+
+def endpoint_of(server_url: str, header_env: tuple[str, ...] = ()) -> Endpoint:
+    """Return the endpoint of an address, with the headers whose values are in the environment. Raises BadInput."""
+    parts = parsed_address(server_url)
     if parts is None or parts.scheme != "http" or not parts.hostname or parts.path.strip("/"):
         raise BadInput(
-            f"--server-url {shown_address(config.server_url)} is not the address of an HTTP server.",
+            f"--server-url {shown_address(server_url)} is not the address of an HTTP server.",
             "Write http://HOST:PORT",
         )
     port = parts.port or 8000
@@ -86,5 +91,5 @@ def remote_endpoint(config: OptimizeConfig) -> Endpoint | None:
         http_port=port,
         grpc_port=port + 1,
         metrics_port=port + 2,
-        credentials=headers_from_options((), config.header_env, os.environ),
+        credentials=headers_from_options((), header_env, os.environ),
     )

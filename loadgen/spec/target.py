@@ -178,8 +178,10 @@ def headers_from_options(
                 f"--header-env {name.strip()}: the variable {variable.strip()} is not set, or empty.",
                 "Set and export it before the command.",
             )
-        found.append((name.strip(), environment[variable.strip()]))
-    for name, _ in found:
+        found.append((name.strip(), environment[variable.strip()].strip()))
+    for name, value in found:
+        if not value.isprintable():
+            raise BadInput(f"The value of the header {name} holds a line break or the like.", "Remove it.")
         if name.lower() in _OURS:
             raise BadInput(f"The header {name} is set by loadtest itself.", "Leave it out.")
     return tuple(found)

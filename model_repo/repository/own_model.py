@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,12 @@ def ensemble_steps(message: Any) -> tuple[EnsembleStep, ...]:
         made.update((name, len(done)) for name in ready.output_map.values())
         done.append(EnsembleStep(model=ready.model_name, after=tuple(sorted(after))))
     return tuple(done)
+
+
+def with_members(engine: Engine, members: tuple[Engine, ...]) -> Engine:
+    """Return the engine with its members, on a GPU if one of them is."""
+    on_gpu = any(one.device == "gpu" for one in (engine, *members))
+    return replace(engine, members=members, device="gpu" if on_gpu else "cpu")
 
 
 def unread_engine(folder: Path, text: str, members: tuple[Engine, ...] = ()) -> Engine:

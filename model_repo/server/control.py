@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET
 from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0
+_MIN_SECRET = 4
 
 _GRPC_OPTIONS = (
     # A model that fails to load sends its traceback in a trailer; the default limit of 8 kB makes that an error.
@@ -71,6 +72,12 @@ def model_state(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIME
 def why_unavailable(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> str:
     """Return the server's reason why a model is not ready; "" if it gives none."""
     return _index_entry(endpoint, model_name, timeout_s).get("reason", "")
+
+
+def served_models(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> set[str]:
+    """Return the names of the models that take requests now. Raises RequestRefused, ServerTimeout, ServerDied."""
+    entries = json.loads(_request(endpoint, "POST", "/v2/repository/index", timeout_s))
+    return {entry["name"] for entry in entries if entry.get("state") == "READY"}
 
 
 def server_name(endpoint: Endpoint, *, timeout_s: float) -> str | None:
@@ -162,8 +169,17 @@ def _request(
     finally:
         connection.close()
     if answer.status != http.client.OK:
-        raise RequestRefused(_refusal(where, path, answer.status, content), status=answer.status)
+        refusal = _without(endpoint.credentials, _refusal(where, path, answer.status, content))
+        raise RequestRefused(refusal, status=answer.status)
     return content
+
+
+def _without(credentials: Iterable[tuple[str, str]], text: str) -> str:
+    """Return the text without the values of credentials and their words: a server may echo its request."""
+    for _, value in credentials:
+        for secret in (value, *(word for word in value.split() if len(word) >= _MIN_SECRET)):
+            text = text.replace(secret, "[removed]")
+    return text
 
 
 def _refusal(where: str, path: str, status: int, body: bytes) -> str:

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -33,9 +33,6 @@ CHANGED = ("max_batch_size", GROUPS, BATCHER, WARMUP, "parameters")
 Configs = Mapping[str, dict[str, Any]]
 """Model -> its configuration, as Triton's JSON has it."""
 
-Originals = dict[str, dict[str, Any] | None]
-"""Model -> the configuration that the server had for it; None: it was not loaded."""
-
 
 class ServerInUse(ServerError):
     """Another run is changing the models of this server."""
@@ -44,13 +41,14 @@ class ServerInUse(ServerError):
 class OverridingServer(Server):
     """A running server with explicit model control, of whose models configurations are overridden.
 
-    Made by `overriding`, which restores them.
+    Made by `overriding`, which restores them. `problem` says at the end what could not be restored.
     """
 
     def __init__(self, host: RemoteHost, options: ServerOptions, journal: Path) -> None:
         super().__init__(host, options)
+        self.problem: str | None = None
         self._journal = journal
-        self._originals: Originals = {}
+        self._originals: dict[str, dict[str, Any]] = {}
         self._wanted: dict[str, dict[str, Any]] = {}
         self._seen: dict[str, dict[str, Any]] = {}
 
@@ -59,36 +57,40 @@ class OverridingServer(Server):
 
         A model that somebody else has loaded anew since the last time raises ServerError.
         """
-        self._check_untouched()
-        self._loaded = None
+        names = [model.engine.model_name for model in config.models]
+        self.originals(names)
+        seen, before = self._seen, self._wanted
+        self._loaded, self._wanted, self._seen = None, {}, {}
+        self._check_untouched(seen)
         wanted = {model.engine.model_name: self._changed(model) for model in config.models}
-        before, self._wanted = self._wanted, {}
         changed = {name: one for name, one in wanted.items() if before.get(name) != one}
         try:
             _give(self.endpoint, wanted, changed, timeout_s=timeout_s or self._options.load_timeout_s)
         except RequestRefused as error:
             raise ModelLoadFailed(config.engine.model_name, reason_of(str(error))) from error
-        self._seen = {name: self._config(name) for name in wanted}
+        self._seen = {name: control.model_config(self.endpoint, name) for name in names}
         self._loaded, self._wanted = config, wanted
 
-    def original(self, name: str) -> dict[str, Any]:
-        """Return the server's configuration of a model, and keep it on disk until it is restored.
+    def originals(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the server's configurations of these models, and keep them on disk until they are restored.
 
-        Raises ModelLoadFailed.
+        They are read once, and all before anything is changed. Raises ServerError: also for a model that is not
+        loaded, is part of another ensemble, or may not be changed.
         """
-        known = self._originals.get(name)
-        if known is not None:
-            return known
-        was_loaded = control.is_model_ready(self.endpoint, name)
-        if not was_loaded:
-            self._originals[name] = None
-            self._keep()
-            self._request_load(name, self._options.load_timeout_s)
-        found = self._config(name)
-        if was_loaded:
-            self._originals[name] = found
-            self._keep()
-        return found
+        if not self._originals.keys() >= set(names):
+            found = {name: self._served(name) for name in names}
+            self._check_others(names)
+            self._originals = found
+            _write(self._journal, self.endpoint, found)
+            main = names[-1]
+            try:
+                control.load_model(self.endpoint, main, timeout_s=self._options.load_timeout_s, config=found[main])
+            except RequestRefused as error:
+                raise ServerError(
+                    f"{self.endpoint.http_url} does not let {main} be configured: {reason_of(str(error))}\n"
+                    "Start the server with --model-control-mode=explicit."
+                ) from error
+        return {name: self._originals[name] for name in names}
 
     def unload(self) -> None:
         """Do nothing: the models are the server's own."""
@@ -101,8 +103,27 @@ class OverridingServer(Server):
 
     def forget(self) -> None:
         """Restore what was changed. Raises ServerError."""
-        restore(self.endpoint, self._originals, timeout_s=self._options.load_timeout_s)
-        self._journal.unlink(missing_ok=True)
+        restore(self._journal, self.endpoint, timeout_s=self._options.load_timeout_s)
+
+    def _served(self, name: str) -> dict[str, Any]:
+        try:
+            return control.model_config(self.endpoint, name)
+        except RequestRefused as error:
+            raise ServerError(
+                f"{name} is not served by {self.endpoint.http_url}: {reason_of(str(error))}\n"
+                "Load it there first, or use a server with a folder of its own, --server-repository DIR."
+            ) from error
+
+    def _check_others(self, names: Sequence[str]) -> None:
+        """Raise ServerError if an ensemble outside of the run has one of these models: it would stop serving."""
+        for other in control.served_models(self.endpoint) - set(names):
+            steps = self._served(other).get("ensemble_scheduling", {}).get("step", ())
+            shared = next((step["model_name"] for step in steps if step["model_name"] in names), None)
+            if shared is not None:
+                raise ServerError(
+                    f"{shared} is a member of {other}, too, which {self.endpoint.http_url} serves.\n"
+                    "Other batch sizes would stop it: use another server, or unload it there first."
+                )
 
     def _changed(self, model: ServingConfig) -> dict[str, Any]:
         """Return the original configuration of a model, changed as this one says."""
@@ -110,28 +131,23 @@ class OverridingServer(Server):
 
         message = parse_own(render_config_pbtxt(model), CHANGED)
         mine = json_format.MessageToDict(message, preserving_proto_field_name=True)
-        kept = {
-            name: value for name, value in self.original(model.engine.model_name).items() if name not in CHANGED
-        }
-        return {**kept, **mine}
+        original = self._originals[model.engine.model_name]
+        return {**{name: value for name, value in original.items() if name not in CHANGED}, **mine}
 
-    def _config(self, name: str) -> dict[str, Any]:
-        return control.model_config(self.endpoint, name)
-
-    def _check_untouched(self) -> None:
-        for name, seen in self._seen.items():
-            if self._config(name) != seen:
-                self._loaded, self._wanted, self._seen = None, {}, {}
+    def _check_untouched(self, seen: Configs) -> None:
+        for name, config in seen.items():
+            if _config_or_none(self.endpoint, name) != config:
                 raise ServerError(
                     f"{name} was loaded with another configuration while it was measured, by somebody else.\n"
                     "What was measured since is not sure; run again while nobody changes the server."
                 )
 
-    def _keep(self) -> None:
-        document = {"host": self.endpoint.host, "port": self.endpoint.http_port, "models": self._originals}
-        draft = self._journal.with_suffix(".draft")
-        draft.write_text(json.dumps(document))
-        draft.replace(self._journal)
+
+def _config_or_none(endpoint: Endpoint, name: str) -> dict[str, Any] | None:
+    try:
+        return control.model_config(endpoint, name)
+    except RequestRefused:
+        return None
 
 
 def _give(endpoint: Endpoint, wanted: Configs, changed: Configs, *, timeout_s: float) -> None:
@@ -143,10 +159,9 @@ def _give(endpoint: Endpoint, wanted: Configs, changed: Configs, *, timeout_s: f
     load = partial(control.load_model, endpoint, timeout_s=timeout_s)
     ensembles = {name: one for name, one in wanted.items() if "ensemble_scheduling" in one}
     for name, one in ensembles.items():
-        if name in changed and control.is_model_ready(endpoint, name):
-            now = control.model_config(endpoint, name)
-            if now["max_batch_size"] > one["max_batch_size"]:
-                load(name, config={**now, "max_batch_size": one["max_batch_size"]})
+        now = _config_or_none(endpoint, name) if name in changed else None
+        if now is not None and now["max_batch_size"] > one["max_batch_size"]:
+            load(name, config={**now, "max_batch_size": one["max_batch_size"]})
     for name in changed.keys() - ensembles.keys():
         load(name, config=changed[name])
     given = {name: control.model_config(endpoint, name) for name in wanted.keys() - ensembles.keys()}
@@ -157,72 +172,91 @@ def _give(endpoint: Endpoint, wanted: Configs, changed: Configs, *, timeout_s: f
             load(name, config=wanted[name])
 
 
-def restore(endpoint: Endpoint, originals: Originals, *, timeout_s: float) -> None:
-    """Give models their configurations back; those that were not loaded are unloaded. Raises ServerError."""
-    own = {name: config for name, config in originals.items() if config is not None}
-    changed = {
-        name: config
-        for name, config in own.items()
-        if not control.is_model_ready(endpoint, name) or control.model_config(endpoint, name) != config
-    }
+def restore(journal: Path, endpoint: Endpoint | None = None, *, timeout_s: float = 120.0) -> list[str]:
+    """Give the models of a journal their configurations back, and return their names; [] without a journal.
+
+    `endpoint` None: that of the journal, without credentials. What one model lacks stays in the journal, and the
+    others have theirs. Raises ServerError.
+    """
+    if not journal.exists():
+        return []
+    known, originals = _read(journal)
+    endpoint = endpoint or known
+    changed = {name: one for name, one in originals.items() if _config_or_none(endpoint, name) != one}
+    problem = ""
     try:
-        _give(endpoint, own, changed, timeout_s=timeout_s)
-        for name in originals.keys() - own.keys():
-            control.unload_model(endpoint, name)
-    except ServerError as error:
+        _give(endpoint, originals, changed, timeout_s=timeout_s)
+    except ServerError:
+        for name, one in changed.items():
+            try:
+                control.load_model(endpoint, name, timeout_s=timeout_s, config=one)
+            except ServerError as error:
+                problem = str(error).splitlines()[0]
+    left = {name: one for name, one in changed.items() if problem and _config_or_none(endpoint, name) != one}
+    if left:
+        _write(journal, endpoint, left)
         raise ServerError(
-            f"Models on {endpoint.http_url} have not got their own configurations back: "
-            f"{str(error).splitlines()[0]}\nRun `optimize restore` when the server answers."
-        ) from error
+            f"{', '.join(left)} on {endpoint.http_url} has not got its own configuration back: {problem}\n"
+            "Run `optimize restore`, with --cache-dir and --header-env as in this run, when the server answers."
+        )
+    journal.unlink(missing_ok=True)
+    return list(originals)
 
 
 @contextmanager
 def overriding(options: ServerOptions) -> Iterator[OverridingServer]:
     """Override configurations on the remote server until the block ends; first restore what a killed run left.
 
-    Raises ServerInUse, ServerError.
+    What cannot be restored at the end is the server's `problem`: no answer is lost for it. Raises ServerInUse,
+    ServerError.
     """
     assert options.remote is not None
     assert options.journals is not None
     with _locked(options.journals / f"{_digest(options.remote)}.json") as journal:
         host = RemoteHost(options.remote, Path(), wait_s=options.remote_wait_s)
-        restore_journal(journal, options.remote)
+        restore(journal, options.remote)
         server = OverridingServer(host, options, journal)
         try:
             yield server
         finally:
-            server.forget()
+            try:
+                server.forget()
+            except ServerError as error:
+                server.problem = str(error)
 
 
-def restore_journal(journal: Path, endpoint: Endpoint | None = None, *, timeout_s: float = 120.0) -> list[str]:
-    """Restore what a killed run has left of a server, and return the models' names; [] if nothing is left.
+def restore_all(journals: Path, only: Endpoint | None = None) -> list[str]:
+    """Restore what killed runs have left of any server, or of this one; return `MODEL on URL` texts.
 
-    `endpoint` None: that of the journal, without credentials. Raises ServerError.
+    Raises ServerError.
     """
-    if not journal.exists():
-        return []
-    document = json.loads(journal.read_text())
-    known = Endpoint(host=document["host"], http_port=document["port"], grpc_port=None, metrics_port=None)
-    restore(endpoint or known, document["models"], timeout_s=timeout_s)
-    journal.unlink(missing_ok=True)
-    return list(document["models"])
-
-
-def restore_all(journals: Path, headers: tuple[tuple[str, str], ...] = ()) -> list[str]:
-    """Restore what killed runs have left of any server; return `MODEL on URL` texts. Raises ServerError."""
     found = []
-    for path in sorted(journals.glob("*.json")):
+    for path in sorted(journals.glob("*.json" if only is None else f"{_digest(only)}.json")):
         with _locked(path) as journal:
-            document = json.loads(journal.read_text())
-            endpoint = Endpoint(
-                host=document["host"],
-                http_port=document["port"],
-                grpc_port=None,
-                metrics_port=None,
-                credentials=headers,
-            )
-            found += [f"{name} on {endpoint.http_url}" for name in restore_journal(journal, endpoint)]
+            url = (only or _read(journal)[0]).http_url
+            found += [f"{name} on {url}" for name in restore(journal, only)]
     return found
+
+
+def _read(journal: Path) -> tuple[Endpoint, dict[str, dict[str, Any]]]:
+    try:
+        document = json.loads(journal.read_text())
+        endpoint = Endpoint(host=document["host"], http_port=document["port"], grpc_port=None, metrics_port=None)
+        return endpoint, dict(document["models"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ServerError(
+            f"{journal} says how models of a server were configured, and cannot be read: {error}.\n"
+            "See that they are configured as they should be, and remove the file."
+        ) from error
+
+
+def _write(journal: Path, endpoint: Endpoint, models: Configs) -> None:
+    draft = journal.with_suffix(".draft")
+    with draft.open("w") as file:
+        json.dump({"host": endpoint.host, "port": endpoint.http_port, "models": models}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(journal)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from loadgen.options.declare import made_of
 from loadgen.options.sources import Origins, note_on
 from loadgen.printable import printable
 from loadgen.spec.limits import LatencyLimit, quantile_option
+from loadgen.spec.target import headers_from_options
 from optimizer.config import KEPT, OF_THIS_CALL, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.model_source import source_from_text, stem_of
 from optimizer.run.own_model import check_own
@@ -112,6 +113,7 @@ def _check_together(config: OptimizeConfig, values: Values) -> None:
         )
     if server != "remote" and config.header_env:
         raise BadInput("--header-env is for a remote server.", "Leave it out.")
+    headers_from_options((), config.header_env, os.environ)
     if server != "remote" and config.wait_ready_s is not None:
         raise BadInput(
             f"--wait-ready {values['wait_ready']} is for a remote server, and --server is {server}.",

@@ -75,8 +75,9 @@ def serve(given: ServeOptions) -> None:
 class RestoreOptions:
     """The options of `optimize restore`."""
 
+    server_url: str | None = option("The server to restore. Default: all that a run has left.", "URL")
     header_env: tuple[str, ...] = option(
-        "Header for the server whose value is in the environment: `NAME=VARIABLE`. Repeatable.",
+        "Header for the server of --server-url whose value is in the environment: `NAME=VARIABLE`. Repeatable.",
         "NAME=VARIABLE",
         default=(),
     )
@@ -88,7 +89,7 @@ def restore(given: RestoreOptions) -> None:
     """Give the models of remote servers their own configurations back, after a run that was killed."""
     from optimizer.command.serve import restore_servers
 
-    restore_servers(given.cache_dir, given.header_env)
+    restore_servers(given.cache_dir, given.server_url, given.header_env)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

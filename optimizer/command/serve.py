@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -13,7 +11,6 @@ from loadgen.console import SafeConsole
 from loadgen.errors import BadInput, UserError
 from loadgen.processes import scratch_folder
 from loadgen.spec.plan import SharedMemory
-from loadgen.spec.target import headers_from_options
 from model_repo.errors import ServerError
 from model_repo.server.options import ServerOptions
 from model_repo.server.overrides import restore_all
@@ -23,6 +20,7 @@ from optimizer.command.arguments import check_shared_memory
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
 from optimizer.run.serving import journals_folder
+from optimizer.run_file import endpoint_of
 
 
 def serve_run(
@@ -79,11 +77,13 @@ def _repository(directory: Path, server: str) -> Path:
     return next((directory / name for name in folders if (directory / name).is_dir()), directory)
 
 
-def restore_servers(cache_dir: Path | None, header_env: Sequence[str]) -> None:
+def restore_servers(cache_dir: Path | None, server_url: str | None, header_env: tuple[str, ...]) -> None:
     """Restore the configurations that killed runs have left on remote servers, and say which."""
-    headers = headers_from_options((), header_env, os.environ)
+    if header_env and server_url is None:
+        raise BadInput("--header-env needs the server that the header is for.", "Add --server-url URL.")
+    only = None if server_url is None else endpoint_of(server_url, header_env)
     with explained():
-        found = restore_all(journals_folder(cache_dir), headers)
+        found = restore_all(journals_folder(cache_dir), only)
     console = SafeConsole(highlight=False, soft_wrap=True)
     for text in found:
         console.print(f"{text} has its own configuration again.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from loadgen.errors import BadInput
 from loadgen.reports.csv_files import table
+from model_repo.spec import ENSEMBLE
 from optimizer.reports.evidence import Evidence
-from search.labels import is_own
+from search.labels import is_own, member_name
 from search.records.slo import Slo
-from search.records.trial import GpuRecord, MeasurementRecord, TrialRecord
+from search.records.trial import ConfigRecord, GpuRecord, MeasurementRecord, TrialRecord
 
 TRIALS_CSV = "trials.csv"
 
@@ -49,8 +52,8 @@ def _row(
         "Batch": rows_per_request,
         "Request Rate": _rounded(seen.rate_per_s),
         "Model Config Path": f"{evidence.model_name}_trial_{trial.number}",
-        "Instance Group": f"{config.instance_count}{kind}",
-        "Max Batch Size": config.max_batch_size,
+        "Instance Group": _of_each(config, lambda one: f"{one.instance_count}{kind}"),
+        "Max Batch Size": _of_each(config, lambda one: one.max_batch_size),
         "Satisfies Constraints": "Yes" if _satisfies(evidence.slo, trial, seen) else "No",
         "Throughput (infer/sec)": _rounded(rows_per_request * seen.achieved_rate_per_s),
         "Avg Latency (ms)": _rounded(seen.latency_mean_ms),
@@ -66,6 +69,14 @@ def _row(
         "GPU Utilization (%)": _rounded(gpu.utilization, per=0.01),
         "GPU Power Usage (W)": _rounded(gpu.power_w),
     }
+
+
+def _of_each(config: ConfigRecord, figure: Callable[[ConfigRecord], int | str]) -> int | str:
+    """Return a figure of the model; with members, one for each of the models by name."""
+    if not config.members:
+        return figure(config)
+    own = () if member_name(config) == ENSEMBLE else (config,)
+    return ", ".join(f"{member_name(one)} {figure(one)}" for one in (*own, *config.members))
 
 
 def _satisfies(slo: Slo, trial: TrialRecord, seen: MeasurementRecord) -> bool:

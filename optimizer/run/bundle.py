@@ -13,7 +13,7 @@ from deploy.plan import BundleOptions
 from deploy.render import TARGETS, Target
 from loadgen.errors import BadInput
 from loadgen.records.formats import format_rate
-from model_repo.repository.own_model import own_engine
+from model_repo.repository.own_model import own_engine, with_members
 from model_repo.repository.read import NotOurRepository, serving_config_from_repository
 from model_repo.runtime.tritune_gpu.tensorrt_engine import METADATA_FILE
 from model_repo.spec import OWN, Backend, Engine, ServingConfig
@@ -91,7 +91,7 @@ def _own_winner(model_dir: Path, found: RecommendationRecord) -> ServingConfig:
     try:
         root = model_dir.parent
         members = tuple(_measured(root / member_name(one), one, on_gpu=on_gpu) for one in record.members)
-        engine = replace(_measured(model_dir, record, on_gpu=on_gpu), members=members)
+        engine = with_members(_measured(model_dir, record, on_gpu=on_gpu), members)
     except (OSError, ValueError) as error:
         raise _not_whole(error, model_dir.parent.parent) from error
     return config_from_record(record, [engine])

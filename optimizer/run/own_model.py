@@ -22,6 +22,7 @@ from model_repo.repository.own_model import (
     own_files,
     parse_own,
     unread_engine,
+    with_members,
 )
 from model_repo.spec import ENSEMBLE, Engine
 from optimizer.config import KEPT, OptimizeConfig
@@ -97,9 +98,8 @@ def own_engines(
             with usable(root / model, dry=dry):
                 members.append(replace(own_engine(one.folder, one.text, on_gpu=on_gpu), precision=model))
     with usable(root / name, dry=dry):
-        engine = replace(
-            own_engine(found[name].folder, found[name].text, on_gpu=on_gpu), members=_checked(config, members)
-        )
+        main = own_engine(found[name].folder, found[name].text, on_gpu=on_gpu)
+        engine = with_members(main, _checked(config, members))
         others = tuple(variants(engine, config.vary, on_gpu=on_gpu))
         record = ModelRecord(
             name=name,

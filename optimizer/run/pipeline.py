@@ -83,7 +83,12 @@ def optimize(
     workload = workload_of(config, batched=prepared.engines[0].batched)
     request = _search_request(config, prepared, workload)
     versions: list[str | None] = []
-    bench = (bench_for or partial(serving_bench, on_version=versions.append))(config, prepared, workload)
+
+    def on_problem(text: str) -> None:
+        on_event(events.Note(text=text, warning=True))
+
+    served = bench_for or partial(serving_bench, on_version=versions.append, on_problem=on_problem)
+    bench = served(config, prepared, workload)
     workers = workers_for(config, prepared, gpus, on_event)
     with explained():
         result = find_best(request, seconds.watching(bench), workers, budget=budget, on_event=on_event, stop=stop)

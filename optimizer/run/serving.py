@@ -55,7 +55,7 @@ def completed_configs(config: OptimizeConfig, engine: Engine) -> dict[str, dict[
             unread = partial(ServingConfig, max_batch_size=0, dynamic_batching=False)
             names = [one.model_name for one in (engine, *engine.members)]
             if isinstance(server, OverridingServer):
-                return {name: server.original(name) for name in names}
+                return server.originals([*names[1:], names[0]])
             server.load(unread(engine=engine, members=tuple(unread(engine=member) for member in engine.members)))
             return {name: model_config(server.endpoint, name) for name in names}
 
@@ -96,10 +96,12 @@ def serving_bench(
     workload: Workload,
     *,
     on_version: Callable[[str | None], None] = lambda _: None,
+    on_problem: Callable[[str], None] = lambda _: None,
 ) -> Iterator[TritonBench]:
     """Start a server for the model's engines, and yield the bench that loads it until the block ends.
 
-    `on_version` gets Triton's version; None if the server does not say it.
+    `on_version` gets Triton's version; None if the server does not say it. `on_problem` gets what a server that
+    others run lacks at the end.
     """
     processes = load_processes(
         prepared.engines,
@@ -133,6 +135,8 @@ def serving_bench(
             most_send_lag_ms=config.most_send_lag_ms,
             workload=workload,
         )
+    if isinstance(server, OverridingServer) and server.problem is not None:
+        on_problem(server.problem)
 
 
 def load_processes(

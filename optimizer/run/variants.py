@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 
 from loadgen.errors import BadInput
 from model_repo.repository.config_pbtxt import parse_config_pbtxt
 from model_repo.repository.own_config import with_value
-from model_repo.repository.own_model import own_engine, parse_own
+from model_repo.repository.own_model import own_engine, parse_own, with_members
 from model_repo.spec import Engine
 
 MAX_VARIANTS = 12
@@ -59,7 +58,7 @@ def variants(engine: Engine, vary: Vary, *, on_gpu: bool) -> Iterator[Engine]:
             varied = with_value(varied, path, value)
         words = " ".join(f"{path.partition('.')[2]}={value}" for path, value in changes.items())
         found = own_engine(engine.own.folder, varied, on_gpu=on_gpu, variant=words)
-        yield replace(found, members=engine.members)
+        yield with_members(found, engine.members)
 
 
 def _changes(text: str, path: str, value: str) -> bool:

@@ -79,7 +79,7 @@ def _measured_curve(runner: TrialRunner, surrogate: Surrogate, config: ServingCo
 def measure_members(runner: TrialRunner, surrogate: EnsembleSurrogate, counts: float | None) -> bool:
     """Measure all members at once, with the largest batches that can be served, if any.
 
-    `counts`: their instances, as `SearchSpace.spread` takes them. False if other counts would not be measured either.
+    `counts`: their instances, as `SearchSpace.spread` takes them. False: others would fail as well.
     """
     reason = ""
     space = runner.store.space

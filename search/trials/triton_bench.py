@@ -24,7 +24,7 @@ from loadgen.measurement.server_stats import (
 from loadgen.sending.generator import LoadGenerator
 from loadgen.sending.plan_run import LoadRun
 from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload, SharedMemory
-from loadgen.spec.target import Target
+from loadgen.spec.target import Target, without_secrets
 from loadgen.statistics.capacity import Watch
 from loadgen.statistics.capacity_fit import Probe
 from loadgen.status import TIMED_OUT
@@ -319,7 +319,7 @@ class TritonBench:
             lines = error.log_tail.splitlines()[-LOG_LINES_IN_REASON:]
             raise BenchFailed("\n".join([str(error), *lines])) from error
         except LoadError as error:
-            raise BenchFailed(str(error)) from error
+            raise BenchFailed(without_secrets(str(error), self._server.endpoint.credentials)) from error
 
 
 def _environment(error: ServerError) -> EnvironmentFailed:

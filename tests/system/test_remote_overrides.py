@@ -1,6 +1,7 @@
 """A server that others run, whose own models get other configurations: they have their own again in every case."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from own_repositories import ensemble
 from server_kinds import open_server
 
 from loadgen.spec.limits import LatencyLimit
-from model_repo.errors import ServerError
+from model_repo.errors import ModelLoadFailed, ServerError
 from model_repo.server import control
 from model_repo.server.options import ServerOptions
 from model_repo.server.overrides import ServerInUse, overriding, restore_all
@@ -41,7 +42,7 @@ from model_repo.spec import Endpoint
 remote = Endpoint(host="127.0.0.1", http_port={port}, grpc_port=None, metrics_port=None)
 options = ServerOptions(run_dir=Path({run!r}), kind="remote", remote=remote, journals=Path({journals!r}))
 with overriding(options) as server:
-    config = server.original("second")
+    config = server.originals(["first", "second", "pair"])["second"]
     changed = {{**config, "instance_group": [{{"count": 3, "kind": "KIND_CPU"}}]}}
     load_model(server.endpoint, "second", timeout_s=60.0, config=changed)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -154,3 +155,52 @@ def test_a_model_that_somebody_else_loads_meanwhile_is_noticed(start: Any, tmp_p
             server.load(as_it_is)
         server.load(as_it_is)
     assert theirs.configs() == before
+
+
+def test_a_model_that_fails_leaves_the_others_to_the_next_configuration(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    before = theirs.configs()
+    as_it_is = theirs.read()
+    first, second = as_it_is.members
+    assert first.engine.own is not None
+    broken = replace(first.engine.own, text=first.engine.own.text.replace('"2"', '"two"'))
+    with overriding(theirs.options) as server:
+        server.load(as_it_is)
+        engine = replace(as_it_is.engine, members=(replace(first.engine, own=broken), second.engine))
+        members = (replace(first, engine=engine.members[0]), replace(second, instance_count=3))
+        with pytest.raises(ModelLoadFailed, match="two"):
+            server.load(replace(as_it_is, engine=engine, members=members))
+        server.load(as_it_is)
+        assert theirs.counts() == [2, 2]
+    assert server.problem is None
+    assert theirs.configs() == before
+
+
+def test_what_cannot_be_restored_stays_on_disk_and_the_rest_is_restored(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    before = theirs.configs()
+    as_it_is = theirs.read()
+    first, second = as_it_is.members
+    code = theirs.repository / "first" / "1" / "model.py"
+    text = code.read_text()
+    with overriding(theirs.options) as server:
+        server.load(replace(as_it_is, members=(first, replace(second, instance_count=3))))
+        one = {**before["first"], "instance_group": [{"count": 1, "kind": "KIND_CPU"}]}
+        control.load_model(theirs.endpoint, "first", timeout_s=60.0, config=one)
+        code.write_text("raise ValueError('no license')\n")
+    assert "first" in (server.problem or "")
+    assert theirs.counts() == [1, 2]
+    code.write_text(text)
+    assert len(restore_all(tmp_path / "journals")) == 1
+    assert theirs.configs() == before
+
+
+def test_a_server_that_does_not_serve_the_model_is_left_alone(start: Any, tmp_path: Path) -> None:
+    theirs = start(tmp_path)
+    shutil.copytree(theirs.repository / "first", theirs.repository / "fourth", dirs_exist_ok=True)
+    with overriding(theirs.options) as server:
+        with pytest.raises(ServerError, match="fourth"):
+            server.originals(["fourth"])
+        with pytest.raises(ServerError, match="pair"):
+            server.originals(["first"])  # which an ensemble outside of the run has, too
+    assert control.model_state(theirs.endpoint, "fourth") is None
