@@ -21,6 +21,11 @@ def is_own(config: ConfigRecord) -> bool:
     return config.engine.startswith(f"{OWN}-")
 
 
+def is_ensemble(config: ConfigRecord) -> bool:
+    """True if it serves an ensemble, of which only the members have knobs."""
+    return config.engine == f"{OWN}-{ENSEMBLE}"
+
+
 def baseline_name(config: ConfigRecord) -> str:
     """Return the name of a search's baseline in tables, given one of its configurations."""
     return "as configured" if is_own(config) else "Triton default"

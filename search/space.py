@@ -15,6 +15,9 @@ from search.choices import LARGEST_BATCH
 Knobs = dict[str, int | str]
 """A point of the space by the names that Optuna and the trial records use."""
 
+Key = tuple[int | str, ...]
+"""A point as a key: see `key_of`."""
+
 DELAY_SHARES = (0.0, 0.02, 0.05, 0.1)
 """Queue delays as shares of the latency limit. Under load a delay buys little (waiting batches grow while all
 instances are busy), so few values are enough."""
@@ -235,6 +238,11 @@ def knobs_of(config: ServingConfig) -> Knobs:
         theirs = knobs_of(member)
         knobs |= {f"{member.engine.model_name}.{knob}": theirs[knob] for knob in MEMBER_KNOBS}
     return knobs
+
+
+def key_of(knobs: Mapping[str, int | str]) -> Key:
+    """Return a key of a point that does not depend on the order of its knobs."""
+    return tuple(knobs[name] for name in sorted(knobs))
 
 
 def at_least(knobs: Mapping[str, int | str], other: Mapping[str, int | str], *names: str) -> bool:

@@ -17,8 +17,7 @@ import numpy as np
 from lib.plain_bisection import Capacity, Read, Reading, bisected
 from lib.raw_lines import Line
 from search.simulator.service_times import ServiceCurve
-from search.space import Knobs
-from search.study.store import Key, key_of
+from search.space import Key, Knobs, key_of
 
 BELOW_BEST = 0.97
 """Every other configuration is tested at this fraction of the best rate so far."""

@@ -162,7 +162,7 @@ def with_members(engine: Engine, members: tuple[Engine, ...]) -> Engine:
     return replace(engine, members=members, device="gpu" if on_gpu else "cpu")
 
 
-def unread_engine(folder: Path, text: str, members: tuple[Engine, ...] = ()) -> Engine:
+def unread_engine(folder: Path, text: str) -> Engine:
     """Return an engine with a text that need not be complete, only to load it and ask the server for the rest."""
     own = OwnModel(folder=folder, text=text)
     return Engine(
@@ -175,7 +175,6 @@ def unread_engine(folder: Path, text: str, members: tuple[Engine, ...] = ()) -> 
         outputs=(),
         batched=False,
         own=own,
-        members=members,
     )
 
 

@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from loadgen.records.formats import UNKNOWN, format_dollars, format_ms, format_rate
 from loadgen.reports.kit import Cell, Table, count, number, table_of_texts
 from loadgen.spec.limits import LatencyLimit
-from model_repo.spec import ENSEMBLE
 from optimizer.profiling.text import BOUND_WORDS
 from optimizer.reports.evidence import compared_at_one_rate, default_of
 from optimizer.reports.plots import MIN_REPLICAS
 from optimizer.reports.text import KNOBS
 from search.answer.analysis import similar_rates
 from search.cost.cost import replicas as count_of
-from search.labels import baseline_name, is_own, member_name, memory_text, record_text
+from search.labels import baseline_name, is_ensemble, is_own, member_name, memory_text, record_text
 from search.records.recommendation import RecommendationRecord
 from search.records.trial import STAGES, ConfigRecord, TrialRecord
 
@@ -35,7 +34,7 @@ def comparison(found: RecommendationRecord) -> Table:
     rows.append(("tested with", [_tested(trial) for trial in shown]))
     own = is_own(found.winner.config)
     knobs = [knob for knob in _KNOBS if not own or knob[0] != KNOBS["intra_op_threads"]]
-    if own and member_name(found.winner.config) == ENSEMBLE:
+    if is_ensemble(found.winner.config):
         knobs = knobs[:1]
     rows += [(name, [value(trial) for trial in shown]) for name, value in knobs]
     rows += _members(shown)

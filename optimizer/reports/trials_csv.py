@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from loadgen.errors import BadInput
 from loadgen.reports.csv_files import table
-from model_repo.spec import ENSEMBLE
 from optimizer.reports.evidence import Evidence
-from search.labels import is_own, member_name
+from search.labels import is_ensemble, is_own, member_name
 from search.records.slo import Slo
 from search.records.trial import ConfigRecord, GpuRecord, MeasurementRecord, TrialRecord
 
@@ -75,7 +74,7 @@ def _of_each(config: ConfigRecord, figure: Callable[[ConfigRecord], int | str]) 
     """Return a figure of the model; with members, one for each of the models by name."""
     if not config.members:
         return figure(config)
-    own = () if member_name(config) == ENSEMBLE else (config,)
+    own = () if is_ensemble(config) else (config,)
     return ", ".join(f"{member_name(one)} {figure(one)}" for one in (*own, *config.members))
 
 

@@ -16,8 +16,8 @@ from search.simulator.ensemble import SimulatedEnsemble, SimulatedStep, longest_
 from search.simulator.member_times import member_curves
 from search.simulator.server import SimulatedServer
 from search.simulator.service_times import ClosedLoop, ServiceTimes
-from search.simulator.surrogate import Kind, Surrogate, point_key
-from search.space import Knobs, SearchSpace
+from search.simulator.surrogate import Kind, Surrogate
+from search.space import Key, Knobs, SearchSpace, key_of
 from search.workload import REQUESTS, Workload
 
 
@@ -30,7 +30,7 @@ class EnsembleSurrogate(Surrogate):
     is the points with the same counts of all members.
     """
 
-    _too_high: dict[tuple[int | str, ...], float] = field(default_factory=dict)
+    _too_high: dict[Key, float] = field(default_factory=dict)
     """Simulated rates that points are known not to keep."""
 
     @property
@@ -93,7 +93,7 @@ class EnsembleSurrogate(Surrogate):
         """
         of_one = self.curves[kind_of_member(self.steps[0].model)]
         per_s = {together: curve.let_through_per_s for together, curve in of_one.items()}
-        most = _instances(self.space.config(self.space.spread(1.0, 1.0)))
+        most = sum(member.instance_counts[-1] for member in self.space.members)
         fewer = max((together for together in per_s if together < most), default=0)
         if most not in per_s or (fewer and per_s[most] > per_s[fewer] * math.sqrt(most / fewer)):
             return math.inf
@@ -120,11 +120,11 @@ class EnsembleSurrogate(Surrogate):
 
         def keeps_it(knobs: Knobs) -> bool:
             needed_per_s = self._needed_per_s(knobs, at_best_per_s)
-            if point_key(knobs) in self._raw:
+            if key_of(knobs) in self._raw:
                 return True
             kept = keeps(self.server(self.space.config(knobs)), self.limits, unit, needed_per_s)
             if not kept:
-                self._too_high[point_key(knobs)] = needed_per_s
+                self._too_high[key_of(knobs)] = needed_per_s
             return kept
 
         with ThreadPoolExecutor(self.threads) as pool:
@@ -137,7 +137,7 @@ class EnsembleSurrogate(Surrogate):
         return at_best_per_s * math.exp(-correction - sd)
 
     def _known_below(self, knobs: Knobs, rate_per_s: float) -> bool:
-        key = point_key(knobs)
+        key = key_of(knobs)
         if key in self._raw:
             return self._raw[key][1] <= rate_per_s
         return self._too_high.get(key, math.inf) <= rate_per_s

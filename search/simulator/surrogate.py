@@ -18,7 +18,7 @@ from search.records.slo import Slo
 from search.simulator.capacity import rates_at_limit
 from search.simulator.server import ALIKE, Simulated, SimulatedServer, padded, simulate
 from search.simulator.service_times import ServiceCurve, ServiceTimes
-from search.space import MAX_SLOTS, Knobs, SearchSpace, engine_label, knobs_of, without_delays
+from search.space import MAX_SLOTS, Key, Knobs, SearchSpace, engine_label, key_of, knobs_of, without_delays
 from search.workload import REQUESTS, Workload
 
 SD_UNSEEN = 0.08
@@ -85,8 +85,8 @@ class Surrogate:
     profiles: int = 0
     """How many profiles were taken in."""
 
-    _raw: dict[tuple[int | str, ...], tuple[Knobs, float]] = field(default_factory=dict)
-    _siblings: set[tuple[int | str, ...]] = field(default_factory=set)
+    _raw: dict[Key, tuple[Knobs, float]] = field(default_factory=dict)
+    _siblings: set[Key] = field(default_factory=set)
     _errors: dict[tuple[Kind, int], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @property
@@ -152,7 +152,7 @@ class Surrogate:
 
     def simulate(self, points: Sequence[Knobs]) -> None:
         """Predict these points, except those that are predicted already or whose kind is not profiled."""
-        new = [knobs for knobs in points if point_key(knobs) not in self._raw and self.profiled(knobs)]
+        new = [knobs for knobs in points if key_of(knobs) not in self._raw and self.profiled(knobs)]
         if not new:
             return  # drawing the arrivals alone takes time
         servers = [self.server(self.space.config(knobs)) for knobs in new]
@@ -160,7 +160,7 @@ class Surrogate:
             servers, self.limits, self.workload.unit(self.seed, requests=REQUESTS), threads=self.threads
         )
         for knobs, rate in zip(new, rates, strict=True):
-            self._raw[point_key(knobs)] = (knobs, rate)
+            self._raw[key_of(knobs)] = (knobs, rate)
 
     def update(
         self, knobs: Mapping[str, int | str], rate_per_s: float, slowdown: float | None = None
@@ -169,17 +169,17 @@ class Surrogate:
 
         `slowdown` of executions, if that explains the rate, bounds the correction of others.
         """
-        raw = self._raw.get(point_key(knobs))
+        raw = self._raw.get(key_of(knobs))
         if raw is None or not raw[1] > 0 or not rate_per_s > 0:
             return None
         error = bounded(math.log(rate_per_s / raw[1]), slowdown)
-        self._siblings.add(point_key(without_delays(knobs)))
+        self._siblings.add(key_of(without_delays(knobs)))
         self._errors[self.kind_of(knobs), int(knobs["instance_count"])].append(error)
         return error
 
     def predicted(self, knobs: Mapping[str, int | str]) -> Predicted | None:
         """Return the corrected prediction of a point; None if there is none."""
-        raw = self._raw.get(point_key(knobs))
+        raw = self._raw.get(key_of(knobs))
         if raw is None:
             return None
         correction, sd = self.correction(knobs)
@@ -192,7 +192,7 @@ class Surrogate:
         correction = sum(errors) / len(errors) if errors else 0.0
         if not mine:
             correction = OF_OTHERS * min(0.0, correction)
-        sibling = point_key(without_delays(knobs)) in self._siblings
+        sibling = key_of(without_delays(knobs)) in self._siblings
         # Errors of other kinds may not occur here: a correction by them adds as much uncertainty.
         sd = SD_SIBLING if sibling else SD_SEEN if mine else math.hypot(SD_UNSEEN, correction)
         return correction, sd
@@ -202,7 +202,7 @@ class Surrogate:
 
         The server is assumed to be slower than profiled by the factor of the prediction's correction downwards.
         """
-        slower = self._raw[point_key(prediction.knobs)][1] / prediction.rate_per_s
+        slower = self._raw[key_of(prediction.knobs)][1] / prediction.rate_per_s
         server = self.server(self.space.config(prediction.knobs)).slowed(slower)
         arrivals_s = self.workload.unit(self.seed, requests=REQUESTS_FOR_LATENCY) / rate_per_s
         latency_s = simulate(server, arrivals_s).latency_s[REQUESTS_FOR_LATENCY // 20 :]
@@ -342,8 +342,3 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
         fastest = sorted(queues[0], key=lambda knobs: -int(knobs.get("cuda_graphs", 0)))
         queues[:1] = [fastest[::2], fastest[1::2]]
     return [knobs for turn in zip_longest(*queues) for knobs in turn if knobs is not None]
-
-
-def point_key(knobs: Mapping[str, int | str]) -> tuple[int | str, ...]:
-    """Return a key of a point that does not depend on the order of its knobs."""
-    return tuple(knobs[name] for name in sorted(knobs))

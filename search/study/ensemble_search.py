@@ -9,7 +9,7 @@ from itertools import combinations, islice
 from search.simulator.ensemble_surrogate import EnsembleSurrogate
 from search.simulator.service_times_file import write_curves
 from search.simulator.surrogate import Predicted
-from search.space import Knobs, SearchSpace, knobs_of
+from search.space import Knobs, knobs_of
 from search.study.guided_search import PROFILE_SHARE, GuidedSearch
 from search.study.profiling import measure_members
 from search.trials import events
@@ -70,7 +70,8 @@ class EnsembleSearch(GuidedSearch):
 
     def _simulate_all(self) -> list[Knobs]:
         """Climb from each start."""
-        space = self._begin_to_climb()
+        self._begin_to_climb()
+        space = self.runner.store.space
         starts = (space.spread(sizes, counts) for sizes, counts in STARTS)
         for start in (knobs_of(space.baseline()), *filter(space.is_legal, starts)):
             self._climb(start)
@@ -86,10 +87,9 @@ class EnsembleSearch(GuidedSearch):
     def _without_batches(self) -> list[Knobs]:
         return [self.runner.store.space.spread(0.0, counts) for counts in SCALES]
 
-    def _begin_to_climb(self) -> SearchSpace:
+    def _begin_to_climb(self) -> None:
         budget = self.runner.budget
         self._climb_until_s = budget.elapsed_s() + CLIMB_SHARE * max(0.0, budget.search_left_s())
-        return self.runner.store.space
 
     def _may_climb(self) -> bool:
         return not self.runner.stop() and self.runner.budget.elapsed_s() <= self._climb_until_s

@@ -19,9 +19,9 @@ from search.records.trial import TrialRecord, WhyRecord
 from search.simulator.service_times import ServiceCurve
 from search.simulator.service_times_file import profile_text
 from search.simulator.surrogate import Kind
-from search.space import Knobs
+from search.space import Key, Knobs, key_of
 from search.study.storage import fail_lost_trials, unless_away
-from search.study.store import Key, TrialStore, distributions_of, key_of
+from search.study.store import TrialStore, distributions_of
 from search.trials.bench import Spent
 from search.trials.trial import Trial, trial_from_record, trial_of
 

@@ -12,7 +12,7 @@ from loadgen.files import remove_drafts, write_atomically
 from search.records.answers import AnswersRecord
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import TrialRecord, WhyRecord
-from search.space import Knobs, SearchSpace, at_least, knobs_of
+from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of
 from search.study.storage import Storage, experimental_allowed, open_storage
 from search.trials.events import OnEvent, ignore
 from search.trials.objective import COST, Objective
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 
-Key = tuple[int | str, ...]
 STUDY_NAME = "tritune"
 
 STUDY_FILE = "study.db"
@@ -266,8 +265,3 @@ def attributes_of(trial: Trial) -> dict[str, Any]:
         "worker": trial.worker,
     }
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def key_of(knobs: Mapping[str, int | str]) -> Key:
-    """Return a key of a point that does not depend on the order of its knobs."""
-    return tuple(knobs[name] for name in sorted(knobs))

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
@@ -241,3 +244,13 @@ def own_config(root: Path, name: str = "scorer", **changes: Any) -> OptimizeConf
 def engines_of(config: OptimizeConfig, ask: Any = loaded, on_event: Any = events.ignore) -> tuple[Engine, ...]:
     folder = Path(tempfile.mkdtemp(dir=config.output.parent))
     return own_engines(config, folder, on_gpu=False, ask=ask, on_event=on_event)[1]
+
+
+def refused(config: OptimizeConfig, ask: Any = loaded) -> BadInput:
+    """The two lines with which a model is refused; the repository stays as it is."""
+    before = fingerprint(config.repository or Path())
+    with pytest.raises(BadInput) as raised:
+        engines_of(config, ask)
+    assert fingerprint(config.repository or Path()) == before
+    assert "\n" not in raised.value.what + raised.value.fix
+    return raised.value

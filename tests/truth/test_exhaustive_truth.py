@@ -24,8 +24,7 @@ from simulated_bench import SimulatedBench
 from true_rates import true_rate
 
 from search.records.slo import Slo
-from search.space import MachineLimits, SearchSpace
-from search.study.store import key_of
+from search.space import MachineLimits, SearchSpace, key_of
 
 pytestmark = pytest.mark.long
 

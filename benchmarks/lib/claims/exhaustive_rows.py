@@ -9,7 +9,7 @@ from lib.audits import answer_of
 from lib.claims.rows import Row
 from lib.exhaustive.report import Results
 from lib.raw_lines import lines_of
-from search.study.store import key_of
+from search.space import key_of
 
 
 def exhaustive_rows(path: Path) -> tuple[Row, ...]:

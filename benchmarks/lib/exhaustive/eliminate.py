@@ -11,8 +11,7 @@ from search.labels import knobs_text
 from search.simulator.service_times import NotMeasured, measure_curve
 from search.simulator.service_times_file import curves_from_text, profile_text
 from search.simulator.surrogate import Surrogate, kinds_to_profile
-from search.space import Knobs
-from search.study.store import key_of
+from search.space import Knobs, key_of
 from search.trials.bench import BenchFailed
 from search.trials.triton_bench import TritonBench
 

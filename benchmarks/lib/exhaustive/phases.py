@@ -24,9 +24,9 @@ from loadgen.measurement.cpu_contention import (
     none_if_not_watched,
 )
 from search.certification.certify import certify_best
-from search.space import Knobs, knobs_of
+from search.space import Key, Knobs, key_of, knobs_of
 from search.study.run import run_search
-from search.study.store import Key, key_of, open_store
+from search.study.store import open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.bench import BenchFailed, ObservedBench
 from search.trials.budget import Budget

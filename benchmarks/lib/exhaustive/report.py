@@ -14,7 +14,7 @@ from lib.elimination import DECIDED, Elimination
 from lib.raw_lines import Line, lines_of, verdict
 from loadgen.records.formats import format_ms
 from loadgen.records.record import Answer
-from search.study.store import Key, key_of
+from search.space import Key, key_of
 
 FINALISTS = 3
 """So many of the best configurations of the elimination are bisected at length."""

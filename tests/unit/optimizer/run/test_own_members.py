@@ -10,14 +10,13 @@ from own_repositories import (
     PYTHON,
     engines_of,
     ensemble,
-    fingerprint,
     loaded,
     own_config,
     python_model,
+    refused,
     written,
 )
 
-from loadgen.errors import BadInput
 from model_repo.errors import ModelLoadFailed
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_model import own_engine, parse_own
@@ -44,15 +43,6 @@ ensemble_scheduling {
 
 def space_of(config: OptimizeConfig) -> SearchSpace:
     return prepare(config, work_dir=config.output.parent / "kept", ask_server=loaded).space
-
-
-def refused(config: OptimizeConfig, ask: Any = loaded) -> BadInput:
-    before = fingerprint(config.repository or Path())
-    with pytest.raises(BadInput) as raised:
-        engines_of(config, ask)
-    assert fingerprint(config.repository or Path()) == before
-    assert "\n" not in raised.value.what + raised.value.fix
-    return raised.value
 
 
 def test_steps_are_in_the_order_in_which_their_inputs_are_made(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from own_repositories import (
     BACKENDS,
     PYTHON,
     engines_of,
-    fingerprint,
     loaded,
     may_not_write,
     own_config,
     python_model,
+    refused,
     written,
 )
 
@@ -27,15 +27,6 @@ from optimizer.command.arguments import config_from_options
 from optimizer.config import OptimizeConfig
 from optimizer.run.own_copies import check_copy
 from search.space import MachineLimits, default_config, knobs_of, search_space
-
-
-def refused(config: OptimizeConfig, ask: Any = loaded) -> BadInput:
-    before = fingerprint(config.repository or Path())
-    with pytest.raises(BadInput) as raised:
-        engines_of(config, ask)
-    assert fingerprint(config.repository or Path()) == before
-    assert "\n" not in raised.value.what + raised.value.fix
-    return raised.value
 
 
 @pytest.mark.parametrize(
