@@ -168,7 +168,8 @@ def test_finds_a_configuration_and_writes_every_file(
 ) -> None:
     run = start(
         *("--model", str(model), *EASY, "--output", str(run_dir), "--time-budget", "30s"),
-        *("--rate", "5000", "--price-per-hour", "2", "--json", "--baseline", str(fast_baseline)),
+        # So few that a machine which is slow now keeps twice that with a bundle's 100 replicas.
+        *("--rate", "500", "--price-per-hour", "2", "--json", "--baseline", str(fast_baseline)),
         "--accept-provisional",
     )
     run.wait_for(lambda: len(run.family()) > 2)
@@ -193,7 +194,7 @@ def test_finds_a_configuration_and_writes_every_file(
     assert out == found.model_dump_json(indent=2) + "\n" == text
     assert found.winner.certificate is not None
     assert found.winner.certificate.first.latency_high_ms <= 100
-    assert found.cost.replicas * found.winner.certificate.rate_per_s >= 5000
+    assert found.cost.replicas * found.winner.certificate.rate_per_s >= 500
     assert found.cost.total_usd_per_hour == pytest.approx(2 * found.cost.replicas)
     per_million = 2 / (found.winner.certificate.rate_per_s * 3600) * 1e6
     assert found.cost.cost_per_million_inferences_usd == pytest.approx(per_million)
