@@ -18,8 +18,9 @@ from loadgen.options.command import Values, command_from
 from loadgen.options.declare import made_of
 from loadgen.options.sources import TRUTHS, Origins, prefix_of
 from loadgen.spec.limits import LatencyLimit
+from optimizer.call_options import OF_A_WORKER, OPTIONS, CallOptions, WorkerCall
 from optimizer.command.finished_runs import commands
-from optimizer.config import OF_A_WORKER, OPTIONS, CallOptions, OptimizeConfig, WorkerCall
+from optimizer.config import OptimizeConfig
 from optimizer.errors import WHEN_STOPPED
 
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""The options of `optimize` and its workers, each declared once: most are fields of a run's configuration."""
+"""The options of `optimize` that are fields of a run's configuration, each declared once."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ from optimizer.model_source import (
     vary_from_texts,
 )
 from optimizer.precision.names import CalibrationMethod, IoPrecision, Precision, precisions_from_text
+from optimizer.space_options import (
+    BATCHES,
+    INSTANCES,
+    THREADS,
+    delays_from_text,
+    delays_text,
+    excluded_from_texts,
+    excluded_texts,
+    numbers_text,
+)
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
 
 STORAGE_VARIABLE = "TRITUNE_STORAGE"
@@ -43,13 +53,13 @@ def kept(text: str, metavar: str | None = None, *, unit: str | None = None, **re
     return option(text, metavar, unit=unit, absolute=True, **{"show": shown, **rest})
 
 
-MODEL, TRAFFIC, LIMIT, SERVER, MONEY, RUN = (
-    partial(kept, panel=panel) for panel in ("Model", "Traffic", "Limit", "Server", "Money", "Run")
+MODEL, TRAFFIC, LIMIT, SEARCH, SERVER, MONEY, RUN = (
+    partial(kept, panel=panel) for panel in ("Model", "Traffic", "Limit", "Search", "Server", "Money", "Run")
 )
 """Declare an option in a panel of `optimize --help`."""
 
+NUMBERS = partial(SEARCH, metavar="N1,N2|A:B", show=numbers_text)
 NAMES = partial(MODEL, metavar="A,B", parse=names_from_text, show=",".join)
-CALL = partial(option, panel="Run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +84,6 @@ class OptimizeConfig:
         "DIR",
         parse=repository_from_text,
         beside=lambda folder, text: text and str(folder / text),
-    )
-    max_batch_size: int | None = MODEL(
-        "With --repository: the largest max_batch_size to try. Default: that of the model's configuration.",
-        "N",
-        bounds=(1, 128),
     )
     vary: tuple[tuple[str, tuple[str, ...]], ...] = MODEL(
         "With --repository: parameters of the backend to try, such as `parameters.intra_op_threads=1,2,4`, or a "
@@ -168,6 +173,36 @@ class OptimizeConfig:
     )
     pareto: bool = LIMIT(
         "Keep and show the frontier of rate and latency of all trials.", default=False, may_change=True
+    )
+    max_batch_sizes: tuple[int, ...] | None = NUMBERS(
+        "The values of max_batch_size to try, such as `1,8,32`. With --repository one number, the largest to try; "
+        "default: that of the model's configuration.",
+        name="max_batch_size",
+        parse=BATCHES,
+    )
+    instance_counts: tuple[int, ...] | None = NUMBERS(
+        "The numbers of instances to try, such as `1:4`.", name="instances", parse=INSTANCES
+    )
+    intra_op_threads: tuple[int, ...] | None = NUMBERS(
+        "The threads of each instance to try on a CPU (ONNX Runtime's intra-op threads); 0: one per core.",
+        name="threads",
+        parse=THREADS,
+    )
+    queue_delays_us: tuple[int, ...] | None = SEARCH(
+        "The values of max_queue_delay to try, such as `0,2ms`. Without 0, all that are tried batch.",
+        "D1,D2",
+        name="queue_delay",
+        parse=delays_from_text,
+        show=delays_text,
+    )
+    excluded: tuple[tuple[str, str], ...] = SEARCH(
+        "A value that is not tried, named as --dry-run shows it: `engine=tensorrt-fp16`, `instance_count=4`. "
+        "Repeatable.",
+        "KNOB=VALUE",
+        default=(),
+        name="exclude",
+        parse=excluded_from_texts,
+        show=excluded_texts,
     )
     server: ServerKind = SERVER(
         "`embedded` (the server of the `embedded` extra), `local` (tritonserver on PATH), `docker` (NVIDIA's "
@@ -287,63 +322,4 @@ class OptimizeConfig:
         check_values(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOptions:
-    """The options that are no part of a run's configuration."""
-
-    resume: Path | None = CALL(
-        "Go on with an earlier run's directory. Time budget, price, rates and `--workers` may change; options "
-        "that its trials depend on may not.",
-        "DIR",
-        flag_only=True,
-    )
-    baseline: Path | None = CALL(
-        "Directory of an earlier run: the exit code is 97 if this one is worse by more than noise.", "RUN_DIR"
-    )
-    accept_provisional: bool = CALL(
-        "End with 0 also if a rate was certified once and not again on a restarted server.", default=False
-    )
-    dry_run: bool = CALL("Print the plan and start nothing.", default=False)
-    json: bool = CALL("Print only recommendation.json on stdout, whatever the outcome.", default=False)
-    config: Path | None = CALL(
-        "A YAML file of options, such as `time_budget: 20m`. Flags and variables TRITUNE_OPTIMIZE_... go first.",
-        "FILE",
-        flag_only=True,
-    )
-    debug: bool = CALL("Show tracebacks.", default=False, flag_only=True)
-    version: bool = option("Print the version and leave.", default=False, flag_only=True, alone=True)
-
-
 KEPT = option_fields(OptimizeConfig)
-OF_THIS_CALL = option_fields(CallOptions)
-OPTIONS = {**KEPT, **OF_THIS_CALL}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerCall:
-    """The options of one `optimize worker` that are no part of a configuration, or mean something else there."""
-
-    study: str = option("The study's name, as the search prints it.", "NAME", default=...)
-    storage: str = option(
-        "The search's storage, such as `postgresql://HOST/DATABASE`.",
-        "URL",
-        default=...,
-        variable=STORAGE_VARIABLE,
-    )
-    output: Path = option(
-        "Directory for this worker's files. Default: runs/worker-STUDY-TIME.", "DIR", default=..., absolute=True
-    )
-    idle_s: float = option("Time without work after which the worker leaves.", "DURATION", default="10m", unit="s")
-    debug: bool = option("Show tracebacks.", default=False)
-
-    def __post_init__(self) -> None:
-        check_values(self)
-
-
-WORKER_CONFIG = ("model", "input_data", "calibration_data", "trace", "server", "docker_image", "cache_dir", "gpu")
-"""Options of a search that its workers are given as well: code, images and files come from their own alone."""
-
-OF_A_WORKER = {
-    **{name: KEPT[name] for name in (*WORKER_CONFIG, "workers")},
-    **option_fields(WorkerCall),
-}

@@ -235,6 +235,7 @@ def _result(
     queue_policy: QueuePolicyRecord | None,
 ) -> SearchResult:
     objective, spent = request.objective, bench.spent
+    rivals = [trial for trial in store.trials if request.space.may_be_best(trial.served)]
     measured = [*store.trials, winner, *([baseline] if baseline else [])]
     return SearchResult(
         winner=winner,
@@ -248,9 +249,9 @@ def _result(
             peak_rate_per_s=request.peak_rate_per_s,
             rows_per_request=request.workload.rows_per_request,
         ),
-        alternatives=tuple(trial.record for trial in alternatives_to(winner, store.trials, objective)),
+        alternatives=tuple(trial.record for trial in alternatives_to(winner, rivals, objective)),
         frontier=frontier_of(measured),
-        reason=reason_for(winner, store.trials, objective),
+        reason=reason_for(winner, rivals, objective),
         served=ServedRecord(
             replica_start_s=bench.replica_start_s(winner.served), memory_bytes=bench.memory_bytes(winner.served)
         ),

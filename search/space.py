@@ -26,7 +26,6 @@ MEMORY_SHARE = 0.5
 
 MORE_INSTANCES = 4
 """A model of the user's own is tried with up to four times its configured instances, also if cores are fewer."""
-
 MEMBER_KNOBS = ("max_batch_size", "instance_count", "max_queue_delay_us")
 """What is varied of a model that another one calls, as `MODEL.max_batch_size`."""
 
@@ -46,7 +45,8 @@ class MachineLimits:
 class SearchSpace:
     """All legal combinations of the knobs for the given engines; `axes` lists each knob's values in order.
 
-    `members` are the spaces of the engines' members, in their order.
+    `members` are the spaces of the engines' members, in their order. Without `baseline_wanted` the user excludes
+    the baseline, which is only compared with.
     """
 
     engines: tuple[Engine, ...]
@@ -57,6 +57,8 @@ class SearchSpace:
     limits: MachineLimits
     rows_per_request: int = 1
     members: tuple[SearchSpace, ...] = ()
+    cuda_graphs: tuple[int, ...] = (0, 1)
+    baseline_wanted: bool = True
 
     def axes(self) -> dict[str, tuple[int | str, ...]]:
         """Return each knob's name and its values, in increasing order."""
@@ -68,7 +70,7 @@ class SearchSpace:
             "max_queue_delay_us": self.max_queue_delays_us,
         }
         if self.has_cuda_graphs:
-            axes["cuda_graphs"] = (0, 1)
+            axes["cuda_graphs"] = self.cuda_graphs
         for member in self.members:
             theirs = member.axes()
             axes |= {f"{member.name}.{knob}": theirs[knob] for knob in MEMBER_KNOBS}
@@ -96,7 +98,7 @@ class SearchSpace:
                 knobs[name] = values[round(sizes * (len(values) - 1))]
             elif name.endswith("instance_count") and counts is not None:
                 knobs[name] = values[round(counts * (len(values) - 1))]
-            elif name.endswith("max_queue_delay_us"):
+            elif name.endswith("max_queue_delay_us") or knobs[name] not in values:
                 knobs[name] = values[0]
         return knobs
 
@@ -119,11 +121,15 @@ class SearchSpace:
         # 0 gives every instance all cores: two may overlap well, one is on the axis already, more only compete.
         if threads == 0 and len(self.intra_op_threads) > 1 and instances != 2:
             return False
-        if instances > self.most_instances(str(knobs["engine"])):
-            return False
-        if not all(member.allows(self.of_member(knobs, member)) for member in self.members):
+        if instances > self.most_instances(str(knobs["engine"])) or not all(
+            member.allows(self.of_member(knobs, member)) for member in self.members
+        ):
             return False
         return int(knobs["max_batch_size"]) > self.rows_per_request or int(knobs["max_queue_delay_us"]) == 0
+
+    def may_be_best(self, config: ServingConfig) -> bool:
+        """False for a baseline that is only compared with."""
+        return self.baseline_wanted or config != self.baseline(config.engine)
 
     def allows(self, knobs: Mapping[str, int | str]) -> bool:
         """True if the point is legal, or that of the baseline."""
@@ -131,8 +137,8 @@ class SearchSpace:
 
     def most_instances(self, engine: str) -> int:
         """Return the largest instance count of the engine with this label."""
-        slots = engine.partition("-")[0] in SLOT_BACKENDS
-        return min(MAX_SLOTS, self.instance_counts[-1]) if slots else self.instance_counts[-1]
+        most = MAX_SLOTS if engine.partition("-")[0] in SLOT_BACKENDS else math.inf
+        return max((count for count in self.instance_counts if count <= most), default=0)
 
     def baseline(self, engine: Engine | None = None) -> ServingConfig:
         """Return the baseline of this search: `default_config` of an engine, by default of the first.
@@ -177,8 +183,7 @@ class SearchSpace:
                 around: list[int | str] = [other for other in values if other != value]
             else:
                 numbers = [int(other) for other in values]
-                above = [number for number in numbers if number > value]
-                below = [number for number in numbers if number < value]
+                above, below = ([one for one in numbers if one > value], [one for one in numbers if one < value])
                 around = [*above[:1], *below[-1:]]
             for other in around:
                 yield {**knobs, name: other}

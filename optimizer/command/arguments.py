@@ -16,7 +16,8 @@ from loadgen.options.sources import Origins, note_on
 from loadgen.printable import printable
 from loadgen.spec.limits import LatencyLimit, quantile_option
 from loadgen.spec.target import headers_from_options
-from optimizer.config import KEPT, OF_THIS_CALL, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
+from optimizer.call_options import OF_THIS_CALL
+from optimizer.config import KEPT, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.model_source import source_from_text, stem_of
 from optimizer.run.own_model import check_own
 from optimizer.run.workload_inputs import check_traffic

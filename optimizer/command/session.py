@@ -145,5 +145,10 @@ def show_plan(config: OptimizeConfig, notes: list[str]) -> None:
         console.print(f"note: {note}", highlight=False)
     use_gpus(config.gpu, config.workers)
     with scratch_folder("plan") as folder:
-        prepared = prepare(config, work_dir=folder, may_build=False)
+
+        def on_event(event: events.Event) -> None:
+            if isinstance(event, events.Note) and event.warning:
+                console.print(f"note: {event.text}", highlight=False, markup=False)
+
+        prepared = prepare(config, work_dir=folder, may_build=False, on_event=on_event)
         console.print(plan_view(prepared, config))

@@ -60,13 +60,14 @@ def engine_race(
     build_limit_s: float = math.inf,
     may_build: bool = True,
     race: bool = True,
+    excluded: Collection[str] = (),
     on_event: OnEvent = events.ignore,
 ) -> Iterator[EngineRace]:
     """Yield the race of the engines of these `precisions` on this machine. If the block is left early, it ends.
 
     `given`: the number format of the unchanged model, which is the variant fp32, and is labelled with that format:
     fp16, say. `may_build` False: nothing is built or run, and only cached TensorRT engines compete. TensorRT-RTX
-    may build an engine for `build_limit_s`. `race` False: slow engines stay.
+    may build an engine for `build_limit_s`. `race` False: slow engines stay. Labels `excluded`: not built.
     """
     timings = partial(
         StandaloneTimings,
@@ -86,6 +87,7 @@ def engine_race(
             limit_ms=limit_ms,
             build_limit_s=build_limit_s,
             share_of_fastest=RACE_SHARE if race else 0.0,
+            excluded=excluded,
             on_event=on_event,
         )
 
@@ -147,6 +149,7 @@ class EngineRace:
     limit_ms: float
     build_limit_s: float
     share_of_fastest: float
+    excluded: Collection[str]
     on_event: OnEvent
     begun: set[Precision] = field(default_factory=set)
     timed: dict[Precision, Future[Times]] = field(default_factory=dict)
@@ -158,10 +161,11 @@ class EngineRace:
             return
         self.begun.add(precision)
         for library in installed_tensorrt() if self._target() else ():
-            if precision == "fp32" and library.backend in COMPUTE_FP32_IN_TF32 and self._has_tf32():
+            as_tf32 = precision == "fp32" and library.backend in COMPUTE_FP32_IN_TF32 and self._has_tf32()
+            if as_tf32 or f"{library.backend}-{precision}" in self.excluded:
                 continue
-            call = partial(self._raced, library, precision, model)
-            self.raced[f"{library.backend} {precision}"] = self.building.submit(call)
+            built = self.building.submit(self._raced, library, precision, model)
+            self.raced[f"{library.backend} {precision}"] = built
         engine = onnxruntime_engine(model, precision, device=device_of(self.machine))
         of_model = partial(self.alone.of_model, engine, model, library_version=version("onnxruntime-gpu"))
         if engine.device == "gpu":
@@ -190,9 +194,8 @@ class EngineRace:
 
     def _target(self) -> Target | None:
         gpu = self.machine.gpus[0]
-        if gpu.compute_capability is None:
-            return None
-        return Target(compute_capability=gpu.compute_capability, name=gpu.name)
+        known = gpu.compute_capability
+        return None if known is None else Target(compute_capability=known, name=gpu.name)
 
     def _has_tf32(self) -> bool:
         target = self._target()
@@ -226,8 +229,8 @@ class EngineRace:
             self._note(
                 f"{self.machine.gpus[0].name} does not report its compute capability: no TensorRT", warning=True
             )
-        named = product(installed_tensorrt(), variants)
-        labels = [f"{library.backend} {precision}" for library, (precision, _) in named]
+        pairs = product(installed_tensorrt(), variants)
+        labels = (f"{library.backend} {precision}" for library, (precision, _) in pairs)
         racing = {label: self.raced[label] for label in labels if label in self.raced}
         if not racing:
             return []

@@ -110,7 +110,7 @@ def plan_view(prepared: Prepared, config: OptimizeConfig) -> RenderableType:
         ),
         ("price", f"{format_dollars(prepared.price.usd_per_hour)} an hour: {prepared.price.describes}"),
         ("server", config.server),
-        *((name.replace("_", " "), ", ".join(map(str, values))) for name, values in axes.items()),
+        *((name, ", ".join(map(str, values))) for name, values in axes.items()),
         ("configurations", f"{space.size()}, of which a part is tried"),
         ("time", f"at most {config.time_budget_s:g} s; about 3 s for a trial that cannot win, 15 for others"),
         ("output", str(config.output)),

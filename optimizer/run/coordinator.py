@@ -18,7 +18,8 @@ from pydantic import Field, TypeAdapter
 
 from loadgen.files import sha256_of
 from model_repo.server.options import DEFAULT_IMAGE
-from optimizer.config import OF_A_WORKER, STORAGE_VARIABLE, OptimizeConfig
+from optimizer.call_options import OF_A_WORKER
+from optimizer.config import STORAGE_VARIABLE, OptimizeConfig
 from optimizer.machine.hardware import VISIBLE, Hardware, hardware_label
 from optimizer.model.weights import number_format
 from optimizer.run.prepare import Prepared
@@ -134,6 +135,7 @@ MEASURED = (
     *("limits", "confidence", "max_memory_bytes", "objective", "rate_to_serve_per_s", "seed"),
     *("shapes", "arrivals", "client_batch", "protocol", "shared_memory", "most_send_lag_ms"),
     *("precisions", "calibration_method", "io_precision"),
+    *("max_batch_sizes", "instance_counts", "intra_op_threads", "queue_delays_us", "excluded"),
 )
 """Fields of a run's configuration that say how to measure. None names code, an image or a file."""
 

@@ -29,6 +29,8 @@ from optimizer.config import KEPT, OptimizeConfig
 from optimizer.model_source import label_of
 from optimizer.run.own_copies import kept_copy, model_folder, own_text, usable
 from optimizer.run.variants import check_vary, variants
+from optimizer.space_options import numbers_text
+from search.choices import LARGEST_BATCH
 from search.records.recommendation import ModelRecord
 from search.trials import events
 from search.trials.events import OnEvent
@@ -36,8 +38,11 @@ from search.trials.events import OnEvent
 AskServer = Callable[[Engine], Mapping[str, Mapping[str, Any]]]
 """Loads a model and its members, and returns their configurations, by name, as the server completed them."""
 
-NOT_FOR_OWN = ("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision", "workers")
-ONLY_FOR_OWN = ("max_batch_size", "vary", "calls", "tune")
+NOT_FOR_OWN = (
+    *("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision"),
+    *("threads", "workers"),
+)
+ONLY_FOR_OWN = ("vary", "calls", "tune")
 MAX_TUNED = 6
 """Each model that is tuned multiplies the configurations by about a hundred."""
 
@@ -53,6 +58,16 @@ def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
     if own is None:
         if flags:
             raise BadInput(f"{flags}: only a model of a repository takes this.", "Add --repository DIR.")
+        members = [knob for knob, _ in config.excluded if "." in knob]
+        if members:
+            raise BadInput(
+                f"--exclude {members[0]}: only a model of a repository calls others.", "Name the knob alone."
+            )
+        if (config.max_batch_sizes or (1,))[-1] > LARGEST_BATCH:
+            raise BadInput(
+                f"--max-batch-size {numbers_text(config.max_batch_sizes or ())} goes over {LARGEST_BATCH} rows.",
+                f"Give {LARGEST_BATCH} at most: engines are built and checked for batches up to that.",
+            )
         return
     if flags:
         raise BadInput(
@@ -60,6 +75,11 @@ def check_own(config: OptimizeConfig, given: Collection[str]) -> None:
             "Leave out what does not apply, or --repository.",
         )
     check_vary(config.vary)
+    if len(config.max_batch_sizes or ()) > 1:
+        raise BadInput(
+            f"--max-batch-size {numbers_text(config.max_batch_sizes or ())}: a model of a repository takes one.",
+            "Give the largest to try, and --exclude max_batch_size=N for those that are not to be tried.",
+        )
     theirs = (own.resolve(), model_folder(own, label_of(config.model)).resolve())
     if any(config.output.resolve().is_relative_to(folder) for folder in theirs):
         raise BadInput(
@@ -276,16 +296,16 @@ def _with_shapes(engine: Engine, config: OptimizeConfig, optional: frozenset[str
 
 
 def _check_batch(engine: Engine, config: OptimizeConfig) -> None:
-    own, rows = engine.own, config.client_batch
+    own, rows, largest = engine.own, config.client_batch, _asked_batch(config)
     assert own is not None
-    if engine.batched and config.max_batch_size is not None and rows > config.max_batch_size:
+    if engine.batched and largest is not None and rows > largest:
         raise BadInput(
-            f"--client-batch {rows} is over --max-batch-size {config.max_batch_size}.",
+            f"--client-batch {rows} is over --max-batch-size {largest}.",
             f"Give --max-batch-size {rows} or more, or smaller requests.",
         )
-    if config.max_batch_size is not None and not engine.batched:
+    if largest is not None and not engine.batched:
         raise BadInput(
-            f"--max-batch-size {config.max_batch_size}: {engine.model_name} takes no batches (max_batch_size 0).",
+            f"--max-batch-size {largest}: {engine.model_name} takes no batches (max_batch_size 0).",
             "Leave it out, or give the model a batch dimension.",
         )
     if engine.batched and rows > own.max_batch_size:
@@ -298,4 +318,8 @@ def _check_batch(engine: Engine, config: OptimizeConfig) -> None:
 def largest_batch(engine: Engine, config: OptimizeConfig) -> int:
     """Return the largest batch to try: that of the model's configuration, or the one that the user asked for."""
     assert engine.own is not None
-    return max(config.max_batch_size or engine.own.max_batch_size, 1)
+    return max(_asked_batch(config) or engine.own.max_batch_size, 1)
+
+
+def _asked_batch(config: OptimizeConfig) -> int | None:
+    return config.max_batch_sizes[-1] if config.max_batch_sizes else None

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from loadgen.errors import BadInput
 from loadgen.files import sha256_of
@@ -43,6 +42,7 @@ from search.choices import LARGEST_BATCH
 from search.cost.cost import PriceRecord, price_for
 from search.records.accuracy import AccuracyRecord
 from search.records.recommendation import ModelRecord
+from search.restriction import Restriction, restricted
 from search.space import MachineLimits, SearchSpace, search_space
 from search.trials import events
 from search.trials.events import OnEvent, timed_step
@@ -151,6 +151,7 @@ def prepare(
         build_limit_s=max(MIN_BUILD_S, BUILD_SHARE * config.time_budget_s),
         may_build=may_build,
         race=judged,  # a worker has all engines of the search
+        excluded=[value for knob, value in config.excluded if knob == "engine"],
         on_event=on_event,
     ) as race:
         usable = usable_variants(batching.model, request, on_event, on_made=race.begin)
@@ -164,6 +165,7 @@ def prepare(
             [(variant.precision, variant.model) for variant in usable.variants],
             None if usable.reference is None else judge_engine,
         )
+    space = _space(config, machine, engines, LARGEST_BATCH, on_event=on_event)
     return Prepared(
         source=model,
         batching=batching,
@@ -175,10 +177,10 @@ def prepare(
             batching=batching.reason,
             fixed_rows=batching.model.fixed_rows,
         ),
-        engines=engines,
+        engines=space.engines,
         machine=machine,
         price=price,
-        space=_space(config, machine, engines, LARGEST_BATCH),
+        space=space,
         accuracy=tuple(records),
     )
 
@@ -198,20 +200,28 @@ def _prepared_own(
         record, engines = own_engines(
             config, work_dir, on_gpu=bool(machine.gpus), ask=ask_server, on_event=on_event
         )
+    space = _own_space(config, machine, engines, on_event)
     return Prepared(
         source=None,
         batching=None,
         record=record,
-        engines=engines,
+        engines=space.engines,
         machine=machine,
         price=price,
-        space=_own_space(config, machine, engines),
+        space=space,
     )
 
 
-def _own_space(config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...]) -> SearchSpace:
+def _own_space(
+    config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...], on_event: OnEvent
+) -> SearchSpace:
     """Return the space of a user's own model: what is varied of it, and of its members."""
     called = engines[0].members
+    names = ["", *(member.model_name for member in called)]
+    unknown = [knob for knob, _ in config.excluded if knob.rpartition(".")[0] not in names]
+    if unknown:
+        known = f"It calls {', '.join(names[1:])}." if called else "It calls no other model."
+        raise BadInput(f"--exclude {unknown[0]}: {engines[0].model_name} calls no such model.", known)
     share = replace(machine, memory_bytes=machine.memory_bytes // max(1, len(called)))
     members = tuple(
         _space(
@@ -220,10 +230,20 @@ def _own_space(config: OptimizeConfig, machine: Hardware, engines: tuple[Engine,
             (member,),
             largest_batch(member, config),
             as_it_is=config.tune is not None and member.model_name not in config.tune,
+            restriction=restriction_of(config).of_member(member.model_name),
+            on_event=on_event,
         )
         for member in called
     )
-    return _space(config, machine, engines, largest_batch(engines[0], config), members=members)
+    return _space(
+        config,
+        machine,
+        engines,
+        largest_batch(engines[0], config),
+        members=members,
+        as_it_is=engines[0].is_ensemble,
+        on_event=on_event,
+    )
 
 
 def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
@@ -242,16 +262,45 @@ def _price(config: OptimizeConfig, machine: Hardware) -> PriceRecord:
 
 
 def _space(
-    config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...], largest_batch: int, **more: Any
+    config: OptimizeConfig,
+    machine: Hardware,
+    engines: tuple[Engine, ...],
+    largest_batch: int,
+    *,
+    as_it_is: bool = False,
+    restriction: Restriction | None = None,
+    members: tuple[SearchSpace, ...] = (),
+    on_event: OnEvent,
 ) -> SearchSpace:
-    return search_space(
+    """Return the space of these engines, with the values that the user wants. Raises BadInput if none is left."""
+    space = search_space(
         engines,
         MachineLimits(cores=machine.logical_cores, memory_bytes=_serving_memory(machine, engines)),
         limit_ms=config.limits[0].limit_ms,
         rows_per_request=config.client_batch if all(engine.batched for engine in engines) else 1,
         largest_batch=largest_batch,
-        **more,
+        members=members,
+        as_it_is=as_it_is,
     )
+    if as_it_is:
+        return space
+    wanted = restriction or restriction_of(config)
+    for unknown in wanted.of_none(space):
+        text = f"--exclude {unknown} excludes nothing: {space.name} is not tried with it in any case."
+        on_event(events.Note(text=text, warning=True))
+    return restricted(space, wanted)
+
+
+def restriction_of(config: OptimizeConfig) -> Restriction:
+    """Return what the user wants to be tried; the largest batch of a repository's models is another matter."""
+    given = {
+        "max_batch_size": config.max_batch_sizes if config.repository is None else None,
+        "instance_count": config.instance_counts,
+        "intra_op_threads": config.intra_op_threads,
+        "max_queue_delay_us": config.queue_delays_us,
+    }
+    values = {knob: numbers for knob, numbers in given.items() if numbers is not None}
+    return Restriction(values=values, excluded=config.excluded)
 
 
 def judged_engine(

@@ -16,7 +16,8 @@ from loadgen.console import SafeConsole
 from loadgen.errors import BadInput
 from loadgen.files import write_atomically
 from loadgen.printable import printable
-from optimizer.config import OptimizeConfig, WorkerCall
+from optimizer.call_options import WorkerCall
+from optimizer.config import OptimizeConfig
 from optimizer.errors import explained
 from optimizer.machine.hardware import hardware, use_gpus
 from optimizer.run import coordinator

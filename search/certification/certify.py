@@ -66,7 +66,7 @@ def certify_best(runner: TrialRunner) -> CertifiedResult | None:
         deadline_s=min(budget.total_s, budget.elapsed_s() + WHEN_STOPPED_S) if runner.stop() else budget.total_s,
         confidence=runner.slo.confidence,
     )
-    candidates = [trial for trial in store.objective.best_first(store.trials) if trial.rate_at_limit_per_s]
+    candidates = [trial for trial in store.best_first() if trial.rate_at_limit_per_s]
     defaults = [trial for trial in store.trials if trial.served == store.space.baseline(trial.served.engine)]
     return Certification(certifier=certifier, context=runner).result(
         candidates, defaults[-1] if defaults else None
@@ -109,7 +109,8 @@ class Certification:
         elif default is not None:
             default = certifier.at_covered_rate(default)
             mine, other = map(self._worth, (winner, default))
-            if other[0] >= mine[0] and other[1] > mine[1]:
+            wanted = certifier.store.space.may_be_best(default.served)
+            if wanted and other[0] >= mine[0] and other[1] > mine[1]:
                 by_rate = self.context.objective.name == "cost"
                 does = "is certified for more than" if by_rate else "does better than"
                 text = f"The default configuration {does} trial {winner.number}, so it is the answer."

@@ -327,9 +327,9 @@ def kinds_to_profile(space: SearchSpace, *, limit_ms: float = math.inf) -> list[
         return crowded, instances, -int(knobs.get("cuda_graphs", 0))
 
     points = [
-        knobs
+        without_delays(knobs)
         for knobs in space.points()
-        if knobs["max_batch_size"] == largest and int(knobs["max_queue_delay_us"]) == 0
+        if knobs["max_batch_size"] == largest and knobs["max_queue_delay_us"] == space.max_queue_delays_us[0]
     ]
     alone = alone_per_s(space, limit_ms=limit_ms)
     baseline, *others = space.axes()["engine"]

@@ -68,21 +68,22 @@ class SamplerSearch:
             points = (space.spread(sizes, counts) for sizes, counts in product((0.5, 0.0, 1.0), (1.0, 0.0)))
             yield from filter(space.is_legal, points)
             return
-        most_threads = space.intra_op_threads[-1]
+        most_threads, fewest = space.intra_op_threads[-1], space.instance_counts[0]
+        least_threads = min(filter(None, space.intra_op_threads), default=most_threads)
         sizes = space.max_batch_sizes
         for engine in space.axes()["engine"]:
             widest = space.most_instances(str(engine))
             for size in dict.fromkeys((sizes[len(sizes) // 2], sizes[0], sizes[-1])):
-                for instances, threads in dict.fromkeys(((widest, min(1, most_threads)), (1, most_threads))):
+                for instances, threads in dict.fromkeys(((widest, least_threads), (fewest, most_threads))):
                     knobs: Knobs = {
                         "engine": engine,
                         "max_batch_size": size,
                         "instance_count": instances,
                         "intra_op_threads": threads,
-                        "max_queue_delay_us": 0,
+                        "max_queue_delay_us": space.max_queue_delays_us[0],
                     }
                     if space.has_cuda_graphs:
-                        knobs["cuda_graphs"] = 1
+                        knobs["cuda_graphs"] = space.cuda_graphs[-1]
                     if space.is_legal(knobs):
                         yield knobs
 

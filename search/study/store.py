@@ -12,7 +12,7 @@ from loadgen.files import remove_drafts, write_atomically
 from search.records.answers import AnswersRecord
 from search.records.run_files import TRIALS_FILE, append_line, read_records
 from search.records.trial import TrialRecord, WhyRecord
-from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of
+from search.space import Key, Knobs, SearchSpace, at_least, key_of, knobs_of, without_delays
 from search.study.storage import Storage, experimental_allowed, open_storage
 from search.trials.events import OnEvent, ignore
 from search.trials.objective import COST, Objective
@@ -123,7 +123,11 @@ class TrialStore:
 
     def best(self) -> Trial | None:
         """Return the complete trial that is best by the objective; None if there is none."""
-        return self.objective.best(self.trials)
+        return next(iter(self.best_first()), None)
+
+    def best_first(self) -> list[Trial]:
+        """Return the complete trials that may be recommended, the best first."""
+        return self.objective.best_first([one for one in self.trials if self.space.may_be_best(one.served)])
 
     def as_of_now(self, why: WhyRecord, knobs: Knobs) -> WhyRecord:
         """Return the reason of a trial with the best so far, and a flag that the point was begun before."""
@@ -239,8 +243,9 @@ def distributions_of(knobs: Iterable[str], space: SearchSpace) -> dict[str, Base
     """Return the axes of a point's knobs for Optuna."""
     from optuna.distributions import CategoricalDistribution
 
-    # A baseline may lie beyond the largest batch that was asked for.
-    given = [knobs_of(space.baseline(engine)) for engine in space.engines]
+    # A baseline may have values that the user wants nowhere else; profiles are without delays.
+    baselines = [knobs_of(space.baseline(engine)) for engine in space.engines]
+    given = [*baselines, *map(without_delays, baselines)]
     axes = {
         name: tuple(dict.fromkeys((*axis, *(one[name] for one in given)))) for name, axis in space.axes().items()
     }

@@ -100,10 +100,6 @@ class Objective:
         worth = [(worth, trial) for trial in trials if (worth := self.worth(trial)) is not None]
         return [trial for _, trial in sorted(worth, key=lambda pair: -pair[0])]
 
-    def best(self, trials: Sequence[Trial]) -> Trial | None:
-        """Return the best candidate; None if there is none."""
-        return next(iter(self.best_first(trials)), None)
-
     def check(self, trial: Trial) -> None:
         """Raise PowerUnknown if the objective is energy and a valid measurement has no power."""
         if self.name == "energy" and trial.state == "complete" and self._measured(trial) is None:

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import loadgen.cli
+import optimizer.call_options
 import optimizer.cli
-import optimizer.config
 from loadgen.options.command import read_options
 from loadgen.options.declare import OptionField, option_fields
 from loadgen.options.load_test import LoadTestOptions
@@ -23,7 +23,7 @@ from loadgen.options.sources import prefix_of, take_variables
 from optimizer.config import SERVER_URL_VARIABLE, STORAGE_VARIABLE
 
 COMMANDS: dict[str, tuple[Mapping[str, OptionField], Any]] = {
-    "optimize": (optimizer.config.OPTIONS, typer.main.get_command(optimizer.cli.app)),
+    "optimize": (optimizer.call_options.OPTIONS, typer.main.get_command(optimizer.cli.app)),
     "loadtest": (option_fields(LoadTestOptions), typer.main.get_command(loadgen.cli.app)),
 }
 OPTIONS = [(command, one) for command, (declared, _) in COMMANDS.items() for one in declared.values()]

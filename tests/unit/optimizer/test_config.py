@@ -9,8 +9,9 @@ import pytest
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from optimizer.accuracy.thresholds import accuracy_rule
+from optimizer.call_options import OPTIONS
 from optimizer.command.arguments import resumed_config
-from optimizer.config import OPTIONS, OptimizeConfig
+from optimizer.config import OptimizeConfig
 from optimizer.run_file import save_config, saved_config
 
 

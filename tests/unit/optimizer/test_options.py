@@ -10,9 +10,10 @@ from own_repositories import python_model
 
 from loadgen.options.command import read_options
 from loadgen.spec.limits import QUANTILES
+from optimizer.call_options import OPTIONS
 from optimizer.cli import app
 from optimizer.command.arguments import config_from_options
-from optimizer.config import KEPT, OPTIONS, OptimizeConfig
+from optimizer.config import KEPT, OptimizeConfig
 from optimizer.reports.report import _arguments
 from optimizer.run.own_model import ONLY_FOR_OWN
 
@@ -21,7 +22,11 @@ COMMAND = typer.main.get_command(app)
 REPEATED = {
     "model": "models.small:net",
     "repository": "FOLDER",
-    "max_batch_size": "16",
+    "max_batch_size": "1,8,32",
+    "instances": "1:4",
+    "threads": "0,2",
+    "queue_delay": "0,2.5ms",
+    "exclude": ["engine=onnxruntime-fp16", "instance_count=3"],
     "vary": ["parameters.a=1,2", "parameters.b=x", "optimization.graph.level=0,1"],
     "calls": "a,b",
     "tune": "b",

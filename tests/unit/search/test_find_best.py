@@ -17,7 +17,8 @@ from search.find_best import NothingFound, SearchRequest, SearchResult, find_bes
 from search.records.recommendation import FrontEndRecord
 from search.records.run_files import TRIALS_FILE, read_trials
 from search.records.slo import Slo
-from search.space import SearchSpace
+from search.restriction import Restriction, restricted
+from search.space import SearchSpace, knobs_of
 from search.trials import events
 
 PRICE = PriceRecord(usd_per_hour=2.0, source="test", as_of="2026-01-01", describes="a replica")
@@ -109,3 +110,41 @@ def test_front_ends_are_measured_if_the_best_trial_is_far_below_its_engine(
     engines = tuple(replace(engine, alone_ms=alone_ms) for engine in space.engines)
     result = found(replace(space, engines=engines), tmp_path, WithFrontEnds())
     assert bool(result.front_ends) == measured
+
+
+def only(space: SearchSpace, **values: tuple[int, ...]) -> SearchSpace:
+    return restricted(space, Restriction(values=values))
+
+
+def test_the_search_stays_within_what_is_wanted(space: SearchSpace, tmp_path: Path) -> None:
+    narrow = only(space, max_batch_size=(1,), instance_count=(1,), intra_op_threads=(1,))
+    result = found(narrow, tmp_path, ServedBench(service_s=lambda _config, _rows: 0.005))
+    assert narrow.has(knobs_of(result.winner.served))
+    assert result.baseline is not None
+    assert result.baseline.served == narrow.baseline()
+    assert result.gain is not None
+    assert result.gain < 1  # Triton's default is better, and not wanted
+    assert result.alternatives == ()
+    others = [trial for trial in read_trials(tmp_path) if trial.number != result.baseline.number]
+    assert {trial.config.max_batch_size for trial in others} == {1}
+
+
+def test_delays_without_0_are_searched(space: SearchSpace, tmp_path: Path) -> None:
+    result = found(only(space, max_queue_delay_us=(2500,), max_batch_size=(8, 16)), tmp_path, ServedBench())
+    assert result.winner.config.max_queue_delay_us == 2500
+
+
+class WithoutStatistics(ServedBench):
+    """Cannot be profiled, so that the sampler searches."""
+
+    def saturate(self, *args: Any, **changes: Any) -> Any:
+        return replace(super().saturate(*args, **changes), batches=())
+
+
+def test_the_sampler_stays_within_what_is_wanted(space: SearchSpace, tmp_path: Path) -> None:
+    narrow = only(space, max_batch_size=(2, 6), instance_count=(2,), max_queue_delay_us=(700,))
+    found(narrow, tmp_path, WithoutStatistics())
+    _, *others = read_trials(tmp_path)
+    assert others
+    assert {trial.config.max_queue_delay_us for trial in others} == {700}
+    assert {trial.config.instance_count for trial in others} == {2}

@@ -9,9 +9,10 @@ from two_lines import refused
 
 from loadgen.options.command import read_options
 from loadgen.spec.limits import LatencyLimit
+from optimizer.call_options import OPTIONS
 from optimizer.cli import app, run_command
 from optimizer.command.arguments import config_from_options
-from optimizer.config import KEPT, OPTIONS, OptimizeConfig
+from optimizer.config import KEPT, OptimizeConfig
 from optimizer.run_file import save_config, saved_config
 
 

@@ -11,10 +11,11 @@ from two_lines import refused
 
 from loadgen.options.command import read_options
 from loadgen.spec.limits import LatencyLimit
+from optimizer.call_options import OF_THIS_CALL
+from optimizer.call_options import OPTIONS as DECLARED
 from optimizer.cli import app, run_command
 from optimizer.command.arguments import FIELDS, resumed_config
-from optimizer.config import OF_THIS_CALL, OptimizeConfig
-from optimizer.config import OPTIONS as DECLARED
+from optimizer.config import OptimizeConfig
 from optimizer.run_file import save_config
 
 COMMAND = typer.main.get_command(app)

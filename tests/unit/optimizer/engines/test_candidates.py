@@ -4,7 +4,7 @@ import dataclasses
 import json
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,7 @@ def compete(
     limit_ms: float = 50.0,
     may_build: bool = True,
     race: bool = True,
+    excluded: Sequence[str] = (),
     judge: Callable[[EngineRunner, str], AccuracyRecord] | None = None,
     variants: list[Any] | None = None,
     failed: list[Any] | None = None,
@@ -65,6 +66,7 @@ def compete(
         limit_ms=limit_ms,
         may_build=may_build,
         race=race,
+        excluded=excluded,
         on_event=said.append,
     ) as engines_race:
         for precision, model in [*competing, *(failed or [])]:
@@ -147,6 +149,12 @@ def test_an_engine_of_tensorrt_competes_with_its_kernels(timed: Any) -> None:
     assert {name for name, _ in engines[1].files} == {"model.plan", "engine.json", "kernels.cache"}
     assert "tensorrt_rtx fp32 engine from the cache, 2.00 ms standalone at batch 1" in notes
     assert engines[1].alone_ms == ((1, 2.0), (8, 4.0))
+
+
+def test_an_engine_that_the_user_excludes_is_not_built(timed: Any) -> None:
+    kinds, _, notes = compete(WITH_GPU, timed, excluded=("tensorrt_rtx-fp32",))
+    assert kinds == [("onnxruntime", "gpu")]
+    assert not any("tensorrt_rtx" in note for note in notes)
 
 
 def test_an_engine_that_alone_is_slower_than_the_limit_is_not_served(timed: Any) -> None:

@@ -17,6 +17,7 @@ from own_repositories import (
     written,
 )
 
+from loadgen.errors import BadInput
 from model_repo.errors import ModelLoadFailed
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_model import own_engine, parse_own
@@ -94,6 +95,21 @@ def test_members_that_are_not_tuned_stay_as_they_are(tmp_path: Path) -> None:
     assert all(name.startswith("second.") for name, values in space.axes().items() if len(values) > 1)
     assert space.size() == space.members[1].size()
     assert all(space.config(knobs).members[0] == space.baseline().members[0] for knobs in space.points())
+
+
+def test_what_is_wanted_counts_for_the_members_that_are_tuned(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    wanted = {"instance_counts": (1, 3), "excluded": (("second.max_batch_size", "4"),)}
+    axes = space_of(own_config(tmp_path, "pair", tune=("second",), **wanted)).axes()
+    assert axes["second.instance_count"] == (1, 3)
+    assert axes["second.max_batch_size"] == (1, 2, 8)
+    assert len(axes["first.instance_count"]) == len(axes["first.max_batch_size"]) == 1
+
+
+def test_a_member_that_is_excluded_and_not_there_is_refused(tmp_path: Path) -> None:
+    ensemble(tmp_path / "repository")
+    with pytest.raises(BadInput, match="third"):
+        space_of(own_config(tmp_path, "pair", excluded=(("third.instance_count", "4"),)))
 
 
 def test_a_model_that_calls_others_is_tuned_with_them(tmp_path: Path) -> None:

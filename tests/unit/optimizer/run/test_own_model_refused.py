@@ -91,9 +91,9 @@ def test_sizes_that_vary_are_asked_for(tmp_path: Path) -> None:
 def test_batches_that_the_model_does_not_take_are_refused(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
     assert "--client-batch 9" in refused(own_config(tmp_path, client_batch=9)).what
-    assert "--max-batch-size 2" in refused(own_config(tmp_path, client_batch=3, max_batch_size=2)).what
+    assert "--max-batch-size 2" in refused(own_config(tmp_path, client_batch=3, max_batch_sizes=(2,))).what
     python_model(tmp_path / "repository", config=PYTHON.replace("max_batch_size: 8 ", "max_batch_size: 0 "))
-    assert "--max-batch-size" in refused(own_config(tmp_path, max_batch_size=4)).what
+    assert "--max-batch-size" in refused(own_config(tmp_path, max_batch_sizes=(4,))).what
 
 
 def test_more_variants_than_can_be_measured_are_refused(tmp_path: Path) -> None:
@@ -147,21 +147,21 @@ def by_flags(*names: str) -> dict[str, Origin]:
 def test_options_of_other_models_are_refused_at_once(tmp_path: Path) -> None:
     python_model(tmp_path / "repository")
     with pytest.raises(BadInput) as raised:
-        from_options(tmp_path, precisions="fp16", accuracy="off", workers="auto")
-    assert {"--precisions,", "--accuracy,", "--workers:"} <= set(raised.value.what.split())
+        from_options(tmp_path, precisions="fp16", accuracy="off", workers="auto", threads="2")
+    assert {"--precisions,", "--accuracy,", "--threads,", "--workers:"} <= set(raised.value.what.split())
 
 
 def test_options_of_a_repository_need_one(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"--max-batch-size, --vary"):
+    with pytest.raises(BadInput, match=r"--vary, --tune"):
         config_from_options(
             {
                 "model": "m.onnx",
                 "p99": "9ms",
                 "output": tmp_path,
-                "max_batch_size": 9,
+                "tune": "a",
                 "vary": ("parameters.a=1",),
             },
-            by_flags("max_batch_size", "vary"),
+            by_flags("tune", "vary"),
         )
 
 

@@ -9,9 +9,10 @@ import typer.main
 from loadgen.errors import BadInput
 from loadgen.options.command import read_options
 from loadgen.spec.limits import LatencyLimit
+from optimizer.call_options import OPTIONS
 from optimizer.cli import app
 from optimizer.command.arguments import config_from_options
-from optimizer.config import OPTIONS, OptimizeConfig
+from optimizer.config import OptimizeConfig
 from optimizer.run.workload_inputs import TRACE_FILE, keep_input_data, keep_trace, workload_of
 
 COMMAND = typer.main.get_command(app)

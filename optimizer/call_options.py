@@ -1,0 +1,73 @@
+"""The options of `optimize` and its workers that are no part of a run's configuration, each declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from loadgen.options.declare import check_values, option, option_fields
+from optimizer.config import KEPT, STORAGE_VARIABLE
+
+CALL = partial(option, panel="Run")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallOptions:
+    """The options that are no part of a run's configuration."""
+
+    resume: Path | None = CALL(
+        "Go on with an earlier run's directory. Time budget, price, rates and `--workers` may change; options "
+        "that its trials depend on may not.",
+        "DIR",
+        flag_only=True,
+    )
+    baseline: Path | None = CALL(
+        "Directory of an earlier run: the exit code is 97 if this one is worse by more than noise.", "RUN_DIR"
+    )
+    accept_provisional: bool = CALL(
+        "End with 0 also if a rate was certified once and not again on a restarted server.", default=False
+    )
+    dry_run: bool = CALL("Print the plan and start nothing.", default=False)
+    json: bool = CALL("Print only recommendation.json on stdout, whatever the outcome.", default=False)
+    config: Path | None = CALL(
+        "A YAML file of options, such as `time_budget: 20m`. Flags and variables TRITUNE_OPTIMIZE_... go first.",
+        "FILE",
+        flag_only=True,
+    )
+    debug: bool = CALL("Show tracebacks.", default=False, flag_only=True)
+    version: bool = option("Print the version and leave.", default=False, flag_only=True, alone=True)
+
+
+OF_THIS_CALL = option_fields(CallOptions)
+OPTIONS = {**KEPT, **OF_THIS_CALL}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCall:
+    """The options of one `optimize worker` that are no part of a configuration, or mean something else there."""
+
+    study: str = option("The study's name, as the search prints it.", "NAME", default=...)
+    storage: str = option(
+        "The search's storage, such as `postgresql://HOST/DATABASE`.",
+        "URL",
+        default=...,
+        variable=STORAGE_VARIABLE,
+    )
+    output: Path = option(
+        "Directory for this worker's files. Default: runs/worker-STUDY-TIME.", "DIR", default=..., absolute=True
+    )
+    idle_s: float = option("Time without work after which the worker leaves.", "DURATION", default="10m", unit="s")
+    debug: bool = option("Show tracebacks.", default=False)
+
+    def __post_init__(self) -> None:
+        check_values(self)
+
+
+WORKER_CONFIG = ("model", "input_data", "calibration_data", "trace", "server", "docker_image", "cache_dir", "gpu")
+"""Options of a search that its workers are given as well: code, images and files come from their own alone."""
+
+OF_A_WORKER = {
+    **{name: KEPT[name] for name in (*WORKER_CONFIG, "workers")},
+    **option_fields(WorkerCall),
+}

@@ -1,0 +1,106 @@
+"""Restrict a search space to what the user wants to be tried."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadgen.errors import BadInput
+from search.choices import KNOB_OPTIONS, KNOBS
+from search.space import MEMBER_KNOBS, SearchSpace, engine_label, knobs_of
+
+_AXES = {
+    "max_batch_size": "max_batch_sizes",
+    "instance_count": "instance_counts",
+    "intra_op_threads": "intra_op_threads",
+    "max_queue_delay_us": "max_queue_delays_us",
+    "cuda_graphs": "cuda_graphs",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restriction:
+    """What may be tried: of a knob in `values` exactly these, in increasing order; of none an `excluded` value.
+
+    `excluded` holds pairs of a knob and the text of its value. Knobs of members are named `MODEL.instance_count`.
+    """
+
+    values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    excluded: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def options(self) -> str:
+        """The options that ask for it, as they are written."""
+        given = [f"{KNOB_OPTIONS[knob]} {_written(knob, values)}" for knob, values in self.values.items()]
+        return ", ".join([*given, *(f"--exclude {knob}={value}" for knob, value in self.excluded)])
+
+    def of_member(self, name: str) -> Restriction:
+        """Return the restriction of a model that another one calls; what is excluded has its name in front."""
+        excluded = [(knob.removeprefix(f"{name}."), value) for knob, value in self.excluded]
+        mine = tuple(one for one, (knob, _) in zip(excluded, self.excluded, strict=True) if one[0] != knob)
+        values = {knob: values for knob, values in self.values.items() if knob in MEMBER_KNOBS}
+        return Restriction(values=values, excluded=mine)
+
+    def of_none(self, space: SearchSpace) -> list[str]:
+        """Return what is excluded and not in a space in any case, as the option has it."""
+        axes = space.axes()
+        return [f"{knob}={value}" for knob, value in self.excluded if value not in map(str, axes.get(knob, ()))]
+
+
+def restricted(space: SearchSpace, wanted: Restriction) -> SearchSpace:
+    """Return the space with the wanted values of its own knobs; members have been restricted before.
+
+    A baseline with other values is still measured, and only compared with. An engine that is excluded is not.
+    Raises BadInput if nothing is left, or for a knob that these engines do not have.
+    """
+    _check_fixed(space, wanted)
+    before = {knob: axis for knob, axis in space.axes().items() if knob in KNOBS}
+    kept = {
+        knob: tuple(one for one in wanted.values.get(knob, axis) if (knob, str(one)) not in wanted.excluded)
+        for knob, axis in before.items()
+    }
+    changes: dict[str, Any] = {field: kept[knob] for knob, field in _AXES.items() if knob in kept}
+    engines = tuple(one for one in space.engines if engine_label(one) in kept["engine"])
+    found = replace(space, engines=engines, **changes)
+    if not all(kept.values()) or next(found.points(), None) is None:
+        asked = [knob for knob in before if knob in wanted.values or knob in dict(wanted.excluded)]
+        others = "; ".join(f"{knob} {', '.join(map(str, before[knob]))}" for knob in asked)
+        raise BadInput(
+            f"{wanted.options}: no configuration of {space.name} is left to try on {space.limits.cores} cores.",
+            f"Leave one out or give other values. By default there are: {others}.",
+        )
+    baseline = knobs_of(found.baseline())
+    changed = [knob for knob, axis in kept.items() if axis != before[knob] and knob in baseline]
+    return replace(found, baseline_wanted=all(baseline[knob] in kept[knob] for knob in changed))
+
+
+def _check_fixed(space: SearchSpace, wanted: Restriction) -> None:
+    """Raise BadInput for values of a knob that these engines do not have, or that no request fits."""
+    sizes = wanted.values.get("max_batch_size", ())
+    if any(size < space.rows_per_request for size in sizes):
+        raise BadInput(
+            f"--client-batch {space.rows_per_request} is over --max-batch-size {sizes[0]}.",
+            f"Give --max-batch-size {space.rows_per_request} and more, or smaller requests.",
+        )
+    unbatched = not all(engine.batched for engine in space.engines)
+    on_gpu = any(engine.device == "gpu" for engine in space.engines)
+    reasons = {
+        "max_batch_size": "is served without batches" if unbatched else "",
+        "max_queue_delay_us": "is served without batches, which alone can wait" if unbatched else "",
+        "intra_op_threads": "runs on a GPU, where no threads are chosen" if on_gpu else "",
+    }
+    for knob, reason in reasons.items():
+        values = wanted.values.get(knob)
+        if reason and values not in (None, space.axes()[knob]):
+            raise BadInput(
+                f"{KNOB_OPTIONS[knob]} {_written(knob, values or ())}: {space.name} {reason}.",
+                f"Leave {KNOB_OPTIONS[knob]} out.",
+            )
+
+
+def _written(knob: str, values: tuple[int, ...]) -> str:
+    """Return values as their option takes them: delays in ms."""
+    if knob == "max_queue_delay_us":
+        return ",".join(f"{value / 1000:g}ms" if value else "0" for value in values)
+    return ",".join(map(str, values))
