@@ -34,6 +34,7 @@ from optimizer.space_options import (
     excluded_texts,
     numbers_text,
 )
+from optimizer.with_model import WithModel, with_models_from_texts
 from search.choices import LARGEST_BATCH, ObjectiveName, Term
 
 STORAGE_VARIABLE = "TRITUNE_STORAGE"
@@ -97,7 +98,17 @@ class OptimizeConfig:
         "With --repository: the models that a Python model calls (BLS), which are tuned with it."
     )
     tune: tuple[str, ...] | None = NAMES(
-        "With --repository: members of an ensemble, or of --calls, to tune; the others stay. Default: all."
+        "With --repository: members of an ensemble, or models of --calls or --with-model, to tune; the others "
+        "stay. Default: all but those of --with-model."
+    )
+    with_models: tuple[WithModel, ...] = MODEL(
+        "With --repository: another model of the server, which gets a load meanwhile and has to keep limits of its "
+        "own, as in `other:p99=20ms,rate=900`. Repeatable. It stays as it is, unless --tune names it.",
+        "NAME:K=V,..",
+        default=(),
+        name="with_model",
+        parse=with_models_from_texts,
+        show=lambda models: [one.text for one in models],
     )
     shapes: dict[str, tuple[int, ...]] = MODEL(
         "Sizes of an input's dimensions without the batch, such as `input_ids:128`. Repeatable.",

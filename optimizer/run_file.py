@@ -58,7 +58,12 @@ def saved_config(directory: Path) -> OptimizeConfig:
 
 def slo_of(config: OptimizeConfig) -> Slo:
     """Return the SLO that the run is to meet."""
-    return Slo(limits=config.limits, confidence=config.confidence, max_memory_bytes=config.max_memory_bytes)
+    return Slo(
+        limits=config.limits,
+        colocated=tuple(limit for one in config.with_models for limit in one.limits),
+        confidence=config.confidence,
+        max_memory_bytes=config.max_memory_bytes,
+    )
 
 
 def objective_of(config: OptimizeConfig) -> Objective:

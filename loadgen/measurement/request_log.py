@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from loadgen.measurement.addresses import AddressUse
 from loadgen.measurement.gpu import GpuUse
 from loadgen.measurement.server_stats import ServerTimings
+from loadgen.spec.limits import LatencyLimit
 from loadgen.status import outcome_name
 
 ROW_BYTES = 3 * 8 + 1
@@ -29,13 +30,15 @@ class RequestLog:
 
     `scheduled_ns` is the planned send time, `sent_ns` the time when the kernel took the first byte, `done_ns` the
     time when the kernel had the whole response or the request was given up. `outcome` is 0 for a response and the
-    number of the kind of failure otherwise (`loadgen.status`). All of shape (n,).
+    number of the kind of failure otherwise (`loadgen.status`). All of shape (n,). `colocated` holds the logs of
+    other models of the server in the same seconds, by name, if they got a load of their own.
     """
 
     scheduled_ns: NDArray[np.int64]
     sent_ns: NDArray[np.int64]
     done_ns: NDArray[np.int64]
     outcome: NDArray[np.uint8]
+    colocated: Mapping[str, RequestLog] | None = None
 
     def __len__(self) -> int:
         return len(self.scheduled_ns)
@@ -90,6 +93,19 @@ class RequestLog:
         """Return the requests that were due in [start_s, end_s) since the run's start, as views."""
         first, last = np.searchsorted(self.scheduled_ns, [round(start_s * 1e9), round(end_s * 1e9)])
         return self.rows(int(first), int(last))
+
+    def judged_by(self, limit: LatencyLimit) -> RequestLog:
+        """Return the log that a limit is about: this one, or that of the colocated model."""
+        return self if limit.model is None else (self.colocated or {})[limit.model]
+
+    def shifted(self, shift_ns: int) -> RequestLog:
+        """Return the log with later times."""
+        return RequestLog(
+            scheduled_ns=self.scheduled_ns + shift_ns,
+            sent_ns=self.sent_ns + shift_ns,
+            done_ns=self.done_ns + shift_ns,
+            outcome=self.outcome,
+        )
 
 
 def concatenate(logs: Sequence[RequestLog]) -> RequestLog:

@@ -25,11 +25,16 @@ _WATCH_TIME_FRACTION = 0.1  # a watch takes at most a tenth of the time: after a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRun:
-    """One finished run. `stopped`: None if the plan was sent to its end."""
+    """One finished run. `stopped`: None if the plan was sent to its end. `began_ns`: its start, monotonic.
+
+    `colocated_overloaded`: requests to another model, which got its load meanwhile, piled up.
+    """
 
     log: RequestLog
     measurement: Measurement
     stopped: StopReason | None
+    began_ns: int = 0
+    colocated_overloaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class PlanRun:
     gpu: ReadSample | None
     _stopped: StopReason | None = field(default=None, init=False)
     _next_watch_s: float = field(default=0.0, init=False)
+    _began_ns: int = field(default=0, init=False)
 
     def execute(self) -> LoadRun:
         """Send the plan, and return when every request has ended."""
@@ -120,10 +126,11 @@ class PlanRun:
             cold=cold,
             in_front=(*_uncounted(measurement, still=stand_still(before, after)), *measurement.in_front),
         )
-        return LoadRun(log=log, measurement=measurement, stopped=self._stopped)
+        return LoadRun(log=log, measurement=measurement, stopped=self._stopped, began_ns=self._began_ns)
 
     def _send(self) -> None:
         self.workers.start()
+        self._began_ns = time.monotonic_ns()
         next_look_s = time.monotonic() + _LOOK_PERIOD_S
         while self.workers.wait(max(0.0, next_look_s - time.monotonic())):
             self._stop_if_overloaded()

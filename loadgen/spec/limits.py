@@ -20,14 +20,24 @@ def quantile_option(quantile: float) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Colocated:
+    """Another model of the same server, which gets a load of its own meanwhile: `rate_per_s` requests/s."""
+
+    model: str
+    rate_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyLimit:
     """At least `quantile` of all requests are to be answered within `limit_ms`, counted from their due time.
 
-    Raises ValueError for a limit that is not above 0 and finite, or a quantile that is not between 0 and 1.
+    Those of the `colocated` model, if there is one. Raises ValueError for a limit that is not above 0 and finite,
+    or a quantile that is not between 0 and 1.
     """
 
     limit_ms: float
     quantile: float = 0.99
+    colocated: Colocated | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.limit_ms < math.inf or not 0 < self.quantile < 1:
@@ -62,8 +72,28 @@ class LatencyLimit:
 
     @property
     def text(self) -> str:
-        """`p99 <= 50 ms`."""
-        return f"{self.name} <= {self.limit_ms:g} ms"
+        """`p99 <= 50 ms`, `p99 of other <= 50 ms`."""
+        return f"{self.of} <= {self.limit_ms:g} ms"
+
+    @property
+    def within(self) -> str:
+        """`p99 within 50 ms`, `p99 of other within 20 ms at 900/s`."""
+        at = "" if self.colocated is None else f" at {self.colocated.rate_per_s:g}/s"
+        return f"{self.of} within {self.limit_ms:g} ms{at}"
+
+    @property
+    def model(self) -> str | None:
+        """The name of the colocated model."""
+        return None if self.colocated is None else self.colocated.model
+
+    @property
+    def of(self) -> str:
+        """`p99`, `p99 of other`."""
+        return self.name if self.model is None else f"{self.name} of {self.model}"
+
+    def rate_per_s(self, rate_per_s: float) -> float:
+        """Return the rate of the requests that it is about, if the model itself gets `rate_per_s`."""
+        return rate_per_s if self.colocated is None else self.colocated.rate_per_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

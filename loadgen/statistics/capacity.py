@@ -238,8 +238,10 @@ class _Search:
             return "untrusted", self.seen[-1].problems[0]
         met, violated = self._met(), self._violated()
         if not met and self._too_slow() and self._busier_per_s() is None:
-            limit_ms = self._lone()[-1].verdict.limit.limit_ms
-            return "too_slow", f"requests fail or take over {limit_ms:g} ms even if they hardly meet"
+            limit = self._lone()[-1].verdict.limit
+            if limit.colocated is not None:
+                return "too_slow", f"no {limit.within}, even with hardly any other requests"
+            return "too_slow", f"requests fail or take over {limit.limit_ms:g} ms even if they hardly meet"
         if self.to_beat is not None and self._out_of_reach(self.to_beat):
             return "gave_up", f"the limit is violated below {self.to_beat:,.4g}/s"
         if met and violated and self._known(fit_capacity(self.readings)):

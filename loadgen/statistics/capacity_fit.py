@@ -138,7 +138,8 @@ the rare bursts that make the quantile. Simulated queues give 0.5 to 1."""
 class ProbeResult:
     """One probe and its result. With `problems` it has none: the client was measured, or no request was sent.
 
-    Of several limits, `reading` and `verdict` belong to the one with the least headroom, `first` to the first.
+    Of several limits, `reading` and `verdict` belong to the one with the least headroom, `first` to the first. The
+    median and the rate of answers are those of the model itself, whatever colocated ones do.
     """
 
     reading: HeadroomEstimate
@@ -161,11 +162,11 @@ def evaluate_probe(probe: Probe, rate_per_s: float, limits: Sequence[LatencyLimi
     log = probe.log
     verdicts = [certify(log, limit) for limit in limits]
     verdict = least_headroom(verdicts)
-    steady = log.scheduled_ns >= verdict.steady_from_s * 1e9
-    latency_ms = np.where(log.failed, np.inf, log.latency_ns / 1e6)[steady]
+    latency_ms = _steady_ms(log, verdicts[0])
     growing = probe.overloaded or any(one.overloaded for one in verdicts)
+    tight_ms = latency_ms if verdict is verdicts[0] else _steady_ms(log.judged_by(verdict.limit), verdict)
     return ProbeResult(
-        reading=_reading(latency_ms, rate_per_s, verdict, growing=growing),
+        reading=_reading(tight_ms, rate_per_s, verdict, growing=growing),
         verdict=verdict,
         first=verdicts[0],
         overloaded=growing or verdict.share > _most(verdict),
@@ -175,6 +176,12 @@ def evaluate_probe(probe: Probe, rate_per_s: float, limits: Sequence[LatencyLimi
         # An overload may end a run before its warm-up does, and is seen all the same.
         problems=probe.problems or (() if verdict.n or (growing and len(log)) else (NO_REQUEST,)),
     )
+
+
+def _steady_ms(log: RequestLog, verdict: Verdict) -> NDArray[np.float64]:
+    """Return the latencies of the steady part, inf for failures."""
+    latency_ms: NDArray[np.float64] = np.where(log.failed, np.inf, log.latency_ns / 1e6)
+    return latency_ms[log.scheduled_ns >= verdict.steady_from_s * 1e9]
 
 
 def _reading(

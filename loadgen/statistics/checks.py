@@ -225,7 +225,8 @@ def change_of(log: RequestLog, limits: Sequence[LatencyLimit]) -> str | None:
 
     Late requests are those that failed or took longer than the limit. The warm-up does not count.
     """
-    return next((text for limit in limits if (text := _change(log, limit)) is not None), None)
+    changes = (_change(log.judged_by(limit), limit) for limit in limits)
+    return next(filter(None, changes), None)
 
 
 def _change(log: RequestLog, limit: LatencyLimit) -> str | None:

@@ -73,6 +73,7 @@ def certify(log: RequestLog, limit: LatencyLimit, *, confidence: float = 0.95) -
     """
     if not 0 < confidence < 1:
         raise ValueError(f"confidence {confidence} must be between 0 and 1")
+    log = log.judged_by(limit)
     steady = steady_state(log, limit_ms=limit.limit_ms)
     return verdict_of_steady(steady, lambda start_ns: _judge(limit, confidence, log, start_ns))
 
@@ -181,7 +182,8 @@ def _answer(
     thresholds: tuple[int, int],
     found: Clustering | None,
 ) -> tuple[Answer, str]:
-    seen = f"{violations} of {n} requests failed or took over {limit.limit_ms:g} ms"
+    to = "" if limit.colocated is None else f" to {limit.model}"
+    seen = f"{violations} of {n} requests{to} failed or took over {limit.limit_ms:g} ms"
     if found is None:
         return "inconclusive", f"{seen}, in too short a run to tell how requests depend"
     most, fewest = thresholds
@@ -221,9 +223,10 @@ def certify_together(
     each = confidence_of_each(confidence, len(limits))
 
     def together(limit: LatencyLimit) -> Verdict:
-        steady = [steady_state(log, limit_ms=limit.limit_ms) for log in logs]
+        judged = [log.judged_by(limit) for log in logs]
+        steady = [steady_state(log, limit_ms=limit.limit_ms) for log in judged]
         starts = zip(*((one.earliest_ns, one.start_ns) for one in steady), strict=True)
-        first, second = (_judge(limit, each, joined(logs, starts_ns), 0) for starts_ns in starts)
+        first, second = (_judge(limit, each, joined(judged, starts_ns), 0) for starts_ns in starts)
         verdict = first if first.answer == second.answer else replace(first, answer="inconclusive")
         if any(one.growing for one in steady):
             verdict = replace(verdict, answer="violated", overloaded=True, reason=OVERLOADED)
@@ -237,15 +240,7 @@ def joined(logs: Sequence[RequestLog], starts_ns: Sequence[int]) -> RequestLog:
     parts, offset_ns = [], 0
     for log, start_ns in zip(logs, starts_ns, strict=True):
         kept = log.rows(int(np.searchsorted(log.scheduled_ns, start_ns)), len(log))
-        shift_ns = offset_ns - start_ns
-        parts.append(
-            RequestLog(
-                scheduled_ns=kept.scheduled_ns + shift_ns,
-                sent_ns=kept.sent_ns + shift_ns,
-                done_ns=kept.done_ns + shift_ns,
-                outcome=kept.outcome,
-            )
-        )
+        parts.append(kept.shifted(offset_ns - start_ns))
         if len(kept):
             offset_ns = int(parts[-1].scheduled_ns[-1]) + 1
     return concatenate(parts)

@@ -31,6 +31,10 @@ def comparison(found: RecommendationRecord) -> Table:
     shown = _shown(found)
     rows = [(name, [value(trial) for trial in shown]) for name, value in _FIGURES]
     rows += [(f"{at.name} at that rate", [_latency(trial, at) for trial in shown]) for at in found.slo.limits]
+    rows += [
+        (f"{at.of} at {at.rate_per_s(0.0):g}/s", [_latency(trial, at) for trial in shown])
+        for at in found.slo.colocated
+    ]
     rows.append(("tested with", [_tested(trial) for trial in shown]))
     own = is_own(found.winner.config)
     knobs = [knob for knob in _KNOBS if not own or knob[0] != KNOBS["intra_op_threads"]]
@@ -115,7 +119,8 @@ def _latency(trial: TrialRecord, limit: LatencyLimit) -> str:
     """`22.4 ms (19.8 to 31.4 at 95 %)` at the limit's quantile."""
     certificate = trial.certificate
     latencies = () if certificate is None else certificate.latencies
-    seen = next((seen for seen in latencies if seen.quantile == limit.quantile), None)
+    of = limit.quantile, limit.model
+    seen = next((seen for seen in latencies if (seen.quantile, seen.model) == of), None)
     if certificate is None or seen is None:
         return UNKNOWN
     at, low, high = map(format_ms, (seen.latency_ms, seen.latency_low_ms, seen.latency_high_ms))

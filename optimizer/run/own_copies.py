@@ -15,10 +15,10 @@ from model_repo.repository.write import keep_own
 from optimizer.errors import explained
 
 
-def model_folder(root: Path, name: str, *, caller: str | None = None) -> Path:
+def model_folder(root: Path, name: str, *, why: str | None = None) -> Path:
     """Return the folder of a model in the user's repository. Raises BadInput if it has no version.
 
-    `caller` is the model that calls it, None for the one that the user named.
+    `why`: such as `which ENSEMBLE calls`, None for the model that is tuned.
     """
     try:
         if own_versions(root / name):
@@ -33,7 +33,7 @@ def model_folder(root: Path, name: str, *, caller: str | None = None) -> Path:
             f"Put the model into {root / name / '1'}",
         )
     known = f"It holds {', '.join(there)}." if there else "No folder in it has a version, such as NAME/1."
-    which = name if caller is None else f"{name}, which {caller} calls"
+    which = name if why is None else f"{name}, {why}"
     raise BadInput(f"--repository {root} has no model {which}.", known)
 
 
@@ -44,11 +44,11 @@ def _is_model(folder: Path) -> bool:
         return False
 
 
-def kept_copy(theirs: Path, work_dir: Path, *, caller: str | None = None) -> Path:
+def kept_copy(theirs: Path, work_dir: Path, *, why: str | None = None) -> Path:
     """Return the copy of a model in `work_dir`, made if there is none. Raises OSError, ValueError, UserError."""
     folder = work_dir / theirs.name
     if not folder.exists():
-        check_copy(model_folder(theirs.parent, theirs.name, caller=caller), folder)
+        check_copy(model_folder(theirs.parent, theirs.name, why=why), folder)
         with explained():
             keep_own(theirs, folder)
     return folder

@@ -42,7 +42,7 @@ NOT_FOR_OWN = (
     *("precisions", "calibration_data", "calibration_method", "accuracy", "io_precision"),
     *("threads", "workers"),
 )
-ONLY_FOR_OWN = ("vary", "calls", "tune")
+ONLY_FOR_OWN = ("vary", "calls", "tune", "with_model")
 MAX_TUNED = 6
 """Each model that is tuned multiplies the configurations by about a hundred."""
 
@@ -111,10 +111,10 @@ def own_engines(
         for model, one in found.items():
             with usable(root / model, dry=False):
                 found[model] = replace(one, text=completed(one.text, loaded[model]))
-                check_kind(model, found[model].text, caller=one.caller)
+                check_kind(model, found[model].text, why=one.why)
     members = []
     for model, one in found.items():
-        if one.caller is not None:
+        if one.why is not None:
             with usable(root / model, dry=dry):
                 members.append(replace(own_engine(one.folder, one.text, on_gpu=on_gpu), precision=model))
     with usable(root / name, dry=dry):
@@ -129,7 +129,7 @@ def own_engines(
             batching=AS_IT_IS,
         )
     for model, one in found.items():
-        _warn(model, one.text, on_event, measured=one.caller is None and not engine.is_ensemble)
+        _warn(model, one.text, on_event, measured=one.why is None and not engine.is_ensemble)
     optional = _optional(found[name].text)
     engines = tuple(_with_shapes(one, config, optional) for one in (engine, *others))
     _check_batch(engine, config)
@@ -138,31 +138,35 @@ def own_engines(
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """A model of the user's: its folder, its configuration's text, and the model that calls it."""
+    """A model of the user's: its folder, its configuration's text, and why it is served with the one to tune."""
 
     folder: Path
     text: str
-    caller: str | None
+    why: str | None
 
 
 def _read(config: OptimizeConfig, work_dir: Path | None) -> dict[str, _Read]:
-    """Return the model and its members by name, in this order; of copies in `work_dir`, if there is one."""
+    """Return the model and its members by name, in this order; of copies in `work_dir`, if there is one.
+
+    Those of --with-model are members, too: the models that are served with it.
+    """
     assert config.repository is not None
     root, name, found = config.repository, label_of(config.model), {}
     waiting: list[tuple[str, str | None]] = [(name, None)]
-    for model, caller in waiting:  # which grows by the members
+    for model, why in waiting:  # which grows by the members
         with usable(root / model, dry=work_dir is None):
             if work_dir is None:
-                folder = model_folder(root, model, caller=caller)
+                folder = model_folder(root, model, why=why)
             else:
-                folder = kept_copy(root / model, work_dir, caller=caller)
+                folder = kept_copy(root / model, work_dir, why=why)
             text = own_text(folder)
-            check_kind(model, text, caller=caller)
+            check_kind(model, text, why=why)
             if work_dir is None:
                 check_counts(text)
-            found[model] = _Read(folder, text, caller)
-            if caller is None:
-                waiting += [(member, name) for member in _called(config, name, text)]
+            found[model] = _Read(folder, text, why)
+            if why is None:
+                waiting += [(member, f"which {name} calls") for member in _called(config, name, text)]
+                waiting += [(other.name, "which --with-model names") for other in config.with_models]
     return found
 
 
@@ -172,9 +176,20 @@ def _called(config: OptimizeConfig, name: str, text: str) -> tuple[str, ...]:
     if steps and config.calls:
         raise BadInput(f"--calls: {name} is an ensemble, which names its members itself.", "Leave --calls out.")
     called = steps or config.calls or ()
-    for member in called:
+    if steps and config.with_models:
+        raise BadInput(
+            f"--with-model: {name} is an ensemble, which is tuned without other models.",
+            "Tune a member with them.",
+        )
+    others = [one.name for one in config.with_models]
+    for member in (*called, *others):
+        if member in called and member in others:
+            raise BadInput(f"--with-model {member}: {name} calls it.", "Name it once.")
         if member == name or not member or "/" in member or member.startswith("."):
-            raise BadInput(f"{name} cannot call {member or repr(member)}.", "Name other models of the repository.")
+            what = "be served with" if member in others else "call"
+            raise BadInput(
+                f"{name} cannot {what} {member or repr(member)}.", "Name other models of the repository."
+            )
     return called
 
 
@@ -185,25 +200,34 @@ def _checked(config: OptimizeConfig, members: Sequence[Engine]) -> tuple[Engine,
     if unknown:
         known = f"Its members are {', '.join(names)}." if names else "It has none; --calls names some."
         raise BadInput(f"--tune {unknown[0]}: {label_of(config.model)} has no such member.", known)
-    if len(config.tune or names) > MAX_TUNED:
+    others = [one.name for one in config.with_models]
+    if len(config.tune or [name for name in names if name not in others]) > MAX_TUNED:
         raise BadInput(
             f"{label_of(config.model)} has {len(names)} members, and at most {MAX_TUNED} are tuned together.",
             "Name the slowest ones: --tune A,B",
         )
+    for one in config.with_models:
+        member = members[names.index(one.name)]
+        free = [spec.name for spec in member.inputs if -1 in spec.shape]
+        if free and one.input_data is None:
+            raise BadInput(
+                f"--with-model {one.name}: its input {free[0]} has sizes that vary, and load needs numbers.",
+                f"Add samples: {one.text},input_data=FILE",
+            )
     return tuple(members)
 
 
-def check_kind(name: str, text: str, *, caller: str | None = None) -> None:
-    """Raise BadInput for a model that takes no single requests with one answer each. `caller`: what calls it."""
+def check_kind(name: str, text: str, *, why: str | None = None) -> None:
+    """Raise BadInput for a model that takes no single requests with one answer each. `why`: see `model_folder`."""
     message, kinds = parse_own(text), []
     if message.HasField("sequence_batching"):
         kinds.append("a sequence model, whose requests belong together")
     if message.model_transaction_policy.decoupled:
         kinds.append("decoupled, so that a request may get any number of answers")
-    if caller is not None and message.HasField("ensemble_scheduling"):
+    if why is not None and message.HasField("ensemble_scheduling"):
         kinds.append("an ensemble itself")
     if kinds:
-        what = name if caller is None else f"{name}, which {caller} calls,"
+        what = name if why is None else f"{name}, {why},"
         raise BadInput(
             f"{what} is {kinds[0]}: that is not tuned yet.",
             "Name a model that answers each request by itself, such as a member of it.",

@@ -216,7 +216,8 @@ def _own_space(
     config: OptimizeConfig, machine: Hardware, engines: tuple[Engine, ...], on_event: OnEvent
 ) -> SearchSpace:
     """Return the space of a user's own model: what is varied of it, and of its members."""
-    called = engines[0].members
+    called, others = engines[0].members, [one.name for one in config.with_models]
+    tuned = config.tune or [one.model_name for one in called if one.model_name not in others]
     names = ["", *(member.model_name for member in called)]
     unknown = [knob for knob, _ in config.excluded if knob.rpartition(".")[0] not in names]
     if unknown:
@@ -225,11 +226,11 @@ def _own_space(
     share = replace(machine, memory_bytes=machine.memory_bytes // max(1, len(called)))
     members = tuple(
         _space(
-            config,
+            replace(config, client_batch=1) if member.model_name in others else config,
             share,
             (member,),
             largest_batch(member, config),
-            as_it_is=config.tune is not None and member.model_name not in config.tune,
+            as_it_is=member.model_name not in tuned,
             restriction=restriction_of(config).of_member(member.model_name),
             on_event=on_event,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 from loadgen.processes import scratch_folder
 from loadgen.sending.generator import LoadGenerator
+from loadgen.spec.limits import Limits
 from loadgen.spec.plan import Payload
 from loadgen.traffic.model_info import bytes_per_value
 from model_repo.errors import ModelLoadFailed
@@ -25,8 +26,10 @@ from optimizer.errors import explained
 from optimizer.machine.hardware import hardware
 from optimizer.run.prepare import Prepared
 from optimizer.run_file import remote_endpoint, slo_of
+from optimizer.with_model import WithModel
 from search.records.slo import Slo
 from search.simulator.surrogate import engine_alone_per_s
+from search.trials.colocated import ColocatedLoad, ColocatedLoads
 from search.trials.triton_bench import TritonBench
 from search.workload import Workload
 
@@ -114,6 +117,7 @@ def serving_bench(
         scratch_folder("server", config.output) as scratch,
         _serving(_server_options(config, scratch, gpu=bool(prepared.machine.gpus))) as server,
         LoadGenerator(processes=processes) as generator,
+        ColocatedLoads(tuple(colocated_load(one, seed=config.seed) for one in config.with_models)) as colocated,
     ):
         on_version(server_version(server.endpoint))
         yield TritonBench(
@@ -134,9 +138,20 @@ def serving_bench(
             timeout_s=request_timeout_s(slo_of(config)),
             most_send_lag_ms=config.most_send_lag_ms,
             workload=workload,
+            colocated=colocated,
         )
     if isinstance(server, OverridingServer) and server.problem is not None:
         on_problem(server.problem)
+
+
+def colocated_load(one: WithModel, *, seed: int) -> ColocatedLoad:
+    """Return the load of a model of `--with-model`: single rows."""
+    colocated = one.limits[0].colocated
+    assert colocated is not None
+    limits = Limits(latency=one.limits)
+    assert limits.strictest_ms is not None
+    payload = Payload(data_file=one.input_data, seed=seed)
+    return ColocatedLoad(model=colocated, limit_ms=limits.strictest_ms, payload=payload)
 
 
 def load_processes(

@@ -5,10 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from loadgen.records.formats import format_rate
 from loadgen.spec.limits import LatencyLimit
+from search.records.trial import TrialRecord
 
 GO_ON = "go on with optimize --resume and the run's directory"
 LONGER = f"Give a longer --time-budget, or {GO_ON}."
+OTHERS_FIT = (
+    "Let --tune name that model, too, give it a longer limit or a lower rate, or serve it by a server of its own."
+)
 
 
 def quieter(contention: str | None) -> str:
@@ -28,3 +33,12 @@ def rounded_up(value_ms: float) -> float:
     """Return a latency with three digits, not below it."""
     digits = 2 - math.floor(math.log10(value_ms))
     return math.ceil(round(value_ms * 10.0**digits, 6)) / 10.0**digits
+
+
+def late_others(trial: TrialRecord) -> str | None:
+    """Say which colocated model was late while a trial got hardly any requests; None if there is none."""
+    lone = min((one for one in trial.load_runs if one.trusted), key=lambda one: one.rate_per_s, default=None)
+    if lone is None or lone.model is None or lone.met:
+        return None
+    late = f"{lone.violations or 0:,} of {lone.requests or 0:,} requests to {lone.model} were late"
+    return f"Even with only {format_rate(lone.rate_per_s)} requests/s to this one, {late}."

@@ -11,7 +11,7 @@ from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import duration_option, format_ms, format_rate, format_seconds
 from loadgen.statistics.sequential import fewest_violations
 from loadgen.statistics.slo_test import confidence_of_each
-from search.answer.advice import GO_ON, LONGER, option, quieter
+from search.answer.advice import GO_ON, LONGER, OTHERS_FIT, late_others, option, quieter
 from search.answer.pauses import Pauses
 from search.labels import memory_text, trial_text
 from search.records.confirmations import ConfirmationRecord
@@ -129,7 +129,8 @@ def _certified(run: RunEvidence) -> Conclusion | None:
 
 
 def _late(one: ConfirmationRecord) -> str:
-    return f"{one.violations:,} of {one.requests:,} requests were late or failed"
+    to = "" if one.model is None else f" to {one.model}"
+    return f"{one.violations:,} of {one.requests:,} requests{to} were late or failed"
 
 
 def _mixes_rows(run: RunEvidence) -> Conclusion | None:
@@ -194,6 +195,8 @@ def _late_at_any_rate(run: RunEvidence, seen: ConfirmationRecord) -> Conclusion:
         facts = [f"{first.name} {format_ms(seen.latency_ms)} ms", *filter(None, [seen.change])]
         slower = "Look for what slows single requests: long inputs, or a server or machine that stalls"
         advice = f"{slower}. Or give a limit from about {option(first, seen.latency_ms)}."
+    if seen.model is not None:
+        facts, advice = [f"the limit is {run.slo.text}"], OTHERS_FIT
     if burst > IN_GROUPS:
         facts.append(f"in groups of about {burst:.0f}")
     at = f"even at {format_rate(seen.rate_per_s)}/s, {_late(seen)} ({'; '.join(facts)})"
@@ -262,6 +265,9 @@ def too_slow(run: RunEvidence) -> Conclusion | None:
     if contention is not None or problems:
         disturbed = f"Meanwhile {contention}." if contention is not None else f"But {problems[0]}."
         return Conclusion("untrustworthy", f"{not_seen}. {seen} {disturbed}", quieter(contention))
+    others = next(filter(None, map(late_others, run.in_state("infeasible"))), None)
+    if others is not None:
+        return Conclusion("inconclusive", f"{not_seen}. {others}", OTHERS_FIT)
     if not _is_proven(best, run.slo):
         return Conclusion("inconclusive", f"{not_seen}, and lone requests were too few to decide. {seen}", LONGER)
     return Conclusion(

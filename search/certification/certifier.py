@@ -80,7 +80,7 @@ class Certifier:
 
     def evidence(self, trial: Trial) -> Evidence:
         """Return the evidence on a trial, at the present confidence."""
-        found = self._evidence.setdefault(trial.number, Evidence(limits=self.context.slo.limits))
+        found = self._evidence.setdefault(trial.number, Evidence(limits=self.context.slo.tested))
         found.confidence = self.confidence
         return found
 
@@ -151,7 +151,11 @@ class Certifier:
             answer = combined_answer(verdicts)
             met_at[:] = [*met_at, verdicts] if answer == "met" else []
             left_s = duration_s - (float(seen.scheduled_ns[-1]) / 1e9 if len(seen) else 0.0)
-            hopeless = hopeless + 1 if any(is_hopeless(one, rate_per_s, left_s) for one in verdicts) else 0
+
+            def is_lost(one: Verdict) -> bool:
+                return is_hopeless(one, one.limit.rate_per_s(rate_per_s), left_s)
+
+            hopeless = hopeless + 1 if any(map(is_lost, verdicts)) else 0
             return answer == "violated" or len(met_at) >= LOOKS_MET or hopeless >= LOOKS_HOPELESS
 
         duration_s = self.left_s()
@@ -163,7 +167,7 @@ class Certifier:
         probe = self.bench.measure(rate_per_s, duration_s, self.context.seed + ANOTHER * self._runs, patient)
         at_the_end = evidence.verdicts(rate_per_s, self.server, probe.log)
         attempt = attempt_of(probe, rate_per_s, at_the_end, met_at)
-        change = None if attempt.overloaded else change_of(probe.log, self.context.slo.limits)
+        change = None if attempt.overloaded else change_of(probe.log, self.context.slo.tested)
         keep_attempt(
             self.store.path.parent, attempt, trial=trial.number, again=again, change=change, why=plan.reason
         )

@@ -110,6 +110,7 @@ def _worst(verdicts: Iterable[Verdict]) -> CertifiedLatencyRecord:
     each = list(verdicts)
     return CertifiedLatencyRecord(
         quantile=each[0].limit.quantile,
+        model=each[0].limit.model,
         latency_ms=max(verdict.latency_ms for verdict in each),
         latency_low_ms=min(verdict.latency_lower_ms for verdict in each),
         latency_high_ms=max(verdict.latency_upper_ms for verdict in each),

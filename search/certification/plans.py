@@ -85,12 +85,14 @@ class Planner:
     """Plans runs on a server by a belief.
 
     `once`: no second server will confirm a rate. `fixed_per_s` is the only rate, if the objective has one.
+    `least_s`: what a run takes at least, whatever its rate, because of colocated models.
     """
 
     belief: Belief
     server: int = 0
     once: bool = False
     fixed_per_s: float | None = None
+    least_s: float = 0.0
 
     def best(
         self, trial: Trial, evidence: Evidence, *, left_s: float, loading_s: float = 0.0, held_per_s: float = 0.0
@@ -153,7 +155,7 @@ class Planner:
         servers = 1 if on or self.once else 2
         worthy_s = PATIENCE_S * math.log(rate_per_s / least_worth) if least_worth > 0 else math.inf
         seconds = (min(time.left, worthy_s) - time.loading) / servers
-        if seconds < MIN_RUN_S:
+        if seconds < max(MIN_RUN_S, self.least_s):
             return None
         outlook = self.belief.outlook(
             trial,
@@ -166,7 +168,7 @@ class Planner:
         return Plan(
             trial=trial,
             rate_per_s=rate_per_s,
-            outlook=outlook,
+            outlook=replace(outlook, seconds=max(outlook.seconds, self.least_s)),
             servers=servers,
             left_s=time.left,
             loading_s=time.loading,

@@ -30,7 +30,8 @@ class ConfirmationRecord(Record):
     overloaded: bool
     seconds: float
     requests: Count
-    violations: Count = Field(description="Violations of the first limit.")
+    violations: Count = Field(description="Violations of the first limit, or of a colocated model's.")
+    model: str | None = Field(default=None, description="The colocated model whose limit was violated.")
     latency_ms: float | None = Field(
         description="At the first limit's quantile; null if too many requests failed."
     )
@@ -57,7 +58,8 @@ def keep_attempt(
     why: str | None = None,
 ) -> None:
     """Append an attempt to the run's file; `change` says how its run changed in its middle, `why` it was made."""
-    verdict = attempt.verdict
+    others = (one for one in attempt.others if one.limit.model is not None and one.answer == "violated")
+    verdict = next(others, attempt.verdict)
     record = ConfirmationRecord(
         trial=trial,
         again=again,
@@ -69,7 +71,8 @@ def keep_attempt(
         seconds=attempt.load_s,
         requests=verdict.n,
         violations=verdict.violations,
-        latency_ms=none_if_not_finite(verdict.latency_ms),
+        model=verdict.limit.model,
+        latency_ms=none_if_not_finite(attempt.verdict.latency_ms),
         problems=attempt.problems,
         burst=none_if_not_finite(verdict.burst),
         change=change,

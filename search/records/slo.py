@@ -66,6 +66,9 @@ class Slo(Record):
     limits: tuple[LatencyLimit, ...] = Field(
         min_length=1, description="Each has its own quantile; figures are shown for the first."
     )
+    colocated: tuple[LatencyLimit, ...] = Field(
+        default=(), description="Limits of other models of the server, each at a rate of its own meanwhile."
+    )
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     max_memory_bytes: int | None = Field(
         default=None, gt=0, description="Limit on the memory of the server and its models; null for none."
@@ -77,9 +80,14 @@ class Slo(Record):
         return self.limits[0]
 
     @property
+    def tested(self) -> tuple[LatencyLimit, ...]:
+        """All limits that load is tested by: the model's own, and those of colocated models."""
+        return (*self.limits, *self.colocated)
+
+    @property
     def text(self) -> str:
         """A text such as `p99 within 50 ms`, or `p99 within 50 ms and p50 within 10 ms` for several limits."""
-        return " and ".join(f"{limit.name} within {limit.limit_ms:g} ms" for limit in self.limits)
+        return " and ".join(limit.within for limit in self.tested)
 
 
 class ObjectiveRecord(Record):

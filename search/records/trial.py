@@ -180,6 +180,7 @@ class CertifiedLatencyRecord(Record):
     """The latency at the quantile of one limit, with its bounds; the bounds of all limits hold together."""
 
     quantile: float = Field(gt=0, lt=1)
+    model: str | None = Field(default=None, description="The colocated model whose limit it is.")
     latency_ms: float = Field(ge=0)
     latency_low_ms: float = Field(ge=0)
     latency_high_ms: float = Field(ge=0)
@@ -198,7 +199,7 @@ class CertificateRecord(Record):
 
     rate_per_s: Rate
     latencies: tuple[CertifiedLatencyRecord, ...] = Field(
-        min_length=1, description="One entry per limit, in the order of `slo.limits`."
+        min_length=1, description="One entry per limit, in the order of `slo.limits` and `slo.colocated`."
     )
     confidence: float = Field(ge=0, le=1)
     requests: int = Field(ge=0)
@@ -251,6 +252,10 @@ class LoadRunRecord(Record):
     )
     seed: int | None = Field(default=None, description="Seed of the arrivals.")
     problems: tuple[str, ...] = ()
+    model: str | None = Field(
+        default=None,
+        description="The colocated model to which requests and violations belong, as its limit is the tightest.",
+    )
     change: str | None = Field(
         default=None,
         description="How the run changed in its middle, in words: nearly all late requests were in one half. "

@@ -226,6 +226,9 @@ class Belief:
         if usual is not None and self.speed.is_known(trial.served):
             server = self.surrogate.server(trial.served).slowed(usual)
             rate_per_s = rate_at_limit(server, limits, unit, guess_per_s=measured_per_s or None)
+            if measured_per_s and any(run.model and not run.met for run in trial.load_runs):
+                # A colocated model was late: that says nothing about the executions of this one.
+                return _Candidate(server, min(rate_per_s, measured_per_s))
             most_per_s = measured_per_s * math.exp(self.speed.slowest(trial)) if measured_per_s else rate_per_s
             least_per_s = min(rate_per_s, _EXPLAINED * (measured_per_s or rate_per_s))
             for _ in range(_ROUNDS):

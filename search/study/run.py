@@ -114,8 +114,11 @@ def _predicted_search(runner: TrialRunner) -> bool:
     surrogate = surrogate_for(runner)
     if isinstance(surrogate, EnsembleSurrogate):
         return EnsembleSearch(runner, surrogate).run()
-    # Nobody knows when a model calls others, and how often.
-    return not runner.store.space.members and GuidedSearch(runner, surrogate).run()
+    # Nobody knows when a model calls others, and how often. Colocated models that stay as they are slow down its
+    # executions, which are profiled under their load.
+    others = {limit.model for limit in runner.slo.colocated}
+    alone = all(member.name in others and member.size() == 1 for member in runner.store.space.members)
+    return alone and GuidedSearch(runner, surrogate).run()
 
 
 def run_search(runner: TrialRunner) -> None:

@@ -119,12 +119,17 @@ def confidence_of_a_run(confidence: float) -> float:
 
 def least_s(rate_per_s: float, slo: Slo, confidence: float) -> float:
     """Return the seconds of a confirmation with this confidence if no request violates a limit."""
-    each = confidence_of_each(confidence, len(slo.limits))
+    return max(_least_s(limit, rate_per_s, slo, confidence) for limit in slo.tested)
 
-    def one_s(limit: LatencyLimit) -> float:
-        return BAD_LUCK * shortest_s(limit, rate_per_s, each) + 3e-3 * limit.limit_ms
 
-    return max(one_s(limit) for limit in slo.limits)
+def colocated_s(slo: Slo, confidence: float) -> float:
+    """Return the same for the colocated models alone, whose rates are given; 0 without any."""
+    return max((_least_s(limit, 0.0, slo, confidence) for limit in slo.colocated), default=0.0)
+
+
+def _least_s(limit: LatencyLimit, rate_per_s: float, slo: Slo, confidence: float) -> float:
+    each = confidence_of_each(confidence, len(slo.tested))
+    return BAD_LUCK * shortest_s(limit, limit.rate_per_s(rate_per_s), each) + 3e-3 * limit.limit_ms
 
 
 def least_certificate_s(rate_per_s: float, slo: Slo, confidence: float) -> float:
@@ -164,9 +169,10 @@ def keep_time_to_certify(budget: Budget, rate_per_s: float, slo: Slo) -> str | N
     if (needs_s > before_s / 2) if before_s > usual_s else (before_s or needs_s <= usual_s):
         return None
     strictest = max(slo.limits, key=lambda limit: limit.quantile)
+    slowest = max(slo.tested, key=lambda limit: _least_s(limit, rate_per_s, slo, slo.confidence))
     kept_s = budget.certify_s()
     needs = format_seconds(round(needs_s))
-    text = f"{strictest.name} at about {format_rate(rate_per_s)}/s takes some {needs} to certify; "
+    text = f"{slowest.of} at about {format_rate(slowest.rate_per_s(rate_per_s))}/s takes some {needs} to certify; "
     text += f"{format_seconds(round(kept_s))} of the time budget are kept for it"
     if kept_s >= needs_s:
         return f"{text}."

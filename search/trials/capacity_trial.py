@@ -66,7 +66,7 @@ def run_capacity_trial(
     def on_probe(seen: ProbeResult) -> None:
         log_of_run, its = sent.pop()
         measured.append((seen, bench.last_measurement()))
-        load_runs.append(load_run_of(seen, log_of_run, slo.limits, seed=its))
+        load_runs.append(load_run_of(seen, log_of_run, slo.tested, seed=its))
         emit_probed(context.on_event, number, seen, met=seen.reading.met)
 
     beat = None if best_per_s is None else best_per_s * WORTH_BEATING_BY
@@ -74,7 +74,7 @@ def run_capacity_trial(
         bench.load(config)
         estimate = find_capacity(
             measure,
-            limits=slo.limits,
+            limits=slo.tested,
             budget_s=budget_s,
             seed=context.seed_of(number, runs_before),
             start_rate_per_s=_guess_per_s(context, config),
@@ -206,7 +206,7 @@ def run_fixed_rate_trial(
         "failed" if seen.problems else "complete" if met else "infeasible",
         seen.problems[0] if seen.problems else _reason(seen, rate_per_s, met=met),
         spent=bench.spent.since(before),
-        load_runs=(load_run_of(seen, probe.log, context.slo.limits, seed=seed),),
+        load_runs=(load_run_of(seen, probe.log, context.slo.tested, seed=seed),),
         rate_at_limit_per_s=None if seen.problems else edge,
         rate_low_per_s=None if bounds is None else bounds.lower_per_s,
         rate_high_per_s=None if bounds is None else bounds.upper_per_s,

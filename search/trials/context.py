@@ -73,11 +73,11 @@ def run_load(
     slo = context.slo
 
     def hopeless(requests: RequestLog) -> bool:
-        return context.stop() or combined_answer(certify_each(requests, slo.limits)) == "violated"
+        return context.stop() or combined_answer(certify_each(requests, slo.tested)) == "violated"
 
     seed = context.seed_of(number, repeat)
     probe = context.bench.measure(rate_per_s, seconds, seed, hopeless)
-    seen = evaluate_probe(probe, rate_per_s, slo.limits)
+    seen = evaluate_probe(probe, rate_per_s, slo.tested)
     return probe, seen, seed
 
 
@@ -114,5 +114,6 @@ def load_run_of(seen: ProbeResult, log: RequestLog, limits: Sequence[LatencyLimi
         overloaded=seen.overloaded,
         seed=seed,
         problems=seen.problems,
+        model=seen.verdict.limit.model,
         change=None if seen.overloaded else change_of(log, limits),
     )

@@ -245,7 +245,7 @@ class Verification:
                 break
         if probe.problems and not self.context.stop():
             self._late_per_s = min(self._late_per_s, rate_per_s)
-        if probe.problems or self.context.stop():
+        if probe.problems or self.context.stop() or self._hurt_others():
             return None
         found = replay_run(self.server, probe.log, limits, seed=seed, workload=workload)
         log.info("trial %d at %.4g/s for %.3g s: %s", number, rate_per_s, seconds, found)
@@ -255,9 +255,13 @@ class Verification:
             )
         return found
 
+    def _hurt_others(self) -> bool:
+        """True if the last run violated the limit of a colocated model: no replay knows what rate keeps it."""
+        return self._runs[-1].model is not None and not self._runs[-1].met
+
     def _run_load(self, number: int, rate_per_s: float, seconds: float) -> Probe:
         probe, seen, seed = run_load(self.context, rate_per_s, seconds, number=number, repeat=len(self._runs))
-        self._runs.append(load_run_of(seen, probe.log, self.context.slo.limits, seed=seed))
+        self._runs.append(load_run_of(seen, probe.log, self.context.slo.tested, seed=seed))
         self._client_problems.append(probe.problems)
         emit_probed(self.context.on_event, number, seen, met=seen.reading.met)
         return probe

@@ -40,6 +40,7 @@ from search.records.recommendation import FrontEndRecord
 from search.records.trial import MeasurementRecord
 from search.simulator.service_times import ClosedLoop, answered_per_s
 from search.trials.bench import BenchFailed, Spent
+from search.trials.colocated import ColocatedLoads
 from search.trials.compared_answers import ComparedAnswers, at_levels
 from search.trials.measured import measurement_to_record
 from search.workload import Workload
@@ -58,7 +59,10 @@ no harm, with 12,954 it could open no others."""
 
 
 class TritonBench:
-    """Serves with `server`, measures with `generator`; see `search.trials.bench.Bench`."""
+    """Serves with `server`, measures with `generator`; see `search.trials.bench.Bench`.
+
+    The `colocated` loads are sent meanwhile, whenever there is load.
+    """
 
     def __init__(
         self,
@@ -70,8 +74,10 @@ class TritonBench:
         timeout_s: float,
         most_send_lag_ms: float | None = None,
         workload: Workload | None = None,
+        colocated: ColocatedLoads | None = None,
     ) -> None:
         self.spent = Spent()
+        self._colocated = colocated or ColocatedLoads()
         self._server = server
         self._generator = generator
         self._payload = payload
@@ -134,7 +140,8 @@ class TritonBench:
         if seen is not None and config is not None:
             self._memory_bytes[config] = max(seen, self._memory_bytes.get(config, 0))
         log.info("measured %s", self._last)
-        return Probe(log=run.log, overloaded=run.stopped == "overloaded", problems=tuple(run.measurement.problems))
+        overloaded = run.stopped == "overloaded" or run.colocated_overloaded
+        return Probe(log=run.log, overloaded=overloaded, problems=tuple(run.measurement.problems))
 
     def saturate(self, concurrency: int, duration_s: float, seed: int, shape: int | None = None) -> ClosedLoop:
         """Send a closed loop of requests of one shape or of all shapes.
@@ -161,7 +168,8 @@ class TritonBench:
     def _member_statistics(self) -> dict[str, dict[str, Any] | None]:
         assert self._config is not None
         target, names = self._target(), [member.engine.model_name for member in self._config.members]
-        return {name: read_statistics(replace(target, model_name=name)) for name in names}
+        called = [name for name in names if name not in self._colocated.names]
+        return {name: read_statistics(replace(target, model_name=name)) for name in called}
 
     def _batches(self, server: ServerTimings | None) -> tuple[BatchTimings, ...]:
         rows, batches = self.workload.rows_per_request, () if server is None else server.batches
@@ -226,8 +234,10 @@ class TritonBench:
         started, target = time.monotonic(), self._target()
         watching = NeighbourSampler(counters_of_family() if self._server.is_our_process else None)
         try:
-            with watching:
+            with watching, self._colocated.sent(target, plan) as beside:
+                watch = beside.watching(watch)
                 run = self._generator.run(target, plan, payload=payload, limit_ms=limit_ms, watch=watch)
+            run = beside.joined(run)
         except LoadError:
             self._server.check()  # a dead server explains more than the error of the client
             raise
@@ -259,7 +269,7 @@ class TritonBench:
 
     def front_ends(self) -> tuple[FrontEndRecord, ...]:
         """See `search.trials.bench.RunBench`: a second server is started, and sent a closed loop of each kind."""
-        if self._config is None or not self._server.is_our_process:
+        if self._config is None or not self._server.is_our_process or self._colocated.names:
             return ()
         plan = ClosedLoopPlan(
             concurrency=min(MAX_USERS, self._config.max_batch_size * self._config.instance_count),

@@ -14,6 +14,7 @@ from own_repositories import PYTHON, ensemble, fingerprint, may_not_write, pytho
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
+from loadgen.statistics.slo_test import certify
 from model_repo.repository.write import write_final_repository
 from model_repo.server.options import ServerOptions
 from model_repo.server.static_server import serve_repository
@@ -22,10 +23,14 @@ from model_repo.spec import Engine
 from optimizer.config import OptimizeConfig
 from optimizer.run.bundle import winner_of
 from optimizer.run.own_model import own_engines
-from optimizer.run.serving import completed_configs
+from optimizer.run.prepare import prepare
+from optimizer.run.serving import completed_configs, serving_bench
+from optimizer.run_file import slo_of
+from optimizer.with_model import with_models_from_texts
 from search.records.recommendation import RecommendationRecord
 from search.records.run_files import read_outcome
 from search.space import default_config
+from search.workload import Workload
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
@@ -176,3 +181,21 @@ def test_a_repository_with_an_ensemble_is_served_whatever_its_order(tmp_path: Pa
         assert server.model_names == ("first", "pair", "second")  # which the ensemble needs
         (y,) = infer(server.endpoint, "pair", {"x": np.ones((1, 4), np.float32)}).values()
     np.testing.assert_array_equal(y, np.full((1, 4), 7, np.float32))
+
+
+def test_a_model_beside_it_gets_its_load_and_is_judged(tmp_path: Path) -> None:
+    for name in ("scorer", "words"):
+        python_model(tmp_path / "users", name)
+    limit = LatencyLimit(limit_ms=500.0, quantile=0.5)
+    with_models = with_models_from_texts(["words:p50=500ms,rate=40"])
+    config = config_for(tmp_path, limits=(limit,), with_models=with_models, most_send_lag_ms=5_000.0)
+    prepared = prepare(config, work_dir=tmp_path / "kept", ask_server=partial(completed_configs, config))
+    with serving_bench(config, prepared, Workload()) as bench:
+        bench.load(prepared.space.baseline())
+        probe = bench.measure(20.0, 3.0, seed=1)
+        assert bench.saturate(2, 1.0, seed=1).members == {}
+    others = (probe.log.colocated or {})["words"]
+    assert len(others) > 0
+    assert not probe.log.failed.any()
+    assert not others.failed.any()
+    assert all(certify(probe.log, limit).n > 0 for limit in slo_of(config).tested)

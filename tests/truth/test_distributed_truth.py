@@ -83,7 +83,8 @@ def test_every_request_of_two_workers_waits_as_long_as_the_queue_of_both_says(
         with Watch() as watch, fake_triton("--delay-ms", str(DELAY_MS), "--one-at-a-time") as server:
             seen = together(server.url)
             _, arrived_ns = server.kept(len(planned))
-        log = RequestLog(**{name: np.array(column) for name, column in seen["log"].items()})
+        columns: dict[str, Any] = {name: np.array(column) for name, column in seen["log"].items()}
+        log = RequestLog(**columns)
         assert log.scheduled_ns.tolist() == planned.tolist()
         assert seen["server_requests"] == len(planned)
         assert not log.failed.any()

@@ -30,6 +30,7 @@ REPEATED = {
     "vary": ["parameters.a=1,2", "parameters.b=x", "optimization.graph.level=0,1"],
     "calls": "a,b",
     "tune": "b",
+    "with_model": ["other:p99=20ms,p50=5ms,rate=900", "third:p95=1500ms,rate=0.5"],
     "shape": ["x:3,4", "ids:128"],
     "input_data": "FILE",
     "arrivals": "gamma:cv=2",

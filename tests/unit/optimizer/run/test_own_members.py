@@ -24,6 +24,8 @@ from model_repo.repository.own_model import own_engine, parse_own
 from model_repo.spec import EnsembleStep
 from optimizer.config import OptimizeConfig
 from optimizer.run.prepare import prepare
+from optimizer.run_file import slo_of
+from optimizer.with_model import with_models_from_texts
 from search.space import SearchSpace, default_config, knobs_of
 from search.trials.trial import config_from_record, config_to_record
 
@@ -212,3 +214,64 @@ def test_text_of_a_member_without_a_configuration_is_completed(tmp_path: Path) -
     assert own is not None
     assert parse_own(own.text).backend == "python"
     assert parse_own(PYTHON).max_batch_size == own.max_batch_size
+
+
+WITH = with_models_from_texts(["words:p99=20ms,rate=90"])
+
+
+def test_a_model_beside_it_is_served_as_it_is_unless_it_is_tuned(tmp_path: Path) -> None:
+    for name in ("scorer", "words"):
+        python_model(tmp_path / "repository", name)
+    alone, config = own_config(tmp_path), own_config(tmp_path, with_models=WITH)
+    space = space_of(config)
+    assert [member.name for member in space.members] == ["words"]
+    assert space.size() == space_of(alone).size()
+    assert space.baseline().members[0].instance_count == 2
+    tuned = space_of(replace(config, tune=("words",)))
+    assert tuned.size() == space.size() * tuned.members[0].size() > space.size()
+    assert slo_of(config).tested == (*config.limits, *WITH[0].limits)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "word"),
+    [
+        ("scorer", {"with_models": with_models_from_texts(["scorer:p99=9ms,rate=1"])}, "scorer"),
+        ("scorer", {"with_models": with_models_from_texts(["third:p99=9ms,rate=1"])}, "third, which --with-model"),
+        ("scorer", {"with_models": with_models_from_texts(["pair:p99=9ms,rate=1"])}, "ensemble"),
+        ("scorer", {"with_models": WITH, "calls": ("words",)}, "words"),
+        ("pair", {"with_models": WITH}, "pair is an ensemble"),
+    ],
+)
+def test_models_that_cannot_be_beside_it_are_refused(
+    tmp_path: Path, name: str, changes: dict[str, Any], word: str
+) -> None:
+    ensemble(tmp_path / "repository")
+    for other in ("scorer", "words"):
+        python_model(tmp_path / "repository", other)
+    assert word in refused(own_config(tmp_path, name, **changes)).what
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("words", "name and its settings"),
+        (":p99=20ms,rate=1", "name and its settings"),
+        ("words:p99=20ms,p99=30ms,rate=1", "name and its settings"),
+        ("words:p99=20ms", "rate"),
+        ("words:p99=20ms,rate=fast", "rate"),
+        ("words:p99=20ms,rate=inf", "rate"),
+        ("words:rate=5", "no latency limit"),
+        ("words:p98=20ms,rate=5", "p98"),
+        ("words:p99=20,rate=5", "20"),
+        ("words:p99=20ms,rate=5,input_data=/nowhere", "/nowhere"),
+    ],
+)
+def test_a_model_beside_it_needs_a_rate_and_a_limit(text: str, word: str) -> None:
+    with pytest.raises(BadInput) as raised:
+        with_models_from_texts([text])
+    assert word in raised.value.what
+
+
+def test_a_model_is_named_once() -> None:
+    with pytest.raises(BadInput, match="twice"):
+        with_models_from_texts(["words:p99=9ms,rate=1", "words:p50=5ms,rate=1"])

@@ -1,0 +1,169 @@
+"""Loads of other models of the same server, which are sent while one is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import Self
+
+from loadgen.measurement.request_log import RequestLog
+from loadgen.sending.generator import LoadGenerator
+from loadgen.sending.plan_run import LoadRun
+from loadgen.spec.limits import Colocated
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.statistics.capacity import Watch
+
+REQUESTS_A_PROCESS_PER_S = 8_000
+
+LONGER_S = 30.0
+"""The plan of a colocated load is this much longer than the run beside it, which ends it."""
+
+SEED = 32_452_843
+"""Between the seeds of two loads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColocatedLoad:
+    """Poisson requests to one other model. A backlog of three times `limit_ms`, and rising, is an overload."""
+
+    model: Colocated
+    limit_ms: float
+    payload: Payload
+
+
+@dataclass(slots=True)
+class Beside:
+    """The colocated loads of one run: what their logs are so far, and at the end."""
+
+    runs: dict[str, Future[LoadRun]] = field(default_factory=dict)
+    logs: dict[str, RequestLog] = field(default_factory=dict)
+
+    def watching(self, watch: Watch | None) -> Watch | None:
+        """Return a watch that sees the colocated logs, too, and ends a run when a colocated load has ended."""
+        if not self.runs:
+            return watch
+
+        def joint(log: RequestLog) -> bool:
+            if any(run.done() for run in self.runs.values()):
+                return True
+            return watch is not None and watch(replace(log, colocated=dict(self.logs)))
+
+        return joint
+
+    def joined(self, run: LoadRun) -> LoadRun:
+        """Return a run with the colocated logs of its own seconds, and the problems of their clients."""
+        if not self.runs:
+            return run
+        logs, measurement = {}, run.measurement
+        problems, cold, overloaded = list(measurement.problems), measurement.cold, False
+        end_s = float(run.log.scheduled_ns[-1]) / 1e9 if len(run.log) else 0.0
+        for name, future in self.runs.items():
+            other = future.result()
+            logs[name] = other.log.shifted(other.began_ns - run.began_ns).between(0.0, end_s)
+            problems += [f"{name}: {problem}" for problem in other.measurement.problems]
+            cold = cold or other.measurement.cold
+            overloaded |= other.stopped == "overloaded"
+        return replace(
+            run,
+            log=replace(run.log, colocated=logs),
+            measurement=replace(measurement, problems=tuple(problems), cold=cold),
+            colocated_overloaded=overloaded,
+        )
+
+
+class ColocatedLoads:
+    """The loads, each with load processes and a thread of its own, from `with` to the end of its block."""
+
+    def __init__(
+        self, loads: Sequence[ColocatedLoad] = (), generator: Callable[[int], LoadGenerator] = LoadGenerator
+    ) -> None:
+        self._loads = loads
+        self._new_generator = generator
+        self._stack = ExitStack()
+        self._senders: list[_Sender] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the models."""
+        return tuple(load.model.model for load in self._loads)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._senders = [stack.enter_context(_Sender(load, self._new_generator)) for load in self._loads]
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._senders = []
+        self._stack.close()
+
+    @contextmanager
+    def sent(self, target: Target, plan: LoadPlan | ClosedLoopPlan) -> Iterator[Beside]:
+        """Send the loads until the block ends; it begins when all are under way.
+
+        Raises LoadError at its end if a colocated model could not be sent its load.
+        """
+        beside, ended = Beside(), Event()
+        under_way = [
+            sender.send(target, plan, seed=plan.seed + SEED * number, beside=beside, ended=ended)
+            for number, sender in enumerate(self._senders, start=1)
+        ]
+        try:
+            for began in under_way:
+                began.wait()
+            yield beside
+        finally:
+            ended.set()
+            failures = [run.exception() for run in beside.runs.values()]
+        for failure in filter(None, failures):
+            raise failure
+
+
+class _Sender:
+    """The load processes of one load, and the thread that starts and runs them: they die with it."""
+
+    def __init__(self, load: ColocatedLoad, generator: Callable[[int], LoadGenerator]) -> None:
+        self._load = load
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._generator = generator(math.ceil(load.model.rate_per_s / REQUESTS_A_PROCESS_PER_S))
+
+    def __enter__(self) -> Self:
+        self._thread.submit(self._generator.__enter__).result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.submit(self._generator.__exit__, None, None, None)
+        self._thread.shutdown()
+
+    def send(
+        self, target: Target, plan: LoadPlan | ClosedLoopPlan, *, seed: int, beside: Beside, ended: Event
+    ) -> Event:
+        """Start the load; return an event for when it is under way, or has failed."""
+        load, began = self._load, Event()
+        name = load.model.model
+
+        def look(log: RequestLog) -> bool:
+            beside.logs[name] = log
+            began.set()
+            return ended.is_set()
+
+        run = beside.runs[name] = self._thread.submit(
+            self._generator.run,
+            replace(target, model_name=name, metrics_url=None),
+            LoadPlan(
+                rate_per_s=load.model.rate_per_s,
+                duration_s=plan.duration_s + plan.timeout_s + LONGER_S,
+                seed=seed,
+                timeout_s=plan.timeout_s,
+            ),
+            payload=load.payload,
+            limit_ms=load.limit_ms,
+            watch=look,
+        )
+        run.add_done_callback(lambda _: began.set())
+        return began

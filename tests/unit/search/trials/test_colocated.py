@@ -1,0 +1,148 @@
+"""Unit: the loads of colocated models begin before a run and end with it, and are judged by their own limits."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_triton import fake_triton
+from simulated_bench import log_of
+from simulated_generator import SimulatedGenerator
+
+from loadgen.errors import LoadError
+from loadgen.sending.generator import LoadGenerator
+from loadgen.sending.plan_run import LoadRun
+from loadgen.spec.limits import Colocated, LatencyLimit
+from loadgen.spec.plan import ClosedLoopPlan, LoadPlan, Payload
+from loadgen.spec.target import Target
+from loadgen.statistics.capacity_fit import Probe, evaluate_probe
+from loadgen.statistics.slo_test import certify_each, certify_together, combined_answer
+from search.records.slo import Slo
+from search.trials.budget import colocated_s, least_s
+from search.trials.colocated import Beside, ColocatedLoad, ColocatedLoads
+
+OTHER = LatencyLimit(limit_ms=20.0, colocated=Colocated(model="other", rate_per_s=50.0))
+LIMITS = (LatencyLimit(limit_ms=50.0), OTHER)
+
+
+def run_of(**changes: Any) -> LoadRun:
+    plan = LoadPlan(rate_per_s=100.0, duration_s=10.0, seed=1)
+    return replace(
+        SimulatedGenerator(delay_ms=5.0).run(Target(url="http://127.0.0.1:8000", model_name="m"), plan), **changes
+    )
+
+
+def finished(run: LoadRun) -> Future[LoadRun]:
+    future: Future[LoadRun] = Future()
+    future.set_result(run)
+    return future
+
+
+def steady(latency_s: float, rate_per_s: float = 50.0, seconds: float = 60.0) -> Any:
+    arrivals = np.cumsum(np.random.default_rng(3).exponential(1 / rate_per_s, int(rate_per_s * seconds)))
+    return log_of(arrivals, arrivals + latency_s)
+
+
+@pytest.mark.parametrize(("other_s", "answer"), [(0.010, "met"), (0.030, "violated")])
+def test_each_limit_is_about_the_requests_to_its_model(other_s: float, answer: str) -> None:
+    log = replace(steady(0.005), colocated={"other": steady(other_s)})
+    verdicts = certify_each(log, LIMITS)
+    assert [one.answer for one in verdicts] == ["met", answer]
+    assert [round(one.latency_ms) for one in verdicts] == [5, round(1000 * other_s)]
+    assert combined_answer(certify_together([log, log], LIMITS)) == answer
+
+
+def test_a_probe_has_the_headroom_of_the_tightest_limit_and_the_median_of_its_own_model() -> None:
+    log = replace(steady(0.005), colocated={"other": steady(0.030)})
+    seen = evaluate_probe(Probe(log=log, overloaded=False, problems=()), 50.0, LIMITS)
+    assert seen.verdict.limit == OTHER
+    assert not seen.reading.met
+    assert seen.reading.headroom == pytest.approx(20 / 30, rel=0.05)
+    assert seen.median_ms == pytest.approx(5.0)
+
+
+def test_a_run_has_the_colocated_requests_of_its_own_seconds() -> None:
+    """The colocated load began 2 s before the run, and went on after it."""
+    other = run_of(began_ns=1_000_000_000)
+    mine = run_of(began_ns=3_000_000_000)
+    mine = replace(mine, log=mine.log.between(0.0, 4.0))
+    joined = Beside(runs={"other": finished(other)}).joined(mine)
+    assert joined.log.colocated is not None
+    due_ns = joined.log.colocated["other"].scheduled_ns
+    end_ns = mine.log.scheduled_ns[-1]
+    expected = other.log.scheduled_ns - 2_000_000_000
+    np.testing.assert_array_equal(due_ns, expected[(expected >= 0) & (expected < end_ns)])
+    assert not joined.colocated_overloaded
+
+
+def test_what_went_wrong_beside_a_run_is_the_runs() -> None:
+    other = run_of(stopped="overloaded")
+    other = replace(other, measurement=replace(other.measurement, problems=("it was late",), cold="new sizes"))
+    joined = Beside(runs={"other": finished(other)}).joined(run_of())
+    assert joined.colocated_overloaded
+    assert joined.measurement.problems == ("other: it was late",)
+    assert joined.measurement.cold == "new sizes"
+
+
+def test_a_watch_sees_the_colocated_log_and_ends_when_that_load_ended() -> None:
+    under_way: Future[LoadRun] = Future()
+    beside, seen = Beside(runs={"other": under_way}, logs={"other": steady(0.010)}), []
+
+    def watch(log: Any) -> bool:
+        seen.append(log.colocated["other"])
+        return False
+
+    joint = beside.watching(watch)
+    assert joint is not None
+    assert not joint(steady(0.005))
+    assert seen == [beside.logs["other"]]
+    under_way.set_result(run_of(stopped="overloaded"))
+    assert joint(steady(0.005))
+    assert Beside().watching(None) is None
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with fake_triton("--delay-ms", "1") as server:
+        yield server.url
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [LoadPlan(rate_per_s=80.0, duration_s=1.5, seed=1), ClosedLoopPlan(concurrency=2, duration_s=1.0)],
+    ids=["open loop", "closed loop"],
+)
+def test_a_colocated_model_gets_its_load_during_a_run(url: str, plan: Any) -> None:
+    target = Target(url=url, model_name="delay")
+    load = ColocatedLoad(model=Colocated(model="delay", rate_per_s=100.0), limit_ms=500.0, payload=Payload())
+    with ColocatedLoads([load]) as loads, LoadGenerator() as generator:
+        for _ in range(2):
+            with loads.sent(target, plan) as beside:
+                run = generator.run(target, plan, watch=beside.watching(None))
+            (log,) = (beside.joined(run).log.colocated or {}).values()
+            assert len(log) > 0
+            assert not log.failed.any()
+            assert log.scheduled_ns[-1] < run.log.scheduled_ns[-1]
+
+
+def test_a_colocated_model_that_is_not_there_ends_the_run(url: str) -> None:
+    target, plan = Target(url=url, model_name="delay"), LoadPlan(rate_per_s=50.0, duration_s=60.0, seed=1)
+    load = ColocatedLoad(model=Colocated(model="absent", rate_per_s=10.0), limit_ms=500.0, payload=Payload())
+
+    def run() -> None:
+        with ColocatedLoads([load]) as loads, LoadGenerator() as generator, loads.sent(target, plan) as beside:
+            generator.run(target, plan, watch=beside.watching(None))
+
+    with pytest.raises(LoadError, match="absent"):
+        run()
+
+
+def test_a_certificate_takes_as_long_as_the_slowest_model_needs() -> None:
+    slo = Slo(limits=LIMITS[:1], colocated=(OTHER,))
+    alone = Slo(limits=LIMITS[:1])
+    assert least_s(1000.0, slo, 0.95) == colocated_s(slo, 0.95) > least_s(1000.0, alone, 0.95)
+    assert least_s(5.0, slo, 0.95) > colocated_s(slo, 0.95)
+    assert colocated_s(alone, 0.95) == 0
+    assert slo.text == "p99 within 50 ms and p99 of other within 20 ms at 50/s"
