@@ -102,8 +102,8 @@ class OptimizeConfig:
         "stay. Default: all but those of --with-model."
     )
     with_models: tuple[WithModel, ...] = MODEL(
-        "With --repository: another model of the server, which gets a load meanwhile and has to keep limits of its "
-        "own, as in `other:p99=20ms,rate=900`. Repeatable. It stays as it is, unless --tune names it.",
+        "With --repository: another model of the server, which gets a load meanwhile and has to keep limits of "
+        "its own, as in `other:p99=20ms,rate=900`. Repeatable. It stays as it is, unless --tune names it.",
         "NAME:K=V,..",
         default=(),
         name="with_model",
