@@ -31,7 +31,7 @@ class RequestLog:
     `scheduled_ns` is the planned send time, `sent_ns` the time when the kernel took the first byte, `done_ns` the
     time when the kernel had the whole response or the request was given up. `outcome` is 0 for a response and the
     number of the kind of failure otherwise (`loadgen.status`). All of shape (n,). `colocated` holds the logs of
-    other models of the server in the same seconds, by name, if they got a load of their own.
+    other models of the server by name, if they got a load of their own meanwhile, with times since its start.
     """
 
     scheduled_ns: NDArray[np.int64]

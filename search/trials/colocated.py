@@ -56,15 +56,18 @@ class Beside:
         return joint
 
     def joined(self, run: LoadRun) -> LoadRun:
-        """Return a run with the colocated logs of its own seconds, and the problems of their clients."""
+        """Return a run with the colocated logs until its last request was due, and their clients' problems.
+
+        They begin before the run, at their own times, so that their warm-up is over early: as its watch saw them.
+        """
         if not self.runs:
             return run
         logs, measurement = {}, run.measurement
         problems, cold, overloaded = list(measurement.problems), measurement.cold, False
-        end_s = float(run.log.scheduled_ns[-1]) / 1e9 if len(run.log) else 0.0
+        end_ns = run.began_ns + (int(run.log.scheduled_ns[-1]) if len(run.log) else 0)
         for name, future in self.runs.items():
             other = future.result()
-            logs[name] = other.log.shifted(other.began_ns - run.began_ns).between(0.0, end_s)
+            logs[name] = other.log.between(0.0, (end_ns - other.began_ns) / 1e9)
             problems += [f"{name}: {problem}" for problem in other.measurement.problems]
             cold = cold or other.measurement.cold
             overloaded |= other.stopped == "overloaded"

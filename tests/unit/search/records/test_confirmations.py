@@ -34,6 +34,7 @@ LINE: dict[str, Any] = {
     "seconds": 6.5,
     "requests": 2345,
     "violations": 7,
+    "model": None,
     "latency_ms": 31.25,
     "problems": [],
     "burst": SEEN.burst,
