@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from loadgen.records.formats import format_rate
+from loadgen.records.formats import format_ms, format_rate
 from loadgen.spec.limits import LatencyLimit
 from search.records.trial import TrialRecord
 
@@ -41,4 +41,16 @@ def late_others(trial: TrialRecord) -> str | None:
     if lone is None or lone.model is None or lone.met:
         return None
     late = f"{lone.violations or 0:,} of {lone.requests or 0:,} requests to {lone.model} were late"
+    if lone.overloaded:
+        late = f"requests to {lone.model} piled up"
     return f"Even with only {format_rate(lone.rate_per_s)} requests/s to this one, {late}."
+
+
+def what_binds(trial: TrialRecord) -> str:
+    """Name the stage that takes most of the latency on an idle server; "" if the server gave no timings."""
+    stages = {} if trial.measurement is None else trial.measurement.stages_ms
+    known = {stage: ms for stage, ms in stages.items() if ms is not None}
+    if not known:
+        return ""
+    largest = max(known, key=lambda stage: known[stage])
+    return f" {largest.capitalize()} takes most of it, {format_ms(known[largest])} ms on average."

@@ -11,7 +11,7 @@ from loadgen.measurement.cpu_contention import CpuContention, mark_of
 from loadgen.records.formats import duration_option, format_ms, format_rate, format_seconds
 from loadgen.statistics.sequential import fewest_violations
 from loadgen.statistics.slo_test import confidence_of_each
-from search.answer.advice import GO_ON, LONGER, OTHERS_FIT, late_others, option, quieter
+from search.answer.advice import GO_ON, LONGER, OTHERS_FIT, late_others, option, quieter, what_binds
 from search.answer.pauses import Pauses
 from search.labels import memory_text, trial_text
 from search.records.confirmations import ConfirmationRecord
@@ -251,6 +251,11 @@ def rate_is_too_high(run: RunEvidence) -> Conclusion | None:
 
 def too_slow(run: RunEvidence) -> Conclusion | None:
     """Conclude from the latency of lone requests, if no rate seemed to meet the SLO; None if none was measured."""
+    others = next(filter(None, map(late_others, run.in_state("infeasible"))), None)
+    if others is not None and run.mark is None:
+        return Conclusion(
+            "inconclusive", f"No configuration was seen to meet {run.slo.text}. {others}", OTHERS_FIT
+        )
     lone = [(t.lone_latency_ms, t) for t in run.in_state("infeasible") if t.lone_latency_ms is not None]
     if not lone:
         return None
@@ -265,26 +270,13 @@ def too_slow(run: RunEvidence) -> Conclusion | None:
     if contention is not None or problems:
         disturbed = f"Meanwhile {contention}." if contention is not None else f"But {problems[0]}."
         return Conclusion("untrustworthy", f"{not_seen}. {seen} {disturbed}", quieter(contention))
-    others = next(filter(None, map(late_others, run.in_state("infeasible"))), None)
-    if others is not None:
-        return Conclusion("inconclusive", f"{not_seen}. {others}", OTHERS_FIT)
     if not _is_proven(best, run.slo):
         return Conclusion("inconclusive", f"{not_seen}, and lone requests were too few to decide. {seen}", LONGER)
     return Conclusion(
         "violated",
-        f"No configuration meets {run.slo.text}. {seen}{_what_binds(best)}",
+        f"No configuration meets {run.slo.text}. {seen}{what_binds(best)}",
         f"Give a limit from about {_within_reach(best, run.slo)}, a faster machine, or a smaller model.",
     )
-
-
-def _what_binds(trial: TrialRecord) -> str:
-    """Name the stage that takes most of the latency on an idle server; "" if the server gave no timings."""
-    stages = {} if trial.measurement is None else trial.measurement.stages_ms
-    known = {stage: ms for stage, ms in stages.items() if ms is not None}
-    if not known:
-        return ""
-    largest = max(known, key=lambda stage: known[stage])
-    return f" {largest.capitalize()} takes most of it, {format_ms(known[largest])} ms on average."
 
 
 def _is_proven(trial: TrialRecord, slo: Slo) -> bool:

@@ -82,7 +82,8 @@ def run_capacity_trial(
             stop=stop,
             on_probe=on_probe,
         )
-        if estimate.outcome == "too_slow" and not stop():
+        others_late = bool(load_runs) and load_runs[-1].model is not None
+        if estimate.outcome == "too_slow" and not others_late and not stop():
             estimate = replace(estimate, lone_latency_ms=_lone_latency_ms(bench, estimate, seed=seed))
             unloaded = bench.last_measurement()
     except BenchFailed as failure:

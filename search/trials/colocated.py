@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,8 @@ class Beside:
 
     runs: dict[str, Future[LoadRun]] = field(default_factory=dict)
     logs: dict[str, RequestLog] = field(default_factory=dict)
+    until_ns: int = 0
+    """When the run ended, on the monotonic clock."""
 
     def watching(self, watch: Watch | None) -> Watch | None:
         """Return a watch that sees the colocated logs, too, and ends a run when a colocated load has ended."""
@@ -55,8 +58,8 @@ class Beside:
 
         return joint
 
-    def joined(self, run: LoadRun) -> LoadRun:
-        """Return a run with the colocated logs until its last request was due, and their clients' problems.
+    def joined(self, run: LoadRun, duration_s: float) -> LoadRun:
+        """Return a run of at most `duration_s` with the colocated logs until its end, and their clients' problems.
 
         They begin before the run, at their own times, so that their warm-up is over early: as its watch saw them.
         """
@@ -64,7 +67,7 @@ class Beside:
             return run
         logs, measurement = {}, run.measurement
         problems, cold, overloaded = list(measurement.problems), measurement.cold, False
-        end_ns = run.began_ns + (int(run.log.scheduled_ns[-1]) if len(run.log) else 0)
+        end_ns = min(self.until_ns, run.began_ns + round(duration_s * 1e9))
         for name, future in self.runs.items():
             other = future.result()
             logs[name] = other.log.between(0.0, (end_ns - other.began_ns) / 1e9)
@@ -121,6 +124,7 @@ class ColocatedLoads:
                 began.wait()
             yield beside
         finally:
+            beside.until_ns = time.monotonic_ns()
             ended.set()
             failures = [run.exception() for run in beside.runs.values()]
         for failure in filter(None, failures):

@@ -237,7 +237,7 @@ class TritonBench:
             with watching, self._colocated.sent(target, plan) as beside:
                 watch = beside.watching(watch)
                 run = self._generator.run(target, plan, payload=payload, limit_ms=limit_ms, watch=watch)
-            run = beside.joined(run)
+            run = beside.joined(run, plan.duration_s)
         except LoadError:
             self._server.check()  # a dead server explains more than the error of the client
             raise

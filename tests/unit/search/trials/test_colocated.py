@@ -63,24 +63,24 @@ def test_a_probe_has_the_headroom_of_the_tightest_limit_and_the_median_of_its_ow
     assert seen.median_ms == pytest.approx(5.0)
 
 
-def test_a_run_has_the_colocated_requests_until_its_end() -> None:
+@pytest.mark.parametrize(("until_ns", "end_s"), [(20_000_000_000, 6.0), (5_000_000_000, 4.0)])
+def test_a_run_has_the_colocated_requests_until_its_end(until_ns: int, end_s: float) -> None:
     """The colocated load began 2 s before the run, and went on after it: its times stay its own."""
     other = run_of(began_ns=1_000_000_000)
     mine = run_of(began_ns=3_000_000_000)
-    mine = replace(mine, log=mine.log.between(0.0, 4.0))
-    joined = Beside(runs={"other": finished(other)}).joined(mine)
+    beside = Beside(runs={"other": finished(other)}, until_ns=until_ns)
+    joined = beside.joined(mine, duration_s=4.0)
     assert joined.log.colocated is not None
     due_ns = joined.log.colocated["other"].scheduled_ns
-    end_ns = mine.log.scheduled_ns[-1]
     expected = other.log.scheduled_ns
-    np.testing.assert_array_equal(due_ns, expected[expected < end_ns + 2_000_000_000])
+    np.testing.assert_array_equal(due_ns, expected[expected < end_s * 1e9])
     assert not joined.colocated_overloaded
 
 
 def test_what_went_wrong_beside_a_run_is_the_runs() -> None:
     other = run_of(stopped="overloaded")
     other = replace(other, measurement=replace(other.measurement, problems=("it was late",), cold="new sizes"))
-    joined = Beside(runs={"other": finished(other)}).joined(run_of())
+    joined = Beside(runs={"other": finished(other)}).joined(run_of(), 10.0)
     assert joined.colocated_overloaded
     assert joined.measurement.problems == ("other: it was late",)
     assert joined.measurement.cold == "new sizes"
@@ -121,7 +121,7 @@ def test_a_colocated_model_gets_its_load_during_a_run(url: str, plan: Any) -> No
         for _ in range(2):
             with loads.sent(target, plan) as beside:
                 run = generator.run(target, plan, watch=beside.watching(None))
-            (log,) = (beside.joined(run).log.colocated or {}).values()
+            (log,) = (beside.joined(run, plan.duration_s).log.colocated or {}).values()
             assert len(log) > 0
             assert not log.failed.any()
             assert log.scheduled_ns[-1] > run.log.scheduled_ns[-1]  # it begins half a second earlier
