@@ -264,10 +264,14 @@ class LoadRunRecord(Record):
 
     @property
     def word(self) -> str:
-        """The answer in a word or two; of a run that decided nothing, its tendency, if there is one."""
-        return run_word(
+        """The answer in a word or two; of a run that decided nothing, its tendency, if there is one.
+
+        With the name of the colocated model whose limit was not met.
+        """
+        word = run_word(
             self.answer, met=self.met, overloaded=bool(self.overloaded), late=self.violations, n=self.requests
         )
+        return word if self.model is None or self.met else f"{self.model} {word}"
 
 
 def run_word(answer: str | None, *, met: bool, overloaded: bool, late: int | None, n: int | None) -> str:
