@@ -77,7 +77,8 @@ def scaling_words(plan: Plan) -> str:
 
 def _latency_words(seen: CertifiedLatencyRecord) -> str:
     at, low, high = map(format_ms, (seen.latency_ms, seen.latency_low_ms, seen.latency_high_ms))
-    return f"{quantile_name(seen.quantile)} {at} ms, between {low} and {high} ms"
+    of = "" if seen.model is None else f" of {seen.model}"
+    return f"{quantile_name(seen.quantile)}{of} {at} ms, between {low} and {high} ms"
 
 
 def _price_words(plan: Plan) -> str:

@@ -87,7 +87,8 @@ class Slo(Record):
     @property
     def text(self) -> str:
         """A text such as `p99 within 50 ms`, or `p99 within 50 ms and p50 within 10 ms` for several limits."""
-        return " and ".join(limit.within for limit in self.tested)
+        *most, last = (limit.within for limit in self.tested)
+        return f"{', '.join(most)} and {last}" if most else last
 
 
 class ObjectiveRecord(Record):
