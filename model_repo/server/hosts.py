@@ -55,8 +55,8 @@ class Host(Protocol):
         """End the server if it is ours. May be repeated."""
         ...
 
-    def free(self, model_name: str) -> None:
-        """Return when the model is out of memory; its unloading has been requested before."""
+    def free(self, model_names: Sequence[str]) -> None:
+        """Return when the models are out of memory; their unloading has been requested before."""
         ...
 
     def count_instances(self, model_name: str) -> int | None:
@@ -117,17 +117,21 @@ class ProcessHost:
         self.stop()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
-    def free(self, model_name: str) -> None:
-        """Kill the model's processes: Triton takes over a second to end each of them, one after the other."""
+    def free(self, model_names: Sequence[str]) -> None:
+        """Kill the models' processes: Triton takes over a second to end each of them, one after the other.
+
+        They end before a model without processes is waited for, to which they may still send requests.
+        """
         if self._process is None or not self.alive():
             return
-        instances = self._model_part(model_name)
-        if self._process.count_children(instances):
-            self._process.kill_children(instances)
-        else:
-            timeout_s = self._options.load_timeout_s
-            if not wait_until_unloaded(self.endpoint, model_name, timeout_s):
-                what = f"{model_name} is not unloaded after {timeout_s:g} s."
+        instances = {name: self._model_part(name) for name in model_names}
+        others = [name for name, part in instances.items() if not self._process.count_children(part)]
+        for name in instances.keys() - others:
+            self._process.kill_children(instances[name])
+        timeout_s = self._options.load_timeout_s
+        for name in others:
+            if not wait_until_unloaded(self.endpoint, name, timeout_s):
+                what = f"{name} is not unloaded after {timeout_s:g} s."
                 raise ServerError(f"{what}\nThe server needs a restart.")
 
     def count_instances(self, model_name: str) -> int | None:
@@ -256,13 +260,14 @@ class RemoteHost:
     def stop(self) -> None:
         """Do nothing: the server is not ours to end."""
 
-    def free(self, model_name: str) -> None:
+    def free(self, model_names: Sequence[str]) -> None:
         """Wait for the server, whose processes are out of our reach; go on if it takes too long.
 
         Triton can lose answers of a long overload: thousands of closed connections, no work left, and the model is
         UNLOADING for ever. It loads the next model all the same; only the memory of the first may be missed.
         """
-        wait_until_unloaded(self.endpoint, model_name, self._unload_wait_s)
+        for name in model_names:
+            wait_until_unloaded(self.endpoint, name, self._unload_wait_s)
 
     def count_instances(self, model_name: str) -> int | None:  # noqa: ARG002
         """Return None: its processes are out of our reach."""

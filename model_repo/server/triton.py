@@ -95,7 +95,7 @@ class Server:
             try:
                 self._request_load(name, timeout_s or self._options.load_timeout_s)
             except ModelLoadFailed:
-                self._drop([one for one in _names(config) if one in served])
+                self._drop(config, served)
                 for one in _names(config):
                     remove_model(self.repository, one)
                 raise
@@ -106,19 +106,23 @@ class Server:
         """Unload the models, if some are loaded; return when they are out of memory."""
         if self._loaded is None:
             return
-        names = _names(self._loaded)
-        self._loaded = None
-        self._drop(names)
-        for name in names:
+        config, self._loaded = self._loaded, None
+        self._drop(config, set(_names(config)))
+        for name in _names(config):
             remove_model(self.repository, name)
 
-    def _drop(self, names: list[str]) -> None:
+    def _drop(self, config: ServingConfig, served: set[str]) -> None:
+        """Unload the models of a configuration that are `served`; return when they are out of memory.
+
+        An ensemble takes none, and stays until its members have answered, or failed, all that waits for them.
+        """
         if self.alive():
+            ensembles = {one.engine.model_name for one in config.models if one.engine.is_ensemble}
+            names = [name for name in _names(config) if name in served]
             with self._stopped_on_error():
                 for name in names:
                     control.unload_model(self.endpoint, name)
-                for name in names:
-                    self._host.free(name)
+                self._host.free([name for name in names if name not in ensembles])
 
     @property
     def is_our_process(self) -> bool:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from infer import get, infer
-from own_repositories import PYTHON, ensemble, fingerprint, may_not_write, python_model, written
+from own_repositories import MODEL, PYTHON, ensemble, fingerprint, may_not_write, python_model, written
+from waiting import wait_until
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
@@ -199,3 +201,21 @@ def test_a_model_beside_it_gets_its_load_and_is_judged(tmp_path: Path) -> None:
     assert not probe.log.failed.any()
     assert not others.failed.any()
     assert all(certify(probe.log, limit).n > 0 for limit in slo_of(config).tested)
+
+
+def test_an_ensemble_that_is_busy_makes_room_for_the_next_configuration(tmp_path: Path) -> None:
+    """Triton keeps it until its members have answered: one that never does is not waited for."""
+    ensemble(tmp_path / "users")
+    busy = MODEL.replace("time.sleep(self.wait_s)", 'NOTES.write_text("called"); time.sleep(1e6)')
+    written(tmp_path / "users", "second", None, {"1/model.py": busy})
+    (engine,) = read(config_for(tmp_path, model="pair"))
+    config = default_config(engine)
+    options = ServerOptions(run_dir=tmp_path / "run", load_timeout_s=60.0)
+    with serve(options) as server, ThreadPoolExecutor() as pool:
+        server.load(config)
+        answer = pool.submit(infer, server.endpoint, "pair", {"x": np.ones((1, 4), np.float32)})
+        notes = server.repository / "second" / "notes.txt"
+        wait_until(lambda: notes.read_text() == "called")
+        server.load(replace(config, members=(config.members[0], replace(config.members[1], max_queue_delay_us=9))))
+        server.check()
+        assert answer.exception() is not None

@@ -176,7 +176,7 @@ def test_a_remote_server_that_never_releases_a_model_holds_nothing_up(tmp_path: 
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
         endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
-        hosts.RemoteHost(endpoint, tmp_path, unload_wait_s=0.2).free("m")  # returns, and raises nothing
+        hosts.RemoteHost(endpoint, tmp_path, unload_wait_s=0.2).free(["m"])  # returns, and raises nothing
         server.shutdown()
 
 

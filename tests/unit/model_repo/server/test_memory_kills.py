@@ -1,6 +1,7 @@
 """Tests that a server killed by the kernel for its memory is distinguished from one that died otherwise."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ class DeadHost:
     def stop(self) -> None:
         """Do nothing: it is stopped already."""
 
-    def free(self, model_name: str) -> None:
+    def free(self, model_names: Sequence[str]) -> None:
         """Do nothing: nothing is loaded."""
 
     def count_instances(self, model_name: str) -> int | None:
