@@ -119,9 +119,10 @@ class OptimizeConfig:
         show=lambda shapes: [f"{name}:{','.join(map(str, sizes))}" for name, sizes in shapes.items()],
     )
     input_data: Path | None = MODEL(
-        "Real inputs for the load: an .npz or .json file, or a .txt file with one request length per line.",
+        "Real inputs for the load: .npz, .json, a folder with a file per input, or request lengths as .txt.",
         "FILE",
         exists=True,
+        or_folder=True,
     )
     arrivals: str = TRAFFIC(
         "Arrivals of requests: `poisson` (independent users), `constant`, or `gamma:cv=2` (bursts).",

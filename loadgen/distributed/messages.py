@@ -68,6 +68,8 @@ class Report(_Message):
 def order_of_job(run: int, job: LoadJob, parts: int) -> Order:
     """Return the order to prepare the first shard. Raises PlanError if the data is too large for a message."""
     target, file = job.target, job.payload.data_file
+    if file is not None and file.is_dir():
+        raise PlanError(f"{file} is a folder, and one file travels to the workers.\nGive samples as .npz or JSON.")
     if file is not None and file.stat().st_size > _DATA_BYTES_MAX:
         raise PlanError(
             f"{file} holds {file.stat().st_size} bytes, and at most {_DATA_BYTES_MAX} travel to the workers.\n"

@@ -25,9 +25,9 @@ class Declared:
 
     `default` is the flag's default; `...` stands for a field that has none. `name` is the option's, if it is
     not that of its field. Text becomes the field's value by `parse`, which raises BadInput, or is a duration in
-    `unit`, which `zero` allows to be 0. A path may have to be that of a file that `exists`, or be made `absolute`.
-    A number may have to be `positive` or in `bounds`. With a `quantile` the value is a latency limit, one of
-    those in its field.
+    `unit`, which `zero` allows to be 0. A path may have to be that of a file (`or_folder`) that `exists`, or be
+    made `absolute`. A number may have to be `positive` or in `bounds`. With a `quantile` the value is a latency
+    limit, one of those in its field.
 
     `variable`: an environment variable of another name, besides the one that every option has. `flag_only`:
     neither the environment nor a file can set it. `alone`: with this flag only the command line is read. `beside`
@@ -49,6 +49,7 @@ class Declared:
     quantile: float | None = None
     zero: bool = False
     exists: bool = False
+    or_folder: bool = False
     absolute: bool = False
     positive: bool = False
     bounds: tuple[float, float] | None = None
@@ -72,15 +73,15 @@ class Declared:
             return value_ms / 1000 if self.unit == "s" else value_ms
         if self.parse is not None:
             return self.parse(given)
-        if self.exists and not is_file(given):
-            raise BadInput(f"{flag} {given} is not a file.", "Check the path.")
+        if self.exists and not is_file(given, or_folder=self.or_folder):
+            raise BadInput(f"{flag} {given} is not a file{' or folder' * self.or_folder}.", "Check the path.")
         return given.absolute() if self.absolute and isinstance(given, Path) else given
 
 
-def is_file(path: Path) -> bool:
+def is_file(path: Path, *, or_folder: bool = False) -> bool:
     """True for a regular file that can be reached; False, for example, for a path that is too long."""
     try:
-        return path.is_file()
+        return path.is_file() or (or_folder and path.is_dir())
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return False
 

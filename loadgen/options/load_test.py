@@ -88,9 +88,11 @@ class LoadTestOptions:
         exists=True,
     )
     input_data: Path | None = INPUTS(
-        "Samples to send in turn, .npz or .json, or lengths as .txt. Default: generated from the metadata.",
+        "Samples to send in turn, .npz or .json, a folder with a file per input, or lengths as .txt. "
+        "Default: generated from the metadata.",
         "FILE",
         exists=True,
+        or_folder=True,
     )
     shapes: dict[str, tuple[int, ...]] = INPUTS(
         "Sizes of an input's free dimensions, without the batch: `input_ids:128`. Repeatable.",

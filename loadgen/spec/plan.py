@@ -173,11 +173,12 @@ def _check_times_of_plan(duration_s: float, timeout_s: float, seed: int) -> None
 class Payload:
     """The contents of the requests. The inputs' names and types come from the server's own metadata.
 
-    `shapes` fixes the free dimensions of an input, batch left out: {"ids": (128,)}. `data_file` (.npz,
-    .json, or .txt with one length per line) holds samples that are cycled: those numbered in `picked` (None: all);
-    without it inputs are drawn with `seed`: floats from a normal distribution, integers 0 or 1 (legal
-    as ids and as masks). With `shared_memory` "system" they wait in /dev/shm, which the server must see as well,
-    and requests name the place; responses come back in full either way. Requests ask for `outputs`, or for all.
+    `shapes` fixes the free dimensions of an input, batch left out: {"ids": (128,)}. `data_file` (.npz, .json, a
+    folder with a file per input, or .txt with one length per line) holds samples that are cycled: those numbered
+    in `picked` (None: all); without it inputs are drawn with `seed`: floats from a normal distribution, integers
+    0 or 1 (legal as ids and as masks). With `shared_memory` "system" they wait in /dev/shm, which the server
+    must see as well, and requests name the place; responses come back in full either way. Requests ask for
+    `outputs`, or for all.
     """
 
     batch_size: int = 1

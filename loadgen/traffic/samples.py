@@ -1,4 +1,4 @@
-"""Read input samples from a file: tensors, or the length of each request."""
+"""Read input samples from a file or a folder: tensors, or the length of each request."""
 
 from __future__ import annotations
 
@@ -78,12 +78,13 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dict[str, NDArray[Any]]]:
-    """Return one request per `batch_size` picked samples of the file, in order. Raises PayloadError.
+    """Return one request per `batch_size` picked samples of a file or folder, in order. Raises PayloadError.
 
-    `.npz`: an array for each input; its first dimension counts the samples. `.json`: {"data": [sample, ...]}; a
-    sample is {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. In place of lists there
-    may be {"b64": all bytes}, and {"b64": ...} for a text in a list. `.txt`: one length per line, the size of all
-    free dimensions; the values are random. Values are sent as they are: one that does not fit the datatype is an
+    A folder has one sample, and a file for each input: all bytes of numbers, or a text per line. `.npz`: an
+    array for each input; its first dimension counts the samples. `.json`: {"data": [sample, ...]}; a sample is
+    {"input": nested lists} or {"input": {"content": flat list, "shape": [...]}}. In place of lists there may be
+    {"b64": all bytes}, and {"b64": ...} for a text in a list. `.txt`: one length per line, the size of all free
+    dimensions; the values are random. Values are sent as they are: one that does not fit the datatype is an
     error. If samples do not fill the last batch, it continues with the first ones. `parameters_in_file` returns
     the parameters of the requests.
     """
@@ -91,6 +92,9 @@ def samples_from_file(path: Path, info: ModelInfo, payload: Payload) -> list[dic
         found: Sequence[Sample] = samples_of_lengths(lengths_from_file(path), info, payload.seed)
     else:
         found = _samples(path)
+    if path.is_dir():  # the files of outputs are for a comparison
+        outputs = {tensor.name for tensor in info.outputs}
+        found = [{name: file for name, file in sample.items() if name not in outputs} for sample in found]
     picked = range(len(found)) if payload.picked is None else payload.picked
     samples = [(number, found[number]) for number in picked]
     if not samples:
@@ -145,7 +149,7 @@ def _may_be_sent(value: Any) -> bool:
 
 def inputs_in_file(path: Path) -> tuple[Tensor, ...]:
     """Return inputs as the first sample has them, with free sizes. Raises PayloadError."""
-    first = next(iter([] if path.suffix == SUFFIX else _samples(path)), {})
+    first = next(iter([] if path.suffix == SUFFIX or path.is_dir() else _samples(path)), {})
     known = {np.dtype(kind).name: name for name, kind in NUMPY_TYPES.items() if name != "BF16"}
     shapes = dict(_shapes(path, 0, first))
     kinds = {name: known.get(np.asarray(values).dtype.name, "BYTES") for name, values in first.items()}
@@ -164,11 +168,15 @@ def _shapes(path: Path, number: int, sample: Sample) -> Shapes:
 
 
 def _shape(values: Any) -> tuple[int, ...]:
+    if isinstance(values, Path):  # of the one sample of a folder
+        return ()
     return tuple(values.get("shape", [len(values["b64"])])) if isinstance(values, dict) else np.shape(values)
 
 
 def _samples(path: Path) -> list[Sample]:
     try:
+        if path.is_dir():
+            return [{file.name: file for file in sorted(path.iterdir()) if file.is_file()}]
         if not path.is_file():
             raise OSError("it is not a file")
         return _from_npz(path) if path.suffix == ".npz" else _from_json(path)
@@ -177,7 +185,7 @@ def _samples(path: Path) -> list[Sample]:
     except Exception as error:  # numpy, zipfile and json raise a dozen kinds of errors for a damaged file
         why = " ".join(str(error).split())[:200] or type(error).__name__
         raise PayloadError(
-            f"{path} holds no samples ({why}).\nGive an .npz or a JSON file, or a .txt of lengths."
+            f"{path} holds no samples ({why}).\nGive .npz, JSON, a folder of inputs, or a .txt of lengths."
         ) from error
 
 
@@ -221,11 +229,19 @@ def _json_values(values: Any) -> Any:
     return np.asarray(content, dtype=object).reshape(values["shape"]).tolist() if "shape" in values else content
 
 
-def _decoded(values: dict[str, Any], datatype: str) -> NDArray[Any]:
-    """Return the values in Base64, flat without a shape. Raises ValueError or TypeError if they are none."""
-    data = base64.b64decode(values.get("b64", 0), validate=True)
+def _decoded(values: dict[str, Any] | Path, datatype: str) -> NDArray[Any]:
+    """Return the values in Base64 or of a file, flat without a shape.
+
+    Raises ValueError or TypeError if they are none, OSError.
+    """
+    if isinstance(values, Path):
+        data, values = values.read_bytes(), {}
+        texts = data.removesuffix(b"\n").split(b"\n")
+    else:
+        data = base64.b64decode(values.get("b64", 0), validate=True)
+        texts = _texts(data) or [data]  # a text alone may come without its length
     if datatype == "BYTES":
-        found = np.array(_texts(data) or [data], dtype=object)  # a text alone may come without its length
+        found = np.array(texts, dtype=object)
     elif datatype == "BF16":
         found = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
     else:
@@ -264,8 +280,11 @@ def _tensors_of(where: str, sample: Sample, info: ModelInfo, payload: Payload) -
 
 
 def exact(values: Any, datatype: str) -> NDArray[Any]:
-    """Return values as an array of a datatype. Raises ValueError or TypeError, which name what would change."""
-    values = _decoded(values, datatype) if isinstance(values, dict) else values
+    """Return values as an array of a datatype. Raises ValueError or TypeError, which name what would change.
+
+    Also OSError for those of a file.
+    """
+    values = _decoded(values, datatype) if isinstance(values, dict | Path) else values
     if datatype == "BYTES":
         texts = values.astype(object) if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)
         return np.array([_text(one) for one in texts.ravel()], dtype=object).reshape(texts.shape)
@@ -303,7 +322,7 @@ def _fitting(where: str, sample: Sample, tensor: Tensor, info: ModelInfo, payloa
         raise PayloadError(f"{where} has no input {tensor.name}.\nIt has {', '.join(sample)}.")
     try:
         values = exact(sample[tensor.name], tensor.datatype)
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
+    except (OSError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise PayloadError(
             f"{where}: {tensor.name} is not {tensor.datatype}: {error}.\nCheck the file."
         ) from error

@@ -11,6 +11,7 @@ from load_records import shard_result
 from pydantic import BaseModel, ValidationError
 
 from loadgen.distributed.messages import Order, Report, order_of_job, refusal, rows_of
+from loadgen.errors import PlanError
 from loadgen.measurement.request_log import RequestLog
 from loadgen.sending.plan_run import LoadJob
 from loadgen.spec.plan import Arrivals, LoadPlan, Payload
@@ -84,3 +85,8 @@ def test_whatever_comes_is_refused_in_two_lines(data: Any) -> None:
         failure = refusal("the master", raised.value).failure
         assert failure is not None
         assert "same version" in failure[1].splitlines()[-1]
+
+
+def test_a_folder_of_inputs_does_not_travel(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="folder"):
+        order(Payload(data_file=tmp_path))

@@ -116,11 +116,11 @@ def test_a_path_is_relative_to_its_file(
     away.mkdir()
     monkeypatch.chdir(away)
     wanted = tmp_path / "data" / "x.npz"
-    assert refused(capsys, run_command, "--config", file)[0] == f"--input-data {wanted} is not a file."
+    assert refused(capsys, run_command, "--config", file)[0] == f"--input-data {wanted} is not a file or folder."
     what, _ = refused(capsys, run_command, "--config", "../load.yaml")
-    assert what == f"--input-data {away}/../data/x.npz is not a file."
+    assert what == f"--input-data {away}/../data/x.npz is not a file or folder."
     monkeypatch.setenv("TRITUNE_LOADTEST_INPUT_DATA", "x.npz")
-    assert refused(capsys, run_command, "--config", file)[0] == "--input-data x.npz is not a file."
+    assert refused(capsys, run_command, "--config", file)[0] == "--input-data x.npz is not a file or folder."
 
 
 def test_an_address_in_a_file_is_no_permission_to_load_it(

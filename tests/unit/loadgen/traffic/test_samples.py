@@ -244,3 +244,56 @@ def test_a_model_whose_inputs_are_all_optional_gets_all_of_them() -> None:
     )
     (request, *_) = request_tensors(info, Payload())
     assert request.keys() == {"x"}
+
+
+NAMED = ModelInfo(
+    name="m",
+    max_batch_size=8,
+    inputs=(
+        Tensor(name="image", datatype="INT16", shape=(-1, 2, 2)),
+        Tensor(name="texts", datatype="BYTES", shape=(-1, 2)),
+    ),
+    outputs=(Tensor(name="label", datatype="BYTES", shape=(-1, 1)),),
+)
+
+
+def folder_of(root: Path, **files: bytes) -> Path:
+    for name, data in files.items():
+        (root / name).write_bytes(data)
+    return root
+
+
+def test_a_folder_is_one_sample_with_a_file_for_each_input(tmp_path: Path) -> None:
+    image = np.array([[1, -2], [3, 256]], "<i2")
+    folder = folder_of(tmp_path, image=image.tobytes(), texts=b"two words\n\n", label=b"cat\n")
+    (request,) = request_tensors(NAMED, Payload(data_file=folder))
+    assert request["image"].tolist() == [image.tolist()]
+    assert request["texts"].tolist() == [[b"two words", b""]]
+    assert len(shapes_in_file(folder)) == 1
+    (two,) = request_tensors(NAMED, Payload(data_file=folder, batch_size=2))
+    assert two["image"].tolist() == [image.tolist()] * 2
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        ({"image": b"12345678"}, "texts"),
+        ({"image": b"1234567", "texts": b"a\nb"}, "image"),
+        ({"image": b"123456", "texts": b"a\nb"}, "image"),
+        ({"image": b"12345678", "texts": b"a"}, "texts"),
+        ({"image": b"12345678", "texts": b"a\nb", "imgae": b""}, "imgae"),
+        ({}, "image"),
+    ],
+)
+def test_a_folder_that_does_not_fit_the_model_is_refused(
+    tmp_path: Path, files: dict[str, bytes], named: str
+) -> None:
+    with pytest.raises(PayloadError, match=named) as refused:
+        request_tensors(NAMED, Payload(data_file=folder_of(tmp_path, **files)))
+    assert str(refused.value).count("\n") == 1
+
+
+def test_a_folder_says_no_types_to_a_server_without_metadata(tmp_path: Path) -> None:
+    unknown = ModelInfo(name="m", max_batch_size=None, inputs=(), outputs=())
+    with pytest.raises(PayloadError, match="names no inputs"):
+        settled(unknown, Payload(data_file=folder_of(tmp_path, x=b"1")))
