@@ -10,6 +10,7 @@ import site
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _EVERYONE_MAY_WRITE = 0o002
@@ -57,6 +58,19 @@ def search_path(entries: Iterable[str] | None = None) -> SearchPath:
         else:
             left_out[entry] = why
     return SearchPath(folders=tuple(kept), left_out=tuple(left_out.items()))
+
+
+def misread_numpy() -> str | None:
+    """Return the version of our NumPy if the embedded Triton misreads its arrays: 2 and later.
+
+    It takes each array of a model's outputs for an empty one, and dies of texts as inputs. Our own runtime passes
+    tensors in another way.
+    """
+    try:
+        found = version("numpy")
+    except PackageNotFoundError:
+        return None
+    return found if int(found.partition(".")[0]) > 1 else None
 
 
 def _danger(entry: Path) -> str | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from loadgen.processes import scratch_folder
 from model_repo.errors import LauncherMissing, ServerError
 from model_repo.server.options import ServerOptions
+from model_repo.server.python_home import misread_numpy
 from model_repo.server.triton import PackagesMissing, check_runs_models
 from optimizer.machine.hardware import Hardware, hardware
 from optimizer.machine.stalls import COUNTS_MS, measure_stalls
@@ -159,7 +160,10 @@ def embedded_triton() -> Check:
         except ServerError as error:
             lines = (str(error).splitlines()[0], *error.log_tail.splitlines()[-1:])
             return Check(name=installed.name, state="unknown", found=f"{installed.found}; {' '.join(lines)}")
-    return Check(name=installed.name, state="ok", found=f"{installed.found}; it starts and runs models")
+    found, numpy = f"{installed.found}; it starts and runs models", misread_numpy()
+    if numpy is not None:
+        found += f", but not Python models of your own: it misreads the arrays of NumPy {numpy}"
+    return Check(name=installed.name, state="ok", found=found, add="pip install 'numpy<2'" if numpy else "")
 
 
 def _onnxruntime() -> Check:

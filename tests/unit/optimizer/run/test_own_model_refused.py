@@ -192,6 +192,20 @@ def test_trials_are_not_loaded_from_the_repository_itself(tmp_path: Path) -> Non
             from_options(tmp_path, server="remote", server_url="http://x:8000", server_repository=folder)
 
 
+def test_numpy_2_is_refused_of_the_server_that_misreads_its_arrays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python_model(tmp_path / "repository")
+    newer = tmp_path / "packages" / "numpy-2.2.6.dist-info"
+    newer.mkdir(parents=True)
+    (newer / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 2.2.6\n")
+    from_options(tmp_path)
+    monkeypatch.syspath_prepend(newer.parent)
+    with pytest.raises(BadInput, match=r"NumPy 2\.2\.6"):
+        from_options(tmp_path)
+    from_options(tmp_path, server="docker")
+
+
 def test_links_that_lead_too_far_are_refused(tmp_path: Path) -> None:
     link = python_model(tmp_path / "repository") / "1" / "link"
     (tmp_path / "many").mkdir()
