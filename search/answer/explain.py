@@ -113,8 +113,9 @@ def _service_times(guess: PredictionRecord) -> str:
     each = ", ".join(
         f"{size}: {busy_ms:.3g}" for size, busy_ms in zip(times.batch_sizes, times.all_busy_ms, strict=True)
     )
+    of_member = "" if times.model is None else f" of {times.model}, which saturates first,"
     return (
-        f"From execution times in ms, by batch size, with all instances busy: {each}; and "
+        f"From execution times{of_member} in ms, by batch size, with all instances busy: {each}; and "
         f"{times.overhead_ms:.3g} ms per request outside the execution."
     )
 

@@ -26,6 +26,7 @@ its measurement ended early. failed: it could not be served or measured."""
 class ServiceTimesRecord(Record):
     """The execution times behind a prediction; `service_times.json` has the whole curves."""
 
+    model: str | None = Field(default=None, description="The member of an ensemble that saturates first.")
     batch_sizes: tuple[int, ...]
     one_busy_ms: tuple[float, ...] = Field(description="Mean execution time per size while one instance executes.")
     all_busy_ms: tuple[float, ...] = Field(description="Mean execution time per size while all instances execute.")
@@ -55,9 +56,7 @@ class WhyRecord(Record):
         default=None, description="Number of the best trial so far; null if there was none."
     )
     resumed: bool = Field(default=False, description="True if the trial began after --resume.")
-    retaken: bool = Field(
-        default=False, description="True if the configuration was begun before and not finished."
-    )
+    retaken: bool = Field(default=False, description="True if it was begun before and not finished.")
     prediction: PredictionRecord | None = Field(default=None, description="null if there was no prediction.")
 
 

@@ -109,6 +109,7 @@ class EnsembleSurrogate(Surrogate):
             max_queue_delay_s=config.max_queue_delay_us / 1e6,
             preferred_batch_sizes=self.in_requests(config.preferred_batch_sizes),
             variable_shapes=any(-1 in spec.shape for spec in config.engine.inputs),
+            name=config.engine.model_name,
         )
 
     def above(self, points: Iterable[Knobs], at_best_per_s: float) -> list[Knobs]:

@@ -90,14 +90,14 @@ class SimulatedServer:
 
     `service_s[b, k]` is the time that an execution of batch size b keeps an instance while k of them are busy,
     shape (max_batch_size + 1, instance_count + 1); row and column 0 are not used. If requests differ in shape,
-    there may be several such tables, shape (tables, max_batch_size + 1, instance_count + 1). `turns`, shape
-    (2, n), then has the numbers of the requests' shapes, in turn, and below each that of its table: Triton only
-    puts consecutive requests of one shape into a batch. `noise` are factors on the times, used in turn.
-    `overhead_s` is the rest of a request's time: network, front end, waking threads; they let through
-    `let_through_per_s` (infinite if not known), which is not simulated. No preferred sizes mean the maximum alone,
-    as in Triton. `variable_shapes`: inputs have dimensions that vary between requests, and the
-    batcher looks at each. `commits_early`: an instance takes its next batch when it begins one (Triton's TensorRT
-    backend without CUDA graphs), not when it has finished.
+    there may be several such tables, shape (tables, max_batch_size + 1, instance_count + 1). `turns`, shape (2,
+    n), then has the numbers of the requests' shapes, in turn, and below each that of its table: Triton only puts
+    consecutive requests of one shape into a batch. `noise` are factors on the times, used in turn. `overhead_s`
+    is the rest of a request's time: network, front end, waking threads; they let through `let_through_per_s`
+    (infinite if not known), which is not simulated. `name` is that of a member of an ensemble. No preferred
+    sizes mean the maximum alone, as in Triton. `variable_shapes`: inputs have dimensions that vary between
+    requests, and the batcher looks at each. `commits_early`: an instance takes its next batch when it begins one
+    (Triton's TensorRT backend without CUDA graphs), not when it has finished.
     """
 
     service_s: Floats
@@ -109,6 +109,7 @@ class SimulatedServer:
     preferred_batch_sizes: tuple[int, ...] = ()
     variable_shapes: bool = False
     commits_early: bool = False
+    name: str | None = None
 
     def __post_init__(self) -> None:
         if self.service_s.ndim not in (2, 3) or min(self.service_s.shape[-2:]) < 2:

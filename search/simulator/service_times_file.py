@@ -27,6 +27,7 @@ def service_times_record(server: Simulated) -> ServiceTimesRecord:
     largest, busy, service_s = slowest.max_batch_size, slowest.instance_count, slowest.mean_service_s
     sizes = sorted({2**exponent for exponent in range(largest.bit_length()) if 2**exponent <= largest} | {largest})
     return ServiceTimesRecord(
+        model=slowest.name,
         batch_sizes=tuple(sizes),
         one_busy_ms=tuple(float(1e3 * service_s[size, 1]) for size in sizes),
         all_busy_ms=tuple(float(1e3 * service_s[size, busy]) for size in sizes),

@@ -99,6 +99,7 @@ def write_search(runner: TrialRunner) -> None:
         "schema_version": 2,
         "engines": space.axes()["engine"],
         **{name: getattr(space, name) for name in axes},
+        "members": {knob: values for knob, values in space.axes().items() if "." in knob},
         "slo": runner.slo,
         "workload": runner.workload.record,
         "objective": runner.objective.record,

@@ -1,5 +1,6 @@
 """Unit: what the search of ensembles does where it cannot predict, and what it keeps for a resumed run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from search.records.slo import Slo
 from search.simulator.ensemble_surrogate import EnsembleSurrogate, new_surrogate
 from search.simulator.service_times_file import read_curves
 from search.space import MEMBER_KNOBS, SearchSpace, knobs_of
-from search.study.run import run_search
+from search.study.run import SEARCH_FILE, run_search
 from search.study.store import TrialStore, open_store
 from search.study.trial_runner import TrialRunner
 from search.trials.bench import BenchFailed, ObservedBench
@@ -71,6 +72,25 @@ def test_a_model_that_calls_others_unseen_is_sampled(tmp_path: Path) -> None:
     store = searched(EnsembleBench(ensemble=TWO), caller, tmp_path)
     assert "predicted" not in causes(store)
     assert "landmark" in causes(store)
+
+
+def test_a_prediction_names_the_member_that_saturates_first_and_the_space_those_of_all(tmp_path: Path) -> None:
+    space = TWO.space()
+    store = searched(EnsembleBench(ensemble=TWO), space, tmp_path)
+    seen = set()
+    for trial in store.trials:
+        if trial.why is None or trial.why.prediction is None:
+            continue
+        most_per_s = {}
+        for name, member in zip(TWO.laws, trial.served.members, strict=True):
+            sizes = range(1, (member.max_batch_size if member.dynamic_batching else 1) + 1)
+            most_per_s[name] = member.instance_count * max(size / TWO.laws[name](size) for size in sizes)
+        seen.add(trial.why.prediction.service_times.model)
+        assert most_per_s[str(trial.why.prediction.service_times.model)] <= 1.1 * min(most_per_s.values())
+    assert seen
+    written = json.loads((tmp_path / SEARCH_FILE).read_bytes())["members"]
+    assert written == {knob: list(values) for knob, values in space.axes().items() if "." in knob}
+    assert written["second.instance_count"] == list(space.members[1].instance_counts)
 
 
 def test_a_resumed_search_does_not_profile_again(tmp_path: Path) -> None:
