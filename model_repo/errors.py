@@ -51,6 +51,10 @@ class RequestRefused(ServerError):
         self.status = status
 
 
+class CredentialsRefused(RequestRefused):
+    """The server, or a proxy in front of it, refused a request for its credentials: HTTP status 401 or 403."""
+
+
 class ModelLoadFailed(ServerError):
     """A model could not be loaded. `reason` is the message of the server or the runtime, on one line."""
 

@@ -93,7 +93,10 @@ def as_user_error(error: Exception, name: str) -> UserError:
     return BadInput(text, f"See {name} --help.")
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+def _signals() -> tuple[signal.Signals, ...]:
+    """Return those that end a run in order: SIGHUP too, of a terminal that closes, unless nohup has it ignored."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *(() if ignored else (signal.SIGHUP,)))
 
 
 class Stop:
@@ -116,9 +119,9 @@ class Stop:
 
 @contextmanager
 def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
-    """Until the block ends, the first SIGINT or SIGTERM sets `Stop` and calls `announce`; the second raises.
+    """Until the block ends, the first SIGINT, SIGTERM or SIGHUP sets `Stop` and calls `announce`; the next raises.
 
-    SIGTERM is treated alike, so that a scheduler that ends the job gets the best answer so far.
+    All are treated alike, so that a scheduler that ends the job gets the best answer so far.
     """
     stop = Stop()
 
@@ -130,7 +133,7 @@ def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
         stop.asked = True
         announce()
 
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
+    before = {number: signal.signal(number, on_signal) for number in _signals()}
     try:
         yield stop
     finally:
@@ -140,7 +143,7 @@ def finish_on_first_interrupt(announce: Callable[[], None]) -> Iterator[Stop]:
 
 @contextmanager
 def stop_on_first_interrupt() -> Iterator[None]:
-    """Until the block ends, SIGINT and SIGTERM raise at once, within `finish_on_first_interrupt` too.
+    """Until the block ends, SIGINT, SIGTERM and SIGHUP raise at once, within `finish_on_first_interrupt` too.
 
     For work before there is any result that a run could finish with. In a thread other than the main one, which
     no signal reaches, it changes nothing. If Python drops the exception, it is raised as the block ends.
@@ -153,7 +156,7 @@ def stop_on_first_interrupt() -> Iterator[None]:
         asked = signal.Signals(number).name
         raise KeyboardInterrupt(asked)
 
-    heeded = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
+    heeded = _signals() if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, on_signal) for number in heeded}
     try:
         yield

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from model_repo.errors import RequestRefused, ServerDied, ServerTimeout
+from model_repo.errors import CredentialsRefused, RequestRefused, ServerDied, ServerTimeout
 from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET
 from model_repo.spec import Endpoint
 
 _TIMEOUT_S = 10.0
 _MIN_SECRET = 4
+_LIVE = "/v2/health/live"
+_FOR_CREDENTIALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
 _GRPC_OPTIONS = (
     # A model that fails to load sends its traceback in a trailer; the default limit of 8 kB makes that an error.
@@ -28,7 +30,18 @@ _GRPC_OPTIONS = (
 
 def is_live(endpoint: Endpoint, *, timeout_s: float = _TIMEOUT_S) -> bool:
     """True if a server answers there that it is live."""
-    return _is_ok(endpoint, "/v2/health/live", timeout_s)
+    return _is_ok(endpoint, _LIVE, timeout_s)
+
+
+def lets_in(endpoint: Endpoint) -> bool:
+    """True if a server answers there that it is live. Raises CredentialsRefused."""
+    try:
+        _request(endpoint, "GET", _LIVE, _TIMEOUT_S)
+    except CredentialsRefused:
+        raise
+    except (RequestRefused, ServerTimeout, ServerDied):
+        return False
+    return True
 
 
 def is_model_ready(endpoint: Endpoint, model_name: str, *, timeout_s: float = _TIMEOUT_S) -> bool:
@@ -170,7 +183,8 @@ def _request(
         connection.close()
     if answer.status != http.client.OK:
         refusal = _without(endpoint.credentials, _refusal(where, path, answer.status, content))
-        raise RequestRefused(refusal, status=answer.status)
+        refused = CredentialsRefused if answer.status in _FOR_CREDENTIALS else RequestRefused
+        raise refused(refusal, status=answer.status)
     return content
 
 
@@ -184,9 +198,16 @@ def _without(credentials: Iterable[tuple[str, str]], text: str) -> str:
 
 def _refusal(where: str, path: str, status: int, body: bytes) -> str:
     try:
-        return str(json.loads(body)["error"])
+        words = str(json.loads(body)["error"])
     except (ValueError, KeyError, TypeError):
-        return f"The server at {where} answered {path} with HTTP status {status}.\nIs it a Triton server?"
+        words = ""
+    if status in _FOR_CREDENTIALS:
+        reason = ": ".join(filter(None, (f"HTTP status {status}", " ".join(words.split()).rstrip("."))))
+        return (
+            f"The server at {where} refused {path} for its credentials ({reason}).\n"
+            "Give the header that it wants with --header-env NAME=VARIABLE, and check the variable's value."
+        )
+    return words or f"The server at {where} answered {path} with HTTP status {status}.\nIs it a Triton server?"
 
 
 def _grpc_request(path: Path, method: str, fields: dict[str, str], timeout_s: float) -> Any:

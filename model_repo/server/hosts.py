@@ -15,7 +15,7 @@ from typing import Protocol
 from model_repo.errors import ServerDied, ServerError, ServerStartFailed
 from model_repo.repository.write import writing
 from model_repo.server.access import SHARED_MEMORY, control_folder, make_control_folder
-from model_repo.server.control import is_live, model_state, server_name
+from model_repo.server.control import is_live, lets_in, model_state, server_name
 from model_repo.server.launchers import Launcher
 from model_repo.server.options import ServerOptions, choose_endpoint, ports_in_use
 from model_repo.server.process import ServerProcess
@@ -246,9 +246,9 @@ class RemoteHost:
         return is_live(self.endpoint)
 
     def restart(self) -> None:
-        """Wait until the server answers; we cannot start it. Raises ServerDied."""
+        """Wait until the server answers; we cannot start it. Raises ServerDied, CredentialsRefused."""
         deadline = time.monotonic() + self._wait_s
-        while not self.alive():
+        while not lets_in(self.endpoint):
             if time.monotonic() > deadline:
                 after = f" within {self._wait_s:g} s" if self._wait_s else ""
                 raise ServerDied(

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from model_repo.errors import ModelLoadFailed, RequestRefused, ServerError, reason_of
+from model_repo.errors import CredentialsRefused, ModelLoadFailed, RequestRefused, ServerError, reason_of
 from model_repo.repository.config_pbtxt import render_config_pbtxt
 from model_repo.repository.own_config import BATCHER, GROUPS, WARMUP
 from model_repo.repository.own_model import parse_own
@@ -85,6 +85,8 @@ class OverridingServer(Server):
             main = names[-1]
             try:
                 control.load_model(self.endpoint, main, timeout_s=self._options.load_timeout_s, config=found[main])
+            except CredentialsRefused:
+                raise
             except RequestRefused as error:
                 raise ServerError(
                     f"{self.endpoint.http_url} does not let {main} be configured: {reason_of(str(error))}\n"
@@ -108,6 +110,8 @@ class OverridingServer(Server):
     def _served(self, name: str) -> dict[str, Any]:
         try:
             return control.model_config(self.endpoint, name)
+        except CredentialsRefused:
+            raise
         except RequestRefused as error:
             raise ServerError(
                 f"{name} is not served by {self.endpoint.http_url}: {reason_of(str(error))}\n"
@@ -276,4 +280,5 @@ def _locked(journal: Path) -> Iterator[Path]:
 
 
 def _digest(endpoint: Endpoint) -> str:
-    return hashlib.sha256(f"{endpoint.host}:{endpoint.http_port}".encode()).hexdigest()[:32]
+    host = "127.0.0.1" if endpoint.host == "localhost" else endpoint.host
+    return hashlib.sha256(f"{host}:{endpoint.http_port}".encode()).hexdigest()[:32]

@@ -108,7 +108,7 @@ def _check_together(config: OptimizeConfig, values: Values) -> None:
             "--server remote needs to know the server and its model repository.",
             "Add --server-url http://HOST:PORT and --server-repository DIR (the same folder, as seen from here).",
         )
-    if server == "remote" and overrides and not config.yes:
+    if server == "remote" and overrides and not (config.yes or values.get("dry_run")):
         raise BadInput(
             "The remote server's own models would get other configurations meanwhile, and full load.",
             "If it serves nobody else, add --yes; or use a test server, with --server-repository DIR.",

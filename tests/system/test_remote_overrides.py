@@ -117,8 +117,10 @@ def test_an_ensemble_gets_other_configurations_and_its_own_again(start: Any, tmp
             x = np.arange(8, dtype=np.float32).reshape(2, 4)
             (y,) = infer(theirs.endpoint, "pair", {"x": x}).values()
             np.testing.assert_array_equal(y, 2 * (2 * x + 1) + 1)
-        with pytest.raises(ServerInUse), overriding(theirs.options):
-            pass
+        by_name = replace(theirs.options, remote=replace(theirs.endpoint, host="localhost"))
+        for options in (theirs.options, by_name):
+            with pytest.raises(ServerInUse), overriding(options):
+                pass
     assert theirs.configs() == before
     assert theirs.texts() == texts
     assert not list((tmp_path / "journals").glob("*.json"))

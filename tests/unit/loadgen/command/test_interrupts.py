@@ -43,6 +43,19 @@ def test_one_that_python_has_dropped_stops_as_the_block_ends() -> None:
         CleanedUp()
 
 
+def test_a_terminal_that_closes_asks_to_finish_unless_nohup_has_it_ignored() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        for handler, asked in ((signal.SIG_DFL, True), (signal.SIG_IGN, False)):
+            signal.signal(signal.SIGHUP, handler)
+            with finish_on_first_interrupt(lambda: None) as stop:
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert stop() is asked
+            assert signal.getsignal(signal.SIGHUP) is handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_the_first_stops_now_where_there_is_nothing_to_finish() -> None:
     with finish_on_first_interrupt(lambda: None) as stop:
         with pytest.raises(KeyboardInterrupt), stop_on_first_interrupt():

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from model_repo.errors import LauncherMissing, RepositoryWriteFailed, ServerDied, ServerStartFailed
+from model_repo.errors import (
+    CredentialsRefused,
+    LauncherMissing,
+    RepositoryWriteFailed,
+    ServerDied,
+    ServerStartFailed,
+)
 from model_repo.server import hosts
 from model_repo.server.options import ServerOptions
 from model_repo.server.process import Launch
@@ -153,6 +159,27 @@ def test_a_remote_server_that_starts_is_waited_for(tmp_path: Path) -> None:
         hosts.RemoteHost(endpoint, tmp_path, wait_s=600.0)
         server.shutdown()
     assert len(asked) == 3
+
+
+def test_a_remote_server_that_refuses_the_credentials_is_not_waited_for(tmp_path: Path) -> None:
+    class Closed(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(401)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Closed) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        port = server.server_address[1]
+        endpoint = Endpoint(host="127.0.0.1", http_port=port, grpc_port=None, metrics_port=None)
+        with pytest.raises(CredentialsRefused) as refused:
+            hosts.RemoteHost(endpoint, tmp_path, wait_s=1e6)
+        server.shutdown()
+    assert refused.value.status == 401
+    assert str(refused.value).count("\n") == 1
 
 
 def test_a_remote_server_that_never_releases_a_model_holds_nothing_up(tmp_path: Path) -> None:

@@ -206,6 +206,15 @@ def test_numpy_2_is_refused_of_the_server_that_misreads_its_arrays(
     from_options(tmp_path, server="docker")
 
 
+def test_a_plan_for_the_servers_own_models_changes_nothing_and_needs_no_yes(tmp_path: Path) -> None:
+    python_model(tmp_path / "repository")
+    given = {"server": "remote", "server_url": "http://x:8000"}
+    with pytest.raises(BadInput, match="full load"):
+        from_options(tmp_path, **given)
+    from_options(tmp_path, **given, yes=True)
+    from_options(tmp_path, **given, dry_run=True)
+
+
 def test_links_that_lead_too_far_are_refused(tmp_path: Path) -> None:
     link = python_model(tmp_path / "repository") / "1" / "link"
     (tmp_path / "many").mkdir()
