@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from loadgen.errors import UserError
+from loadgen.errors import BadInput, UserError
 from loadgen.exit_codes import Status
 from loadgen.measurement.cpu_contention import CpuContention, none_if_not_watched
 from model_repo.spec import Engine
@@ -28,6 +28,7 @@ from search.records.recommendation import (
     SecondsRecord,
     ServedRecord,
 )
+from search.records.run_files import recommendation_if_any
 from search.records.slo import Slo
 from search.records.trial import TrialRecord
 from search.simulator.surrogate import FAR_BELOW, engine_alone_per_s
@@ -163,8 +164,8 @@ def find_best(
         budget.begin_certification()
         on_event(events.PhaseStarted(name="certify"))
         front_ends = _front_ends(runner, served)
-        queue_policy = None
-        if request.without_policy is not None and not stop():
+        queue_policy = _known_cost_of_policy(request.directory)
+        if queue_policy is None and request.without_policy is not None and not stop():
             own = next((one for one in store.trials if one.served == request.space.baseline()), None)
             queue_policy = cost_of_policy(replace(runner, bench=served), own, request.without_policy)
             watched.config = None  # what is served now is not what it loaded
@@ -177,6 +178,14 @@ def find_best(
         contention = none_if_not_watched(served.spent.contention)
         raise NothingFound(conclusion.reason, conclusion.advice, conclusion.status, contention)
     return _result(request, store, winner, certified.baseline, served, conclusion, front_ends, queue_policy)
+
+
+def _known_cost_of_policy(directory: Path) -> QueuePolicyRecord | None:
+    """Return what the user's queue policy cost when the run ended before; None if that is not known."""
+    with suppress(BadInput):
+        found = recommendation_if_any(directory)
+        return None if found is None else found.queue_policy
+    return None
 
 
 def _front_ends(runner: TrialRunner, bench: RunBench) -> tuple[FrontEndRecord, ...]:
