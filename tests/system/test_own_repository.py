@@ -7,18 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from infer import get, infer
 from own_repositories import MODEL, PYTHON, ensemble, fingerprint, may_not_write, python_model, written
+from server_kinds import docker_on_path, tritonserver_on_path
 from waiting import wait_until
 
 from loadgen.errors import BadInput
 from loadgen.spec.limits import LatencyLimit
 from loadgen.statistics.slo_test import certify
 from model_repo.repository.write import write_final_repository
-from model_repo.server.options import ServerOptions
+from model_repo.server.options import DEFAULT_IMAGE, ServerOptions
 from model_repo.server.static_server import serve_repository
 from model_repo.server.triton import serve
 from model_repo.spec import Engine
@@ -219,3 +221,30 @@ def test_an_ensemble_that_is_busy_makes_room_for_the_next_configuration(tmp_path
         server.load(replace(config, members=(config.members[0], replace(config.members[1], max_queue_delay_us=9))))
         server.check()
         assert answer.exception() is not None
+
+
+@pytest.mark.parametrize("kind", ["local", "docker"])
+def test_a_server_that_is_not_embedded_completes_and_serves_an_ensemble(
+    tmp_path: Path, kind: Literal["local", "docker"]
+) -> None:
+    ensemble(tmp_path / "users", second="dynamic_batching { }\n")
+    before = fingerprint(tmp_path / "users")
+    folder = tmp_path / "server"
+    path = docker_on_path(folder, DEFAULT_IMAGE) if kind == "docker" else tritonserver_on_path(folder)
+    with path:
+        (engine,) = read(config_for(tmp_path, model="pair", server=kind))
+        config = default_config(engine)
+        first, second = config.members
+        smaller = replace(first, max_batch_size=2, preferred_batch_sizes=())
+        with serve(ServerOptions(run_dir=tmp_path / "run", kind=kind)) as server:
+            for members in (
+                (first, second),
+                (smaller, replace(second, instance_count=3)),
+            ):
+                server.load(replace(config, members=members))
+                server.check()
+                (y,) = infer(server.endpoint, "pair", {"x": np.ones((1, 4), np.float32)}).values()
+                np.testing.assert_array_equal(y, np.full((1, 4), 7, np.float32))
+            groups = get(server.endpoint, "/v2/models/second/config")["instance_group"]
+    assert sum(group["count"] for group in groups) == 3
+    assert fingerprint(tmp_path / "users") == before
