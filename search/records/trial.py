@@ -251,10 +251,7 @@ class LoadRunRecord(Record):
     )
     seed: int | None = Field(default=None, description="Seed of the arrivals.")
     problems: tuple[str, ...] = ()
-    model: str | None = Field(
-        default=None,
-        description="The colocated model to which requests and violations belong, as its limit is the tightest.",
-    )
+    model: str | None = Field(default=None, description="The colocated model that requests and violations are of.")
     change: str | None = Field(
         default=None,
         description="How the run changed in its middle, in words: nearly all late requests were in one half. "
@@ -263,10 +260,7 @@ class LoadRunRecord(Record):
 
     @property
     def word(self) -> str:
-        """The answer in a word or two; of a run that decided nothing, its tendency, if there is one.
-
-        With the name of the colocated model whose limit was not met.
-        """
+        """The answer, or the tendency, in a word or two, with the colocated model whose limit was not met."""
         word = run_word(
             self.answer, met=self.met, overloaded=bool(self.overloaded), late=self.violations, n=self.requests
         )
