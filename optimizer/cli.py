@@ -39,11 +39,9 @@ def optimize(values: Values, origins: Origins) -> None:
     if call.version:
         show_version()
         return
-    from optimizer.command.arguments import checked_storage, config_from_options, resumed_config
+    from optimizer.command.arguments import config_of_call
 
-    checked_storage(values["storage"], in_arguments="storage" in origins and origins["storage"].kind == "flag")
-    make = config_from_options if call.resume is None else resumed_config
-    config, notes = make(values, origins)
+    config, notes = config_of_call(call, values, origins)
     from optimizer.command import session
 
     if call.dry_run:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+
+from rich.console import Console
 
 from loadgen.command.app import complain, finish_on_first_interrupt
 from loadgen.command.baseline import read_baseline
@@ -46,30 +49,59 @@ def run(
 
     `web_port` None: no web UI. `fleet` None: this machine alone sends the load.
     """
-    check_writable(order.outputs)
-    baseline = None
-    if order.compare is not None:
-        limits = [limit.text for limit in order.limits.latency]
-        baseline = read_baseline(order.compare, load_record(order), limits, find_max=order.find_max)
-    started_at = datetime.now(UTC)
-    finding, problems = _measured(order, notes, web_port, fleet)
-    machines = 1 if fleet is None else fleet.workers
-    record = record_of(order, finding, notes=notes, started_at=started_at, baseline=baseline, machines=machines)
-    problems += write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
+    record, problems = carry_out(
+        order,
+        notes,
+        console=SafeConsole(stderr=True),
+        heeding=finish_on_first_interrupt,
+        web_port=web_port,
+        fleet=fleet,
+    )
     problems += show(record, as_json=as_json)
     for problem in problems:
         complain(problem.what, problem.fix, problem.exit_code)
     return exit_code([record.outcome, *(problem.status for problem in problems)])
 
 
+Heeding = Callable[[Callable[[], None]], AbstractContextManager[Callable[[], bool]]]
+
+
+def carry_out(
+    order: LoadTest,
+    notes: Sequence[Note],
+    *,
+    console: Console,
+    heeding: Heeding,
+    web_port: int | None = None,
+    fleet: Fleet | None = None,
+) -> tuple[LoadTestRecord, list[UserError]]:
+    """Carry the order out and write its files; return the result, and the problems after it was measured.
+
+    `console` shows the progress. `heeding` yields what says whether to stop with the result so far, and gets what
+    announces that. No signal is handled except by it.
+    """
+    check_writable(order.outputs)
+    baseline = None
+    if order.compare is not None:
+        limits = [limit.text for limit in order.limits.latency]
+        baseline = read_baseline(order.compare, load_record(order), limits, find_max=order.find_max)
+    started_at = datetime.now(UTC)
+    live = partial(_carry_out, order, notes, console, heeding, web_port, fleet)
+    finding, problems = _measured(live)
+    machines = 1 if fleet is None else fleet.workers
+    record = record_of(order, finding, notes=notes, started_at=started_at, baseline=baseline, machines=machines)
+    problems += write_reports(record, None if finding.run is None else finding.run.log, order.outputs)
+    return record, problems
+
+
 def _measured(
-    order: LoadTest, notes: Sequence[Note], web_port: int | None, fleet: Fleet | None
+    carry_out: Callable[[Callable[[LoadTestResult], None]], Exception | None],
 ) -> tuple[LoadTestResult, list[UserError]]:
     """Return the result of the order, and the problems after it."""
     found: list[LoadTestResult] = []
     problems: list[UserError] = []
     try:
-        broken = _carry_out(order, notes, web_port, fleet, found.append)
+        broken = carry_out(found.append)
         if broken is not None:
             problems.append(unforeseen(broken))
     except Exception as error:
@@ -82,6 +114,8 @@ def _measured(
 def _carry_out(
     order: LoadTest,
     notes: Sequence[Note],
+    console: Console,
+    heeding: Heeding,
     web_port: int | None,
     fleet: Fleet | None,
     on_found: Callable[[LoadTestResult], None],
@@ -93,7 +127,7 @@ def _carry_out(
             dashboard = stack.enter_context(WebDashboard(order.target, web_port))
         view = stack.enter_context(
             LiveView(
-                SafeConsole(stderr=True),
+                console,
                 timeout_s=order.plan.timeout_s,
                 limit_ms=order.limits.strictest_ms,
                 dashboard=dashboard,
@@ -107,7 +141,7 @@ def _carry_out(
         def announce() -> None:
             view.note("Stopping; waiting for requests in flight. Ctrl-C again drops everything.", warning=True)
 
-        interrupted = stack.enter_context(finish_on_first_interrupt(announce))
+        interrupted = stack.enter_context(heeding(announce))
 
         def stop() -> bool:
             return interrupted() or (dashboard is not None and dashboard.stop_asked())

@@ -1,8 +1,9 @@
-"""Read options from environment variables and configuration files; command lines are read elsewhere."""
+"""Read options from environment variables, configuration files and calls; command lines are read elsewhere."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loadgen.errors import BadInput
 from loadgen.options.declare import OptionField
+from loadgen.printable import printable
 
 if TYPE_CHECKING:
     import yaml
@@ -28,9 +30,9 @@ _KINDS: Mapping[type, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """The origin of a value. `place` is the flag, the variable, or the file and the line."""
+    """The origin of a value. `place` is the flag, the variable, the file and the line, or a call's argument."""
 
-    kind: Literal["flag", "environment", "file"]
+    kind: Literal["flag", "environment", "file", "call"]
     place: str
 
     def written(self, name: str) -> str:
@@ -130,6 +132,39 @@ def given_in_file(command: str, declared: Mapping[str, OptionField], path: Path)
     return found
 
 
+def given_in_call(
+    command: str, declared: Mapping[str, OptionField], arguments: Mapping[str, object]
+) -> tuple[dict[str, Any], dict[str, Origin]]:
+    """Return the values of all options as their flags would give them, and the origins of those in `arguments`.
+
+    An argument is what a person would write: a text, a number, a path, True; or a list of these for an option
+    that is repeated or takes several values. None is left out. Raises BadInput.
+    """
+    values = {name: () if one.repeatable else one.default for name, one in declared.items()}
+    origins = {}
+    for name, value in arguments.items():
+        if name not in declared:
+            raise BadInput(f"A call of {command} takes no option {name}.", _nearest(name, declared, command))
+        if value is not None:
+            origins[name] = Origin(kind="call", place=name)
+            given = _Given(texts=_written(declared[name], value), origin=origins[name])
+            values[name] = value_of(declared[name], given)
+    return values, origins
+
+
+def _written(one: OptionField, value: object) -> tuple[str, ...]:
+    """Return an argument as text; more than one if the option can be repeated. Raises BadInput."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    for part in parts:
+        if not isinstance(part, str | bool | int | float | os.PathLike):
+            raise BadInput(
+                f"{one.name} is {printable(repr(value), most=100)}, and not a text or a number.",
+                f"Write it as for {one.flag}: {one.declared.metavar or one.default!r}",
+            )
+    texts = tuple(os.fsdecode(part) if isinstance(part, os.PathLike) else str(part) for part in parts)
+    return texts if one.repeatable else (",".join(texts),)
+
+
 def _composed(path: Path) -> yaml.Node | None:
     """Return the file as YAML's nodes: texts that nothing has been made of yet. Raises BadInput."""
     import yaml
@@ -185,7 +220,7 @@ def _converted(one: OptionField, text: str, given: _Given) -> Any:
 
 def _example(one: OptionField, origin: Origin | None = None) -> str:
     _, value = _KINDS.get(one.kind, ("", one.declared.metavar or "VALUE"))
-    if origin is not None and origin.kind == "environment":
+    if origin is not None and origin.kind in ("environment", "call"):
         return f"Write {origin.place}={value}"
     return f"Write {one.name}: {value}"
 
@@ -211,10 +246,10 @@ def with_origin(error: BadInput, declared: Mapping[str, OptionField], origins: O
 
 
 def note_on(origins: Origins) -> list[str]:
-    """Return a note on the options that were not given on the command line; none without any."""
+    """Return a note on the options from the environment and files; none without any."""
     places: dict[str, list[str]] = {}
     for name, origin in origins.items():
-        if origin.kind != "flag":
+        if origin.kind in ("environment", "file"):
             place = "the environment" if origin.kind == "environment" else origin.place.rpartition(":")[0]
             places.setdefault(place, []).append(name)
     return [f"From {place}: {', '.join(names)}." for place, names in places.items()]

@@ -17,7 +17,7 @@ from loadgen.printable import printable
 from loadgen.spec.limits import LatencyLimit, quantile_option
 from loadgen.spec.target import headers_from_options
 from model_repo.server.python_home import misread_numpy
-from optimizer.call_options import OF_THIS_CALL
+from optimizer.call_options import OF_THIS_CALL, CallOptions
 from optimizer.config import KEPT, SERVER_URL_VARIABLE, STORAGE_VARIABLE, OptimizeConfig
 from optimizer.model_source import source_from_text, stem_of
 from optimizer.run.own_model import check_own
@@ -36,6 +36,14 @@ def _refuse_implied(limits: Sequence[LatencyLimit]) -> None:
                     f"--{name} {limit.limit_ms:g}ms follows from --{stricter} {other.limit_ms:g}ms.",
                     f"Give --{name} a shorter duration, or leave it out.",
                 )
+
+
+def config_of_call(call: CallOptions, values: Values, origins: Origins) -> tuple[OptimizeConfig, list[str]]:
+    """Return the configuration of a new run, or of the one to go on with, and notes. Raises BadInput."""
+    in_arguments = "storage" in origins and origins["storage"].kind == "flag"
+    checked_storage(values["storage"], in_arguments=in_arguments)
+    make = config_from_options if call.resume is None else resumed_config
+    return make(values, origins)
 
 
 def config_from_options(values: Values, origins: Origins) -> tuple[OptimizeConfig, list[str]]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
-from loadgen.command.app import as_user_error, complain, finish_on_first_interrupt
+from loadgen.command.app import as_user_error, complain, finish_on_first_interrupt, stop_on_first_interrupt
 from loadgen.console import SafeConsole, print_result
 from loadgen.errors import Interrupted, UserError
 from loadgen.exit_codes import CODES, Status, exit_code
@@ -44,6 +46,52 @@ def run(
     """
     from optimizer.run.pipeline import optimize
 
+    found, comparison = carry_out(
+        config,
+        notes,
+        search or partial(optimize, preparing=stop_on_first_interrupt),
+        display=Progress(SafeConsole(stderr=True), budget_s=config.time_budget_s),
+        heeding=_finishing,
+        resume=resume,
+        baseline=baseline,
+        accept_provisional=accept_provisional,
+    )
+    problems = _show(found, config.output, as_json=as_json)
+    for problem in problems:
+        complain(problem.what, problem.fix, problem.exit_code)
+    if comparison is not None:
+        SafeConsole(stderr=as_json, highlight=False).print(comparison_view(comparison))
+    facts = [found.status, *(problem.status for problem in problems)]
+    return exit_code(facts, accept_provisional=accept_provisional)
+
+
+@contextmanager
+def _finishing(on_event: OnEvent) -> Iterator[Callable[[], bool]]:
+    """Until the block ends, the first Ctrl-C asks the search to finish, and the second stops it."""
+
+    def announce() -> None:
+        on_event(events.Note(text="Finishing with the best so far. Ctrl-C again stops now.", warning=True))
+
+    with finish_on_first_interrupt(announce) as stop:
+        yield stop
+
+
+def carry_out(
+    config: OptimizeConfig,
+    notes: list[str],
+    search: Callable[..., RecommendationRecord],
+    *,
+    display: AbstractContextManager[OnEvent],
+    heeding: Callable[[OnEvent], AbstractContextManager[Callable[[], bool]]],
+    resume: bool,
+    baseline: Path | None = None,
+    accept_provisional: bool = False,
+) -> tuple[RecommendationRecord, RunComparisonRecord | None]:
+    """Carry out the run in its directory; return its recommendation, and the comparison with the baseline's.
+
+    `display` gets the events; `heeding` yields what says whether the search should finish. Nothing is printed, and
+    no signal is handled, except by these two. Raises UserError if the run recommends nothing.
+    """
     before = None
     if baseline is not None:
         before = read_recommendation(baseline)
@@ -52,20 +100,15 @@ def run(
     gpus = use_gpus(config.gpu, config.workers)
     model = config.model if config.repository is None else config.repository / config.model
     make_directory(config.output, resume=resume, model=model)
-    stderr = SafeConsole(stderr=True)
     with locked(config.output), logging_to(config.output / LOG_FILE):
         save_config(config, config.output)
-        with Progress(stderr, budget_s=config.time_budget_s) as progress:
-            on_event = to_log_and(progress)
+        with display as shown:
+            on_event = to_log_and(shown)
             for note in notes:
                 on_event(events.Note(text=note))
-
-            def announce() -> None:
-                on_event(events.Note(text="Finishing with the best so far. Ctrl-C again stops now.", warning=True))
-
-            with finish_on_first_interrupt(announce) as stop:
+            with heeding(on_event) as stop:
                 try:
-                    found = (search or optimize)(config, gpus=gpus, on_event=on_event, stop=stop)
+                    found = search(config, gpus=gpus, on_event=on_event, stop=stop)
                     comparison = None
                     if baseline is not None and before is not None:
                         comparison = compare_runs(before, found, paths=(baseline, config.output))
@@ -78,13 +121,7 @@ def run(
             found = _with_final_status(found, comparison, accept_provisional=accept_provisional)
             write_recommendation(config.output, found)
             _write_report(config.output, on_event)
-    problems = _show(found, config.output, as_json=as_json)
-    for problem in problems:
-        complain(problem.what, problem.fix, problem.exit_code)
-    if comparison is not None:
-        SafeConsole(stderr=as_json, highlight=False).print(comparison_view(comparison))
-    facts = [found.status, *(problem.status for problem in problems)]
-    return exit_code(facts, accept_provisional=accept_provisional)
+    return found, comparison
 
 
 def _keep_failure(directory: Path, failure: UserError, on_event: OnEvent) -> None:

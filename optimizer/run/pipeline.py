@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
 from deploy.plan import BundleOptions
-from loadgen.command.app import stop_on_first_interrupt
 from loadgen.errors import UserError
 from model_repo.repository.write import write_final_repository
 from optimizer.config import OptimizeConfig
@@ -51,19 +50,21 @@ def optimize(
     clock: Callable[[], float] = time.monotonic,
     measure_machine: Callable[[float], SchedulingStalls] = measure_stalls,
     ask_server: AskServer | None = None,
+    preparing: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> RecommendationRecord:
     """Find, certify and write the recommendation. All files go to `config.output`, which must exist.
 
     `gpus` get workers of their own; see `use_gpus`. `bench_for` returns the bench, and `ask_server` the
     configuration of a user's own model, None for a real Triton; `clock` returns the seconds of the time budget;
-    `measure_machine` watches this machine for some seconds. Raises UserError: BadInput, MachineStalls or
+    `measure_machine` watches this machine for some seconds; `preparing` is entered until the model is prepared,
+    as there is nothing to finish with before. Raises UserError: BadInput, MachineStalls or
     CannotMeasure if this machine is too noisy, and NothingFound if no rate is certified.
     """
     budget = Budget(total_s=config.time_budget_s, clock=clock)
     on_event = seconds = SecondsOfRun(on_event=on_event, clock=clock)
     on_event(events.PhaseStarted(name="prepare", detail=label_of(config.model)))
     config = keep_input_data(config)
-    with stop_on_first_interrupt():
+    with preparing():
         prepared = prepare(
             config,
             work_dir=config.output / MODELS_FOLDER,

@@ -15,7 +15,6 @@ from pathlib import Path
 from loadgen.errors import BadInput
 from loadgen.options.declare import is_file
 from loadgen.printable import printable
-from optimizer.run.progress import Progress
 from search.records.run_files import check_files
 from search.redact import shown_arguments
 from search.trials import events
@@ -95,13 +94,13 @@ class _PrintableLines(logging.Formatter):
         return printable(text, most=len(text), lines=True)
 
 
-def to_log_and(progress: Progress) -> OnEvent:
-    """Return a handler that sends events to the log and to the terminal."""
+def to_log_and(show: OnEvent) -> OnEvent:
+    """Return a handler that sends events to the log and to `show`, whose errors are only logged."""
 
     def on_event(event: events.Event) -> None:
         log.debug("%s", event)
         try:
-            progress(event)
+            show(event)
         except Exception:  # a line that cannot be shown must not end the run
             log.exception("not shown")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search")
+PACKAGES = ("deploy", "loadgen", "model_repo", "optimizer", "search", "tritune")
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts): path
     for package in PACKAGES

@@ -1,0 +1,68 @@
+"""A user's own module of the name of one of our packages is named, or does not matter."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tritune
+
+ROOT = Path(__file__).parents[3]
+
+
+def ended(command: str, folder: Path, *path: Path) -> subprocess.CompletedProcess[str]:
+    """`command --help` as its console script runs it in `folder`, with `path` on PYTHONPATH."""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", f"from tritune.commands import {command}; {command}()", "--help"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT)))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["optimize", "loadtest"])
+@pytest.mark.parametrize("file", ["optimizer.py", "search/__init__.py", "loadgen.py"])
+def test_a_foreign_module_on_the_path_is_named(command: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("raise SystemExit('never imported')\n")
+    done = ended(command, ROOT, tmp_path)
+    assert done.returncode == 2
+    what, fix = done.stderr.splitlines()
+    assert str(tmp_path / file) in what
+    assert "PYTHONPATH" in fix
+
+
+@pytest.mark.parametrize("command", ["optimize", "loadtest"])
+def test_one_in_the_current_folder_does_not_matter(command: str, tmp_path: Path) -> None:
+    (tmp_path / "optimizer.py").write_text("raise SystemExit('never imported')\n")
+    (tmp_path / "search").mkdir()
+    done = ended(command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Exit codes" in done.stdout
+
+
+def test_a_call_from_beside_a_foreign_module_is_an_import_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "search.py").write_text("raise SystemExit('never imported')\n")
+    script = tmp_path / "mine.py"
+    script.write_text(
+        "import tritune\n"
+        "try:\n    tritune.open_run('runs')\n"
+        "except ImportError as error:\n    print(error.exit_code, error.what)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.startswith("2 ")
+    assert str(tmp_path / "search.py") in done.stdout
+
+
+def test_all_public_names_exist() -> None:
+    assert all(hasattr(tritune, name) for name in tritune.__all__)
