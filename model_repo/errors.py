@@ -91,3 +91,8 @@ def reason_of(refusal: str) -> str:
     if reason.startswith("Stub process"):
         return f"its process died while it loaded ({reason.rstrip('.')})"
     return reason
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds one of tritune's extras. It needs a checkout: no package index has tritune."""
+    return f"pip install -c constraints.txt '.[{extra}]' (in tritune's checkout)"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from model_repo.errors import LauncherMissing
+from model_repo.errors import LauncherMissing, install_command
 from model_repo.server.access import GRPC_SOCKET, HTTP_SOCKET, access_arguments
 from model_repo.server.options import ServerOptions
 from model_repo.server.process import Launch
@@ -68,7 +68,7 @@ def local_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, token
     if program is None:
         raise LauncherMissing(
             "There is no tritonserver on PATH.\n"
-            "Run inside NVIDIA's Triton container, or use the embedded server: pip install 'tritune[embedded]'."
+            f"Run inside NVIDIA's Triton container, or use the embedded server: {install_command('embedded')}."
         )
     command = (str(Path(program).absolute()), *_arguments(options, endpoint, folder / "repository", token))
     return Launch(
@@ -86,7 +86,7 @@ def docker_launch(options: ServerOptions, endpoint: Endpoint, folder: Path, toke
         raise LauncherMissing(
             "There is no docker on PATH.\n"
             "Install Docker (and NVIDIA's container toolkit), or use the embedded server: "
-            "pip install 'tritune[embedded]'."
+            f"{install_command('embedded')}."
         )
     models, control = Path("/models"), Path("/control")
     sockets = endpoint.control_folder
@@ -204,7 +204,7 @@ def _embedded_folder() -> Path:
     """Return the wheel's folder `tritonserver`. The package is never imported: an import has side effects."""
     package = importlib.util.find_spec("pytriton")
     if package is None or package.origin is None:
-        raise LauncherMissing("The embedded Triton server is not installed.\nRun: pip install 'tritune[embedded]'")
+        raise LauncherMissing(f"The embedded Triton server is not installed.\nRun: {install_command('embedded')}")
     return Path(package.origin).parent / "tritonserver"
 
 

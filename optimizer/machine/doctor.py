@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loadgen.processes import scratch_folder
-from model_repo.errors import LauncherMissing, ServerError
+from model_repo.errors import LauncherMissing, ServerError, install_command
 from model_repo.server.options import ServerOptions
 from model_repo.server.python_home import misread_numpy
 from model_repo.server.triton import PackagesMissing, check_runs_models
@@ -59,13 +59,11 @@ def diagnose(embedded: Callable[[], Check] | None = None) -> tuple[Check, ...]:
         _http_answers(),
         _onnxruntime(),
         _providers(machine),
-        _package(
-            "TensorRT", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"), add="pip install 'tritune[tensorrt]'"
-        ),
+        _package("TensorRT", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"), add=install_command("tensorrt")),
         _package(
             "TensorRT-RTX",
             ("tensorrt-rtx-cu13-bindings", "tensorrt-rtx-cu12-bindings", "tensorrt-rtx"),
-            add="pip install 'tritune[tensorrt-rtx]'",
+            add=install_command("tensorrt-rtx"),
         ),
         _kubectl(),
     )
@@ -148,7 +146,7 @@ def _package(name: str, distributions: Sequence[str], *, add: str) -> Check:
 
 def embedded_triton() -> Check:
     """Check that the embedded Triton is installed, starts, and finds the packages of our runtime."""
-    installed = _package("Triton, embedded", ("nvidia-pytriton",), add="pip install 'tritune[embedded]'")
+    installed = _package("Triton, embedded", ("nvidia-pytriton",), add=install_command("embedded"))
     if installed.state != "ok":
         return installed
     with scratch_folder("doctor") as folder:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model_repo.errors import install_command
 from optimizer.cached import Key, ResultCache
 from optimizer.errors import ModelError
 from optimizer.model.export_key import KIND, key_of_factory
@@ -303,7 +304,7 @@ def exported(source: str | Path, target: Path, folder: Path, cache: ResultCache)
     except ImportError as error:
         raise ExportFailed(
             f"--model {source} needs PyTorch, and {error.name} is not installed.",
-            "Run: pip install 'tritune[torch]', or give an .onnx file.",
+            f"Run: {install_command('torch')}, or give an .onnx file.",
         ) from error
     try:
         made = from_program(source) if isinstance(source, Path) else from_factory(source)

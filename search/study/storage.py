@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import BadInput, EnvironmentFailed
+from model_repo.errors import install_command
 from search.redact import shown_storage, without_secrets_of
 from search.trials.events import Note, OnEvent, ignore
 
@@ -221,7 +222,7 @@ def open_storage(
     except ImportError:
         raise BadInput(
             f"The driver of {shown_storage(url)} is not installed.",
-            "Install it: pip install 'tritune[postgresql]'",
+            f"Install it: {install_command('postgresql')}",
         ) from None
     except (ArgumentError, ValueError):  # their messages may repeat the URL
         raise not_one from None

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,27 @@ def test_a_commit_runs_the_tools_of_the_environment() -> None:
         tool = Path(hook["entry"].split()[0])
         assert tool.parent == Path(".venv/bin")
         assert Path(sys.executable).with_name(tool.name).exists()
+
+
+def test_pages_and_messages_install_extras_that_exist_from_a_checkout() -> None:
+    """No package index has tritune: `pip install 'tritune[torch]'` would install nothing, or a stranger's."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split()
+    texts = {name: (ROOT / name).read_text() for name in tracked if name.endswith((".py", ".md", ".yml"))}
+    lines = [line for name, text in texts.items() if not name.startswith("tests/") for line in text.splitlines()]
+    told = {
+        (what, extra)
+        for line in lines
+        for what, some in re.findall(r"pip install .*?['\" ]([\w./-]+)\[([\w,-]+)\]", line)
+        for extra in some.split(",")
+    }
+    told |= {
+        (".", extra)
+        for text in texts.values()
+        for extra in re.findall(r"install_command\([\"']([\w-]+)[\"']\)", text)
+    }
+    assert {what for what, _ in told} == {"."}
+    assert {extra for _, extra in told} <= extras
+    assert {"embedded", "torch", "postgresql"} <= {extra for _, extra in told}

@@ -97,12 +97,12 @@ def test_a_missing_program_says_what_to_do(
     with pytest.raises(LauncherMissing, match=hint) as caught:
         launch(kind, tmp_path)
     assert len(str(caught.value).splitlines()) == 2
-    assert "pip install 'tritune[embedded]'" in str(caught.value)
+    assert "'.[embedded]'" in str(caught.value)
 
 
 def test_a_missing_wheel_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(LauncherMissing, match=r"pip install 'tritune\[embedded\]'"):
+    with pytest.raises(LauncherMissing, match=r"'\.\[embedded\]'"):
         launch("embedded", tmp_path)
 
 
