@@ -44,6 +44,7 @@ DIFF_FILE = "config.pbtxt.diff"
 PACKAGES = (
     "tritune",
     "onnxruntime-gpu",
+    "onnxruntime",
     "tensorrt",
     "tensorrt-rtx-cu13-bindings",
     "cuda-bindings",
