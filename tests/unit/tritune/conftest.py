@@ -1,6 +1,7 @@
 """A simulated server for `tritune.optimize`."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
             return nullcontext(served)
 
         return optimize(
-            config,
+            replace(config, server="docker"),  # of which nothing is asked before the search
             bench_for=bench_for,
             clock=lambda: served.spent.load_s + served.spent.loading_s,
             measure_machine=lambda seconds: SchedulingStalls(seconds=seconds, delays_ms=((0.0,),)),

@@ -1,5 +1,7 @@
-"""The snippets of docs/python.md run one after another, as a reader would run them."""
+"""The snippets of docs/python.md, and the cells of the notebook, run in order, as a reader would run them."""
 
+import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ SNIPPETS = re.findall(
 )
 
 
+def here(code: str, changes: dict[str, str]) -> str:
+    """The code with an address, a model and a duration of the test's."""
+    return re.sub("|".join(changes), lambda match: changes[match[0]], code)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("simulated")
 def test_the_snippets_run(
@@ -26,8 +33,30 @@ def test_the_snippets_run(
     with fake_triton("--delay-ms", "1") as server:
         changes = {"http://localhost:8000": server.url, 'model="m"': 'model="delay"', '"10s"': '"300ms"'}
         for snippet in SNIPPETS:
-            exec(re.sub("|".join(changes), lambda match: changes[match[0]], snippet), names)  # noqa: S102
+            exec(here(snippet, changes), names)  # noqa: S102
     assert names["run"].recommendation.exit_code == names["found"].exit_code == 0
     assert names["result"].measurement.requests > 10
     assert len(names["trials"]) == len(names["run"].trials)
     assert "2 bad_input" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("simulated")
+def test_the_cells_of_the_notebook_run_within_a_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = json.loads((ROOT / "examples" / "first_answer.ipynb").read_text())
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path / "examples")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    names: dict[str, Any] = {}
+
+    async def run_cells(changes: dict[str, str]) -> None:
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "code":
+                exec(here("".join(cell["source"]), changes), names)  # noqa: S102
+
+    with fake_triton("--delay-ms", "1") as server:
+        asyncio.run(run_cells({"http://localhost:8000": server.url, '"small_cnn"': '"delay"', '"10s"': '"300ms"'}))
+    assert names["run"].recommendation == names["found"]
+    assert names["result"].measurement.requests > 5
+    assert (tmp_path / "runs" / "notebook" / "run" / "report.html").is_file()
+    assert all(not cell.get("outputs") for cell in notebook["cells"])  # of one machine, and soon old
